@@ -1,0 +1,1 @@
+"""The verifier, the drafter and the budget controller, and what they compute."""

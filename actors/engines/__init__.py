@@ -1,0 +1,1 @@
+"""Model execution. The only package that imports torch; ``interface`` and ``settings`` do not."""

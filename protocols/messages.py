@@ -1,0 +1,419 @@
+"""Every message of the protocol, one union per receiver. ``SPEC.md`` is the normative text.
+
+Evolution is append-only: a new field goes to the end and has a default. Durations are in the unit that the field's
+name ends in; there is no wall-clock time on the wire. Token ids are in the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Struct(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A part of a message: an array on the wire, immutable in memory."""
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, tag=True, gc=False):
+    """A whole message: an array whose first element is the class name."""
+
+
+class Role(StrEnum):
+    CLIENT = "client"
+    DRAFTER = "drafter"
+    CONTROLLER = "controller"
+    VERIFIER = "verifier"
+
+
+class Method(StrEnum):
+    """How draft tokens are grown and verified; ``""`` in a message means "the receiver's default"."""
+
+    VANILLA = "vanilla"
+    SPS = "sps"
+    PEARL = "pearl"
+    DUODECODING = "duodecoding"
+    TREE = "tree"
+    PLD = "pld"
+    REST = "rest"
+    LOOKAHEAD = "lookahead"
+    AUTO = "auto"
+
+
+class RefuseCode(StrEnum):
+    VERSION = "version"
+    VOCABULARY = "vocabulary"
+    TOKENIZER = "tokenizer"
+    CONTEXT = "context"
+    UNKNOWN_PEER = "unknown_peer"  # "say Hello first": after a restart of the verifier
+    DUPLICATE = "duplicate"
+    MALFORMED = "malformed"
+    DRAINING = "draining"
+
+
+class FailureCode(StrEnum):
+    BAD_REQUEST = "bad_request"
+    CONTEXT_LENGTH = "context_length"
+    UNSUPPORTED = "unsupported"
+    NOT_FOUND = "not_found"
+    OVERLOADED = "overloaded"
+    CANCELLED = "cancelled"
+    DRAINING = "draining"
+    INTERNAL = "internal"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+class Sampling(Struct):
+    """How the target's next token is chosen. Temperature 0 is greedy. See DESIGN "Lossless" for the shared noise."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0  # over prompt and output, as in transformers
+    presence_penalty: float = 0.0  # over the output, as in OpenAI's API
+    frequency_penalty: float = 0.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    max_tokens: int = 256
+    seed: int = 0
+    logprobs: int = -1  # -1: none; n >= 0: the chosen token's and the n most likely
+    ignore_eos: bool = False
+
+
+class ChatTurn(Struct):
+    role: str
+    content: str
+
+
+class TokenLogprobs(Struct):
+    """Natural-log probabilities of the target's unprocessed distribution at one position."""
+
+    chosen: float
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+class RequestStats(Struct):
+    """What one request cost; sent with its last chunk."""
+
+    method: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    time_to_first_token_ms: float = 0.0
+    decode_ms: float = 0.0  # first token to last
+    rounds: int = 0  # target forwards after the first token
+    draft_tokens: int = 0  # verified in windows
+    accepted_tokens: int = 0
+    acceptance_histogram: tuple[int, ...] = ()  # [j] = rounds that accepted j draft tokens
+    sequences_histogram: tuple[int, ...] = ()  # [k] = drafting phases with k sequences
+    gamma: float = 0.0  # mean over rounds
+    forward_ms: float = 0.0
+    wait_ms: float = 0.0  # time spent waiting for a drafter
+    overhead_ms: float = 0.0  # decode minus forward minus wait
+    drafters: tuple[str, ...] = ()
+    resyncs: int = 0
+
+
+class DrafterStatus(Struct):
+    actor_id: str
+    model_id: str
+    state: str  # "active", "standby", "draining"
+    leases: int
+    step_us: float  # measured draft-step time
+    drafted: int
+    accepted: int
+    dropped: int  # messages fenced off
+    last_seen_ms: float
+    host: str = ""
+    pid: int = 0
+
+
+class RequestStatus(Struct):
+    rid: str
+    method: str
+    state: str  # "queued", "prefill", "decode"
+    tokens: int
+    drafter: str = ""
+
+
+# --- anyone -> verifier ----------------------------------------------------------------------------------------------
+
+
+class Hello(Message):
+    """Preflight. A client leaves the model fields empty."""
+
+    role: Role
+    actor_id: str
+    incarnation: str  # fresh for every process start
+    protocol: int
+    model_id: str = ""
+    vocab_size: int = 0
+    tokenizer_digest: str = ""
+    max_context: int = 0
+    host: str = ""
+    pid: int = 0
+    step_us: float = 0.0  # a drafter's own calibration of one step
+
+
+class Heartbeat(Message):
+    """Sent by both sides every ``heartbeat_ms``; the verifier echoes it."""
+
+    incarnation: str
+    seq: int
+    busy_ms: float = 0.0
+
+
+class Goodbye(Message):
+    reason: str = ""
+
+
+# --- verifier -> anyone ----------------------------------------------------------------------------------------------
+
+
+class Welcome(Message):
+    incarnation: str  # the verifier's
+    heartbeat_ms: int
+    ttl_ms: int
+    telemetry: str  # address of the PUB socket; empty if none
+    model_id: str = ""
+    vocab_size: int = 0
+    max_context: int = 0
+    default_method: str = ""
+
+
+class Refuse(Message):
+    code: RefuseCode
+    detail: str
+
+
+class Drain(Message):
+    """Finish what is open, then say Goodbye."""
+
+
+# --- client -> verifier ----------------------------------------------------------------------------------------------
+
+
+class Generate(Message):
+    """Exactly one of ``prompt`` (text or ids) and ``messages`` is given. ``generated`` resumes a broken stream."""
+
+    rid: str
+    prompt: str | tuple[int, ...] = ""
+    messages: tuple[ChatTurn, ...] = ()
+    sampling: Sampling = Sampling()
+    method: str = ""
+    generated: tuple[int, ...] = ()  # tokens the client already has; numbering goes on behind them
+    num_speculative_tokens: int = 0  # 0: adaptive
+    sequences: int = 0  # 0: dynamic (the theta rule)
+
+
+class Cancel(Message):
+    rid: str
+
+
+class Status(Message):
+    rid: str = ""
+
+
+class Swap(Message):
+    """Move every lease of drafter ``old`` to drafter ``new``."""
+
+    rid: str
+    old: str
+    new: str
+
+
+class DrainActor(Message):
+    """Take a drafter out of service: its leases move away, then it is told to leave."""
+
+    rid: str
+    actor_id: str
+
+
+# --- verifier -> client ----------------------------------------------------------------------------------------------
+
+
+class Chunk(Message):
+    """Tokens ``offset ..`` of the output. ``pieces[i]`` is the text that token i completes ("" inside a character)."""
+
+    rid: str
+    offset: int
+    token_ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    accepted: tuple[bool, ...]  # True: a draft token that the target confirmed
+    finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    stats: RequestStats | None = None
+
+
+class Failed(Message):
+    rid: str
+    code: FailureCode
+    detail: str
+
+
+class Done(Message):
+    """Swap or DrainActor was carried out."""
+
+    rid: str
+    detail: str = ""
+
+
+class StatusReport(Message):
+    rid: str
+    model_id: str
+    device: str
+    dtype: str
+    method: str
+    uptime_ms: float
+    kv_slots: int
+    kv_used: int
+    requests: tuple[RequestStatus, ...] = ()
+    drafters: tuple[DrafterStatus, ...] = ()
+    controller: str = ""
+    budget: Budget | None = None
+    counters: dict[str, int] = {}
+    rows_agree: tuple[int, ...] = ()  # window row counts that gave equal bits in the start-up self-check
+    pid: int = 0
+
+
+# --- verifier <-> drafter --------------------------------------------------------------------------------------------
+
+
+class Plan(Struct):
+    """How a drafter grows one request's tree."""
+
+    method: str
+    gamma: int  # draft tokens per phase
+    sequences: int = 0  # 0: by the theta rule
+
+
+class Open(Message):
+    """A lease: the drafter may grow request ``rid`` until ``Close`` or a newer epoch."""
+
+    rid: str
+    epoch: int
+    prefix: tuple[int, ...]  # every committed token, prompt included
+    prompt_len: int
+    sampling: Sampling
+    plan: Plan
+    due_us: float = 0.0
+
+
+class Verdict(Message):
+    """``tokens`` were committed at positions ``base_len ..``. A drafter at another length asks for ``Resync``."""
+
+    rid: str
+    epoch: int
+    round: int
+    base_len: int
+    tokens: tuple[int, ...]
+    due_us: float = 0.0  # expected length of the round that begins now
+    plan: Plan | None = None  # only when it changed
+
+
+class Close(Message):
+    rid: str
+    epoch: int
+
+
+class Grow(Message):
+    """A trie fragment below the committed token ``base_len - 1``. It is self-contained: ``parents[i]`` is an index
+    into the same message (-1: the committed token), smaller than i. Merging is by (parent, token), so that a lost,
+    repeated or late message can do no harm."""
+
+    rid: str
+    epoch: int
+    base_len: int
+    parents: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]  # natural log of the confidence in token i given its parent
+    draft_us: float = 0.0  # drafting time spent on what is new in it
+    sequences: int = 0  # k of this phase; 0: does not apply
+    steps: int = 0  # draft forwards spent on what is new in it
+    complete: bool = False  # the phase is over: no more comes before the next Verdict
+
+
+class Resync(Message):
+    """The drafter holds ``have_len`` committed tokens (0: it does not know the request at all)."""
+
+    rid: str
+    epoch: int
+    have_len: int
+
+
+class DraftStats(Message):
+    actor_id: str
+    step_us: tuple[tuple[int, float], ...]  # (batch width, measured time)
+    busy: float  # share of the time since the last report
+    leases: int = 0
+
+
+# --- telemetry and controller ----------------------------------------------------------------------------------------
+
+
+class RoundStats(Message):
+    """One verification round of one request, as published on the telemetry socket."""
+
+    rid: str
+    round: int
+    method: str
+    drafter: str
+    window: int  # draft tokens verified
+    accepted: int
+    committed: int
+    rows: int  # of the whole flat batch
+    forward_us: float
+    wait_us: float
+    wall_us: float  # end of the previous round to end of this one
+    draft_us: float = 0.0
+    draft_steps: int = 0
+    sequences: int = 0
+    needed_sequences: int = 0  # rank of the token that came, among the drafted first tokens; 0: none of them
+    gamma: int = 0
+    started_us: float = 0.0  # since the verifier's start
+    draft_width: int = 1
+    top_probability: float = 0.0
+
+
+class ActorUp(Message):
+    role: Role
+    actor_id: str
+    model_id: str = ""
+
+
+class ActorDown(Message):
+    role: Role
+    actor_id: str
+    reason: str
+
+
+class Budget(Message):
+    """What the controller chose. Without a successor it holds for ``ttl_ms``, then the default applies."""
+
+    revision: int
+    drafter_id: str  # "": every drafter
+    gamma: int
+    sequences: int  # cap on the number of sequences; 0: none
+    window: int
+    wait_us: float
+    ttl_ms: int
+    predicted_tokens_per_second: float = 0.0
+    measured_tokens_per_second: float = 0.0
+
+
+ToVerifier = (
+    Hello | Heartbeat | Goodbye | Generate | Cancel | Status | Swap | DrainActor | Grow | Resync | DraftStats | Budget
+)
+ToClient = Welcome | Refuse | Drain | Heartbeat | Chunk | Failed | Done | StatusReport
+ToDrafter = Welcome | Refuse | Drain | Heartbeat | Open | Verdict | Close | Budget
+ToController = Welcome | Refuse | Drain | Heartbeat
+Telemetry = RoundStats | DraftStats | ActorUp | ActorDown | Budget
