@@ -1,0 +1,69 @@
+"""One typed struct per actor; each option is described once, here.
+
+The command line, ``duo.toml`` and ``docs/configuration.md`` are generated from these structs (see
+:mod:`duoactor.config`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from protocols.messages import Method
+
+BUNDLED = "bundled"  # the model pair that ships with duoactor
+
+Port = Annotated[str, Meta(description="address as ipc://PATH or tcp://HOST:PORT")]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the actors' options."""
+
+
+class SecuritySettings(Settings):
+    key: Annotated[str, Meta(description="this actor's CURVE secret key file, made by `duoactor keys`")] = ""
+    server_key: Annotated[str, Meta(description="the verifier's CURVE public key file; needed to connect to it")] = ""
+    allow: Annotated[str, Meta(description="directory of public key files that may connect (verifier only)")] = ""
+
+
+class VerifierSettings(SecuritySettings):
+    """Owns the committed tokens and runs the target model."""
+
+    target: Annotated[str, Meta(description="target model: a Hugging Face directory or hub id")] = BUNDLED
+    bind: Annotated[Port, Meta(description="address that clients, drafters and the controller connect to")] = ""
+    device: Annotated[str, Meta(description="torch device of the target: auto, cpu, cuda, cuda:1")] = "auto"
+    dtype: Annotated[str, Meta(description="auto, float32, bfloat16 or float16")] = "auto"
+    method: Annotated[Method, Meta(description="method of requests that name none")] = Method.AUTO
+    num_speculative_tokens: Annotated[
+        int, Meta(description="draft length gamma; 0 measures the hardware and adapts", ge=0, le=256)
+    ] = 0
+    sequences: Annotated[int, Meta(description="draft sequences; 0 lets the theta rule decide", ge=0, le=64)] = 0
+    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: four full contexts", ge=0)] = 0
+    threads: Annotated[int, Meta(description="compute threads of the target on a CPU", ge=1, le=1024)] = 1
+    cpus: Annotated[str, Meta(description="pin the process to these CPUs, such as 0 or 0,1; empty: do not pin")] = ""
+    actor_id: Annotated[str, Meta(description="name in status output and logs")] = "verifier"
+
+
+class DrafterSettings(SecuritySettings):
+    """Guesses ahead with the draft model. Its state is worth nothing but time."""
+
+    draft: Annotated[str, Meta(description="draft model: a Hugging Face directory or hub id")] = BUNDLED
+    connect: Annotated[Port, Meta(description="the verifier's address")] = ""
+    device: Annotated[str, Meta(description="torch device of the draft model")] = "cpu"
+    dtype: Annotated[
+        str, Meta(description="auto, float32, bfloat16 or int8 (quantising never changes the output)")
+    ] = "auto"
+    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: four full contexts", ge=0)] = 0
+    threads: Annotated[int, Meta(description="compute threads", ge=1, le=1024)] = 1
+    cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""
+    actor_id: Annotated[str, Meta(description="name in status output; empty: drafter-HOST-PID")] = ""
+
+
+class ControllerSettings(SecuritySettings):
+    """Adapts gamma and the number of sequences to what the telemetry shows."""
+
+    connect: Annotated[Port, Meta(description="the verifier's address")] = ""
+    cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""
+    actor_id: Annotated[str, Meta(description="name in status output")] = "controller"
