@@ -22,13 +22,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Base of the actors' options."""
 
 
-class SecuritySettings(Settings):
+class SecuritySettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key: Annotated[str, Meta(description="this actor's CURVE secret key file, made by `duoactor keys`")] = ""
     server_key: Annotated[str, Meta(description="the verifier's CURVE public key file; needed to connect to it")] = ""
     allow: Annotated[str, Meta(description="directory of public key files that may connect (verifier only)")] = ""
 
 
-class VerifierSettings(SecuritySettings):
+class VerifierSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Owns the committed tokens and runs the target model."""
 
     target: Annotated[str, Meta(description="target model: a Hugging Face directory or hub id")] = BUNDLED
@@ -46,7 +46,7 @@ class VerifierSettings(SecuritySettings):
     actor_id: Annotated[str, Meta(description="name in status output and logs")] = "verifier"
 
 
-class DrafterSettings(SecuritySettings):
+class DrafterSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Guesses ahead with the draft model. Its state is worth nothing but time."""
 
     draft: Annotated[str, Meta(description="draft model: a Hugging Face directory or hub id")] = BUNDLED
@@ -61,7 +61,7 @@ class DrafterSettings(SecuritySettings):
     actor_id: Annotated[str, Meta(description="name in status output; empty: drafter-HOST-PID")] = ""
 
 
-class ControllerSettings(SecuritySettings):
+class ControllerSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Adapts gamma and the number of sequences to what the telemetry shows."""
 
     connect: Annotated[Port, Meta(description="the verifier's address")] = ""

@@ -279,10 +279,11 @@ class StatusReport(Message):
     requests: tuple[RequestStatus, ...] = ()
     drafters: tuple[DrafterStatus, ...] = ()
     controller: str = ""
-    budget: Budget | None = None
+    budget: Budget | None = None  # the newest
     counters: dict[str, int] = {}
     rows_agree: tuple[int, ...] = ()  # window row counts that gave equal bits in the start-up self-check
     pid: int = 0
+    budgets: tuple[Budget, ...] = ()  # one per method
 
 
 # --- verifier <-> drafter --------------------------------------------------------------------------------------------
@@ -294,6 +295,7 @@ class Plan(Struct):
     method: str
     gamma: int  # draft tokens per phase
     sequences: int = 0  # 0: by the theta rule
+    max_sequences: int = 0  # the controller's cap on the theta rule; 0: none
 
 
 class Open(Message):
@@ -316,8 +318,9 @@ class Verdict(Message):
     round: int
     base_len: int
     tokens: tuple[int, ...]
-    due_us: float = 0.0  # expected length of the round that begins now
+    due_us: float = 0.0  # the verifier looks at the tree again in this time; 0: it has begun its next round already
     plan: Plan | None = None  # only when it changed
+    verify_us: float = 0.0  # expected length of the round that begins then
 
 
 class Close(Message):
@@ -408,6 +411,7 @@ class Budget(Message):
     ttl_ms: int
     predicted_tokens_per_second: float = 0.0
     measured_tokens_per_second: float = 0.0
+    method: str = ""  # the method it is meant for; "": every one
 
 
 ToVerifier = (

@@ -1,0 +1,167 @@
+"""What every actor shares: its process (signals, event loop, cores) and, for peers, the line to the verifier."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+from protocols import wire
+from protocols.errors import ConnectionLost, DuoactorError, ProtocolError, RefusedError
+from protocols.messages import Goodbye, Heartbeat, Hello, Message, Refuse, RefuseCode, Welcome
+from protocols.transport import Link, Network
+
+log = logging.getLogger("duoactor.actor")
+CONNECT_TIMEOUT_S = 20.0
+
+
+def incarnation() -> str:
+    """A name for this start of this process; peers tell a restart from a reconnect by it."""
+    return uuid.uuid4().hex[:12]
+
+
+def default_actor_id(role: str) -> str:
+    return f"{role}-{socket.gethostname()}-{os.getpid()}"
+
+
+def pin(cpus: str) -> None:
+    """Pin this process to the CPUs named as ``0`` or ``0,1``; where the system cannot, it runs unpinned."""
+    if cpus and hasattr(os, "sched_setaffinity"):
+        try:
+            os.sched_setaffinity(0, {int(c) for c in cpus.split(",")})
+        except (OSError, ValueError):
+            log.warning("cannot pin to CPUs %s; running unpinned", cpus)
+
+
+def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
+    """Run ``main(stop)`` on uvloop until it returns; SIGINT and SIGTERM set ``stop``. Returns the exit code."""
+
+    async def body() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, stop.set)
+        await main(stop)
+
+    try:
+        uvloop.run(body())
+    except DuoactorError as error:
+        print(f"duoactor: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+class Line:
+    """A peer's line to the verifier: Hello, heartbeats, and noticing that the verifier is gone or new.
+
+    ``next()`` gives the messages that the peer itself must handle, and ``None`` whenever the verifier has lost its
+    memory of this peer (it restarted, or was silent for too long): everything that was leased is void then.
+    """
+
+    def __init__(self, network: Network, address: str, hello: Hello, decoder: wire.Decoder) -> None:
+        self.address = address
+        self.hello = hello
+        self.decoder = decoder
+        self.link: Link = network.connect(address)
+        self.loop = asyncio.get_running_loop()
+        self.welcome: Welcome | None = None
+        self.heard_at = self.loop.time()
+        self.malformed = 0
+        self.busy_ms = 0.0
+        self.lost = False
+
+    async def open(self) -> Welcome:
+        """Say Hello and wait for Welcome; RefusedError with the verifier's sentence, ConnectionLost after 20 s."""
+        deadline = self.loop.time() + CONNECT_TIMEOUT_S
+        self._greet()
+        greeting = asyncio.create_task(self._greet_again())
+        waiting = asyncio.create_task(self._await_welcome())
+        try:
+            done, _ = await asyncio.wait([waiting], timeout=deadline - self.loop.time())
+            if not done:
+                raise ConnectionLost(f"no verifier answers at {self.address}; start one with `duoactor up`")
+            return waiting.result()
+        finally:
+            greeting.cancel()
+            waiting.cancel()
+
+    def _greet(self) -> None:
+        self.link.send(wire.encode(self.hello))
+
+    async def _greet_again(self) -> None:
+        while True:
+            await asyncio.sleep(0.25)
+            self._greet()
+
+    async def _await_welcome(self) -> Welcome:
+        while self.welcome is None:
+            self._decode(await self.link.receive())
+        return self.welcome
+
+    def _decode(self, frames: list[bytes]) -> Message | None:
+        """A message for the peer; None for what the line itself deals with."""
+        try:
+            message: Message = self.decoder.decode(frames)
+        except ProtocolError:
+            self.malformed += 1
+            return None
+        self.heard_at = self.loop.time()
+        match message:
+            case Welcome():
+                self.welcome = message
+                return None
+            case Heartbeat():
+                return None
+            case Refuse(code=RefuseCode.UNKNOWN_PEER):
+                self.lost = True
+                self._greet()
+                return None
+            case Refuse(code=RefuseCode.DUPLICATE) if self.welcome is not None:
+                return None  # our own repeated Hello
+            case Refuse():
+                raise RefusedError(message.code, message.detail)
+        return message
+
+    async def next(self) -> Message | None:
+        while True:
+            message = self._decode(await self.link.receive())
+            if message is not None or self.forgotten():
+                return message
+
+    def next_nowait(self) -> Message | None:
+        while (frames := self.link.receive_nowait()) is not None:
+            message = self._decode(frames)
+            if message is not None:
+                return message
+        return None
+
+    def forgotten(self) -> bool:
+        """Whether the verifier has forgotten this peer since the last call."""
+        lost, self.lost = self.lost, False
+        return lost
+
+    def send(self, message: Message) -> bool:
+        return self.link.send(wire.encode(message))
+
+    async def beat(self) -> None:
+        """Heartbeats, for ever. After a long silence the verifier's memory of us is taken to be void."""
+        seq = 0
+        while True:
+            assert self.welcome is not None
+            await asyncio.sleep(self.welcome.heartbeat_ms / 1000)
+            seq += 1
+            self.send(Heartbeat(self.hello.incarnation, seq, self.busy_ms))
+            if self.loop.time() - self.heard_at > self.welcome.ttl_ms / 1000 and not self.lost:
+                self.lost = True
+                self.heard_at = self.loop.time()
+
+    def close(self, reason: str = "") -> None:
+        self.send(Goodbye(reason))
+        self.link.close()

@@ -1,0 +1,79 @@
+"""What a forward costs on this hardware, measured through the same interfaces that serve requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+from actors.engines.interface import DraftModel, Leaf, TargetModel, Window
+from protocols.messages import Sampling
+
+PROMPT = 64
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+WIDTHS = (1, 2, 4, 8)
+REPEATS = 7
+PATIENCE_S = 4.0  # a slow model is measured fewer times, not for minutes
+
+
+def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
+    """Median time in microseconds of a round by its number of rows (root and window together)."""
+    rows = [r for r in ROWS if r - 1 <= model.max_window]
+    prompt = _tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
+    room = min(model.info.max_context - len(prompt), max(rows) * (REPEATS + 2))
+    handle = model.open(prompt, Sampling(max_tokens=room, ignore_eos=True))
+    times: dict[int, list[float]] = {r: [] for r in rows}
+    left = room - 1 - max(rows)
+    try:
+        while model.prefill(handle) is None:
+            pass
+        start = timer()
+        for repeat in range(REPEATS + 1):
+            for r in rows:
+                spent, committed = _timed_round(model, handle, prompt[: r - 1], timer)
+                left -= committed
+                if repeat or timer() - start > PATIENCE_S:  # the first pass warms caches and allocators up
+                    times[r].append(spent)
+                if left <= 0:
+                    break
+            if timer() - start > PATIENCE_S or left <= 0:
+                break
+    finally:
+        model.close(handle)
+    return {r: median(t) * 1e6 for r, t in times.items() if t}
+
+
+def _timed_round(model: TargetModel, handle: int, nodes: list[int], timer: Callable[[], float]) -> tuple[float, int]:
+    window = Window(handle, nodes, list(range(-1, len(nodes) - 1)))
+    begin = timer()
+    outcome = model.verify([window])[0]
+    return timer() - begin, len(outcome.tokens)
+
+
+def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
+    """Median time in microseconds of a draft step by the number of leaves in it."""
+    prefix = _tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
+    handle = model.open(prefix, len(prefix), Sampling())
+    times: dict[int, list[float]] = {w: [] for w in WIDTHS}
+    try:
+        model.expand([Leaf(handle, prefix[-1], (), is_root=True)])
+        start = timer()
+        for repeat in range(REPEATS + 1):
+            for width in WIDTHS:
+                leaves = [Leaf(handle, prefix[i], ()) for i in range(width)]
+                begin = timer()
+                expansions = model.expand(leaves)
+                spent = timer() - begin
+                model.release(handle, [e.slot for e in expansions])
+                if repeat or timer() - start > PATIENCE_S:
+                    times[width].append(spent)
+            if timer() - start > PATIENCE_S:
+                break
+    finally:
+        model.close(handle)
+    return {w: median(t) * 1e6 for w, t in times.items() if t}
+
+
+def _tokens(count: int, vocab_size: int) -> list[int]:
+    """Ordinary-looking ids, away from the special tokens at the start of most vocabularies."""
+    return [(7919 * (i + 1)) % max(1, vocab_size - 16) + min(16, vocab_size - 1) for i in range(count)]

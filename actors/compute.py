@@ -1,0 +1,45 @@
+"""Where model code runs: on its own thread, so that sockets are served while a forward is under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Compute(Protocol):
+    def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Begin the job now; jobs run one at a time, in order."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ThreadCompute:
+    """One thread for all model code: models are not thread-safe, and a second thread would only fight for the core."""
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+
+    def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self.pool, job)
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+class InlineCompute:
+    """Runs the job at once, in the caller's thread: for tests on a virtual clock."""
+
+    def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(job())
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None: ...

@@ -1,0 +1,43 @@
+"""How long a forward takes by its number of rows: measured at start-up, corrected while running."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+
+
+class CostModel:
+    """Piecewise-linear time over row counts, times one slowly moving factor for context, contention and clocks.
+
+    Times are microseconds. The curve is made non-decreasing: a larger batch is never believed to be cheaper, so that
+    noise in the calibration cannot make rows look free.
+    """
+
+    SMOOTHING = 0.1
+
+    def __init__(self, measured: Mapping[int, float]) -> None:
+        if not measured:
+            raise ValueError("a cost model needs at least one measured row count")
+        self.rows = sorted(measured)
+        self.times: list[float] = []
+        for rows in self.rows:
+            self.times.append(max(measured[rows], self.times[-1] if self.times else 0.0))
+        self.factor = 1.0
+
+    def curve(self, rows: int) -> float:
+        """The calibrated time without the running correction."""
+        if rows <= self.rows[0] or len(self.rows) == 1:
+            return self.times[0]
+        i = min(bisect_left(self.rows, rows), len(self.rows) - 1)
+        r0, r1 = self.rows[i - 1], self.rows[i]
+        t0, t1 = self.times[i - 1], self.times[i]
+        return t0 + (t1 - t0) * (rows - r0) / (r1 - r0)
+
+    def __call__(self, rows: int) -> float:
+        return self.curve(rows) * self.factor
+
+    def observe(self, rows: int, time_us: float) -> None:
+        ratio = time_us / max(1e-9, self.curve(rows))
+        # A single stall (page fault, preempted core) must not move the belief.
+        ratio = min(max(ratio, self.factor / 3), self.factor * 3)
+        self.factor += self.SMOOTHING * (ratio - self.factor)

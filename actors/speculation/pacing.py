@@ -1,0 +1,54 @@
+"""Wait for drafts, or verify what there is? The rule must pay for itself (DESIGN section 5, point 3).
+
+All times are microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actors.speculation.windows import Cost
+
+MOST_WAITED_FOR = 8
+
+
+@dataclass(slots=True)
+class DrafterPace:
+    """What the verifier believes about one drafter: a draft step, and a message there and back."""
+
+    step_us: float
+    message_us: float = 300.0
+
+    def time_to(self, drafts: int) -> float:
+        """From sending a verdict to holding ``drafts`` new tokens in a row."""
+        return self.message_us + drafts * self.step_us
+
+
+def patience(pace: DrafterPace, cost: Cost, agreement: float, value_now: float, rows_before: int = 0) -> int:
+    """How many draft tokens in a row are worth waiting for; 0: go now.
+
+    Going now yields ``value_now`` tokens per microsecond. Waiting for m tokens yields
+    ``(1 + a + ... + a^m) / (time_to(m) + cost(1 + m))`` with a the chance that a draft token is right.
+    """
+    best, best_value, expected = 0, value_now, 1.0
+    for drafts in range(1, MOST_WAITED_FOR + 1):
+        expected += agreement**drafts
+        value = expected / (pace.time_to(drafts) + cost(rows_before + 1 + drafts))
+        if value > best_value * 1.02:
+            best, best_value = drafts, value
+    return best
+
+
+class Average:
+    """Exponentially weighted mean that starts as a plain mean."""
+
+    __slots__ = ("count", "most", "value")
+
+    def __init__(self, value: float, most: int = 20, weight: float = 1.0) -> None:
+        self.value = value
+        self.count = weight
+        self.most = most
+
+    def add(self, sample: float) -> None:
+        self.count = min(self.count + 1, self.most)
+        self.value += (sample - self.value) / self.count

@@ -1,0 +1,41 @@
+"""Every method of the field as a setting of one loop (DESIGN section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocols.errors import RequestError
+from protocols.messages import FailureCode, Method
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    method: Method
+    drafter: bool = False  # a drafter process grows the tree
+    window: str = "root"  # "root", "chain" or "priced"
+    waits: str = "never"  # "phase": until gamma is drafted; "survivor": briefly, when drafts should have survived;
+    #                       "priced": as long as drafts come faster than tokens do now
+    proposer: str = ""  # retrieval of the verifier's own: "pld", "sam", "rest"
+
+
+STRATEGIES: dict[Method, Strategy] = {
+    s.method: s
+    for s in (
+        Strategy(Method.VANILLA),
+        Strategy(Method.SPS, drafter=True, window="chain", waits="phase"),
+        Strategy(Method.PEARL, drafter=True, window="chain", waits="survivor"),
+        Strategy(Method.DUODECODING, drafter=True, window="chain", waits="survivor"),
+        Strategy(Method.TREE, drafter=True, window="priced", waits="priced"),
+        Strategy(Method.AUTO, drafter=True, window="priced", waits="priced"),
+    )
+}
+
+
+def strategy_for(method: str) -> Strategy:
+    """The strategy of that name; RequestError(unsupported) names those there are."""
+    try:
+        return STRATEGIES[Method(method)]
+    except (ValueError, KeyError):
+        names = ", ".join(STRATEGIES)
+        detail = f"method {method!r} is not one this verifier knows; choose one of {names}"
+        raise RequestError(FailureCode.UNSUPPORTED, detail) from None

@@ -1,0 +1,261 @@
+"""The verifier's side of one request: fragments and outcomes in, windows, waits and committed tokens out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from actors.engines.interface import Outcome
+from actors.speculation.pacing import Average, DrafterPace, patience
+from actors.speculation.strategies import Strategy
+from actors.speculation.tree import Fragment, Node, TokenTree, check_fragment
+from actors.speculation.windows import Cost, chain_window, in_tree_order, priced_window
+from protocols.messages import FinishReason, Grow, Plan, RequestStats, Sampling, TokenLogprobs, Verdict
+
+MOST_NODES = 512  # in one fragment, and in one tree
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A window as the engine wants it, with the nodes it came from."""
+
+    nodes: list[Node]
+    tokens: list[int]
+    parents: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What one round added to a request. ``accepted[i]``: token i was a draft token."""
+
+    base_len: int
+    tokens: list[int]
+    accepted: list[bool]
+    logprobs: list[TokenLogprobs]
+    finish: FinishReason | None
+    needed_sequences: int = 0  # rank (from 1) of the token that followed the accepted path; 0: nobody drafted it
+
+
+@dataclass(slots=True)
+class Counters:
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    histogram: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    gamma_sum: float = 0.0
+    forward_us: float = 0.0
+    wait_us: float = 0.0
+    resyncs: int = 0
+
+    def count(self, where: list[int], value: int) -> None:
+        where.extend([0] * (value + 1 - len(where)))
+        where[value] += 1
+
+
+class Speculation:
+    """The book of record of one request. Everything but ``committed`` may be lost at any time."""
+
+    def __init__(
+        self,
+        rid: str,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        strategy: Strategy,
+        plan: Plan,
+        vocab_size: int,
+        eos: frozenset[int],
+        max_window: int,
+        generated: Sequence[int] = (),
+    ) -> None:
+        self.rid = rid
+        self.committed = [*prompt, *generated]
+        self.prompt_len = len(prompt)
+        self.sampling = sampling
+        self.strategy = strategy
+        self.plan = plan
+        self.vocab_size = vocab_size
+        self.stop_tokens = (frozenset() if sampling.ignore_eos else eos) | set(sampling.stop_token_ids)
+        self.max_window = max_window
+        self.tree = TokenTree(len(self.committed), self.committed[-1])
+        self.epoch = 0
+        self.round = 0
+        self.counters = Counters()
+        self.agreement = Average(0.6, most=32, weight=4.0)
+        self.per_us = Average(0.0, most=16, weight=0.0)  # tokens per microsecond
+        self.wait_until: float | None = None
+        self.wait_since = 0.0
+        self.wait_for = 0  # depth of drafts that ends the wait; 0: the end of the drafting phase
+        self.phase_complete = False
+        self.late = 0
+        self.told_plan: Plan | None = None
+        self.sequences = 0
+
+    # --- drafts ------------------------------------------------------------------------------------------------------
+
+    def grow(self, message: Grow) -> str | None:
+        """Merge a drafter's fragment; why it was fenced off, or None when it was used."""
+        if message.epoch != self.epoch:
+            return "epoch"
+        if not 1 <= message.base_len <= len(self.committed):
+            return "base_len"
+        fragment = Fragment(message.parents, message.tokens, message.logprobs)
+        if check_fragment(fragment, self.vocab_size, MOST_NODES) is not None:
+            return "fragment"
+        if self.tree.size > 2 * MOST_NODES:
+            return "budget"
+        alive = self.tree.merge(self.committed, message.base_len, fragment)
+        if message.sequences > 0:
+            self.sequences = min(message.sequences, 64)
+            if message.complete:
+                self.counters.count(self.counters.sequences, self.sequences)
+        if message.base_len == len(self.committed) or alive:
+            self.late = 0
+            self.phase_complete |= message.complete and message.base_len == len(self.committed)
+        return None
+
+    # --- wait or go --------------------------------------------------------------------------------------------------
+
+    def decide_wait(
+        self, now_us: float, pace: DrafterPace | None, cost: Cost, covered: bool, wait_us: float = 0.0
+    ) -> None:
+        """Called once after each commit: how long may the next round wait for drafts?
+
+        ``covered``: the whole window was accepted, so drafts below it may have survived.
+        """
+        self.wait_until = None
+        self.wait_for = 0
+        off = self.strategy.window == "chain" and self.plan.gamma == 0
+        if pace is None or self.late >= 3 or off:
+            return
+        bound = 0.0
+        match self.strategy.waits:
+            case "phase":
+                bound = 2 * pace.time_to(self.plan.gamma) + 5000.0
+            case "survivor" if covered and not self.tree.root.children:
+                bound = wait_us or (pace.time_to(1) + pace.step_us)
+                self.wait_for = 1
+            case "priced":
+                depth = len(self.tree.chain(self.max_window))
+                window = self.window(cost)
+                value = self._expected(window) / cost(1 + len(window.nodes))
+                more = patience(pace, cost, self.agreement.value, value)
+                if more > depth:
+                    bound = pace.time_to(more) + pace.step_us
+                    self.wait_for = more
+            case _:
+                pass
+        if bound > 0.0:
+            self.wait_since = now_us
+            self.wait_until = now_us + bound
+
+    def ready(self, now_us: float) -> bool:
+        """Whether the next round may begin; ends a wait and books its length."""
+        if self.wait_until is None:
+            return True
+        arrived = self.phase_complete or (0 < self.wait_for <= len(self.tree.chain(self.wait_for)))
+        if not arrived and now_us < self.wait_until:
+            return False
+        if not arrived:
+            self.late += 1
+        self.counters.wait_us += now_us - self.wait_since
+        self.wait_until = None
+        return True
+
+    def _expected(self, window: Chosen) -> float:
+        return 1.0 + sum(math.exp(min(0.0, self.tree.total(node))) for node in window.nodes)
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def window(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> Chosen:
+        left = self.prompt_len + self.sampling.max_tokens - len(self.committed) - 1
+        limit = max(0, min(self.max_window, left, cap or self.max_window))
+        match self.strategy.window:
+            case "chain":
+                nodes = chain_window(self.tree, limit)
+            case "priced":
+                rate = self.per_us.value or 1.0 / cost(1)
+                nodes = priced_window(self.tree, limit, cost, rate, rows_before)
+            case _:
+                nodes = []
+        order, parents = in_tree_order(nodes, self.tree.root)
+        return Chosen(order, [n.token for n in order], parents)
+
+    def commit(self, chosen: Chosen, outcome: Outcome, gamma: int = 0) -> Committed:
+        """Take the target's word: append, re-root, count, and see whether the request ends."""
+        base = len(self.committed)
+        tokens = list(outcome.tokens)
+        tip = chosen.nodes[outcome.path[-1]] if outcome.path else self.tree.root
+        needed = self._rank(tip, tokens[-1])
+        finish: FinishReason | None = None
+        for i, token in enumerate(tokens):
+            if token in self.stop_tokens:
+                finish = FinishReason.STOP
+            elif base + i + 1 >= self.prompt_len + self.sampling.max_tokens:
+                finish = FinishReason.LENGTH
+            if finish is not None:
+                tokens = tokens[: i + 1]
+                break
+        accepted = [i < len(outcome.path) for i in range(len(tokens))]
+        if self.tree.root.children:
+            self.agreement.add(1.0 if tokens[0] == self._best_token() else 0.0)
+        self.committed.extend(tokens)
+        self.tree.advance(tokens)
+        self.phase_complete = False
+        c = self.counters
+        c.rounds += 1
+        c.drafted += len(chosen.nodes)
+        c.accepted += sum(accepted)
+        c.gamma_sum += gamma or self.plan.gamma
+        c.count(c.histogram, sum(accepted))
+        self.round += 1
+        return Committed(base, tokens, accepted, outcome.logprobs[: len(tokens)], finish, needed)
+
+    def first(self, outcome: Outcome) -> Committed:
+        """The token that ends the prefill (or the replay of a resumed stream): the target's own."""
+        committed = self.commit(Chosen([], [], []), outcome)
+        self.counters = Counters()
+        return committed
+
+    def verdict(self, committed: Committed, now_us: float, verify_us: float) -> Verdict:
+        due = max(1.0, self.wait_until - now_us) if self.wait_until is not None else 0.0
+        plan = self.plan if self.plan != self.told_plan else None
+        self.told_plan = self.plan
+        return Verdict(
+            self.rid, self.epoch, self.round, committed.base_len, tuple(committed.tokens), due, plan, verify_us
+        )
+
+    def missed(self, have_len: int) -> Verdict | None:
+        """The verdict that brings a drafter at ``have_len`` committed tokens up to date."""
+        self.counters.resyncs += 1
+        if not 0 < have_len < len(self.committed):
+            return None
+        return Verdict(self.rid, self.epoch, self.round, have_len, tuple(self.committed[have_len:]), 0.0, self.plan)
+
+    def _best_token(self) -> int:
+        best = self.tree.root.best_child()
+        return best.token if best is not None else -1
+
+    def _rank(self, node: Node, token: int) -> int:
+        child = node.children.get(token)
+        if child is None:
+            return 0
+        return 1 + sum(1 for other in node.children.values() if other.logprob > child.logprob)
+
+    def stats(self, method: str) -> RequestStats:
+        c = self.counters
+        return RequestStats(
+            method=method,
+            prompt_tokens=self.prompt_len,
+            completion_tokens=len(self.committed) - self.prompt_len,
+            rounds=c.rounds,
+            draft_tokens=c.drafted,
+            accepted_tokens=c.accepted,
+            acceptance_histogram=tuple(c.histogram),
+            sequences_histogram=tuple(c.sequences),
+            gamma=c.gamma_sum / c.rounds if c.rounds else 0.0,
+            forward_ms=c.forward_us / 1000,
+            wait_ms=c.wait_us / 1000,
+            resyncs=c.resyncs,
+        )

@@ -1,0 +1,25 @@
+"""The verify rule: a draft token is accepted iff it is the token that the target sampled at its parent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ROOT = -1
+
+
+def walk(tokens: Sequence[int], parents: Sequence[int], sampled: Sequence[int]) -> tuple[list[int], int]:
+    """The accepted nodes, top first, and the target's own token that follows them.
+
+    ``parents[i]`` < i, or ROOT. ``sampled[0]`` is what the target chose after the root, ``sampled[i + 1]`` after
+    node i. Which nodes were drafted decides how long the path is and nothing else, so the output law is the
+    target's (arXiv 2408.07978). Of siblings with the same token the first listed counts.
+    """
+    children: dict[tuple[int, int], int] = {}
+    for node, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
+        children.setdefault((parent, token), node)
+    path: list[int] = []
+    at = ROOT
+    while (node := children.get((at, sampled[at + 1]), ROOT)) != ROOT:
+        path.append(node)
+        at = node
+    return path, sampled[at + 1]

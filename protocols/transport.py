@@ -1,0 +1,145 @@
+"""What an actor may ask of a network, whatever carries the bytes. ``zeromq.py`` and ``memory.py`` implement it.
+
+"Frames" are always the frames of one message (see ``wire.py``); routing ids and topics never appear among them.
+All objects belong to the event loop that runs when they are made, and none is safe to use from another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from protocols.errors import ConnectionLost
+
+T = TypeVar("T")
+
+INBOX = 10_000  # messages that wait for an actor; beyond that its peers are held back
+
+
+class Listener(Protocol):
+    """The verifier's side: one socket for everybody's messages and one that publishes telemetry."""
+
+    @property
+    def address(self) -> str:
+        """The address that peers connect to, with the real port."""
+
+    @property
+    def telemetry(self) -> str:
+        """The address of the publishing socket."""
+
+    async def receive(self) -> tuple[bytes, list[bytes]]:
+        """Return the next message and the id of the connection it came by. Cancelling it loses nothing.
+
+        Raises ConnectionLost once the listener is closed.
+        """
+
+    def receive_nowait(self) -> tuple[bytes, list[bytes]] | None:
+        """Return the next message if one has arrived."""
+
+    def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        """Queue a message. Never blocks; False if the peer is gone or its queue is full."""
+
+    def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
+        """Hand a message to whoever subscribed to a prefix of ``topic``. Never blocks; slow subscribers miss it."""
+
+    def close(self) -> None:
+        """Stop listening and leave no file behind. Messages already queued still leave."""
+
+
+class Link(Protocol):
+    """Anybody else's side: one connection to the verifier, made again by itself when it breaks."""
+
+    async def writable(self) -> None:
+        """Wait until a ``send`` can succeed. Raises ConnectionLost once closed, or if the verifier denies our key."""
+
+    async def receive(self) -> list[bytes]:
+        """Return the next message. Cancelling it loses nothing. Raises ConnectionLost once closed, or denied."""
+
+    def receive_nowait(self) -> list[bytes] | None:
+        """Return the next message if one has arrived."""
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        """Queue a message. Never blocks; False if there is no connection at present or the queue is full."""
+
+    def close(self) -> None:
+        """Disconnect. Messages already queued still leave."""
+
+
+class Feed(Protocol):
+    """A subscription to the verifier's telemetry."""
+
+    async def receive(self) -> list[bytes]:
+        """Return the next message, without its topic. Raises ConnectionLost once closed."""
+
+    def close(self) -> None:
+        """End the subscription."""
+
+
+class Network(Protocol):
+    """Makes the three. Raises ConfigError for addresses that cannot work."""
+
+    def listen(self, address: str) -> Listener:
+        """Bind ``address`` and a telemetry address beside it."""
+
+    def connect(self, address: str) -> Link:
+        """Return at once, connected or not: the verifier may come later."""
+
+    def subscribe(self, address: str, topics: Sequence[bytes] = (b"",)) -> Feed:
+        """Subscribe to all topics that begin with one of ``topics``."""
+
+    def close(self) -> None:
+        """Close whatever is still open; waits half a second at most for the last messages to leave."""
+
+
+class Inbox(Generic[T]):
+    """A bounded queue whose reader can be cancelled at any time without losing an item."""
+
+    def __init__(self, capacity: int = INBOX) -> None:
+        self.capacity = capacity
+        self._items: deque[T] = deque()
+        self._changed = asyncio.Event()
+        self._closed: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def full(self) -> bool:
+        return len(self._items) >= self.capacity
+
+    def put(self, item: T) -> bool:
+        """Append ``item``; False if there is no room."""
+        if self.full or self._closed is not None:
+            return False
+        self._items.append(item)
+        self._changed.set()
+        return True
+
+    async def get(self) -> T:
+        """Return the oldest item. Raises ConnectionLost when the inbox is closed and empty."""
+        # the item is taken only after the last await: a cancelled reader has taken nothing
+        while not self._items:
+            if self._closed is not None:
+                raise ConnectionLost(self._closed)
+            self._changed.clear()
+            await self._changed.wait()
+        return self._items.popleft()
+
+    def get_nowait(self) -> T | None:
+        return self._items.popleft() if self._items else None
+
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
+
+    def raise_if_closed(self) -> None:
+        if self._closed is not None:
+            raise ConnectionLost(self._closed)
+
+    def close(self, reason: str) -> None:
+        """Accept nothing more; readers get what is left, then ConnectionLost(reason)."""
+        if self._closed is None:
+            self._closed = reason
+        self._changed.set()

@@ -1,0 +1,180 @@
+"""A toy language and its models: the actors' logic is tested without torch, exactly and fast."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from actors.engines.interface import Expansion, Leaf, ModelInfo, Outcome, Window
+from actors.speculation.walk import walk
+from protocols.errors import PoolFull
+from protocols.messages import ChatTurn, Sampling, TokenLogprobs
+
+VOCAB = 64
+EOS = 1
+
+
+def draw(*key: object) -> float:
+    """A number in [0, 1) that depends on the key alone."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+@dataclass(frozen=True)
+class ToyLanguage:
+    """The next token is a function of the last three tokens, the position and, above temperature 0, the seed."""
+
+    eos_rate: float = 0.0
+
+    def next(self, context: Sequence[int], sampling: Sampling) -> int:
+        noise = (sampling.seed, len(context), sampling.temperature) if sampling.temperature > 0 else ()
+        if draw("eos", tuple(context[-3:]), noise) < self.eos_rate:
+            return EOS
+        return 2 + int(draw(tuple(context[-3:]), noise) * (VOCAB - 2))
+
+    def continuation(self, prompt: Sequence[int], sampling: Sampling) -> list[int]:
+        """What decoding one token at a time gives: the truth of every equality test."""
+        out: list[int] = []
+        while len(out) < sampling.max_tokens:
+            out.append(self.next([*prompt, *out], sampling))
+            if (out[-1] == EOS and not sampling.ignore_eos) or out[-1] in sampling.stop_token_ids:
+                break
+        return out
+
+
+INFO = ModelInfo("toy", VOCAB, 4096, frozenset({EOS}), "toy-tokenizer")
+
+
+@dataclass
+class ToyTarget:
+    language: ToyLanguage = field(default_factory=ToyLanguage)
+    slots: int = 1 << 14
+    max_window: int = 16
+    info: ModelInfo = INFO
+    rows_agree: tuple[int, ...] = (1, 2, 4, 8, 16)
+    fail_at_round: int = -1
+
+    def __post_init__(self) -> None:
+        self.open_requests: dict[int, tuple[list[int], Sampling, int]] = {}
+        self.next_handle = 0
+        self.rounds = 0
+
+    @property
+    def kv_slots(self) -> int:
+        return self.slots
+
+    @property
+    def kv_used(self) -> int:
+        return sum(room for _, _, room in self.open_requests.values())
+
+    def open(self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()) -> int:
+        room = len(prompt) + sampling.max_tokens
+        if self.kv_used + room > self.slots:
+            raise PoolFull(f"{room} tokens do not fit into {self.slots} KV slots")
+        self.next_handle += 1
+        self.open_requests[self.next_handle] = ([*prompt, *generated], sampling, room)
+        return self.next_handle
+
+    def prefill(self, handle: int) -> Outcome | None:
+        return self._round(Window(handle))
+
+    def verify(self, windows: Sequence[Window]) -> list[Outcome]:
+        self.rounds += 1
+        if self.rounds == self.fail_at_round:
+            raise RuntimeError("the toy target broke, as asked")
+        return [self._round(w) for w in windows]
+
+    def _round(self, window: Window) -> Outcome:
+        context, sampling, _ = self.open_requests[window.handle]
+        paths: list[list[int]] = []
+        for token, parent in zip(window.tokens, window.parents, strict=True):
+            paths.append([*(paths[parent] if parent >= 0 else []), token])
+        sampled = [self.language.next([*context, *path], sampling) for path in [[], *paths]]
+        path, final = walk(window.tokens, window.parents, sampled)
+        tokens = [*(window.tokens[i] for i in path), final]
+        context.extend(tokens)
+        logprobs = [TokenLogprobs(-0.5) for _ in tokens] if sampling.logprobs >= 0 else []
+        return Outcome(path, tokens, logprobs)
+
+    def close(self, handle: int) -> None:
+        del self.open_requests[handle]
+
+
+@dataclass
+class ToyDraft:
+    """Agrees with the language with probability ``skill``; otherwise the truth is its second guess, or missing."""
+
+    language: ToyLanguage = field(default_factory=ToyLanguage)
+    skill: float = 0.8
+    scratch_slots: int = 64
+    info: ModelInfo = INFO
+    rooms: int = 64
+
+    def __post_init__(self) -> None:
+        self.contexts: dict[int, tuple[list[int], Sampling]] = {}
+        self.paths: dict[tuple[int, int], list[int]] = {}
+        self.next_handle = 0
+
+    def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
+        if len(self.contexts) >= self.rooms:
+            raise PoolFull("no room")
+        self.next_handle += 1
+        self.contexts[self.next_handle] = (list(prefix), sampling)
+        return self.next_handle
+
+    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
+        out = []
+        for leaf in leaves:
+            context, sampling = self.contexts[leaf.handle]
+            if leaf.is_root:
+                assert leaf.token == context[-1], "the root is the last committed token"
+                path, slot = [], -1
+            else:
+                path = [*(self.paths[leaf.handle, leaf.path[-1]] if leaf.path else []), leaf.token]
+                used = {s for h, s in self.paths if h == leaf.handle}
+                slot = next(s for s in range(self.scratch_slots + 1) if s not in used)
+                assert slot < self.scratch_slots, "the lease asked for more slots than there are"
+                self.paths[leaf.handle, slot] = path
+            text = [*context, *path]
+            truth = self.language.next(text, sampling)
+            luck = draw("skill", tuple(text[-4:]), len(text))
+            other = 2 + (truth + 5) % (VOCAB - 2)
+            third = 2 + (truth + 11) % (VOCAB - 2)
+            tokens = (truth, other, third) if luck < self.skill else (other, truth, third)
+            out.append(Expansion(slot, tokens, (0.7, 0.2, 0.05)))
+        return out
+
+    def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
+        context, _ = self.contexts[handle]
+        root = len(context)
+        context.extend(tokens)
+        for slot in slots:
+            if slot >= 0:
+                del self.paths[handle, slot]
+        taken = len(context) - root
+        for key, path in list(self.paths.items()):
+            if key[0] == handle:
+                self.paths[key] = path[taken:] if path[:taken] == list(tokens) else [-1]
+
+    def release(self, handle: int, slots: Sequence[int]) -> None:
+        for slot in slots:
+            del self.paths[handle, slot]
+
+    def close(self, handle: int) -> None:
+        del self.contexts[handle]
+        for key in [k for k in self.paths if k[0] == handle]:
+            del self.paths[key]
+
+
+class ToyCodec:
+    """Token i is the character chr(63 + i)."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(c) - 63 for c in text]
+
+    def chat(self, turns: Sequence[ChatTurn]) -> list[int]:
+        return self.encode("".join(turn.content for turn in turns))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(chr(63 + i) for i in ids)
