@@ -71,7 +71,7 @@ class FinishReason(StrEnum):
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-class Sampling(Struct):
+class Sampling(Struct, frozen=True):
     """How the target's next token is chosen. Temperature 0 is greedy. See DESIGN "Lossless" for the shared noise."""
 
     temperature: float = 0.0
@@ -89,12 +89,12 @@ class Sampling(Struct):
     ignore_eos: bool = False
 
 
-class ChatTurn(Struct):
+class ChatTurn(Struct, frozen=True):
     role: str
     content: str
 
 
-class TokenLogprobs(Struct):
+class TokenLogprobs(Struct, frozen=True):
     """Natural-log probabilities of the target's unprocessed distribution at one position."""
 
     chosen: float
@@ -102,7 +102,7 @@ class TokenLogprobs(Struct):
     top_logprobs: tuple[float, ...] = ()
 
 
-class RequestStats(Struct):
+class RequestStats(Struct, frozen=True):
     """What one request cost; sent with its last chunk."""
 
     method: str = ""
@@ -123,7 +123,7 @@ class RequestStats(Struct):
     resyncs: int = 0
 
 
-class DrafterStatus(Struct):
+class DrafterStatus(Struct, frozen=True):
     actor_id: str
     model_id: str
     state: str  # "active", "standby", "draining"
@@ -137,7 +137,7 @@ class DrafterStatus(Struct):
     pid: int = 0
 
 
-class RequestStatus(Struct):
+class RequestStatus(Struct, frozen=True):
     rid: str
     method: str
     state: str  # "queued", "prefill", "decode"
@@ -148,7 +148,7 @@ class RequestStatus(Struct):
 # --- anyone -> verifier ----------------------------------------------------------------------------------------------
 
 
-class Hello(Message):
+class Hello(Message, frozen=True):
     """Preflight. A client leaves the model fields empty."""
 
     role: Role
@@ -164,7 +164,7 @@ class Hello(Message):
     step_us: float = 0.0  # a drafter's own calibration of one step
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, frozen=True):
     """Sent by both sides every ``heartbeat_ms``; the verifier echoes it."""
 
     incarnation: str
@@ -172,14 +172,14 @@ class Heartbeat(Message):
     busy_ms: float = 0.0
 
 
-class Goodbye(Message):
+class Goodbye(Message, frozen=True):
     reason: str = ""
 
 
 # --- verifier -> anyone ----------------------------------------------------------------------------------------------
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True):
     incarnation: str  # the verifier's
     heartbeat_ms: int
     ttl_ms: int
@@ -190,19 +190,19 @@ class Welcome(Message):
     default_method: str = ""
 
 
-class Refuse(Message):
+class Refuse(Message, frozen=True):
     code: RefuseCode
     detail: str
 
 
-class Drain(Message):
+class Drain(Message, frozen=True):
     """Finish what is open, then say Goodbye."""
 
 
 # --- client -> verifier ----------------------------------------------------------------------------------------------
 
 
-class Generate(Message):
+class Generate(Message, frozen=True):
     """Exactly one of ``prompt`` (text or ids) and ``messages`` is given. ``generated`` resumes a broken stream."""
 
     rid: str
@@ -215,15 +215,15 @@ class Generate(Message):
     sequences: int = 0  # 0: dynamic (the theta rule)
 
 
-class Cancel(Message):
+class Cancel(Message, frozen=True):
     rid: str
 
 
-class Status(Message):
+class Status(Message, frozen=True):
     rid: str = ""
 
 
-class Swap(Message):
+class Swap(Message, frozen=True):
     """Move every lease of drafter ``old`` to drafter ``new``."""
 
     rid: str
@@ -231,7 +231,7 @@ class Swap(Message):
     new: str
 
 
-class DrainActor(Message):
+class DrainActor(Message, frozen=True):
     """Take a drafter out of service: its leases move away, then it is told to leave."""
 
     rid: str
@@ -241,7 +241,7 @@ class DrainActor(Message):
 # --- verifier -> client ----------------------------------------------------------------------------------------------
 
 
-class Chunk(Message):
+class Chunk(Message, frozen=True):
     """Tokens ``offset ..`` of the output. ``pieces[i]`` is the text that token i completes ("" inside a character)."""
 
     rid: str
@@ -254,20 +254,20 @@ class Chunk(Message):
     stats: RequestStats | None = None
 
 
-class Failed(Message):
+class Failed(Message, frozen=True):
     rid: str
     code: FailureCode
     detail: str
 
 
-class Done(Message):
+class Done(Message, frozen=True):
     """Swap or DrainActor was carried out."""
 
     rid: str
     detail: str = ""
 
 
-class StatusReport(Message):
+class StatusReport(Message, frozen=True):
     rid: str
     model_id: str
     device: str
@@ -289,7 +289,7 @@ class StatusReport(Message):
 # --- verifier <-> drafter --------------------------------------------------------------------------------------------
 
 
-class Plan(Struct):
+class Plan(Struct, frozen=True):
     """How a drafter grows one request's tree."""
 
     method: str
@@ -298,7 +298,7 @@ class Plan(Struct):
     max_sequences: int = 0  # the controller's cap on the theta rule; 0: none
 
 
-class Open(Message):
+class Open(Message, frozen=True):
     """A lease: the drafter may grow request ``rid`` until ``Close`` or a newer epoch."""
 
     rid: str
@@ -310,7 +310,7 @@ class Open(Message):
     due_us: float = 0.0
 
 
-class Verdict(Message):
+class Verdict(Message, frozen=True):
     """``tokens`` were committed at positions ``base_len ..``. A drafter at another length asks for ``Resync``."""
 
     rid: str
@@ -323,12 +323,12 @@ class Verdict(Message):
     verify_us: float = 0.0  # expected length of the round that begins then
 
 
-class Close(Message):
+class Close(Message, frozen=True):
     rid: str
     epoch: int
 
 
-class Grow(Message):
+class Grow(Message, frozen=True):
     """A trie fragment below the committed token ``base_len - 1``. It is self-contained: ``parents[i]`` is an index
     into the same message (-1: the committed token), smaller than i. Merging is by (parent, token), so that a lost,
     repeated or late message can do no harm."""
@@ -345,7 +345,7 @@ class Grow(Message):
     complete: bool = False  # the phase is over: no more comes before the next Verdict
 
 
-class Resync(Message):
+class Resync(Message, frozen=True):
     """The drafter holds ``have_len`` committed tokens (0: it does not know the request at all)."""
 
     rid: str
@@ -353,7 +353,7 @@ class Resync(Message):
     have_len: int
 
 
-class DraftStats(Message):
+class DraftStats(Message, frozen=True):
     actor_id: str
     step_us: tuple[tuple[int, float], ...]  # (batch width, measured time)
     busy: float  # share of the time since the last report
@@ -363,7 +363,7 @@ class DraftStats(Message):
 # --- telemetry and controller ----------------------------------------------------------------------------------------
 
 
-class RoundStats(Message):
+class RoundStats(Message, frozen=True):
     """One verification round of one request, as published on the telemetry socket."""
 
     rid: str
@@ -387,19 +387,19 @@ class RoundStats(Message):
     top_probability: float = 0.0
 
 
-class ActorUp(Message):
+class ActorUp(Message, frozen=True):
     role: Role
     actor_id: str
     model_id: str = ""
 
 
-class ActorDown(Message):
+class ActorDown(Message, frozen=True):
     role: Role
     actor_id: str
     reason: str
 
 
-class Budget(Message):
+class Budget(Message, frozen=True):
     """What the controller chose. Without a successor it holds for ``ttl_ms``, then the default applies."""
 
     revision: int

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocols.messages import Sampling, TokenLogprobs
+from protocols.messages import ChatTurn, Sampling, TokenLogprobs
 
 ROOT = -1
 
@@ -130,7 +130,7 @@ class DraftModel(Protocol):
         ...
 
     def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
-        """Append committed tokens; ``slots[i]`` is where token i's K/V lies (copied home), or -1 if nowhere."""
+        """Append committed tokens; ``slots[i]`` is where token i's K/V lies (copied home and freed), or -1."""
         ...
 
     def release(self, handle: int, slots: Sequence[int]) -> None:
@@ -138,3 +138,22 @@ class DraftModel(Protocol):
         ...
 
     def close(self, handle: int) -> None: ...
+
+
+class Codec(Protocol):
+    """Text to token ids and back, with the target's tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a raw prompt, with the special tokens that the tokenizer puts in front."""
+        ...
+
+    def chat(self, turns: Sequence[ChatTurn]) -> list[int]:
+        """Ids of a conversation in the model's chat template, ready for the assistant's answer.
+
+        Raises :class:`protocols.errors.RequestError` when the model has no chat template.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens left out."""
+        ...
