@@ -79,12 +79,10 @@ class Line:
 
     async def open(self) -> Welcome:
         """Say Hello and wait for Welcome; RefusedError with the verifier's sentence, ConnectionLost after 20 s."""
-        deadline = self.loop.time() + CONNECT_TIMEOUT_S
-        self._greet()
-        greeting = asyncio.create_task(self._greet_again())
+        greeting = asyncio.create_task(self._greet_until_welcome())
         waiting = asyncio.create_task(self._await_welcome())
         try:
-            done, _ = await asyncio.wait([waiting], timeout=deadline - self.loop.time())
+            done, _ = await asyncio.wait([waiting], timeout=CONNECT_TIMEOUT_S)
             if not done:
                 raise ConnectionLost(f"no verifier answers at {self.address}; start one with `duoactor up`")
             return waiting.result()
@@ -95,10 +93,11 @@ class Line:
     def _greet(self) -> None:
         self.link.send(wire.encode(self.hello))
 
-    async def _greet_again(self) -> None:
+    async def _greet_until_welcome(self) -> None:
         while True:
-            await asyncio.sleep(0.25)
+            await self.link.writable()
             self._greet()
+            await asyncio.sleep(1.0)
 
     async def _await_welcome(self) -> Welcome:
         while self.welcome is None:

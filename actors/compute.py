@@ -32,14 +32,21 @@ class ThreadCompute:
 
 
 class InlineCompute:
-    """Runs the job at once, in the caller's thread: for tests on a virtual clock."""
+    """Runs the job in the event loop's thread, in its next turn: for tests on a virtual clock."""
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(job())
-        except Exception as error:
-            future.set_exception(error)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(job())
+            except Exception as error:
+                future.set_exception(error)
+
+        loop.call_soon(run)
         return future
 
     def close(self) -> None: ...

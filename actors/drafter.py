@@ -79,8 +79,10 @@ class Drafter:
             self.line.close("leaving")
 
     async def _work(self) -> None:
-        while not (self.leaving and not self.leases):
+        while True:
             self._receive()
+            if self.leaving and not self.leases:
+                return
             batch = self._decide()
             if batch:
                 self._compute(batch)

@@ -36,7 +36,7 @@ def models(depth: int, vocabulary: int) -> Iterator[Model]:
 
 @pytest.mark.parametrize(("nodes", "vocabulary"), [(0, 2), (1, 3), (2, 2), (3, 2)])
 def test_every_tree_commits_what_plain_decoding_commits(nodes, vocabulary):
-    for model in models(3, vocabulary):
+    for model in models(min(3, nodes + 1), vocabulary):
         for tokens, parents in trees(nodes, vocabulary):
             sampled = [model(())] + [model(path_to(i, tokens, parents)) for i in range(nodes)]
             path, final = walk(tokens, parents, sampled)

@@ -1,0 +1,183 @@
+"""The target's token, row by row: penalties, temperature, top_k, top_p, min_p, shared noise, argmax.
+
+That order is transformers' and vLLM's. Penalties depend on the text, so each row of a window is penalised along its
+own path. Every step gives a row the same bits whatever other rows stand beside it, because a speculated token must
+equal the plainly decoded one: no choice depends on the order in which a sort leaves equal values (what ties with the
+last token that is kept is kept too), and argmax takes the lowest id of equal values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.engines.noise import gumbel
+from protocols.messages import Sampling, TokenLogprobs
+
+_FIRST_SORTED = 128
+
+
+class Tally:
+    """The distinct tokens of a text, in order of appearance, and how often the output holds each."""
+
+    __slots__ = ("counts", "ids", "index")
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.ids: list[int] = list(dict.fromkeys(prompt))
+        self.index: dict[int, int] = {token: i for i, token in enumerate(self.ids)}
+        self.counts: list[int] = [0] * len(self.ids)
+
+    def add(self, token: int) -> None:
+        at = self.index.setdefault(token, len(self.ids))
+        if at == len(self.ids):
+            self.ids.append(token)
+            self.counts.append(0)
+        self.counts[at] += 1
+
+    def along(self, paths: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
+        """``(ids, counts, seen)`` for texts that go on with each of ``paths``: shapes (k,), (rows, k), (rows, k)."""
+        here = len(self.ids)
+        extra: dict[int, int] = {}
+        for path in paths:
+            for token in path:
+                if token not in self.index:
+                    extra.setdefault(token, here + len(extra))
+        ids = np.array([*self.ids, *extra], dtype=np.int64)
+        counts = np.zeros((len(paths), len(ids)), dtype=np.float32)
+        counts[:, :here] = self.counts
+        seen = np.zeros(counts.shape, dtype=np.bool_)
+        seen[:, :here] = True
+        for row, path in enumerate(paths):
+            for token in path:
+                at = self.index.get(token, -1)
+                at = at if at >= 0 else extra[token]
+                counts[row, at] += 1
+                seen[row, at] = True
+        return ids, counts, seen
+
+
+class SamplerState:
+    """One request's sampling: its parameters, and the tally of its text where penalties need one."""
+
+    __slots__ = ("greedy", "penalised", "plain", "sampling", "tally")
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], generated: Sequence[int] = ()) -> None:
+        """``sampling`` has passed :func:`actors.speculation.validation.validate`."""
+        self.sampling = sampling
+        self.greedy = sampling.temperature == 0
+        self.penalised = (
+            sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
+        )
+        self.plain = self.greedy and not self.penalised
+        self.tally = Tally(prompt) if self.penalised else None
+        self.append(generated)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """``tokens`` were committed to the output."""
+        if self.tally is not None:
+            for token in tokens:
+                self.tally.add(token)
+
+    def penalise(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        """Logits ``(rows, vocabulary)`` after the penalties; row i's text is the committed one and ``paths[i]``.
+
+        Repetition as in transformers, over prompt and output; presence and frequency as in OpenAI's API, over the
+        output. Returns ``logits`` itself when there are none.
+        """
+        if self.tally is None:
+            return logits
+        s = self.sampling
+        ids, counts, seen = self.tally.along(paths)
+        where = torch.from_numpy(ids).to(logits.device)
+        count = torch.from_numpy(counts).to(logits.device)
+        values = logits[:, where]
+        if s.repetition_penalty != 1:
+            factor = s.repetition_penalty
+            repeated = torch.where(values < 0, values * factor, values / factor)
+            values = torch.where(torch.from_numpy(seen).to(logits.device), repeated, values)
+        values = values - s.frequency_penalty * count - s.presence_penalty * (count > 0)
+        return logits.index_copy(1, where, values)
+
+    def process(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        """``processed logits / temperature``, -inf where a filter removed a token. At temperature > 0 only."""
+        s = self.sampling
+        scaled = self.penalise(logits, paths) * (1.0 / s.temperature)
+        if 0 < s.top_k < scaled.shape[1]:
+            least = scaled.topk(s.top_k).values[:, -1:]
+            scaled.masked_fill_(scaled < least, -math.inf)
+        if s.top_p < 1:
+            probs = scaled.softmax(-1)
+            scaled.masked_fill_(probs < nucleus(probs, s.top_p), -math.inf)
+        if s.min_p > 0:
+            least = scaled.amax(-1, keepdim=True) + math.log(s.min_p)
+            scaled.masked_fill_(scaled < least, -math.inf)
+        return scaled
+
+    def choose(self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]) -> Tensor:
+        """The token ``(rows,)`` that stands at ``positions[i]`` of the text, given float32 logits of its row."""
+        if self.greedy:
+            return self.penalise(logits, paths).argmax(-1)
+        scaled = self.process(logits, paths)
+        return scaled.add_(gumbel(self.sampling.seed, positions, logits.shape[1], logits.device)).argmax(-1)
+
+
+def nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """The least probability ``(rows, 1)`` in the smallest set of likely tokens whose mass reaches ``top_p``."""
+    size = min(_FIRST_SORTED, probs.shape[1])
+    while True:
+        ranked = probs.topk(size).values
+        before = ranked.double().cumsum(-1) - ranked  # float64: the same to the last place for any size
+        kept = (before < top_p).sum(-1, keepdim=True)
+        if size == probs.shape[1] or int(kept.max()) < size:
+            return ranked.gather(1, kept - 1)
+        size = min(4 * size, probs.shape[1])
+
+
+@dataclass(slots=True)
+class Rows:
+    """Consecutive rows of a flat batch that belong to one request."""
+
+    state: SamplerState
+    positions: list[int]  # of the tokens to be sampled
+    paths: list[list[int]]  # tokens behind the committed ones, up to and with the row's own
+
+
+def sample(logits: Tensor, groups: Sequence[Rows]) -> list[list[int]]:
+    """Sampled tokens of every group; ``logits`` are float32 ``(rows of all groups, vocabulary)``. One host transfer."""
+    if all(group.state.plain for group in groups):
+        chosen = logits.argmax(-1)
+    else:
+        parts = []
+        start = 0
+        for group in groups:
+            end = start + len(group.positions)
+            parts.append(group.state.choose(logits[start:end], group.positions, group.paths))
+            start = end
+        chosen = torch.cat(parts)
+    flat: list[int] = chosen.tolist()
+    out: list[list[int]] = []
+    start = 0
+    for group in groups:
+        out.append(flat[start : start + len(group.positions)])
+        start += len(group.positions)
+    return out
+
+
+def logprobs(logits: Tensor, chosen: Sequence[int], top: int) -> list[TokenLogprobs]:
+    """Natural-log probabilities under the raw logits ``(rows, vocabulary)``: the chosen token's and the ``top`` best."""
+    lp = logits.log_softmax(-1)
+    own = lp.gather(1, torch.tensor(chosen, device=lp.device).view(-1, 1)).flatten().tolist()
+    if top <= 0:
+        return [TokenLogprobs(value) for value in own]
+    best = lp.topk(min(top, lp.shape[1]))
+    out = []
+    for value, ids, values in zip(own, best.indices.tolist(), best.values.tolist(), strict=True):
+        ranked = sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0]))
+        out.append(TokenLogprobs(value, tuple(i for i, _ in ranked), tuple(v for _, v in ranked)))
+    return out

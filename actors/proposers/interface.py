@@ -1,0 +1,137 @@
+"""What a proposer is: it reads the committed text of one request and guesses what comes next.
+
+A proposal is a trie below the last committed token. It may be wrong in every node: the target verifies it, so that a
+proposer changes speed only. A call should cost microseconds, hence sessions: what can be indexed is indexed as the
+text grows, and no call reads the whole text again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A trie fragment: ``parents[i]`` < i, or ROOT for children of the last committed token.
+
+    ``scores[i]`` in (0, 1] is the confidence in token i given that its parent is right: a prior that is to be
+    calibrated from verdicts, not a probability of any model.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    scores: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+NOTHING = Proposal()
+
+
+class ProposerSession(Protocol):
+    """One request's state."""
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Tokens were committed behind what the session has seen. Amortised O(1) per token."""
+        ...
+
+    def propose(self, budget: int) -> Proposal:
+        """At most ``budget`` nodes below the last committed token; no nodes if there is nothing worth guessing."""
+        ...
+
+
+class Proposer(Protocol):
+    """A source of draft tokens. Shared by all requests, so it holds options and read-only data only."""
+
+    def open(self, prompt: Sequence[int]) -> ProposerSession:
+        """``prompt``: the committed tokens so far, prompt and output."""
+        ...
+
+
+def propose(proposer: Proposer, context: Sequence[int], budget: int) -> Proposal:
+    """One proposal for one text, where no session is kept: costs a scan of ``context``."""
+    return proposer.open(context).propose(budget)
+
+
+Guess = Callable[[Sequence[int], int], Proposal]
+
+
+class FromFunction:
+    """The shortest way to a proposer of one's own: a function of (committed tokens, budget)."""
+
+    def __init__(self, guess: Guess) -> None:
+        self.guess = guess
+
+    def open(self, prompt: Sequence[int]) -> _FunctionSession:
+        return _FunctionSession(self.guess, prompt)
+
+
+class _FunctionSession:
+    def __init__(self, guess: Guess, prompt: Sequence[int]) -> None:
+        self.guess = guess
+        self.text = list(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.text.extend(tokens)
+
+    def propose(self, budget: int) -> Proposal:
+        return self.guess(self.text, budget)
+
+
+class TrieBuilder:
+    """Collects paths into one trie; the same token below the same parent is one node."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.scores: list[float] = []
+        self._index: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def find(self, parent: int, token: int) -> int | None:
+        return self._index.get((parent, token))
+
+    def add(self, parent: int, token: int, score: float) -> int:
+        """The node's index, new or not; the higher score stays."""
+        node = self._index.get((parent, token))
+        if node is None:
+            node = self._index[parent, token] = len(self.tokens)
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.scores.append(score)
+        elif score > self.scores[node]:
+            self.scores[node] = score
+        return node
+
+    def build(self) -> Proposal:
+        return Proposal(tuple(self.tokens), tuple(self.parents), tuple(self.scores))
+
+
+_CONFIDENCE = tuple(0.95 - 0.70 * 0.72**n for n in range(64))
+
+
+def match_confidence(length: int) -> float:
+    """Confidence in the token behind a match of ``length`` tokens: a prior, rising from chance agreement to 0.95."""
+    return _CONFIDENCE[min(length, len(_CONFIDENCE) - 1)]
+
+
+def copy_ahead(text: Sequence[int], at: int, count: int) -> list[int]:
+    """``count`` tokens of ``text`` from index ``at``; behind the end the copy feeds on itself.
+
+    A match that overlaps the end of the text means that the text repeats itself with period ``len(text) - at``; the
+    copy then goes on with that period, where a plain slice would end after one period.
+    """
+    copied = list(text[at : at + count])
+    period = len(copied)
+    if not period:
+        return copied
+    while len(copied) < count:
+        copied.append(copied[len(copied) - period])
+    return copied

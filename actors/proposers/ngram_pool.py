@@ -1,0 +1,165 @@
+"""Lookahead decoding (Fu, Bailis, Stoica, Zhang, arXiv 2402.02057) as a state machine without a model.
+
+Two dimensions of guesses ride along in the target's own forward. The *lookahead branch* is a window of W columns and
+N - 1 levels. Level 0 is a chain below the root (the root itself is its column 0); the token in column j of level k
+stands one position behind column j of level k - 1 and sees, besides level 0 up to column j, only the tokens above it
+in its own column. So the visible tokens of each row form one path, and the whole window is a tree with explicit
+parent links:
+
+    root ── L0[1] ── L0[2] ── … ── L0[W-1]        depth of L0[j]: j
+     │        │        │              │
+    L1[0]   L1[1]    L1[2]         L1[W-1]         depth of Lk[j]: j + k
+     │        │        │              │
+    L2[0]   L2[1]     …               …
+
+A forward over it gives the next token of every row. What follows the newest level completes one n-gram per column
+(L0[j], …, L(N-2)[j], new) for the pool; then the levels move up by one and the new tokens are the newest level. This is
+a Jacobi iteration whose history is kept. The *verification branch* is the pool's n-grams that begin with the root's
+token, as a trie.
+
+Because every row is an honest tree node (its ancestors are exactly what it sees), equal (parent, token) pairs of the
+two branches share one row, and all rows may be accepted, Jacobi rows included, by the same walk as any other tree.
+Depth gives the position: ``length - 1 + depth``.
+
+As in the authors' code the window moves on by one column of time per step, whatever number of tokens was accepted: the
+guesses are approximate anyway, and a column must live N - 1 steps to give an n-gram. Two differences: an n-gram begins
+with the token that its column really started from, where theirs puts the root's token before column 0; and a window
+with the columns' first tokens taken at random from the prompt is seeded, so that runs repeat.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from actors.proposers.interface import NOTHING, ROOT, Proposal, TrieBuilder
+from protocols.errors import ConfigError
+
+_GUESS_SCORE = 0.4  # pool n-grams: priors only, all rows of a proposal are to be verified
+_WINDOW_SCORE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """The paper's N, W and G. Raises ConfigError for values that cannot work."""
+
+    ngram: int = 5  # N
+    window: int = 7  # W
+    guesses: int = 7  # G: most n-grams per first token, in the pool and in a step
+    pool_from_prompt: bool = False  # the authors' option: the prompt's own n-grams enter the pool at the start
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.ngram < 2 or self.window < 1 or self.guesses < 1:
+            raise ConfigError(
+                f"Lookahead needs an n-gram size of at least 2, a window and a guess count of at least 1, "
+                f"not N={self.ngram} W={self.window} G={self.guesses}"
+            )
+
+    @property
+    def window_rows(self) -> int:
+        """Most rows of the lookahead branch, the root's own not counted; while it fills up there are fewer."""
+        return (self.ngram - 1) * self.window - 1
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows of a step besides the root's: what an engine's window must hold."""
+        return self.window_rows + self.guesses * (self.ngram - 1)
+
+    def open(self, prompt: Sequence[int]) -> LookaheadSession:
+        return LookaheadSession(self, prompt)
+
+
+class NgramPool:
+    """For each first token the most recently seen continuations, at most ``capacity`` each (least recent goes)."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._by_first: dict[int, OrderedDict[tuple[int, ...], None]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_first.values()))
+
+    def add(self, ngram: Sequence[int]) -> None:
+        known = self._by_first.setdefault(ngram[0], OrderedDict())
+        rest = tuple(ngram[1:])
+        known[rest] = None
+        known.move_to_end(rest)
+        if len(known) > self.capacity:
+            known.popitem(last=False)
+
+    def guesses(self, first: int) -> list[tuple[int, ...]]:
+        """What may follow ``first``, the most recent first."""
+        return list(reversed(self._by_first.get(first, OrderedDict())))
+
+
+class LookaheadSession:
+    """One request. Per step: ``propose``, one target forward over all its rows, ``ingest``."""
+
+    def __init__(self, options: Lookahead, prompt: Sequence[int]) -> None:
+        if not prompt:
+            raise ConfigError("Lookahead needs a prompt of at least one token")
+        self.options = options
+        self.pool = NgramPool(options.guesses)
+        self.root = prompt[-1]
+        if options.pool_from_prompt:
+            for at in range(len(prompt) - options.ngram + 1):
+                self.pool.add(prompt[at : at + options.ngram])
+        # The first N - 2 steps fill one level each and lose one column each to the passing of time.
+        rng = random.Random(options.seed)
+        columns = options.window + max(0, options.ngram - 2)
+        self._levels: list[list[int]] = [[self.root, *rng.choices(prompt, k=columns - 1)]]
+        self._newest: list[int] | None = None  # row of each column's newest token in the pending proposal
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Tokens were committed that no proposal of this session was verified for (replayed text)."""
+        if tokens:
+            self.root = tokens[-1]
+            self._newest = None
+
+    def propose(self, budget: int) -> Proposal:
+        """The rows of the combined step. The window is all or nothing: below its size only guesses are proposed."""
+        trie = TrieBuilder()
+        self._newest = self._add_window(trie) if budget >= self._window_size() else None
+        for guess in self.pool.guesses(self.root):
+            parent = ROOT
+            for token in guess:
+                known = trie.find(parent, token)
+                if known is None and len(trie) >= budget:
+                    break
+                parent = trie.add(parent, token, _GUESS_SCORE)
+        return trie.build() if len(trie) else NOTHING
+
+    def _window_size(self) -> int:
+        return sum(map(len, self._levels)) - 1
+
+    def _add_window(self, trie: TrieBuilder) -> list[int]:
+        row = ROOT
+        above = [ROOT]
+        for token in self._levels[0][1:]:
+            row = trie.add(row, token, _WINDOW_SCORE)
+            above.append(row)
+        for level in self._levels[1:]:
+            above = [trie.add(parent, token, _WINDOW_SCORE) for parent, token in zip(above, level, strict=True)]
+        return above
+
+    def ingest(self, sampled: Sequence[int], committed: Sequence[int]) -> None:
+        """``sampled[i]``: the target's token behind row i of the last proposal; ``committed``: the step's tokens.
+
+        ``committed[0]`` is the target's token behind the root.
+        """
+        if not committed:
+            return
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            new = [sampled[row] if row != ROOT else committed[0] for row in newest]
+            for column in zip(*self._levels, new, strict=True):
+                if len(column) == self.options.ngram:
+                    self.pool.add(column)
+            if len(self._levels) < self.options.ngram - 1:
+                self._levels = [level[1:] for level in (*self._levels, new)]
+            else:
+                self._levels = [*self._levels[1:], new]
+        self.root = committed[-1]

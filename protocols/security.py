@@ -1,0 +1,110 @@
+"""CURVE keys: who may connect across a network. ``SPEC.md`` section 8 is the normative text.
+
+Every actor has a key pair. ``NAME.key`` holds the secret half (mode 0600), ``NAME.pub`` the public one; each file is
+one line of 40 Z85 characters. The verifier admits the public keys in its allow-list directory, and its own.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+
+from protocols.errors import ConfigError
+
+SECRET_SUFFIX = ".key"
+PUBLIC_SUFFIX = ".pub"
+_KEY_LENGTH = 40  # Z85 characters of 32 bytes
+_MAKE = "make a pair with `duoactor keys`"
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A CURVE25519 key pair, both halves as 40 Z85 characters."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def generate(cls) -> KeyPair:
+        public, secret = zmq.curve_keypair()
+        return cls(public, secret)
+
+    def write(self, directory: Path, name: str) -> tuple[Path, Path]:
+        """Write ``name.key`` and ``name.pub`` and return their paths. Raises ConfigError rather than overwrite."""
+        if not name or Path(name).name != name:
+            raise ConfigError(f"{name!r} cannot name a key; use a plain name such as verifier.")
+        secret, public = directory / (name + SECRET_SUFFIX), directory / (name + PUBLIC_SUFFIX)
+        for path in (secret, public):
+            if path.exists():
+                raise ConfigError(f"{path} exists already; choose another name, or remove it if no actor uses it.")
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # the mode is set at creation: there is no moment at which others could read it
+            with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(self.secret + b"\n")
+            public.write_bytes(self.public + b"\n")
+        except OSError as error:
+            raise ConfigError(f"The keys cannot be written to {directory}: {error.strerror}.") from error
+        return secret, public
+
+
+@dataclass(frozen=True)
+class Security:
+    """What a network needs for CURVE. ``server_key`` is for connecting, ``allow_dir`` for listening."""
+
+    public_key: bytes
+    secret_key: bytes = field(repr=False)
+    server_key: bytes | None = None
+    allow_dir: Path | None = None
+
+    @property
+    def allowed(self) -> frozenset[bytes]:
+        """The public keys that may connect, read anew each time: adding a file admits, removing it locks out."""
+        keys = {self.public_key}
+        for path in sorted(self.allow_dir.glob("*" + PUBLIC_SUFFIX)) if self.allow_dir else ():
+            try:
+                keys.add(read_key(path, "public"))
+            except ConfigError:
+                continue  # a half-written file admits nobody; load_security reports bad ones at the start
+        return frozenset(keys)
+
+
+def read_key(path: Path, half: str) -> bytes:
+    """Return the 40 Z85 characters in ``path``. Raises ConfigError; ``half`` is "secret" or "public"."""
+    try:
+        if half == "secret" and path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path} is readable by other users; run `chmod 600 {path}`.")
+        text = path.read_bytes().strip()
+    except FileNotFoundError:
+        raise ConfigError(f"There is no {half} key file {path}; {_MAKE}.") from None
+    except OSError as error:
+        raise ConfigError(f"The {half} key file {path} cannot be read: {error.strerror}.") from error
+    try:
+        zmq.curve_public(text)  # any 40 characters of Z85 pass, of either half
+    except (ValueError, zmq.ZMQError):
+        raise ConfigError(f"{path} does not hold a {half} key ({_KEY_LENGTH} characters of Z85); {_MAKE}.") from None
+    return text
+
+
+def load_security(
+    key_path: Path | str, server_key_path: Path | str | None = None, allow_dir: Path | str | None = None
+) -> Security:
+    """Read this actor's secret key and whom it trusts. Raises ConfigError for whatever is missing or malformed."""
+    if not key_path:
+        raise ConfigError(f"A server key or an allow-list needs a key of our own too; {_MAKE} and pass it as --key.")
+    secret = read_key(Path(key_path), "secret")
+    directory = Path(allow_dir) if allow_dir else None
+    if directory is not None:
+        if not directory.is_dir():
+            raise ConfigError(f"{directory} is not a directory; put the .pub files of those who may connect into one.")
+        for path in sorted(directory.glob("*" + PUBLIC_SUFFIX)):
+            read_key(path, "public")
+    return Security(
+        public_key=zmq.curve_public(secret),
+        secret_key=secret,
+        server_key=read_key(Path(server_key_path), "public") if server_key_path else None,
+        allow_dir=directory,
+    )

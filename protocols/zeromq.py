@@ -1,0 +1,262 @@
+"""The network over ZeroMQ: ROUTER and PUB at the verifier, DEALER and SUB at everybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
+
+from protocols import address as addresses
+from protocols.address import Address, IpcClaim
+from protocols.errors import ConfigError
+from protocols.pump import Pump, Service, Socket, send_frames
+from protocols.security import Security
+from protocols.transport import INBOX, Inbox
+from protocols.wire import MAX_BYTES
+
+QUEUE = 1_000  # messages per peer and direction that libzmq holds
+LINGER_MS = 500
+RECONNECT_MS = (50, 1_000)  # first and longest pause between attempts
+KEEPALIVE_MS = (5_000, 15_000)  # ZMTP ping interval and patience: finds a machine that vanished, not a busy process
+PORT_TRIES = 32
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+CLOSED = "The connection was closed on this side."
+
+
+class ZmqListener:
+    def __init__(self, router: Socket, publisher: Socket, address: Address, telemetry: Address, claim: ExitStack):
+        self.address = str(address)
+        self.telemetry = str(telemetry)
+        self._publisher = publisher
+        self._claim = claim
+        self._pump = Pump(router, Inbox(INBOX))
+
+    async def receive(self) -> tuple[bytes, list[bytes]]:
+        frames = await self._pump.receive()
+        return frames.pop(0), frames
+
+    def receive_nowait(self) -> tuple[bytes, list[bytes]] | None:
+        frames = self._pump.receive_nowait()
+        return None if frames is None else (frames.pop(0), frames)
+
+    def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        return self._pump.send([peer, *frames])
+
+    def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
+        send_frames(self._publisher, [topic, *frames])
+
+    def close(self) -> None:
+        self._pump.close(CLOSED)
+        self._publisher.close()
+        self._claim.close()
+
+
+class ZmqLink:
+    def __init__(self, dealer: Socket, address: Address):
+        self._address = address
+        events = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+        monitor = dealer.get_monitor_socket(events)
+        self._monitor = Service(monitor, self._handshake_failed)
+        dealer.connect(str(address))
+        self._pump = Pump(dealer, Inbox(INBOX))
+
+    def _handshake_failed(self, event: list[bytes]) -> None:
+        if parse_monitor_message(event)["event"] == zmq.Event.HANDSHAKE_FAILED_AUTH:
+            fault = "denies this key; add our public key file to its allow-list directory"
+        else:
+            fault = "has another kind of security; give both ends CURVE keys, or neither"
+        self._pump.fail(f"The verifier at {self._address} {fault}.")
+
+    async def writable(self) -> None:
+        await self._pump.writable()
+
+    async def receive(self) -> list[bytes]:
+        return await self._pump.receive()
+
+    def receive_nowait(self) -> list[bytes] | None:
+        return self._pump.receive_nowait()
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        return self._pump.send(frames)
+
+    def close(self) -> None:
+        if not self._pump.socket.closed:
+            self._pump.socket.disable_monitor()
+            self._monitor.close()
+        self._pump.close(CLOSED)
+
+
+class ZmqFeed:
+    def __init__(self, subscriber: Socket):
+        self._pump = Pump(subscriber, Inbox(INBOX))
+
+    async def receive(self) -> list[bytes]:
+        return (await self._pump.receive())[1:]
+
+    def close(self) -> None:
+        self._pump.close(CLOSED)
+
+
+class Gatekeeper:
+    """Answers libzmq's question whether a CURVE key may connect (ZAP, rfc.zeromq.org/spec/27)."""
+
+    def __init__(self, context: zmq.Context[Socket], security: Security) -> None:
+        self.denied = 0
+        self._security = security
+        replies = context.socket(zmq.REP)
+        replies.bind(ZAP_ADDRESS)
+        self._service = Service(replies, self._answer)
+
+    def _answer(self, request: list[bytes]) -> None:
+        version, request_id, _domain, _address, _routing_id, mechanism, *credentials = request
+        known = mechanism == b"CURVE" and z85.encode(credentials[0]) in self._security.allowed
+        self.denied += not known
+        status = [b"200", b"OK"] if known else [b"400", b"unknown key"]
+        send_frames(self._service.socket, [version, request_id, *status, b"", b""])
+
+    def close(self) -> None:
+        self._service.close()
+
+
+class ZmqNetwork:
+    """Sockets of one process. With ``security`` every one of them uses CURVE, without it none does."""
+
+    def __init__(self, security: Security | None = None) -> None:
+        self._security = security
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._gatekeeper: Gatekeeper | None = None
+        self._open: list[ZmqListener | ZmqLink | ZmqFeed] = []
+
+    @property
+    def denied(self) -> int:
+        """Connections refused for their key so far."""
+        return self._gatekeeper.denied if self._gatekeeper else 0
+
+    def listen(self, address: str) -> ZmqListener:
+        """See :class:`protocols.transport.Network`. Telemetry: ``PATH.telemetry``, or the next free port."""
+        wanted = addresses.parse(address, bind=True)
+        self._check_bind(wanted)
+        with ExitStack() as undo:
+            if wanted.scheme == "ipc":
+                claim = IpcClaim(wanted)
+                undo.callback(claim.release)
+                ready = claim.open_sockets()
+            if self._security and not self._gatekeeper:
+                self._gatekeeper = Gatekeeper(self._context, self._security)
+            router = undo.enter_context(self._socket(zmq.ROUTER, wanted, server=True))
+            router.set(zmq.ROUTER_MANDATORY, 1)
+            router.set(zmq.ROUTER_HANDOVER, 0)
+            publisher = undo.enter_context(self._socket(zmq.PUB, wanted, server=True))
+            if wanted.scheme == "ipc":
+                bound, telemetry = wanted, wanted.telemetry
+                for socket, one, file in zip((router, publisher), (bound, telemetry), ready, strict=True):
+                    socket.set(zmq.USE_FD, file.detach())
+                    socket.bind(str(one))
+            else:
+                bound = _bind(router, wanted, [wanted])
+                telemetry = _bind(publisher, wanted, _next_ports(bound))
+            listener = ZmqListener(router, publisher, bound, telemetry, undo.pop_all())
+        self._open.append(listener)
+        return listener
+
+    def connect(self, address: str) -> ZmqLink:
+        """See :class:`protocols.transport.Network`."""
+        there = self._parse_connect(address)
+        link = ZmqLink(self._socket(zmq.DEALER, there, server=False), there)
+        self._open.append(link)
+        return link
+
+    def subscribe(self, address: str, topics: Sequence[bytes] = (b"",)) -> ZmqFeed:
+        """See :class:`protocols.transport.Network`."""
+        there = self._parse_connect(address)
+        subscriber = self._socket(zmq.SUB, there, server=False)
+        for topic in topics:
+            subscriber.subscribe(topic)
+        subscriber.connect(str(there))
+        feed = ZmqFeed(subscriber)
+        self._open.append(feed)
+        return feed
+
+    def close(self) -> None:
+        """Close whatever is open and wait, half a second at most, for the last messages to leave."""
+        for one in self._open:
+            one.close()
+        self._open.clear()
+        if self._gatekeeper:
+            self._gatekeeper.close()
+        self._context.term()
+
+    def _check_bind(self, address: Address) -> None:
+        if not address.local and not self._security:
+            raise ConfigError(
+                f"{address} can be reached by other machines, which needs CURVE keys: run `duoactor keys` and pass "
+                "--key and --allow, or bind a loopback address such as tcp://127.0.0.1:7601."
+            )
+        if self._security and self._security.allow_dir is None:
+            raise ConfigError(
+                "A verifier with a key needs a list of those who may connect: pass --allow with the directory that "
+                "holds their .pub files, made with `duoactor keys`."
+            )
+
+    def _parse_connect(self, text: str) -> Address:
+        address = addresses.parse(text)
+        if not address.local and not self._security:
+            raise ConfigError(
+                f"{address} is on another machine, which needs CURVE keys: run `duoactor keys` and pass "
+                "--key and --server-key."
+            )
+        if self._security and self._security.server_key is None:
+            raise ConfigError(
+                "Connecting with a key needs the verifier's public key too: pass its file as --server-key."
+            )
+        if address.scheme == "ipc":
+            addresses.check_directory(address.path, create=False)
+        return address
+
+    def _socket(self, kind: int, address: Address, *, server: bool) -> Socket:
+        socket: Socket = self._context.socket(kind)
+        socket.linger = LINGER_MS
+        socket.set(zmq.SNDHWM, QUEUE)
+        socket.set(zmq.RCVHWM, QUEUE)
+        socket.set(zmq.MAXMSGSIZE, MAX_BYTES)
+        socket.set(zmq.IPV6, int(":" in address.host))
+        if address.scheme == "tcp":
+            socket.set(zmq.HEARTBEAT_IVL, KEEPALIVE_MS[0])
+            socket.set(zmq.HEARTBEAT_TIMEOUT, KEEPALIVE_MS[1])
+        if not server:
+            socket.set(zmq.RECONNECT_IVL, RECONNECT_MS[0])
+            socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
+        if kind == zmq.DEALER:
+            # no ROUTING_ID: the ROUTER then gives every connection an id of its own, which nobody can claim before
+            socket.set(zmq.IMMEDIATE, 1)
+        if self._security:
+            socket.set(zmq.CURVE_SECRETKEY, self._security.secret_key)
+            socket.set(zmq.CURVE_PUBLICKEY, self._security.public_key)
+            if server:
+                socket.set(zmq.CURVE_SERVER, 1)
+                socket.set(zmq.ZAP_DOMAIN, b"duoactor")
+            elif self._security.server_key:
+                socket.set(zmq.CURVE_SERVERKEY, self._security.server_key)
+        return socket
+
+
+def _next_ports(address: Address) -> Iterator[Address]:
+    for port in range(address.port + 1, min(address.port + PORT_TRIES, 65535) + 1):
+        yield replace(address, port=port)
+    yield replace(address, port=0)
+
+
+def _bind(socket: Socket, wanted: Address, candidates: Sequence[Address] | Iterator[Address]) -> Address:
+    for candidate in candidates:
+        try:
+            socket.bind(str(candidate))
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EADDRINUSE:
+                continue
+            raise ConfigError(f"{wanted} cannot be bound ({error.strerror}); choose another --bind.") from error
+        return addresses.parse(bytes(socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode(), bind=True)
+    raise addresses.in_use(wanted)

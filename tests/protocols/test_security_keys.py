@@ -1,0 +1,67 @@
+"""Key files: private where they must be, and every mistake told in a sentence."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from protocols.errors import ConfigError
+from protocols.security import KeyPair, load_security
+
+
+def test_a_written_pair_is_read_back_and_only_the_public_half_is_public(tmp_path: Path) -> None:
+    pair = KeyPair.generate()
+    secret, public = pair.write(tmp_path / "keys", "verifier")
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    security = load_security(secret, public)
+    assert (security.public_key, security.secret_key, security.server_key) == (pair.public, pair.secret, pair.public)
+    assert pair.secret.decode() not in repr(pair) + repr(security)
+
+
+def test_keys_are_never_overwritten(tmp_path: Path) -> None:
+    KeyPair.generate().write(tmp_path, "a")
+    before = (tmp_path / "a.key").read_bytes()
+    with pytest.raises(ConfigError, match="exists already"):
+        KeyPair.generate().write(tmp_path, "a")
+    assert (tmp_path / "a.key").read_bytes() == before
+    with pytest.raises(ConfigError, match="plain name"):
+        KeyPair.generate().write(tmp_path, "../a")
+
+
+def test_a_secret_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    secret, _ = KeyPair.generate().write(tmp_path, "a")
+    secret.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        load_security(secret)
+
+
+def test_what_is_missing_or_malformed_is_named(tmp_path: Path) -> None:
+    secret, public = KeyPair.generate().write(tmp_path, "a")
+    with pytest.raises(ConfigError, match="no secret key file"):
+        load_security(tmp_path / "b.key")
+    with pytest.raises(ConfigError, match="no public key file"):
+        load_security(secret, tmp_path / "b.pub")
+    with pytest.raises(ConfigError, match="not a directory"):
+        load_security(secret, public, tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="needs a key of our own"):
+        load_security("", public)
+    (tmp_path / "bad.pub").write_text("not a key")
+    with pytest.raises(ConfigError, match=r"bad\.pub does not hold a public key"):
+        load_security(secret, public, tmp_path)
+
+
+def test_the_allow_list_is_read_anew_and_holds_our_own_key(tmp_path: Path) -> None:
+    secret, _ = KeyPair.generate().write(tmp_path, "verifier")
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    security = load_security(secret, allow_dir=allowed)
+    assert security.allowed == {security.public_key}
+    other = KeyPair.generate()
+    (allowed / "other.pub").write_bytes(other.public)
+    assert security.allowed == {security.public_key, other.public}
+    (allowed / "half-written.pub").write_bytes(other.public[:10])
+    assert security.allowed == {security.public_key, other.public}
+    (allowed / "other.pub").unlink()
+    assert security.allowed == {security.public_key}

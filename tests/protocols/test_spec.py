@@ -1,0 +1,133 @@
+"""SPEC.md is normative: it and the code must say the same about every message, field, default, union and value."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from protocols import messages, wire, zeromq
+from protocols.messages import FailureCode, RefuseCode
+
+TEXT = (Path(messages.__file__).parent / "SPEC.md").read_text(encoding="utf-8")
+CODE = {
+    name: one
+    for name, one in vars(messages).items()
+    if isinstance(one, type)
+    and issubclass(one, msgspec.Struct)
+    and one.__struct_fields__ is not None
+    and one not in (msgspec.Struct, messages.Struct, messages.Message)
+}
+ENUMS = {name: one for name, one in vars(messages).items() if isinstance(one, type) and issubclass(one, StrEnum)}
+ENUMS.pop("StrEnum")
+UNIONS = ["ToVerifier", "ToClient", "ToDrafter", "ToController", "Telemetry"]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of every table row in ``text``, headings and rulers left out."""
+    found = []
+    lines = text.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("|") and not line.startswith("|---") and not following.startswith("|---"):
+            cells = re.split(r"(?<!\\)\|", line)[1:-1]
+            found.append([cell.strip().replace("\\|", "|") for cell in cells])
+    return found
+
+
+def sections() -> dict[str, str]:
+    """Heading of each message or part to the text below it."""
+    pieces = re.split(r"^#### (\w+)$", re.split(r"^## 6", TEXT, flags=re.M)[0], flags=re.M)[1:]
+    return dict(zip(pieces[::2], pieces[1::2], strict=True))
+
+
+def default(field: msgspec.structs.FieldInfo) -> str:
+    value: Any = field.default
+    if value is msgspec.NODEFAULT:
+        if field.default_factory is msgspec.NODEFAULT:
+            return "required"
+        value = field.default_factory()
+    return f"`{type(value).__name__}()`" if isinstance(value, msgspec.Struct) else f"`{json.dumps(value)}`"
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_every_message_and_part_is_described_and_no_other() -> None:
+    assert sorted(sections()) == sorted(CODE)
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_fields_types_and_defaults_agree_in_order(name: str) -> None:
+    one = CODE[name]
+    types = {
+        key: kind for base in reversed(one.__mro__) for key, kind in base.__dict__.get("__annotations__", {}).items()
+    }
+    expected = [[f"`{f.name}`", f"`{types[f.name]}`", default(f)] for f in msgspec.structs.fields(one)]
+    section = re.split(r"^### ", sections()[name], flags=re.M)[0]
+    assert [row[:3] for row in rows(section)] == expected
+    assert ("No fields." in section) is (not expected)
+
+
+@pytest.mark.parametrize("union", UNIONS)
+def test_unions_agree_in_order(union: str) -> None:
+    (row,) = [row for row in rows(TEXT) if row[0] == f"`{union}`"]
+    assert quoted(row[2]) == [one.__name__ for one in typing.get_args(getattr(messages, union))]
+
+
+def test_every_message_is_in_some_union() -> None:
+    sent = {one.__name__ for union in UNIONS for one in typing.get_args(getattr(messages, union))}
+    assert sent == {name for name, one in CODE.items() if issubclass(one, messages.Message)}
+
+
+@pytest.mark.parametrize("name", ENUMS)
+def test_enumerations_agree_in_order(name: str) -> None:
+    (row,) = [row for row in rows(TEXT) if row[0] == f"`{name}`" and len(row) == 2]
+    assert quoted(row[1]) == [one.value for one in ENUMS[name]]
+
+
+@pytest.mark.parametrize("codes", [RefuseCode, FailureCode])
+def test_every_error_code_is_explained(codes: type[StrEnum]) -> None:
+    table = TEXT.split(f"| `{codes.__name__}` | meaning |")[1].split("\n\n")[0]
+    assert [quoted(row[0])[0] for row in rows(table)] == [one.value for one in codes]
+
+
+def test_version_frames_and_sizes_agree() -> None:
+    assert f"# The duoactor protocol, version {wire.PROTOCOL}\n" in TEXT
+    frame = next(row for row in rows(TEXT) if row[0] == "0")
+    assert quoted(frame[1]) == [wire.HEADER.decode()]
+    assert f"more than {wire.MAX_BYTES // 2**20} MiB" in TEXT
+
+
+async def test_socket_options_are_those_of_the_table() -> None:
+    table = {name: row for row in rows(TEXT) if len(row) == 4 for name in quoted(row[0]) if name.isupper()}
+    written = {name: re.sub(r" ms|not set", "", row[2]).split(", ") for name, row in table.items()}
+    network = zeromq.ZmqNetwork()
+    listener = network.listen("tcp://127.0.0.1:0")
+    link, feed = network.connect(listener.address), network.subscribe(listener.telemetry)
+    every = [listener._pump.socket, listener._publisher, link._pump.socket, feed._pump.socket]
+    for name, places in {
+        "MAXMSGSIZE": every,
+        "LINGER": every,
+        "SNDHWM": every,
+        "RCVHWM": every,
+        "IMMEDIATE": [link._pump.socket],
+        "ROUTING_ID": [link._pump.socket],
+    }.items():
+        value = [int(written[name][0])] * len(places) if written[name][0] else [b""]
+        assert [place.get(getattr(zmq, name)) for place in places] == value, name
+    for names, values, places in [
+        (("RECONNECT_IVL", "RECONNECT_IVL_MAX"), zeromq.RECONNECT_MS, every[2:]),
+        (("HEARTBEAT_IVL", "HEARTBEAT_TIMEOUT"), zeromq.KEEPALIVE_MS, every),
+    ]:
+        assert written[names[0]] == [str(value) for value in values]
+        for name, value in zip(names, values, strict=True):
+            assert all(place.get(getattr(zmq, name)) == value for place in places)
+    network.close()

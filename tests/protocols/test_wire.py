@@ -1,0 +1,144 @@
+"""Frames and bodies: what one side encodes the other decodes, and nothing else gets through."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols import messages, wire
+from protocols.errors import ProtocolError
+from protocols.messages import Budget, Cancel, Chunk, Generate, Grow, Hello, Message, Role, StatusReport, ToVerifier
+
+UNIONS = [getattr(messages, name) for name in ("ToVerifier", "ToClient", "ToDrafter", "ToController", "Telemetry")]
+CASES = [(union, one) for union in UNIONS for one in typing.get_args(union)]
+
+
+def values(kind: Any) -> st.SearchStrategy[object]:
+    """Values of a message field's type."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = typing.get_type_hints(kind, vars(messages))
+        return st.builds(kind, **{name: values(hints[name]) for name in kind.__struct_fields__})
+    if origin in (types.UnionType, typing.Union):
+        return st.one_of([values(one) for one in arguments])
+    if origin is tuple:
+        return (
+            st.lists(values(arguments[0]), max_size=3).map(tuple)
+            if arguments[1:] == (...,)
+            else st.tuples(*[values(one) for one in arguments])
+        )
+    if origin is dict:
+        return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=3)
+    if kind is float:
+        return st.floats(allow_nan=False)
+    if kind is int:
+        return st.integers(-(2**63), 2**63 - 1)
+    if kind is str:
+        return st.text(max_size=8)
+    return (
+        st.none() if kind is type(None) else st.sampled_from([False, True]) if kind is bool else st.sampled_from(kind)
+    )
+
+
+@pytest.mark.parametrize(("union", "one"), CASES, ids=lambda case: getattr(case, "__name__", ""))
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_every_message_comes_back_as_it_was_sent(union: object, one: type[Message], data: st.DataObject) -> None:
+    message = typing.cast(Message, data.draw(values(one)))
+    frames = wire.encode(message)
+    assert wire.Decoder(union).decode(frames) == message
+    assert wire.kind(frames) == one.__name__
+
+
+def test_a_message_of_an_older_peer_gets_the_defaults_of_the_fields_it_lacks() -> None:
+    header, _ = wire.encode(Cancel("r"))
+    older = msgspec.msgpack.encode(["Grow", "r", 1, 5, [-1], [7], [-0.5]])
+    assert wire.Decoder(ToVerifier).decode([header, older]) == Grow("r", 1, 5, (-1,), (7,), (-0.5,))
+
+
+def test_fields_that_a_newer_peer_appends_are_ignored() -> None:
+    header, _ = wire.encode(Cancel("r"))
+    newer = msgspec.msgpack.encode(["Cancel", "r", "because", {"a": [1]}])
+    assert wire.Decoder(ToVerifier).decode([header, newer]) == Cancel("r")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=4))
+def test_garbage_is_a_protocol_error_and_nothing_else(frames: list[bytes]) -> None:
+    with pytest.raises(ProtocolError):
+        wire.Decoder(ToVerifier).decode(frames)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60))
+def test_a_garbage_body_behind_a_right_header_is_a_protocol_error_or_a_message(body: bytes) -> None:
+    wire.kind([wire.HEADER, body])
+    try:
+        message = wire.Decoder(ToVerifier).decode([wire.HEADER, body])
+    except ProtocolError:
+        return
+    assert isinstance(message, Message)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xdd\xff\xff\xff\xff",  # an array of four billion
+        b"\x93\xa6Cancel\xa1r" + b"\x91" * 1_000_000,  # a million arrays deep
+        b"\x92\xa6Cancel\xa2\xff\xff",  # not UTF-8
+        b"\x91\xa6Cancel",  # a field without default is missing
+        b"\x92\xa4Open\xa1r",  # a message for somebody else
+        b"\x92\xa6Cancel\xa1r" + b"\x00",  # something behind it
+        b"\x92\xa6Cancel\x05",  # a number where text belongs
+    ],
+)
+def test_bodies_made_to_hurt_are_protocol_errors(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"^The body of a message cannot be decoded: [^\n]+\.$"):
+        wire.Decoder(ToVerifier).decode([wire.HEADER, body])
+
+
+def test_another_version_is_named_together_with_our_own_before_anything_is_decoded() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        wire.Decoder(ToVerifier).decode([wire.MAGIC + b"7", b"\xc1"])
+    assert "version 7" in str(caught.value)
+    assert f"version {wire.PROTOCOL}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"duoactor", b"duoactor/", b"duoactor/x", b"duoactor/" + b"9" * 400, b"HTTP/1"]
+)
+def test_a_foreign_header_is_not_taken_for_a_version(header: bytes) -> None:
+    with pytest.raises(ProtocolError, match="not duoactor's"):
+        wire.Decoder(ToVerifier).decode([header, b""])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_wrong_number_of_frames_is_told(count: int) -> None:
+    with pytest.raises(ProtocolError, match=f"has 2 frames; this one has {count}"):
+        wire.Decoder(ToVerifier).decode([wire.HEADER] * count)
+
+
+def test_a_message_over_the_size_limit_is_refused_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_BYTES", 100)
+    with pytest.raises(ProtocolError, match="over the limit"):
+        wire.encode(Generate("r", prompt="x" * 200))
+    with pytest.raises(ProtocolError, match="over the limit"):
+        wire.Decoder(ToVerifier).decode([wire.HEADER, b"x" * 200])
+
+
+def test_enums_travel_as_their_values() -> None:
+    _, body = wire.encode(Hello(Role.DRAFTER, "d", "i", 1))
+    assert msgspec.msgpack.decode(body)[:3] == ["Hello", "drafter", "d"]
+
+
+def test_a_nested_message_keeps_its_type() -> None:
+    report = StatusReport("r", "m", "cpu", "float32", "tree", 1.0, 10, 2, budget=Budget(1, "", 4, 0, 8, 0.0, 1000))
+    assert wire.Decoder(messages.ToClient).decode(wire.encode(report)) == report
+    assert wire.Decoder(messages.ToClient).decode(wire.encode(Chunk("r", 0, (), (), ()))) == Chunk("r", 0, (), (), ())

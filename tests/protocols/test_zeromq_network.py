@@ -1,0 +1,424 @@
+"""The real network, on asyncio's own loop and on uvloop. A hang is a failure of these tests; none of them sleeps."""
+
+# ruff: noqa: ASYNC110, ASYNC240 (some loops wait for libzmq's own thread, which sets no event; the file calls are tiny)
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+import zmq
+
+from protocols.errors import ConfigError, ConnectionLost, ProtocolError
+from protocols.messages import Cancel, ToVerifier
+from protocols.security import KeyPair, Security
+from protocols.wire import Decoder, encode
+from protocols.zeromq import ZmqLink, ZmqListener, ZmqNetwork
+
+Run = Callable[[Awaitable[None]], None]
+TCP = "tcp://127.0.0.1:0"
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    # not tmp_path: a socket path may have about a hundred bytes
+    with tempfile.TemporaryDirectory(prefix="duo") as name:
+        yield Path(name)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return asyncio.run if request.param == "asyncio" else uvloop.run  # type: ignore[return-value]
+
+
+@pytest.fixture(params=["ipc", "tcp"])
+def address(request: pytest.FixtureRequest, directory: Path) -> str:
+    return TCP if request.param == "tcp" else f"ipc://{directory}/verifier.sock"
+
+
+async def pair(network: ZmqNetwork, address: str) -> tuple[ZmqListener, ZmqLink]:
+    listener = network.listen(address)
+    link = network.connect(listener.address)
+    await link.writable()
+    return listener, link
+
+
+def test_messages_go_both_ways_in_order(run: Run, address: str) -> None:
+    async def main() -> None:
+        network = ZmqNetwork()
+        listener, link = await pair(network, address)
+        for number in range(500):
+            assert link.send(encode(Cancel(str(number))))
+        for number in range(500):
+            peer, frames = await listener.receive()
+            assert Decoder(ToVerifier).decode(frames) == Cancel(str(number))
+            assert listener.send(peer, frames)
+        for number in range(500):
+            assert await link.receive() == encode(Cancel(str(number)))
+        assert link.receive_nowait() is None
+        network.close()
+
+    run(main())
+
+
+def test_a_burst_sent_and_read_at_once_never_misses_a_wake_up(run: Run, address: str) -> None:
+    async def main() -> None:
+        network = ZmqNetwork()
+        listener, link = await pair(network, address)
+
+        async def echo() -> None:
+            while True:
+                peer, frames = await listener.receive()
+                while not listener.send(peer, frames):
+                    await asyncio.sleep(0)
+
+        async def flood() -> None:
+            for number in range(3000):
+                while not link.send([b"", str(number).encode()]):
+                    await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(echo()), asyncio.create_task(flood())]
+        for number in range(3000):
+            assert (await link.receive())[1] == str(number).encode()
+        for task in tasks:
+            task.cancel()
+        network.close()
+
+    run(main())
+
+
+def test_a_cancelled_receive_loses_nothing(run: Run, address: str) -> None:
+    async def main() -> None:
+        network = ZmqNetwork()
+        listener, link = await pair(network, address)
+        got: list[bytes] = []
+        cancelled = 0
+        for number in range(300):
+            reader = asyncio.create_task(listener.receive())
+            await asyncio.sleep(0)
+            link.send([b"", str(number).encode()])
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            reader.cancel()
+            try:
+                got.append((await reader)[1][1])
+            except asyncio.CancelledError:
+                cancelled += 1
+        while len(got) < 300:
+            got.append((await listener.receive())[1][1])
+        assert got == [str(number).encode() for number in range(300)]
+        assert cancelled > 0
+        network.close()
+
+    run(main())
+
+
+def test_sending_to_a_vanished_peer_returns_false(run: Run, address: str) -> None:
+    async def main() -> None:
+        network = ZmqNetwork()
+        listener, link = await pair(network, address)
+        link.send([b"", b"hello"])
+        peer, _ = await listener.receive()
+        link.close()
+        while listener.send(peer, [b"", b"still there?"]):
+            await asyncio.sleep(0)
+        assert not listener.send(peer, [b"", b"gone"])
+        assert not listener.send(b"nobody", [b"", b"x"])
+        assert not link.send([b"", b"x"])
+        network.close()
+
+    run(main())
+
+
+async def test_a_link_without_a_verifier_refuses_to_queue() -> None:
+    network = ZmqNetwork()
+    link = network.connect("tcp://127.0.0.1:9")
+    assert not link.send([b"", b"x"])
+    network.close()
+    with pytest.raises(ConnectionLost):
+        await link.receive()
+    with pytest.raises(ConnectionLost):
+        await link.writable()
+
+
+def test_telemetry_reaches_its_subscribers(run: Run, address: str) -> None:
+    async def main() -> None:
+        network = ZmqNetwork()
+        listener = network.listen(address)
+        feed = network.subscribe(listener.telemetry, [b"Round"])
+        arrived = asyncio.create_task(feed.receive())
+        while not arrived.done():  # a subscription takes effect some time after it is made
+            listener.publish(b"ActorUp", [b"", b"not wanted"])
+            listener.publish(b"RoundStats", [b"", b"wanted"])
+            await asyncio.sleep(0)
+        assert await arrived == [b"", b"wanted"]
+        network.close()
+
+    run(main())
+
+
+async def test_garbage_on_the_socket_does_not_hurt_others() -> None:
+    network = ZmqNetwork()
+    listener, link = await pair(network, TCP)
+    host, port = listener.address.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port))) as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(range(256)) * 40)
+    rude: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    rude.connect(listener.address)
+    rude.send_multipart([b"\xff"] * 5000)
+    rude.send(b"")
+    rude.send_multipart([b"duoactor/2", b"\xc1"])
+    decoder, refused = Decoder(ToVerifier), [""]
+    while "version 2" not in refused[-1]:
+        _, frames = await listener.receive()
+        assert len(frames) <= 3  # a flood of frames is cut off
+        with pytest.raises(ProtocolError) as caught:
+            decoder.decode(frames)
+        refused.append(str(caught.value))
+    assert len(refused) >= 4
+    assert link.send(encode(Cancel("r")))
+    _, frames = await listener.receive()
+    assert decoder.decode(frames) == Cancel("r")
+    rude.close(0)
+    network.close()
+
+
+def test_an_actor_that_does_not_read_holds_its_peers_back(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protocols.zeromq.INBOX", 50)
+    monkeypatch.setattr("protocols.zeromq.QUEUE", 20)
+
+    async def main() -> None:
+        network = ZmqNetwork()
+        listener, link = await pair(network, TCP)
+        sent = 0
+        body = bytes(100_000)  # more than the kernel's buffers take
+        while link.send([b"", body]):
+            sent += 1
+            await asyncio.sleep(0)
+        for _ in range(sent):
+            await listener.receive()
+        assert listener.receive_nowait() is None
+        await link.writable()
+        assert link.send([b"", b"again"])
+        assert (await listener.receive())[1] == [b"", b"again"]
+        network.close()
+
+    run(main())
+
+
+def test_every_connection_has_a_fresh_id(run: Run, address: str) -> None:
+    async def main() -> None:
+        network = ZmqNetwork()
+        listener = network.listen(address)
+        ids = set()
+        for _ in range(5):
+            link = network.connect(listener.address)
+            await link.writable()
+            link.send([b"", b"x"])
+            ids.add((await listener.receive())[0])
+            link.close()
+        assert len(ids) == 5
+        network.close()
+
+    run(main())
+
+
+async def test_a_message_sent_just_before_closing_still_arrives(address: str) -> None:
+    here, there = ZmqNetwork(), ZmqNetwork()
+    listener = here.listen(address)
+    link = there.connect(listener.address)
+    await link.writable()
+    link.send([b"", b"goodbye"])
+    there.close()
+    assert (await listener.receive())[1] == [b"", b"goodbye"]
+    here.close()
+
+
+async def test_a_used_address_is_told(address: str) -> None:
+    first, second = ZmqNetwork(), ZmqNetwork()
+    listener, link = await pair(first, address)
+    with pytest.raises(ConfigError) as caught:
+        second.listen(listener.address)
+    sentence = "is in use: another verifier runs there; stop it or choose another --bind."
+    assert str(caught.value) == f"address {listener.address} {sentence}"
+    assert link.send([b"", b"unharmed"])
+    assert (await listener.receive())[1] == [b"", b"unharmed"]
+    first.close()
+    second.close()
+
+
+async def test_closing_leaves_no_file_and_the_address_can_be_used_again(directory: Path) -> None:
+    address = f"ipc://{directory}/new/verifier.sock"
+    network = ZmqNetwork()
+    for _ in range(5):
+        listener, link = await pair(network, address)
+        assert stat.S_IMODE((directory / "new").stat().st_mode) == 0o700
+        assert {path.name for path in (directory / "new").iterdir()} == {
+            "verifier.sock",
+            "verifier.sock.telemetry",
+            "verifier.sock.lock",
+        }
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (directory / "new").iterdir())
+        link.send([b"", b"x"])
+        await listener.receive()
+        listener.close()
+        link.close()
+        assert list((directory / "new").iterdir()) == []
+    network.close()
+
+
+@pytest.mark.processes
+async def test_a_verifier_killed_with_kill_9_does_not_block_the_next(directory: Path) -> None:
+    address = f"ipc://{directory}/verifier.sock"
+    program = (
+        "import asyncio, os, signal\n"
+        "from protocols.zeromq import ZmqNetwork\n"
+        "async def main():\n"
+        f"    ZmqNetwork().listen({address!r})\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], cwd=Path(__file__).parents[2])
+    assert done.returncode == -9
+    assert (directory / "verifier.sock").exists()
+    network = ZmqNetwork()
+    listener, link = await pair(network, address)
+    link.send([b"", b"x"])
+    assert (await listener.receive())[1] == [b"", b"x"]
+    network.close()
+    assert list(directory.iterdir()) == []
+
+
+async def test_a_foreign_server_on_the_path_is_left_alone(directory: Path) -> None:
+    path = directory / "verifier.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        network = ZmqNetwork()
+        with pytest.raises(ConfigError, match="in use"):
+            network.listen(f"ipc://{path}")
+        assert path.is_socket()
+        network.close()
+
+
+async def test_a_file_that_is_no_socket_is_not_removed(directory: Path) -> None:
+    path = directory / "verifier.sock"
+    path.write_text("precious")
+    network = ZmqNetwork()
+    with pytest.raises(ConfigError, match="not a socket"):
+        network.listen(f"ipc://{path}")
+    assert [one.name for one in directory.iterdir()] == ["verifier.sock"]
+    assert path.read_text() == "precious"
+    network.close()
+
+
+async def test_a_directory_that_others_can_write_to_is_refused_at_both_ends(directory: Path) -> None:
+    directory.chmod(0o777)
+    network = ZmqNetwork()
+    with pytest.raises(ConfigError, match="writable by others"):
+        network.listen(f"ipc://{directory}/verifier.sock")
+    with pytest.raises(ConfigError, match="writable by others"):
+        network.connect(f"ipc://{directory}/verifier.sock")
+    network.close()
+
+
+async def test_a_directory_of_another_user_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = directory.stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    network = ZmqNetwork()
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        network.listen(f"ipc://{directory}/verifier.sock")
+    network.close()
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://0.0.0.0:7601", "tcp://*:7601", "tcp://10.0.0.1:7601", "tcp://[::]:7601", "tcp://eth0:0"]
+)
+async def test_an_open_bind_beyond_loopback_is_never_even_tried(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+    monkeypatch.setattr(zmq.Socket, "bind", lambda _, endpoint: tried.append(endpoint))
+    network = ZmqNetwork()
+    with pytest.raises(ConfigError, match="run `duoactor keys`"):
+        network.listen(address)
+    assert tried == []
+    network.close()
+
+
+async def test_an_open_connection_to_another_machine_is_refused() -> None:
+    network = ZmqNetwork()
+    with pytest.raises(ConfigError, match="run `duoactor keys`"):
+        network.connect("tcp://gpu-box:7601")
+    network.close()
+
+
+def secured(directory: Path) -> tuple[Security, Security, Security]:
+    """A verifier, and two others of which it knows the first."""
+    server, known, unknown = (KeyPair.generate() for _ in range(3))
+    known.write(directory / "allowed", "known")
+    (directory / "allowed" / "known.key").unlink()
+    return (
+        Security(server.public, server.secret, server.public, directory / "allowed"),
+        Security(known.public, known.secret, server.public),
+        Security(unknown.public, unknown.secret, server.public),
+    )
+
+
+def test_curve_lets_those_in_whose_key_is_in_the_list(run: Run, directory: Path) -> None:
+    async def main() -> None:
+        server, known, unknown = secured(directory)
+        here, there, outside = ZmqNetwork(server), ZmqNetwork(known), ZmqNetwork(unknown)
+        listener = here.listen(TCP)
+        link = there.connect(listener.address)
+        stranger = outside.connect(listener.address)
+        await link.writable()
+        assert link.send([b"", b"secret"])
+        peer, frames = await listener.receive()
+        assert frames == [b"", b"secret"]
+        assert listener.send(peer, [b"", b"answer"])
+        assert await link.receive() == [b"", b"answer"]
+        with pytest.raises(ConnectionLost, match="allow-list"):
+            await stranger.receive()
+        with pytest.raises(ConnectionLost, match="allow-list"):
+            await stranger.writable()
+        assert here.denied >= 1
+        assert not stranger.send([b"", b"x"])
+        assert listener.receive_nowait() is None
+        own = here.connect(listener.address)  # the verifier's host itself needs no entry
+        await own.writable()
+        feed = there.subscribe(listener.telemetry)
+        heard = asyncio.create_task(feed.receive())
+        while not heard.done():
+            listener.publish(b"T", [b"", b"t"])
+            await asyncio.sleep(0)
+        for network in (here, there, outside):
+            network.close()
+
+    run(main())
+
+
+async def test_a_peer_without_keys_learns_that_the_verifier_has_them(directory: Path) -> None:
+    server, _, _ = secured(directory)
+    here, there = ZmqNetwork(server), ZmqNetwork()
+    listener = here.listen(TCP)
+    with pytest.raises(ConnectionLost, match="give both ends CURVE keys, or neither"):
+        await there.connect(listener.address).receive()
+    here.close()
+    there.close()
+
+
+async def test_keys_without_the_other_half_of_the_setup_are_refused() -> None:
+    pair = KeyPair.generate()
+    network = ZmqNetwork(Security(pair.public, pair.secret))
+    with pytest.raises(ConfigError, match="--allow"):
+        network.listen("tcp://0.0.0.0:0")
+    with pytest.raises(ConfigError, match="--server-key"):
+        network.connect("tcp://127.0.0.1:7601")
+    network.close()

@@ -1,0 +1,193 @@
+"""A whole system in one process: verifier, drafters, controller and clients on the in-memory network."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
+
+from actors.compute import InlineCompute
+from actors.controller import Controller
+from actors.drafter import Drafter
+from actors.settings import VerifierSettings
+from actors.speculation.costs import CostModel
+from actors.verifier import Verifier
+from protocols import wire
+from protocols.memory import MemoryNetwork
+from protocols.messages import (
+    Chunk,
+    Failed,
+    Generate,
+    Heartbeat,
+    Hello,
+    Message,
+    Refuse,
+    Role,
+    Sampling,
+    ToClient,
+    Welcome,
+)
+
+ADDRESS = "memory://verifier"
+COST = CostModel({1: 1000.0, 8: 1200.0, 16: 1500.0})
+
+
+class Caller:
+    """A client without comfort: it sees every message."""
+
+    names = itertools.count()
+
+    def __init__(self, network, name: str = "") -> None:
+        self.name = name or f"client-{next(self.names)}"
+        self.link = network.host(self.name).connect(ADDRESS)
+        self.decoder = wire.Decoder(ToClient)
+        self.seen: list[Message] = []
+
+    def send(self, message: Message) -> None:
+        self.link.send(wire.encode(message))
+
+    async def hello(self, **fields) -> Message:
+        self.send(Hello(**{"role": Role.CLIENT, "actor_id": self.name, "incarnation": "1", "protocol": 1, **fields}))
+        return await self.until(lambda m: isinstance(m, (Welcome, Refuse)))
+
+    async def next(self) -> Message:
+        message = self.decoder.decode(await self.link.receive())
+        self.seen.append(message)
+        return message
+
+    async def until(self, wanted) -> Message:
+        while not wanted(message := await self.next()):
+            pass
+        return message
+
+    async def collect(self, *rids: str) -> dict[str, list[Chunk]]:
+        """Chunks of each request until all have ended; a Failed is raised."""
+        chunks: dict[str, list[Chunk]] = {rid: [] for rid in rids}
+        open_rids = set(rids)
+        while open_rids:
+            message = await self.next()
+            if isinstance(message, Chunk) and message.rid in chunks:
+                chunks[message.rid].append(message)
+                if message.finish_reason is not None:
+                    open_rids.discard(message.rid)
+            elif isinstance(message, Failed) and message.rid in chunks:
+                raise AssertionError(f"{message.code}: {message.detail}")
+        return chunks
+
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, method: str = "", **fields) -> list[Chunk]:
+        rid = f"{self.name}-{len(self.seen)}"
+        self.send(Generate(rid, tuple(prompt), sampling=sampling, method=method, **fields))
+        return (await self.collect(rid))[rid]
+
+    async def beat(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self.send(Heartbeat("1", 0))
+
+
+def tokens_of(chunks: Sequence[Chunk]) -> list[int]:
+    assert [c.offset for c in chunks] == list(itertools.accumulate([0, *(len(c.token_ids) for c in chunks[:-1])]))
+    return [t for c in chunks for t in c.token_ids]
+
+
+class Cluster:
+    def __init__(self, network: MemoryNetwork | None = None, language: ToyLanguage | None = None, **settings) -> None:
+        self.network = network or MemoryNetwork()
+        self.language = language or ToyLanguage()
+        self.settings = VerifierSettings(bind=ADDRESS, **settings)
+        self.target = ToyTarget(self.language)
+        self.tasks: dict[str, asyncio.Task] = {}
+        self.stops: dict[str, asyncio.Event] = {}
+        self.starts = itertools.count()
+        self.verifier: Verifier | None = None
+
+    async def __aenter__(self) -> Cluster:
+        self.start_verifier()
+        return self
+
+    async def __aexit__(self, *exc) -> None:
+        for stop in self.stops.values():
+            stop.set()
+        for name, task in self.tasks.items():
+            if name not in self.killed:
+                await task
+
+    @property
+    def killed(self) -> set[str]:
+        return {name for name, task in self.tasks.items() if task.cancelled()}
+
+    def _spawn(self, name: str, actor) -> None:
+        self.stops[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(actor.run(self.stops[name]))
+
+    def start_verifier(self) -> Verifier:
+        self.verifier = Verifier(
+            self.settings,
+            self.target,
+            ToyCodec(),
+            COST,
+            self.network,
+            InlineCompute(),
+            f"v{next(self.starts)}",
+            timer=lambda: 0.0,
+        )
+        self._spawn("verifier", self.verifier)
+        return self.verifier
+
+    def start_drafter(self, name: str = "d1", skill: float = 0.8, **hello) -> Drafter:
+        fields = {
+            "role": Role.DRAFTER,
+            "actor_id": name,
+            "incarnation": f"{name}-{next(self.starts)}",
+            "protocol": wire.PROTOCOL,
+            "model_id": "toy-draft",
+            "vocab_size": INFO.vocab_size,
+            "tokenizer_digest": INFO.tokenizer_digest,
+            "max_context": INFO.max_context,
+            "step_us": 100.0,
+        }
+        drafter = Drafter(
+            ToyDraft(self.language, skill),
+            self.network.host(name),
+            ADDRESS,
+            Hello(**{**fields, **hello}),
+            {1: 100.0},
+            timer=lambda: 0.0,
+        )
+        self._spawn(name, drafter)
+        return drafter
+
+    def start_controller(self) -> Controller:
+        hello = Hello(Role.CONTROLLER, "controller", "c", wire.PROTOCOL)
+        controller = Controller(self.network.host("controller"), ADDRESS, hello)
+        self._spawn("controller", controller)
+        return controller
+
+    async def kill(self, name: str) -> None:
+        """As ``kill -9``: no goodbye; the network forgets the host."""
+        self.network.kill(name)
+        self.tasks[name].cancel()
+        await asyncio.gather(self.tasks[name], return_exceptions=True)
+
+    async def caller(self, name: str = "") -> Caller:
+        caller = Caller(self.network, name)
+        await caller.hello()
+        beating = asyncio.create_task(caller.beat())
+        self.tasks[f"beat-{caller.name}"] = beating
+        self.stops[f"beat-{caller.name}"] = _Canceller(beating)
+        return caller
+
+    async def connected(self, *names: str) -> None:
+        """Until the verifier knows these drafters."""
+        while any(self.verifier.book.drafters.named(name) is None for name in names):
+            await asyncio.sleep(0.01)
+
+
+class _Canceller:
+    def __init__(self, task: asyncio.Task) -> None:
+        self.task = task
+
+    def set(self) -> None:
+        self.task.cancel()
