@@ -170,7 +170,7 @@ def sample(logits: Tensor, groups: Sequence[Rows]) -> list[list[int]]:
 
 
 def logprobs(logits: Tensor, chosen: Sequence[int], top: int) -> list[TokenLogprobs]:
-    """Natural-log probabilities under the raw logits ``(rows, vocabulary)``: the chosen token's and the ``top`` best."""
+    """Natural-log probabilities under raw logits ``(rows, vocabulary)``: the chosen token's and the ``top`` best."""
     lp = logits.log_softmax(-1)
     own = lp.gather(1, torch.tensor(chosen, device=lp.device).view(-1, 1)).flatten().tolist()
     if top <= 0:

@@ -3,7 +3,7 @@
 Files of a datastore directory:
 
 - ``tokens.npy``: every document's ids, each followed by a separator (the id ``vocab_size``), in file order;
-- ``suffixes.npy``: the start of every suffix, sorted by its first 24 or more tokens;
+- ``suffixes.npy``: the start of every suffix, sorted by its first 26 or more tokens;
 - ``starts.npy``: ``starts[t]`` suffixes begin with a token below t (one more entry than there are ids);
 - ``meta.json``: format, vocabulary size, tokenizer digest and the number of tokens.
 
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from protocols.errors import ConfigError, ModelError
 
 FORMAT = 1
-ORDERED = 24  # tokens by which suffixes are in order, at least
+ORDERED = 26  # tokens by which suffixes are in order, at least
 
 Ids = npt.NDArray[Any]  # uint16 or uint32
 
@@ -103,7 +103,7 @@ class Datastore:
 def build(
     directory: str | Path, documents: Iterable[Sequence[int]], vocab_size: int, tokenizer_digest: str = ""
 ) -> Meta:
-    """Write a datastore of ``documents`` (token ids below ``vocab_size``); about 30 bytes of memory per token.
+    """Write a datastore of ``documents`` (token ids below ``vocab_size``); about 50 bytes of memory per token.
 
     Raises ConfigError when there is nothing to store or an id is outside the vocabulary.
     """
@@ -112,7 +112,7 @@ def build(
     separator = np.array([vocab_size], dtype=width)
     for number, document in enumerate(documents):
         ids = np.asarray(document, dtype=np.int64)
-        if ids.size and not (0 <= int(ids.min()) and int(ids.max()) < vocab_size):
+        if ids.size and not (int(ids.min()) >= 0 and int(ids.max()) < vocab_size):
             raise ConfigError(f"document {number} holds a token id outside the vocabulary of {vocab_size}")
         if ids.size:
             parts += [ids.astype(width), separator]

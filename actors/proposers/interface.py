@@ -114,11 +114,15 @@ class TrieBuilder:
         return Proposal(tuple(self.tokens), tuple(self.parents), tuple(self.scores))
 
 
-_CONFIDENCE = tuple(0.95 - 0.70 * 0.72**n for n in range(64))
+_CONFIDENCE = tuple(0.9 - 0.85 * 0.75**n for n in range(64))
 
 
 def match_confidence(length: int) -> float:
-    """Confidence in the token behind a match of ``length`` tokens: a prior, rising from chance agreement to 0.95."""
+    """Confidence in the token behind a match of ``length`` tokens: a prior that rises from 0.05 towards 0.9.
+
+    Fitted by hand to prompt lookup and suffix automaton on held-out text of the bundled pair's kind, where matches of
+    1, 2, 3 and 5 tokens were right 25, 43, 55 and 65 times in 100.
+    """
     return _CONFIDENCE[min(length, len(_CONFIDENCE) - 1)]
 
 

@@ -154,6 +154,8 @@ class LookaheadSession:
             return
         newest, self._newest = self._newest, None
         if newest is not None:
+            if len(self._levels) == 1:  # the new token of column 0 follows the root itself, not a guess of it
+                self._levels[0][0] = self.root
             new = [sampled[row] if row != ROOT else committed[0] for row in newest]
             for column in zip(*self._levels, new, strict=True):
                 if len(column) == self.options.ngram:

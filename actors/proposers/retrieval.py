@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actors.proposers.datastore import Datastore
+from actors.proposers.datastore import ORDERED, Datastore
 from actors.proposers.interface import NOTHING, ROOT, Proposal, match_confidence
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """Raises nothing later: open the datastore with the model's tokenizer digest beforehand."""
+    """Open the datastore with the model's tokenizer digest, so that its ids mean the same."""
 
     datastore: Datastore
-    longest: int = 16  # suffix lengths; ``longest`` + ``tokens`` may pass what the datastore has in order, see below
+    longest: int = 16  # suffix lengths tried, longest first
     shortest: int = 2
     tokens: int = 10  # most tokens along one continuation
     nodes: int = 64  # most nodes of a proposal
@@ -83,7 +83,7 @@ class RetrievalSession:
         rows = store.tokens[np.minimum(places, len(store.tokens) - 1)].astype(np.int64)
         ended = np.logical_or.accumulate(rows == store.separator, axis=1)
         rows[ended] = store.separator
-        if len(rows) > 1:  # the datastore's order ends after a number of tokens; a trie needs all of them in order
+        if length + options.tokens > ORDERED:  # the rows come sorted only as far as the datastore's order goes
             rows = rows[np.lexsort(rows.T[::-1])]
         return _most_frequent(rows, store.separator, budget, length)
 

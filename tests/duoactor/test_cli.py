@@ -236,7 +236,9 @@ def test_generate_in_json_is_one_document(client: FakeClient, capsys: pytest.Cap
 
 
 def test_every_sampling_flag_reaches_the_request(client: FakeClient):
-    arguments = ["--temperature", "0.5", "--top-k", "4", "--top-p", "0.9", "--min-p", "0.1", "--repetition-penalty", "1.1", "--presence-penalty", "0.2", "--frequency-penalty", "0.3", "--stop", "END", "--stop", ".", "--stop-token-ids", "5", "--max-tokens", "9", "--seed", "8", "--logprobs", "0", "--ignore-eos"]
+    arguments = ["--temperature=0.5", "--top-k=4", "--top-p=0.9", "--min-p=0.1", "--repetition-penalty=1.1"]
+    arguments += ["--presence-penalty=0.2", "--frequency-penalty=0.3", "--stop=END", "--stop=.", "--stop-token-ids=5"]
+    arguments += ["--max-tokens=9", "--seed=8", "--logprobs=0", "--ignore-eos"]
     assert run(client, "generate", "x", *arguments) == 0
     assert client.asked[0]["sampling"] == Sampling(0.5, 4, 0.9, 0.1, 1.1, 0.2, 0.3, ("END", "."), (5,), 9, 8, 0, True)
 

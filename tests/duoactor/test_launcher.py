@@ -162,10 +162,8 @@ async def test_an_actor_between_two_lives_is_not_born_while_stopping():
 
 
 def test_a_child_ends_when_its_supervisor_was_killed():
-    child = subprocess.Popen(
-        [sys.executable, "-c", "from duoactor.launcher import die_with_parent as d; d(); print('on', flush=True)\n" + LIVES],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+    program = "from duoactor.launcher import die_with_parent\ndie_with_parent()\n" + LIVES
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin and child.stdout
     assert child.stdout.readline() == b"on\n"
     assert child.poll() is None

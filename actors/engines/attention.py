@@ -1,0 +1,58 @@
+"""Attention of one segment, with bits that depend on what a row sees and on nothing else.
+
+Speculation is bit-exact only if a token's logits do not change with the number of rows computed beside it or with
+the span of slots looked at (DESIGN section 3). Three measures make it so; each was measured, and
+``tests/engines/test_attention.py`` sweeps lengths, rows and spans:
+
+- queries are padded to ``MIN_ROWS`` rows: BLAS takes another path (gemv) for fewer, which adds in another order;
+- spans are multiples of ``SPAN_STEP``, so that vectorised reductions have no scalar tail;
+- probabilities times values is done in blocks of ``BLOCK`` keys (256 differ from 192 here, 128 do not) at fixed offsets, added one after the other, because
+  a matrix product chooses how to split a long inner dimension by its length.
+
+Masked slots contribute an exact zero, so it does not matter how many of them there are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MIN_ROWS = 4
+SPAN_STEP = 64
+BLOCK = 128
+
+
+def span_for(slots: int) -> int:
+    """The span that covers that many slots."""
+    return -(-slots // SPAN_STEP) * SPAN_STEP
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    scale: float,
+    softcap: float | None = None,
+) -> Tensor:
+    """``(heads, rows, d)`` from query ``(heads, rows, d)`` and keys and values ``(kv_heads, span, d)``.
+
+    ``mask``: ``(rows, span)``, 0 where visible and -inf elsewhere, in the query's dtype.
+    """
+    heads, rows, width = query.shape
+    kv_heads, span, _ = keys.shape
+    group = heads // kv_heads
+    padded = max(rows, -(-MIN_ROWS // group))
+    if padded > rows:
+        query = torch.cat([query, query[:, -1:].expand(-1, padded - rows, -1)], dim=1)
+        mask = torch.cat([mask, mask[-1:].expand(padded - rows, -1)])
+    stacked = query.reshape(kv_heads, group * padded, width)
+    scores = torch.bmm(stacked, keys.transpose(1, 2)).mul_(scale)
+    if softcap is not None:
+        scores = scores.div_(softcap).tanh_().mul_(softcap)
+    scores = scores.view(kv_heads, group, padded, span).add_(mask).view(kv_heads, group * padded, span)
+    probabilities = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    out = torch.bmm(probabilities[:, :, :BLOCK], values[:, :BLOCK])
+    for start in range(BLOCK, span, BLOCK):
+        out += torch.bmm(probabilities[:, :, start : start + BLOCK], values[:, start : start + BLOCK])
+    return out.view(heads, padded, width)[:, :rows]

@@ -1,0 +1,270 @@
+"""The drafter's model on top of an :class:`Engine`: a mirror of committed texts, and tree nodes in scratch slots.
+
+A request's region holds its scratch slots in front and the canonical slots (one per position) behind them, so that
+one slice that ends at the committed length covers both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.engines.engine import Engine, Segment
+from actors.engines.interface import Expansion, Leaf, ModelInfo
+from actors.engines.noise import gumbel_host, keys
+from actors.engines.pool import RegionAllocator
+from actors.engines.sampler import SamplerState
+from protocols.errors import PoolFull
+from protocols.messages import Sampling
+
+CHUNK = 256  # committed tokens computed in one forward
+SPAN = 64  # segments end at multiples of this
+RANKED = 64  # likeliest tokens that compete once noise is added
+
+
+class _Mirror:
+    """One request. Scratch slots are numbered from 0; ``computed`` committed tokens have their K/V in place."""
+
+    __slots__ = ("base", "computed", "free", "held", "length", "room", "sampler", "tokens", "visible")
+
+    def __init__(self, base: int, scratch: int, room: int, sampler: SamplerState, prefix: Sequence[int]) -> None:
+        self.base = base
+        self.room = room  # canonical slots
+        self.sampler = sampler
+        self.tokens = list(prefix)
+        self.length = len(prefix)
+        self.computed = 0
+        self.free = list(range(scratch - 1, -1, -1))
+        self.held = [-1] * scratch  # the token in each scratch slot; -1: free
+        self.visible = np.zeros(0, dtype=np.bool_)  # a node's view of the committed text
+
+    def give_back(self, slot: int) -> None:
+        if self.held[slot] >= 0:
+            self.held[slot] = -1
+            self.free.append(slot)
+
+
+class HFDraft:
+    """:class:`actors.engines.interface.DraftModel`. Owned by one compute thread."""
+
+    def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = 128) -> None:
+        """``candidates``: how many children an expansion names; ``scratch_slots``: expanded nodes per request."""
+        assert scratch_slots % SPAN == 0
+        self.engine = engine
+        self.candidates = min(candidates, engine.info.vocab_size)
+        self._scratch = scratch_slots
+        self._allocator = RegionAllocator(engine.pool.slots)
+        self._mirrors: dict[int, _Mirror] = {}
+        self._next_handle = 0
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.engine.info
+
+    @property
+    def scratch_slots(self) -> int:
+        return self._scratch
+
+    def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
+        """Reserves room for ``prompt_len + max_tokens``; the first root expansion computes the prefix."""
+        room = max(len(prefix) + 1, prompt_len + sampling.max_tokens)
+        size = self._scratch + -(-room // SPAN) * SPAN
+        base = self._allocator.alloc(size)
+        sampler = SamplerState(sampling, prefix[:prompt_len], prefix[prompt_len:])
+        self._next_handle += 1
+        self._mirrors[self._next_handle] = _Mirror(base, self._scratch, size - self._scratch, sampler, prefix)
+        return self._next_handle
+
+    def close(self, handle: int) -> None:
+        mirror = self._mirrors.pop(handle, None)
+        if mirror is not None:
+            self._allocator.free(mirror.base)
+
+    def release(self, handle: int, slots: Sequence[int]) -> None:
+        """Slots that are free already (those of committed tokens) stay so."""
+        mirror = self._mirrors[handle]
+        for slot in slots:
+            mirror.give_back(slot)
+
+    def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
+        m = self._mirrors[handle]
+        if m.length + len(tokens) > m.room:
+            raise PoolFull("The committed text has outgrown the slots reserved for it; open the request again.")
+        home = m.base + self._scratch
+        source: list[int] = []
+        target: list[int] = []
+        for position, slot in enumerate(slots, m.length):
+            if slot < 0:
+                continue
+            if m.computed == position:  # behind a gap it is of no use: the next root expansion computes all again
+                source.append(m.base + slot)
+                target.append(home + position)
+                m.computed += 1
+            m.give_back(slot)
+        if source:
+            self.engine.pool.copy(source, target)
+        m.tokens.extend(tokens)
+        m.length += len(tokens)
+        m.sampler.append(tokens)
+
+    # --- expansion ---------------------------------------------------------------------------------------------------
+
+    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
+        groups: dict[int, list[int]] = {}
+        for index, leaf in enumerate(leaves):
+            groups.setdefault(leaf.handle, []).append(index)
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        segments: list[Segment] = []
+        wanted: list[int] = []  # rows whose logits are asked for
+        rows: list[_Row] = []
+        for handle, members in groups.items():
+            m = self._mirrors[handle]
+            root = leaves[members[0]].is_root
+            if root:
+                assert len(members) == 1, "a root is the only leaf of its request"
+                start = self._catch_up(m, CHUNK)
+                tokens += m.tokens[start:]
+                positions += range(start, m.length)
+                segments.append(self._text(m, start, m.length))
+                slots += range(m.base + self._scratch + start, m.base + self._scratch + m.length)
+                m.computed = m.length
+                wanted.append(len(tokens) - 1)
+                rows.append(_Row(members[0], -1, m.sampler, m.length, []))
+                continue
+            self._catch_up(m, 0)
+            visible = self._committed_view(m, len(members))
+            for row, index in enumerate(members):
+                leaf = leaves[index]
+                if not m.free:
+                    raise PoolFull(f"All {self._scratch} scratch slots hold tree nodes; release dead ones first.")
+                slot = m.free.pop()
+                m.held[slot] = leaf.token
+                view = visible[row]
+                view[slot] = True
+                for above in leaf.path:
+                    view[above] = True
+                wanted.append(len(tokens))
+                tokens.append(leaf.token)
+                position = m.length + len(leaf.path)
+                positions.append(position)
+                slots.append(m.base + slot)
+                path = [*(m.held[above] for above in leaf.path), leaf.token] if m.sampler.penalised else []
+                rows.append(_Row(index, slot, m.sampler, position + 1, path))
+            segments.append(Segment(len(members), m.base, visible.shape[1], visible))
+        select = None if len(wanted) == len(tokens) else wanted
+        logits = self.engine.forward(tokens, positions, slots, segments, select)[:, : self.info.vocab_size]
+        expansions: list[Expansion | None] = [None] * len(leaves)
+        for row_, (ids, probs) in zip(rows, rank(logits, rows, self.candidates), strict=True):
+            expansions[row_.index] = Expansion(row_.slot, tuple(ids), tuple(probs))
+        return [expansion for expansion in expansions if expansion is not None]
+
+    def _catch_up(self, m: _Mirror, leave: int) -> int:
+        """Compute committed tokens until at most ``leave`` are missing; where the missing ones (or the last) start."""
+        while m.length - m.computed > leave:
+            start, end = m.computed, min(m.computed + CHUNK, m.length)
+            home = m.base + self._scratch
+            at = list(range(start, end))
+            self.engine.forward(
+                m.tokens[start:end], at, [home + p for p in at], [self._text(m, start, end)], [end - start - 1]
+            )
+            m.computed = end
+        return min(m.computed, m.length - 1)
+
+    def _text(self, m: _Mirror, start: int, end: int) -> Segment:
+        """Rows for the committed tokens ``start .. end``, each of which sees the text up to itself."""
+        span = self._scratch + -(-end // SPAN) * SPAN
+        at = np.arange(span) - self._scratch
+        visible = (at >= 0) & (at <= np.arange(start, end)[:, None])
+        return Segment(end - start, m.base, span, visible)
+
+    def _committed_view(self, m: _Mirror, rows: int) -> NDArray[np.bool_]:
+        end = self._scratch + m.length
+        span = -(-end // SPAN) * SPAN
+        visible = np.zeros((rows, span), dtype=np.bool_)
+        visible[:, self._scratch : end] = True
+        return visible
+
+
+class _Row:
+    """A row whose candidates are asked for: the leaf's index, its slot, and what sampling depends on."""
+
+    __slots__ = ("index", "path", "position", "sampler", "slot")
+
+    def __init__(self, index: int, slot: int, sampler: SamplerState, position: int, path: list[int]) -> None:
+        self.index = index
+        self.slot = slot
+        self.sampler = sampler
+        self.position = position  # of the candidates
+        self.path = path
+
+
+def rank(logits: Tensor, rows: Sequence[_Row], count: int) -> list[tuple[list[int], list[float]]]:
+    """The ``count`` best candidates of every row and the draft's confidence in each (see :class:`Expansion`)."""
+    if any(row.sampler.penalised for row in rows):
+        logits = _penalised(logits, rows)
+    greedy = [row.sampler.greedy for row in rows]
+    if all(greedy):
+        return _rank_greedy(logits, count)
+    if not any(greedy):
+        return _rank_noisy(logits, rows, count)
+    out: list[tuple[list[int], list[float]]] = [([], [])] * len(rows)
+    for kind in (True, False):
+        chosen = [i for i, is_greedy in enumerate(greedy) if is_greedy is kind]
+        part = logits[chosen]
+        found = _rank_greedy(part, count) if kind else _rank_noisy(part, [rows[i] for i in chosen], count)
+        for i, answer in zip(chosen, found, strict=True):
+            out[i] = answer
+    return out
+
+
+def _penalised(logits: Tensor, rows: Sequence[_Row]) -> Tensor:
+    out = logits.clone()
+    for i, row in enumerate(rows):
+        out[i : i + 1] = row.sampler.penalise(logits[i : i + 1], [row.path])
+    return out
+
+
+def _rank_greedy(logits: Tensor, count: int) -> list[tuple[list[int], list[float]]]:
+    best = logits.topk(count).indices
+    probs = logits.softmax(-1).gather(1, best)
+    return list(zip(best.tolist(), probs.tolist(), strict=True))
+
+
+def _rank_noisy(logits: Tensor, rows: Sequence[_Row], count: int) -> list[tuple[list[int], list[float]]]:
+    """Add the shared noise to the ``RANKED`` likeliest tokens only: it is random access."""
+    best = logits.topk(min(RANKED, logits.shape[1]))
+    ids: NDArray[np.int64] = best.indices.numpy(force=True)
+    settings = [row.sampler.sampling for row in rows]
+    scaled = best.values.numpy(force=True) / np.array([[s.temperature] for s in settings], dtype=np.float32)
+    scores = scaled + gumbel_host([keys(s.seed, r.position) for s, r in zip(settings, rows, strict=True)], ids)
+    if any(s.top_k or s.top_p < 1 or s.min_p for s in settings):
+        scores[_removed(logits, scaled, settings)] = -np.inf
+    order = np.argsort(-scores, axis=1)[:, :count]
+    mass = np.exp(scores - scores.max(axis=1, keepdims=True))
+    mass /= mass.sum(axis=1, keepdims=True)
+    return [(ids[i, chosen].tolist(), mass[i, chosen].tolist()) for i, chosen in enumerate(order)]
+
+
+def _removed(logits: Tensor, scaled: NDArray[np.float32], settings: Sequence[Sampling]) -> NDArray[np.bool_]:
+    """What top_k, top_p and min_p take away from ``scaled`` (best first); only near enough to the target's rule."""
+    width = scaled.shape[1]
+    removed = np.zeros(scaled.shape, dtype=np.bool_)
+    for i, s in enumerate(settings):
+        if 0 < s.top_k < width:
+            removed[i, s.top_k :] = True
+        if s.top_p < 1:
+            if 0 < s.top_k <= width:
+                mass = np.exp(scaled[i, : s.top_k] - scaled[i, 0]).sum()
+            else:
+                mass = float((logits[i] * (1.0 / s.temperature) - float(scaled[i, 0])).exp_().sum())
+            probs = np.exp(scaled[i] - scaled[i, 0]) / mass
+            removed[i] |= np.cumsum(probs) - probs >= s.top_p
+        if s.min_p:
+            removed[i] |= scaled[i] < scaled[i, 0] + np.log(s.min_p)
+    removed[:, 0] = False
+    return removed

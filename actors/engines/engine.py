@@ -1,0 +1,54 @@
+"""What a forward pass is to everything above it: rows of tokens, slots for their K/V, and what each row may see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actors.engines.interface import ModelInfo
+from actors.engines.pool import KVPool
+
+
+@dataclass(slots=True)
+class Segment:
+    """One request's rows, consecutive in the flat batch. They see only pool slots ``base .. base + span``.
+
+    ``visible`` is bool ``(rows, span)``; a row that sees nothing would divide by zero, so each sees at least one slot.
+    """
+
+    rows: int
+    base: int
+    span: int
+    visible: NDArray[np.bool_]
+
+
+class Engine(Protocol):
+    """A causal language model over a slot-addressed KV pool."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def pool(self) -> KVPool: ...
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        segments: Sequence[Segment],
+        select: Sequence[int] | None = None,
+    ) -> torch.Tensor:
+        """float32 logits ``(len(select) or n, vocabulary)`` on the engine's device.
+
+        Row i's K/V is written into absolute slot ``slots[i]`` before anything is attended to.
+        """
+        ...

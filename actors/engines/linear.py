@@ -1,0 +1,79 @@
+"""Linear layers for the CPU: weights packed once for the kernels that read them at every step.
+
+oneDNN's packed kernels add up each output in an order that does not depend on the number of rows, which makes
+speculation bit-exact without padding, and they are faster than the default for a handful of rows (DESIGN section 7).
+int8 is for draft models only: it changes the model, and a draft may be any model.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether oneDNN packs weights of that type here."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
+
+
+class PackedLinear(nn.Module):
+    """``y = x W^T + b`` for x ``(..., in)``, float32 or bfloat16, with oneDNN's weight layout."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int = 8) -> None:
+        """``rows``: the row count that the layout is chosen for."""
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
+        self.bias = None if bias is None else bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return out
+
+
+class Int8Linear(nn.Module):
+    """Weights in int8, one scale per output; activations are quantised on the fly (fbgemm)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        weight = weight.detach().float()
+        scales = (weight.abs().amax(dim=1) / 127.0).clamp_(min=1e-8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.ao announces its move to torchao at every call
+            zeros = torch.zeros_like(scales, dtype=torch.int64)
+            quantised = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
+            self.packed = torch.ops.quantized.linear_prepack(quantised, None if bias is None else bias.detach().float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.quantized.linear_dynamic(x.float(), self.packed, True)
+        return out
+
+
+def make_linear(weight: Tensor, bias: Tensor | None, int8: bool = False) -> nn.Module | None:
+    """The fastest layer for that weight on this CPU; None where the plain one is as good."""
+    if weight.device.type != "cpu":
+        return None
+    if int8:
+        return Int8Linear(weight, bias)
+    return PackedLinear(weight, bias) if can_pack(weight.dtype) else None
+
+
+def pack_linears(model: nn.Module, int8: bool = False) -> int:
+    """Replace every ``nn.Linear`` of a model in place; how many were. The float weights are freed, except an
+    embedding table that shares its memory with the output layer: rows are still looked up in it."""
+    replaced = 0
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:
+                layer = make_linear(child.weight, child.bias, int8)
+                if layer is not None:
+                    setattr(module, name, layer)
+                    replaced += 1
+    return replaced

@@ -1,0 +1,178 @@
+"""Loading models and tokenizers from a directory or a hub id, with one clear sentence when it cannot be done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from actors.engines.interface import ModelInfo
+from protocols.errors import ConfigError, ModelError, RequestError
+from protocols.messages import ChatTurn
+
+LARGE = 200_000_000  # parameters from which reading weights, not arithmetic, limits a CPU
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve_device(name: str) -> torch.device:
+    """``auto`` is the first GPU if there is one. ConfigError for a device that is not here."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device {name!r} is not a torch device; try cpu, cuda or cuda:1") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r} needs a CUDA GPU and none is visible; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {name!r} is not here: {torch.cuda.device_count()} GPUs are visible")
+    return device
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware; emulation is ten times slower than float32."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def resolve_dtype(name: str, device: torch.device, parameters: int) -> torch.dtype:
+    """``auto``: bfloat16 on a GPU and, for large models, on a CPU that has it; float32 otherwise."""
+    if name == "auto":
+        if device.type != "cpu" or (cpu_has_bfloat16() and parameters >= LARGE):
+            return torch.bfloat16
+        return torch.float32
+    if name not in DTYPES:
+        raise ConfigError(f"dtype {name!r} is not known; choose auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _quiet() -> None:
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    logging.getLogger("torch.ao").setLevel(logging.ERROR)
+
+
+def _why(name: str, error: Exception) -> str:
+    """One sentence about a failed load."""
+    path = Path(name)
+    if not path.exists():
+        if name.startswith((".", "/", "~")) or os.sep in name.removesuffix(os.sep) and name.count("/") != 1:
+            return f"model directory {name} does not exist"
+        return (
+            f"model {name!r} is neither a directory here nor a hub id that can be reached; "
+            "check the name and the network, or give a local directory"
+        )
+    if not (path / "config.json").exists():
+        return f"{name} holds no config.json, so it is not a Hugging Face model directory"
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"model {name} cannot be loaded: {first}"
+
+
+def load_config(name: str) -> Any:
+    """The model's configuration. ModelError in one sentence."""
+    from transformers import AutoConfig
+
+    _quiet()
+    try:
+        return AutoConfig.from_pretrained(name)
+    except Exception as error:
+        raise ModelError(_why(name, error)) from None
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A causal language model in evaluation mode. ModelError in one sentence."""
+    from transformers import AutoModelForCausalLM
+
+    _quiet()
+    load_config(name)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, low_cpu_mem_usage=True)
+    except Exception as error:
+        raise ModelError(_why(name, error)) from None
+    model.requires_grad_(False)
+    result: nn.Module = model.to(device).eval()
+    return result
+
+
+def load_tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    _quiet()
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except Exception as error:
+        if Path(name).exists() and (Path(name) / "config.json").exists():
+            raise ModelError(f"{name} has no tokenizer that can be loaded; add tokenizer.json to it") from None
+        raise ModelError(_why(name, error)) from None
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """SHA-256 over vocabulary and merges: equal for tokenizers that cut text into the same ids."""
+    content: dict[str, Any] = {"vocab": sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))}
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        model = json.loads(backend.to_str()).get("model", {})
+        content["merges"] = model.get("merges", [])
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()
+
+
+def _ids(value: Any) -> set[int]:
+    if value is None:
+        return set()
+    return set(value) if isinstance(value, (list, tuple)) else {int(value)}
+
+
+def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str) -> ModelInfo:
+    """What the actors need to know of a model. Reads end-of-sequence ids wherever the ecosystem puts them."""
+    config: Any = model.config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    generation = getattr(model, "generation_config", None)
+    eos = _ids(getattr(generation, "eos_token_id", None)) | _ids(text.eos_token_id) | _ids(tokenizer.eos_token_id)
+    return ModelInfo(
+        model_id=Path(name).name if Path(name).exists() else name,
+        vocab_size=int(text.vocab_size),
+        max_context=int(getattr(text, "max_position_embeddings", 4096)),
+        eos_token_ids=frozenset(int(i) for i in eos if 0 <= int(i) < text.vocab_size),
+        tokenizer_digest=tokenizer_digest(tokenizer),
+        parameters=sum(p.numel() for p in model.parameters()),
+        device=str(device),
+        dtype=dtype,
+    )
+
+
+class HFCodec:
+    """The target's tokenizer as the verifier uses it (see :class:`actors.engines.interface.Codec`)."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text))
+
+    def chat(self, turns: Sequence[ChatTurn]) -> list[int]:
+        if not self.tokenizer.chat_template:
+            detail = "the target model has no chat template; send a plain prompt instead of messages"
+            raise RequestError("unsupported", detail)
+        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise RequestError("bad_request", f"the chat template refused the messages: {first}") from None
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text

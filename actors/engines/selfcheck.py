@@ -1,0 +1,48 @@
+"""Which numbers of rows give the same bits on this machine? Speculation is bit-exact among those (DESIGN section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from actors.engines.attention import span_for
+from actors.engines.engine import Engine, Segment
+
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+CONTEXT = 150
+
+
+def rows_that_agree(engine: Engine, candidates: Sequence[int] = ROWS) -> tuple[int, ...]:
+    """The largest group of row counts that computed the same logits, bit for bit; among equals that with the fewest
+    rows.
+
+    One chain of tokens is computed behind a short context in rounds of each size, in slots at the start of the pool,
+    which must not be in use. Afterwards they count as free again.
+    """
+    most = max(candidates)
+    length = min(CONTEXT, engine.pool.slots - most, max(1, engine.info.max_context - most))
+    candidates = [n for n in candidates if length + n <= engine.pool.slots]
+    vocabulary = engine.info.vocab_size
+    tokens = [(7919 * (i + 1)) % vocabulary for i in range(length + most)]
+    _chain(engine, tokens, 0, length)
+    groups: list[tuple[torch.Tensor, list[int]]] = []
+    for rows in sorted(candidates, reverse=True):
+        logits = _chain(engine, tokens, length, rows)
+        for reference, members in groups:
+            shared = min(rows, reference.shape[0])
+            if torch.equal(reference[:shared], logits[:shared]):
+                members.append(rows)
+                break
+        else:
+            groups.append((logits, [rows]))
+    best = max((sorted(members) for _, members in groups), key=lambda members: (len(members), -members[0]))
+    return tuple(best)
+
+
+def _chain(engine: Engine, tokens: Sequence[int], start: int, rows: int) -> torch.Tensor:
+    span = min(span_for(start + rows), engine.pool.slots)
+    visible = np.tril(np.ones((rows, span), dtype=np.bool_), k=start)
+    places = range(start, start + rows)
+    return engine.forward(tokens[start : start + rows], places, places, [Segment(rows, 0, span, visible)])

@@ -1,0 +1,256 @@
+"""The verifier's model on top of an :class:`Engine`: prefill, windows, sampling, and K/V in canonical slots.
+
+A committed token lives in slot ``base + position``. A window's nodes are placed in *columns* behind the last
+committed token (:func:`place`), so that one round gives a speculated token the bits that plain decoding gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from actors.engines.engine import Engine, Segment
+from actors.engines.interface import ROOT, ModelInfo, Outcome, Window
+from actors.engines.pool import RegionAllocator
+from actors.engines.sampler import Rows, SamplerState, logprobs, sample
+from actors.speculation.walk import walk
+from protocols.messages import Sampling, TokenLogprobs
+
+CHUNK = 256  # prompt rows per forward, counted from position 0: a prompt always runs in the same shapes
+SPAN = 64  # segments end at multiples of this, so that shapes repeat
+LANES = 16  # float32 values that one SIMD register sums side by side
+MOST_NODES = 2 * LANES  # of one window
+
+_Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
+
+
+def align(slots: int) -> int:
+    return -(-slots // SPAN) * SPAN
+
+
+def place(parents: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Depth of every node and its slot, counted from the root's.
+
+    A row's attention sums over slots lane by lane, so a token keeps its bits if every ancestor stays in its lane and
+    the ancestors stay in order. The path of first-listed children gets the canonical slots (offset = depth, column
+    0). Every other node goes to the first column to the right of them, not left of its parent's, that is free at its
+    depth; column j begins ``j * stride`` slots further on, where the stride is a multiple of ``LANES`` that no depth
+    exceeds. Hence ``offset <= LANES * len(parents)`` for up to ``MOST_NODES`` nodes.
+    """
+    depths: list[int] = []
+    first: dict[int, int] = {}
+    for node, parent in enumerate(parents):
+        assert ROOT <= parent < node, "a parent comes before its child"
+        depths.append(1 if parent == ROOT else depths[parent] + 1)
+        first.setdefault(parent, node)
+    if len(parents) == 0 or depths[-1] == len(parents):  # a chain
+        return depths, list(depths)
+    stride = -(-max(depths) // LANES) * LANES
+    principal: set[int] = set()
+    at = ROOT
+    while at in first:
+        at = first[at]
+        principal.add(at)
+    columns: list[int] = []
+    taken: set[tuple[int, int]] = set()
+    for node, (parent, depth) in enumerate(zip(parents, depths, strict=True)):
+        column = 0
+        if node not in principal:
+            column = 1 if parent == ROOT else max(1, columns[parent])
+            while (column, depth) in taken:
+                column += 1
+            taken.add((column, depth))
+        columns.append(column)
+    return depths, [depth + stride * column for depth, column in zip(depths, columns, strict=True)]
+
+
+@dataclass(slots=True)
+class _Request:
+    base: int
+    prompt: list[int]
+    replay: list[int]  # output tokens of a resumed stream
+    sampler: SamplerState
+    done: int = 0  # of prompt and replay, tokens computed
+    length: int = 0  # committed tokens, once the prefill is over
+    root: int = ROOT  # the last of them; its K/V is computed in the next round
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The flat batch of one forward, as it is put together."""
+
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+
+    def add(self, base: int, tokens: Sequence[int], positions: list[int], slots: list[int], visible: _Mask) -> None:
+        """``slots`` are absolute; ``visible`` is ``(rows, span)`` over ``base ..``."""
+        self.tokens.extend(tokens)
+        self.positions.extend(positions)
+        self.slots.extend(slots)
+        self.segments.append(Segment(len(tokens), base, visible.shape[1], visible))
+
+
+def causal(start: int, end: int) -> _Mask:
+    """Rows ``start .. end`` of a text that lies in order: each sees itself and everything before it."""
+    mask: _Mask = np.arange(align(end))[None, :] <= np.arange(start, end)[:, None]
+    return mask
+
+
+class HFTarget:
+    """:class:`actors.engines.interface.TargetModel`. Owned by one compute thread."""
+
+    def __init__(self, engine: Engine, max_window: int = MOST_NODES, rows_agree: Sequence[int] | None = None) -> None:
+        """``rows_agree``: row counts that give equal bits; None: find out now (a few forwards of up to 64 rows)."""
+        assert 0 < max_window <= MOST_NODES
+        self.engine = engine
+        self._max_window = max_window
+        self._allocator = RegionAllocator(engine.pool.slots)
+        self._trash = self._allocator.alloc(SPAN)  # padding rows write here
+        self._requests: dict[int, _Request] = {}
+        self._next_handle = 0
+        self._rows_agree = tuple(rows_that_agree(engine) if rows_agree is None else rows_agree)
+        self._buckets = () if not self._rows_agree or 1 in self._rows_agree else self._rows_agree
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.engine.info
+
+    @property
+    def kv_slots(self) -> int:
+        return self.engine.pool.slots
+
+    @property
+    def kv_used(self) -> int:
+        return self._allocator.used
+
+    @property
+    def max_window(self) -> int:
+        return self._max_window
+
+    @property
+    def rows_agree(self) -> tuple[int, ...]:
+        return self._rows_agree
+
+    def open(self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()) -> int:
+        """Takes ``prompt + max_tokens`` slots, and 16 per node of the largest window behind them."""
+        assert len(prompt) > 0
+        text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
+        base = self._allocator.alloc(align(text + LANES * self._max_window))
+        self._next_handle += 1
+        sampler = SamplerState(sampling, prompt, generated)
+        self._requests[self._next_handle] = _Request(base, list(prompt), list(generated), sampler)
+        return self._next_handle
+
+    def close(self, handle: int) -> None:
+        request = self._requests.pop(handle, None)
+        if request is not None:
+            self._allocator.free(request.base)
+
+    # --- prompt ------------------------------------------------------------------------------------------------------
+
+    def prefill(self, handle: int) -> Outcome | None:
+        r = self._requests[handle]
+        start, prompt_len = r.done, len(r.prompt)
+        total = prompt_len + len(r.replay)
+        if start < prompt_len:
+            end = min(start + CHUNK, prompt_len)
+            tokens = r.prompt[start:end]
+        else:  # decode-shaped, as these tokens ran the first time
+            end = min(start + self._max_window, total)
+            tokens = r.replay[start - prompt_len : end - prompt_len]
+        batch = _Batch()
+        at = list(range(start, end))
+        batch.add(r.base, tokens, at, [r.base + p for p in at], causal(start, end))
+        if start >= prompt_len:
+            self._pad(batch)
+        logits = self._forward(batch, None if start >= prompt_len else [end - start - 1])
+        r.done = end
+        if end < total:
+            return None
+        row = end - start - 1 if start >= prompt_len else 0
+        last = logits[row : row + 1]
+        [[token]] = sample(last, [Rows(r.sampler, [total], [[]])])
+        r.length = total
+        self._commit(r, [token])
+        return Outcome([], [token], self._logprobs(r, last, [token]))
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def verify(self, windows: Sequence[Window]) -> list[Outcome]:
+        batch = _Batch()
+        groups: list[Rows] = []
+        offsets: list[list[int]] = []
+        for window in windows:
+            groups.append(self._lay_out(window, batch, offsets))
+        self._pad(batch)
+        logits = self._forward(batch)
+        sampled = sample(logits, groups)
+        outcomes: list[Outcome] = []
+        source: list[int] = []
+        target: list[int] = []
+        first_row = 0
+        for window, rows, offset in zip(windows, sampled, offsets, strict=True):
+            r = self._requests[window.handle]
+            path, final = walk(window.tokens, window.parents, rows)
+            home = r.base + r.length - 1
+            for depth, node in enumerate(path, 1):
+                if offset[node] != depth:
+                    source.append(home + offset[node])
+                    target.append(home + depth)
+            tokens = [window.tokens[node] for node in path] + [final]
+            found: list[TokenLogprobs] = []
+            if r.sampler.sampling.logprobs >= 0:
+                found = self._logprobs(r, logits[[first_row, *(first_row + 1 + node for node in path)]], tokens)
+            self._commit(r, tokens)
+            outcomes.append(Outcome(path, tokens, found))
+            first_row += len(rows)
+        if source:
+            self.engine.pool.copy(source, target)
+        return outcomes
+
+    def _lay_out(self, window: Window, batch: _Batch, offsets: list[list[int]]) -> Rows:
+        r = self._requests[window.handle]
+        assert r.length > 0, "prefill comes first"
+        assert len(window.tokens) <= self._max_window
+        depths, offset = place(window.parents)
+        offsets.append(offset)
+        root = r.length - 1
+        rows = 1 + len(offset)
+        visible: _Mask = np.zeros((rows, align(r.length + max(offset, default=0))), dtype=np.bool_)
+        visible[:, : r.length] = True
+        paths: list[list[int]] = [[]]
+        for row, (parent, token, at) in enumerate(zip(window.parents, window.tokens, offset, strict=True), 1):
+            visible[row, r.length :] = visible[parent + 1, r.length :]
+            visible[row, root + at] = True
+            paths.append([*paths[parent + 1], token] if r.sampler.penalised else [])
+        positions = [root, *(root + depth for depth in depths)]
+        slots = [r.base + root, *(r.base + root + at for at in offset)]
+        batch.add(r.base, [r.root, *window.tokens], positions, slots, visible)
+        return Rows(r.sampler, [p + 1 for p in positions], paths)
+
+    def _pad(self, batch: _Batch) -> None:
+        """Fill the round up to a row count of the self-check's group; a row alone then has the same bits as many."""
+        rows = len(batch.tokens)
+        missing = min((b for b in self._buckets if b >= rows), default=rows) - rows
+        if missing:
+            alone = np.arange(SPAN)[None, :] == (np.arange(missing) % SPAN)[:, None]
+            slots = [self._trash + i % SPAN for i in range(missing)]
+            batch.add(self._trash, [0] * missing, [0] * missing, slots, alone)
+
+    def _forward(self, batch: _Batch, select: list[int] | None = None) -> torch.Tensor:
+        logits = self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, select)
+        return logits[:, : self.info.vocab_size]
+
+    def _commit(self, r: _Request, tokens: list[int]) -> None:
+        r.sampler.append(tokens)
+        r.length += len(tokens)
+        r.root = tokens[-1]
+
+    def _logprobs(self, r: _Request, logits: torch.Tensor, tokens: list[int]) -> list[TokenLogprobs]:
+        top = r.sampler.sampling.logprobs
+        return logprobs(logits, tokens, top) if top >= 0 else []

@@ -1,0 +1,1 @@
+"""`duoactor bench`: every method side by side on one's own machine."""

@@ -1,0 +1,131 @@
+"""Command-line flags made from option structs, and flags that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from duoactor.config import Option, options
+from protocols.messages import Method, Sampling
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SAMPLING_HELP: Mapping[str, str] = {
+    "temperature": "0 is greedy; higher is more varied",
+    "top_k": "sample from the k most likely tokens; 0 is off",
+    "top_p": "sample from the most likely tokens that hold this share of the probability",
+    "min_p": "drop tokens less likely than this share of the best one's probability",
+    "repetition_penalty": "above 1 discourages tokens of the prompt and the output",
+    "presence_penalty": "above 0 discourages tokens that the output has",
+    "frequency_penalty": "above 0 discourages tokens by their count in the output",
+    "stop": "end before this text; may be repeated",
+    "stop_token_ids": "end at this token id; may be repeated",
+    "max_tokens": "most tokens to make",
+    "seed": "the same seed gives the same text, whatever drafts",
+    "logprobs": "report the n most likely tokens' log-probabilities (with --json); -1 is none",
+    "ignore_eos": "go on behind the end-of-text token",
+}
+
+
+def click_option(option: Option, name: str) -> Callable[[F], F]:
+    """The flag of one option. Not given, it is None (or an empty tuple), so that it hides nothing below it."""
+    bounded = option.at_least is not None or option.at_most is not None
+    kind: click.ParamType[Any] = {
+        "text": click.STRING,
+        "integer": click.IntRange(_whole(option.at_least), _whole(option.at_most)) if bounded else click.INT,
+        "number": click.FloatRange(option.at_least, option.at_most) if bounded else click.FLOAT,
+        "choice": click.Choice(option.choices),
+        "switch": click.BOOL,
+    }[option.kind]
+    metavar = {"text": "TEXT", "integer": "N", "number": "X"}.get(option.kind)
+    shown = "" if option.default in ("", ()) or option.default is False else f"  [{option.default}]"
+    details: dict[str, Any] = {"is_flag": True} if option.kind == "switch" else {"type": kind, "metavar": metavar}
+    flag = "--" + name.replace("_", "-")
+    return click.option(flag, name, help=option.description + shown, multiple=option.repeated, default=None, **details)
+
+
+def _whole(limit: float | None) -> int | None:
+    return None if limit is None else int(limit)
+
+
+def _prefixed(option: Option, prefix: str) -> str:
+    """With the prefix ``draft_``: ``threads`` is ``draft_threads``, but ``draft`` stays ``draft``."""
+    return option.name if option.name + "_" == prefix else prefix + option.name
+
+
+def struct_options(
+    struct: type[msgspec.Struct], *, prefix: str = "", about: str = "", leave_out: Iterable[str] = ()
+) -> Callable[[F], F]:
+    """One flag per field of ``struct``; ``about`` goes before each description."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options(struct)):
+            if option.name not in leave_out:
+                description = SAMPLING_HELP[option.name] if struct is Sampling else about + option.description
+                command = click_option(replace(option, description=description), _prefixed(option, prefix))(command)
+        return command
+
+    return decorate
+
+
+def given(
+    values: Mapping[str, object], struct: type[msgspec.Struct], *, prefix: str = "", leave_out: Iterable[str] = ()
+) -> dict[str, object]:
+    """The values of ``struct``'s fields that were given on the command line."""
+    found = {o.name: values.get(_prefixed(o, prefix)) for o in options(struct) if o.name not in leave_out}
+    return {name: value for name, value in found.items() if value not in (None, ()) and value is not False}
+
+
+def sampling_from(values: Mapping[str, object]) -> Sampling:
+    return Sampling(**given(values, Sampling))  # type: ignore[arg-type]
+
+
+def connection_options(command: F) -> F:
+    """Where a client connects, and with which keys."""
+    for decorate in (
+        click.option("--server-key", default="", metavar="TEXT", help="the verifier's CURVE public key file"),
+        click.option("--key", default="", metavar="TEXT", help="your CURVE secret key file"),
+        click.option("--connect", default="", metavar="TEXT", help="the verifier's address  [this user's own]"),
+    ):
+        command = decorate(command)
+    return command
+
+
+method_option = click.option(
+    "--method",
+    default=None,
+    type=click.Choice([str(method) for method in Method]),
+    callback=lambda context, parameter, value: value or "",
+    help="how to draft and verify  [the verifier's default]",
+)
+
+
+def speculation_options(command: F) -> F:
+    """How one request is to be drafted."""
+    for decorate in (
+        click.option(
+            "--sequences", default=0, metavar="N", type=click.IntRange(0), help="draft sequences; 0 is dynamic"
+        ),
+        click.option(
+            "--num-speculative-tokens", default=0, metavar="N", type=click.IntRange(0), help="gamma; 0 is adaptive"
+        ),
+        method_option,
+    ):
+        command = decorate(command)
+    return command
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="print one JSON document on stdout, nothing else")
+config_option = click.option(
+    "--config", "file", default="", metavar="FILE", help="read options from a duo.toml; flags win"
+)
+
+
+def log_options(command: F) -> F:
+    quiet = click.option("--quiet", "-q", is_flag=True, help="log warnings and errors only")
+    verbose = click.option("--verbose", "-v", is_flag=True, help="log everything")
+    return verbose(quiet(command))

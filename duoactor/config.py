@@ -1,0 +1,240 @@
+"""Options: one description of each, in :mod:`actors.settings`; flags, ``duo.toml`` and the reference come from it.
+
+``python -m duoactor.config > docs/configuration.md`` writes the reference anew.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, Settings, VerifierSettings
+from protocols.errors import ConfigError, ModelError
+
+S = TypeVar("S", bound=Settings)
+Values = Mapping[str, object]  # option name -> value, for what was given and nothing else
+
+SECTIONS: Mapping[str, type[Settings]] = {
+    "verifier": VerifierSettings,
+    "drafter": DrafterSettings,
+    "controller": ControllerSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One field of a settings struct, as people see it."""
+
+    name: str
+    kind: Literal["text", "integer", "number", "switch", "choice"]
+    default: Any
+    description: str = ""
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
+    repeated: bool = False
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def type_text(self) -> str:
+        if self.choices:
+            return ", ".join(self.choices)
+        if self.at_least is not None and self.at_most is not None:
+            return f"{self.kind} from {self.at_least:g} to {self.at_most:g}"
+        return self.kind if self.at_least is None else f"{self.kind} from {self.at_least:g}"
+
+
+def options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
+    """The options of a settings struct (or of ``Sampling``), in the order of its fields."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    return tuple(_option(entry) for entry in info.fields)
+
+
+def _option(entry: inspect.Field) -> Option:
+    kind, description, repeated = entry.type, "", False
+    if isinstance(kind, inspect.Metadata):
+        description = str((kind.extra_json_schema or {}).get("description", ""))
+        kind = kind.type
+    if isinstance(kind, inspect.VarTupleType):
+        kind, repeated = kind.item_type, True
+    common = {"name": entry.name, "default": entry.default, "description": description, "repeated": repeated}
+    match kind:
+        case inspect.EnumType(cls=cls):
+            return Option(kind="choice", choices=tuple(str(member.value) for member in cls), **common)
+        case inspect.BoolType():
+            return Option(kind="switch", **common)
+        case inspect.IntType(ge=ge, le=le):
+            return Option(kind="integer", at_least=ge, at_most=le, **common)
+        case inspect.FloatType(ge=ge, le=le):
+            return Option(kind="number", at_least=ge, at_most=le, **common)
+        case inspect.StrType():
+            return Option(kind="text", **common)
+    raise TypeError(f"no option can be made of the field {entry.name}")
+
+
+# --- duo.toml --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What a ``duo.toml`` says, checked key by key. Several ``[[drafter]]`` tables give several drafters."""
+
+    path: str = ""
+    verifier: Values = field(default_factory=dict)
+    drafters: tuple[Values, ...] = ()
+    controller: Values = field(default_factory=dict)
+
+    def drafter(self, actor_id: str = "") -> Values:
+        """The table for ``duoactor drafter``: the only one, or the one with that ``actor_id``."""
+        if len(self.drafters) <= 1:
+            return self.drafters[0] if self.drafters else {}
+        named = [table for table in self.drafters if actor_id and table.get("actor_id") == actor_id]
+        if not named:
+            known = ", ".join(str(table.get("actor_id", "(no actor_id)")) for table in self.drafters)
+            raise ConfigError(f"{self.path} has several drafters, so choose one with --actor-id: {known}")
+        return named[0]
+
+
+def read_file(path: str | Path) -> File:
+    """Raises :class:`protocols.errors.ConfigError`: one sentence that names the file, the section and the key."""
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): give --config the name of a file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    for name in document:
+        if name not in SECTIONS:
+            raise ConfigError(f"{path}: there is no section [{name}]; {_instead(name, SECTIONS)}")
+    tables: dict[str, list[Values]] = {}
+    for name, struct in SECTIONS.items():
+        content = document.get(name, [])
+        listed = content if isinstance(content, list) else [content]
+        if not all(isinstance(table, dict) for table in listed):
+            raise ConfigError(f"{path}: {name} must be a section; write [{name}] above its keys")
+        if len(listed) > 1 and name != "drafter":
+            raise ConfigError(f"{path}: there can be only one [{name}]")
+        tables[name] = [_check(f"{path}: [{name}]", struct, table) for table in listed]
+    return File(
+        path=str(path),
+        verifier=next(iter(tables["verifier"]), {}),
+        drafters=tuple(tables["drafter"]),
+        controller=next(iter(tables["controller"]), {}),
+    )
+
+
+def _check(where: str, struct: type[Settings], table: Mapping[str, object]) -> Values:
+    types = {entry.name: entry.type for entry in msgspec.structs.fields(struct)}
+    checked: dict[str, object] = {}
+    for key, value in table.items():
+        if key not in types:
+            raise ConfigError(f"{where} has no key {key}; {_instead(key, types)}")
+        checked[key] = _convert(f"{where} {key}", value, types[key])
+    return checked
+
+
+def _convert(where: str, value: object, kind: Any) -> object:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        problem = str(error).replace("`", "")
+        if isinstance(cls := getattr(kind, "__origin__", kind), type) and issubclass(cls, Enum):
+            problem = "Expected one of " + ", ".join(str(member.value) for member in cls)
+    if ", got " not in problem:
+        problem += f", got {value!r}"
+    raise ConfigError(f"{where}: {problem[0].lower()}{problem[1:]}")
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else "it can be one of " + ", ".join(known)
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def build(struct: type[S], *layers: Values) -> S:
+    """A settings struct from layers of values; a later layer wins (the file, then the flags)."""
+    types = {entry.name: entry.type for entry in msgspec.structs.fields(struct)}
+    merged = {key: value for layer in layers for key, value in layer.items()}
+    flags = {option.name: option.flag for option in options(struct)}
+    return struct(**{key: _convert(flags[key], value, types[key]) for key, value in merged.items()})
+
+
+def resolve_model(name: str, kind: Literal["target", "draft"]) -> str:
+    """``bundled`` becomes the directory of the pair that ships with duoactor; a hub id stays as it is.
+
+    Raises :class:`protocols.errors.ModelError` for a path to nothing.
+    """
+    if name == BUNDLED:
+        return str(files("duoactor") / "pair" / kind)
+    if not name:
+        raise ModelError(f"no {kind} model is named: give --{kind} a directory, a hub id or '{BUNDLED}'")
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path)
+    if path.exists():
+        raise ModelError(f"{name} is a file: give --{kind} the directory of the model")
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        raise ModelError(f"{name} does not exist: give --{kind} a model directory, a hub id or '{BUNDLED}'")
+    return name
+
+
+# --- docs/configuration.md -------------------------------------------------------------------------------------------
+
+_INTRODUCTION = """\
+# Configuration
+
+Every option of an actor is a flag of its command (`duoactor verifier --help`) and a key of `duo.toml`
+(`--config duo.toml`); a flag wins over the file. `duoactor up` reads all three sections: its plain flags are the
+verifier's, and those that begin with `--draft` are the drafter's.
+
+```toml
+[verifier]
+target = "meta-llama/Llama-3.1-8B-Instruct"
+device = "cuda"
+method = "duodecoding"
+
+[drafter]            # or several drafters, each under [[drafter]]
+draft = "meta-llama/Llama-3.2-1B-Instruct"
+threads = 4
+
+[controller]
+```
+
+An unknown key, or a value of the wrong type, stops the start with one sentence that names it. Relative paths are
+relative to the directory the command runs in. An empty address means this user's default address.
+
+This page is generated from the code: `python -m duoactor.config > docs/configuration.md`.
+"""
+
+
+def reference() -> str:
+    """The text of ``docs/configuration.md``."""
+    parts = [_INTRODUCTION]
+    for name, struct in SECTIONS.items():
+        parts.append(f"\n## [{name}]\n\n{(struct.__doc__ or '').strip()}\n")
+        parts.append("\n| key | flag | default | type | meaning |\n|---|---|---|---|---|\n")
+        for option in options(struct):
+            default = f"`{option.default}`" if str(option.default) else "empty"
+            cells = (f"`{option.name}`", f"`{option.flag}`", default, option.type_text, option.description)
+            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

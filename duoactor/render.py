@@ -1,0 +1,229 @@
+"""What commands print: tables, streams of tokens, JSON documents."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from protocols.messages import DrafterStatus, RequestStats, StatusReport
+
+ACCEPTED = "\x1b[32m"  # green: drafted, and confirmed by the target
+OWN = "\x1b[35m"  # magenta: made by the target itself
+DIM = "\x1b[2m"
+RESET = "\x1b[0m"
+
+
+def plain(value: object) -> Any:
+    """Structs as objects with named fields (on the wire they are arrays), ready for a JSON document."""
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def print_json(value: object) -> None:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_done(document: dict[str, str], line: str, as_json: bool) -> None:
+    """One line of result, or the document."""
+    if as_json:
+        print_json(document)
+    else:
+        print(line, flush=True)
+
+
+def model_name(model_id: str) -> str:
+    """A model as people named it: a path to the bundled pair becomes ``bundled target``."""
+    path = Path(model_id)
+    if path.parent == Path(__file__).parent / "pair":
+        return f"bundled {path.name}"
+    return model_id
+
+
+def wants_colour(choice: str, stream: TextIO) -> bool:
+    """``choice`` is always, never or auto; auto is a terminal that has not been asked to stay plain."""
+    if choice != "auto":
+        return choice == "always"
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+class Spinner:
+    """One line on a terminal that replaces itself; nothing at all in a pipe."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream if stream.isatty() else None
+        self._shown = ""
+
+    def show(self, text: str) -> None:
+        if self._stream is None or text == self._shown:
+            return
+        with contextlib.suppress(OSError):
+            self._stream.write(f"\r\x1b[K{DIM}{text}{RESET}" if text else "\r\x1b[K")
+            self._stream.flush()
+        self._shown = text
+
+
+class TokenStream:
+    """Writes text as it arrives; in colour, drafted tokens differ from the target's own."""
+
+    def __init__(self, stream: TextIO, colour: bool) -> None:
+        self._stream = stream
+        self._colour = colour
+        self._end = "\n"
+
+    def write(self, pieces: Sequence[str], accepted: Sequence[bool], text: str) -> None:
+        if not text:
+            return
+        if self._colour and "".join(pieces) == text:
+            shown = "".join(
+                f"{ACCEPTED if drafted else OWN}{piece}"
+                for piece, drafted in zip(pieces, accepted, strict=True)
+                if piece
+            )
+            self._stream.write(shown + RESET)
+        else:
+            self._stream.write(text)
+        self._stream.flush()
+        self._end = text[-1]
+
+    def close(self) -> None:
+        """End the line if the text did not."""
+        if self._end != "\n":
+            self._stream.write("\n")
+            self._stream.flush()
+
+
+# --- request figures -------------------------------------------------------------------------------------------------
+
+
+def metrics(stats: RequestStats) -> dict[str, Any]:
+    """The figures of one request under the names that vLLM and its kin use."""
+    return {
+        "prompt_tokens": stats.prompt_tokens,
+        "completion_tokens": stats.completion_tokens,
+        "time_to_first_token_ms": stats.time_to_first_token_ms,
+        "tokens_per_second": tokens_per_second(stats),
+        "speculative_decoding": {
+            "method": stats.method,
+            "mean_acceptance_length": mean_acceptance_length(stats),
+            "draft_acceptance_rate": stats.accepted_tokens / stats.draft_tokens if stats.draft_tokens else 0.0,
+            "acceptance_histogram": list(stats.acceptance_histogram),
+            "num_spec_steps": stats.rounds,
+            "num_draft_tokens": stats.draft_tokens,
+            "num_accepted_draft_tokens": stats.accepted_tokens,
+        },
+    }
+
+
+def tokens_per_second(stats: RequestStats) -> float:
+    """Output tokens over the whole time, prefill included."""
+    seconds = (stats.time_to_first_token_ms + stats.decode_ms) / 1000
+    return stats.completion_tokens / seconds if seconds else 0.0
+
+
+def mean_acceptance_length(stats: RequestStats) -> float:
+    return 1 + stats.accepted_tokens / stats.rounds if stats.rounds else 1.0
+
+
+def summary(stats: RequestStats) -> str:
+    return (
+        f"{stats.completion_tokens} tokens, {tokens_per_second(stats):.1f} tokens/s, "
+        f"mean acceptance length {mean_acceptance_length(stats):.2f}, "
+        f"first token after {stats.time_to_first_token_ms:.0f} ms ({stats.method})"
+    )
+
+
+def print_summary(stats: RequestStats | None) -> None:
+    """A dim line on stderr, on a terminal only."""
+    if stats is not None and sys.stderr.isatty():
+        colour = wants_colour("auto", sys.stderr)
+        print(f"{DIM}{summary(stats)}{RESET}" if colour else summary(stats), file=sys.stderr, flush=True)
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _console() -> Console:
+    # in a pipe nothing is cut to a terminal's width
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
+
+
+def table(*columns: str) -> Table:
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        name = column.removeprefix(">")
+        made.add_column(name, justify="right" if column.startswith(">") else "left", no_wrap=True)
+    return made
+
+
+def print_table(made: Table) -> None:
+    _console().print(made)
+
+
+def print_status(report: StatusReport) -> None:
+    budget = report.budget
+    facts = table("", "")
+    facts.show_header = False
+    facts.add_row("target", f"{model_name(report.model_id)} ({report.dtype} on {report.device}, pid {report.pid})")
+    facts.add_row("method", report.method)
+    facts.add_row("up for", duration(report.uptime_ms))
+    facts.add_row("KV pool", f"{report.kv_used} of {report.kv_slots} tokens in use")
+    facts.add_row("controller", report.controller or "none")
+    if budget is not None:
+        facts.add_row("budget", f"gamma {budget.gamma}, at most {budget.sequences or 'any number of'} sequences")
+    print_table(facts)
+    print()
+    print_drafters(report.drafters)
+    if report.requests:
+        print()
+        requests = table("request", "method", "state", ">tokens", "drafter")
+        for request in report.requests:
+            requests.add_row(request.rid, request.method, request.state, str(request.tokens), request.drafter or "none")
+        print_table(requests)
+    sys.stdout.flush()
+
+
+def print_drafters(drafters: Sequence[DrafterStatus]) -> None:
+    if not drafters:
+        print("no drafters: the target decodes alone; start one with `duoactor drafter`", flush=True)
+        return
+    made = table("drafter", "model", "state", ">leases", ">step", ">drafted", ">accepted", ">seen", "host", ">pid")
+    for one in drafters:
+        share = f"{one.accepted} ({one.accepted / one.drafted:.0%})" if one.drafted else "0"
+        made.add_row(
+            one.actor_id,
+            model_name(one.model_id),
+            one.state,
+            str(one.leases),
+            f"{one.step_us / 1000:.2f} ms",
+            str(one.drafted),
+            share,
+            f"{one.last_seen_ms / 1000:.1f} s ago",
+            one.host,
+            str(one.pid),
+        )
+    print_table(made)
+    sys.stdout.flush()
+
+
+def duration(milliseconds: float) -> str:
+    """ "4 s", "3 min 20 s", "5 h 3 min"."""
+    seconds = int(milliseconds / 1000)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

@@ -1,0 +1,117 @@
+"""When to start a dead actor again, and which cores each actor gets. Pure logic: no process, no clock."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 10.0
+HEALTHY_S = 30.0  # ready for so long: earlier deaths are forgotten
+DEATHS_BEFORE_READY = 5
+REFUSED = (1, 2)  # exit codes of an actor that said why it cannot run: an option, a model, a port in use
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the actor again at time ``at`` (s)."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """It ended in good order (drained, or told to stop): it stays away."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Starting it again would not help."""
+
+    reason: str
+    deaths: int
+
+
+Action = Start | Leave | GiveUp
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """One actor's life. Feed it what happened and when (s, any monotonic clock); it says what to do."""
+
+    deaths: int = 0  # since it was last healthy: they set the delay
+    unready_deaths: int = 0  # in a row without having been ready
+    was_ready: bool = False
+    _ready_at: float | None = field(default=None)
+
+    def started(self, now: float) -> None:
+        self._ready_at = None
+
+    def ready(self, now: float) -> None:
+        if self._ready_at is None:
+            self._ready_at = now
+        self.was_ready = True
+        self.unready_deaths = 0
+
+    def exited(self, now: float, code: int) -> Action:
+        """``code`` as in subprocess: negative for a signal."""
+        if code == 0:
+            return Leave()
+        if self._ready_at is None:
+            self.unready_deaths += 1
+        elif now - self._ready_at >= HEALTHY_S:
+            self.deaths = 0
+        self.deaths += 1
+        self._ready_at = None
+        if code in REFUSED and not self.was_ready:
+            return GiveUp(describe_exit(code), deaths=1)
+        if self.unready_deaths >= DEATHS_BEFORE_READY:
+            return GiveUp(describe_exit(code), deaths=self.unready_deaths)
+        return Start(at=now + min(FIRST_DELAY_S * 2 ** (self.deaths - 1), LONGEST_DELAY_S))
+
+
+def describe_exit(code: int) -> str:
+    """ "was killed by SIGKILL" or "ended with exit code 3"."""
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"ended with exit code {code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """CPU numbers per actor; empty: not pinned."""
+
+    verifier: tuple[int, ...]
+    drafters: tuple[tuple[int, ...], ...]
+
+
+def assign_cores(
+    available: Sequence[int], drafter_threads: Sequence[int], *, drafters_need_cores: bool = True
+) -> Cores:
+    """Drafters take the last cores, as many as they have threads; the verifier takes the rest.
+
+    They must not share cores: a drafter that preempts the target's thread stretches every round. With too few cores
+    for that the drafters share the last one, and a single core is left to the scheduler.
+    """
+    cpus = sorted(available)
+    unpinned = Cores(verifier=(), drafters=tuple(() for _ in drafter_threads))
+    if len(cpus) < 2 or not drafter_threads or not drafters_need_cores:
+        return unpinned
+    if sum(drafter_threads) >= len(cpus):
+        # two or more cores, but not enough for all: half of them, one at least, for the drafters together
+        shared = tuple(cpus[-max(1, min(max(drafter_threads), len(cpus) // 2)) :])
+        return Cores(verifier=tuple(cpus[: len(cpus) - len(shared)]), drafters=tuple(shared for _ in drafter_threads))
+    pinned: list[tuple[int, ...]] = []
+    for threads in drafter_threads:
+        pinned.append(tuple(cpus[-threads:]))
+        cpus = cpus[:-threads]
+    return Cores(verifier=tuple(cpus), drafters=tuple(pinned))
+
+
+def format_cpus(cpus: Sequence[int]) -> str:
+    """As the ``cpus`` option wants them: "0,1"."""
+    return ",".join(str(cpu) for cpu in cpus)

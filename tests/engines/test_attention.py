@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from actors.engines.attention import attend, span_for
+
+
+def visible_rows(length: int, rows: int, span: int, dtype) -> torch.Tensor:
+    """Row r sees slots 0 .. length + r."""
+    mask = torch.full((rows, span), -torch.inf)
+    for r in range(rows):
+        mask[r, : length + r + 1] = 0
+    return mask.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(6, 6, 64), (4, 4, 32), (8, 2, 64)])
+def test_a_rows_bits_depend_neither_on_the_rows_beside_it_nor_on_the_span(dtype, heads, kv_heads, width):
+    torch.set_num_threads(1)
+    chance = torch.Generator().manual_seed(0)
+    keys = torch.randn(kv_heads, 2048, width, generator=chance).to(dtype)
+    values = torch.randn(kv_heads, 2048, width, generator=chance).to(dtype)
+    queries = torch.randn(heads, 16, width, generator=chance).to(dtype)
+    for length in (*range(1, 700, 37), 1000, 1023, 1500):
+        wide = span_for(length + 16)
+        whole = attend(queries, keys[:, :wide], values[:, :wide], visible_rows(length, 16, wide, dtype), 0.125)
+        for rows in (1, 2, 3, 4, 6, 8, 12):
+            for span in (span_for(length + rows), wide + 64, wide + 192):
+                mask = visible_rows(length, rows, span, dtype)
+                some = attend(queries[:, :rows], keys[:, :span], values[:, :span], mask, 0.125)
+                assert torch.equal(some, whole[:, :rows]), (length, rows, span)
+
+
+def test_it_is_softmax_attention():
+    torch.manual_seed(1)
+    q, k, v = torch.randn(8, 5, 32), torch.randn(2, 320, 32), torch.randn(2, 320, 32)
+    mask = visible_rows(290, 5, 320, torch.float32)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q, k.repeat_interleave(4, 0), v.repeat_interleave(4, 0), attn_mask=mask, scale=0.2
+    )
+    torch.testing.assert_close(attend(q, k, v, mask, 0.2), expected)
+    capped = attend(q, k, v, mask, 0.2, softcap=5.0)
+    scores = 5.0 * torch.tanh(0.2 * q @ k.repeat_interleave(4, 0).transpose(1, 2) / 5.0) + mask
+    torch.testing.assert_close(capped, scores.softmax(-1) @ v.repeat_interleave(4, 0))

@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import info, make
+
+from actors.engines.hf import HFEngine
+from actors.engines.linear import can_pack
+from actors.engines.loading import describe, load_model, load_tokenizer
+from actors.engines.selfcheck import rows_that_agree
+
+PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_speculation_on_the_bundled_target_is_bit_exact_for_every_number_of_rows_that_agrees(dtype):
+    torch.set_num_threads(1)
+    path = str(PAIR / "target")
+    model = load_model(path, CPU, dtype)
+    engine = HFEngine(model, describe(path, model, load_tokenizer(path), CPU, str(dtype)), 256)
+    agree = rows_that_agree(engine)
+    if dtype == torch.float32 and can_pack(dtype):
+        assert agree == (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+    assert len(agree) >= 4
+
+
+def test_the_check_finds_a_row_count_that_differs():
+    model = make("llama")
+    engine = HFEngine(model, info(model), 256)
+    honest = engine.forward
+
+    def flawed(tokens, *rest, **options):
+        out = honest(tokens, *rest, **options)
+        return out + 1e-7 * (len(tokens) == 6) * out.abs()
+
+    engine.forward = flawed
+    assert 6 not in rows_that_agree(engine)

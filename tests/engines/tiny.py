@@ -1,0 +1,57 @@
+"""Small random models of every family that the engines are tested with."""
+
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from actors.engines.interface import ModelInfo
+
+VOCAB = 160
+COMMON = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+
+FAMILIES = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**COMMON)),
+    "llama-tied": lambda: LlamaForCausalLM(LlamaConfig(**COMMON, tie_word_embeddings=True)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**COMMON)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**COMMON, head_dim=16)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**COMMON, sliding_window=None)),
+    "mistral-sliding": lambda: MistralForCausalLM(MistralConfig(**COMMON, sliding_window=9)),
+    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**COMMON, head_dim=16, sliding_window=9)),
+    "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**COMMON, head_dim=16, sliding_window=9)),
+}
+
+
+def make(family: str, seed: int = 0):
+    torch.manual_seed(seed)
+    model = FAMILIES[family]()
+    with torch.no_grad():  # the default initialisation is so small that every prediction is the same
+        for name, parameter in model.named_parameters():
+            parameter.mul_(4.0 if parameter.ndim > 1 and "embed" not in name else 1.0)
+    return model.eval()
+
+
+def info(model) -> ModelInfo:
+    return ModelInfo("tiny", VOCAB, 512, frozenset({1}), "tiny-tokenizer")
