@@ -19,7 +19,6 @@ from protocols.messages import Goodbye, Heartbeat, Hello, Message, Refuse, Refus
 from protocols.transport import Link, Network
 
 log = logging.getLogger("duoactor.actor")
-CONNECT_TIMEOUT_S = 20.0
 
 
 def incarnation() -> str:
@@ -77,13 +76,18 @@ class Line:
         self.busy_ms = 0.0
         self.lost = False
 
-    async def open(self) -> Welcome:
-        """Say Hello and wait for Welcome; RefusedError with the verifier's sentence, ConnectionLost after 20 s."""
+    async def open(self, timeout: float | None = None) -> Welcome:
+        """Say Hello and wait for Welcome: for ever, since a verifier may be loading its model, or ``timeout`` seconds.
+
+        Raises RefusedError with the verifier's sentence, or ConnectionLost.
+        """
         greeting = asyncio.create_task(self._greet_until_welcome())
         waiting = asyncio.create_task(self._await_welcome())
         try:
-            done, _ = await asyncio.wait([waiting], timeout=CONNECT_TIMEOUT_S)
-            if not done:
+            done, _ = await asyncio.wait([waiting, greeting], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if greeting in done:
+                greeting.result()
+            if waiting not in done:
                 raise ConnectionLost(f"no verifier answers at {self.address}; start one with `duoactor up`")
             return waiting.result()
         finally:

@@ -25,7 +25,7 @@ from actors.speculation.verifying import Chosen, Committed
 from protocols import wire
 from protocols.errors import PoolFull
 from protocols.messages import Drain, FailureCode, Message, RoundStats
-from protocols.transport import Network
+from protocols.transport import Listener
 
 log = logging.getLogger("duoactor.verifier")
 CLIENT_TTL_S = 4 * TTL_MS / 1000
@@ -57,7 +57,7 @@ class Verifier:
         model: TargetModel,
         codec: Codec,
         cost: CostModel,
-        network: Network,
+        listener: Listener,
         compute: Compute,
         incarnation: str,
         clock: Callable[[], float] | None = None,
@@ -66,7 +66,7 @@ class Verifier:
         """``clock`` gives seconds for waits and time-outs, ``timer`` measures forwards."""
         self.model, self.compute, self.timer = model, compute, timer
         self.clock = clock or asyncio.get_running_loop().time
-        self.listener = network.listen(settings.bind)
+        self.listener = listener
         self.book = Book(settings, model.info, cost, model.max_window, incarnation, self.clock())
         self.lending = Lending(self.book, self.send)
         self.reception = Reception(
@@ -198,7 +198,7 @@ class Verifier:
             try:
                 request.handle = self.model.open(prompt, spec.sampling, request.message.generated)
             except PoolFull as error:
-                if self.model.kv_used == 0:
+                if not any(r.handle >= 0 for r in self.book.requests.values()):
                     self.reception.fail(request, FailureCode.CONTEXT_LENGTH, str(error))
                     continue
                 return

@@ -16,8 +16,10 @@ from actors.engines.engine import Engine, Segment
 from actors.engines.interface import ROOT, ModelInfo, Outcome, Window
 from actors.engines.pool import RegionAllocator
 from actors.engines.sampler import Rows, SamplerState, logprobs, sample
+from actors.engines.selfcheck import ROWS, rows_that_agree
 from actors.speculation.walk import walk
-from protocols.messages import Sampling, TokenLogprobs
+from protocols.errors import RequestError
+from protocols.messages import FailureCode, Sampling, TokenLogprobs
 
 CHUNK = 256  # prompt rows per forward, counted from position 0: a prompt always runs in the same shapes
 SPAN = 64  # segments end at multiples of this, so that shapes repeat
@@ -105,16 +107,16 @@ class HFTarget:
     """:class:`actors.engines.interface.TargetModel`. Owned by one compute thread."""
 
     def __init__(self, engine: Engine, max_window: int = MOST_NODES, rows_agree: Sequence[int] | None = None) -> None:
-        """``rows_agree``: row counts that give equal bits; None: find out now (a few forwards of up to 64 rows)."""
-        assert 0 < max_window <= MOST_NODES
+        """``rows_agree``: row counts that give equal bits; None: find out now, in a few forwards."""
         self.engine = engine
-        self._max_window = max_window
+        self._rows_agree = tuple(rows_that_agree(engine) if rows_agree is None else rows_agree)
+        self._buckets = () if set(ROWS) <= set(self._rows_agree) else self._rows_agree
+        # a single request's round never has more rows than were checked
+        self._max_window = max(1, min(max_window, MOST_NODES, max(self._rows_agree, default=max_window + 1) - 1))
         self._allocator = RegionAllocator(engine.pool.slots)
         self._trash = self._allocator.alloc(SPAN)  # padding rows write here
         self._requests: dict[int, _Request] = {}
         self._next_handle = 0
-        self._rows_agree = tuple(rows_that_agree(engine) if rows_agree is None else rows_agree)
-        self._buckets = () if not self._rows_agree or 1 in self._rows_agree else self._rows_agree
 
     @property
     def info(self) -> ModelInfo:
@@ -137,10 +139,21 @@ class HFTarget:
         return self._rows_agree
 
     def open(self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()) -> int:
-        """Takes ``prompt + max_tokens`` slots, and 16 per node of the largest window behind them."""
+        """Takes ``prompt + max_tokens`` slots, and 16 per node of the largest window behind them.
+
+        Raises PoolFull while there is no room, RequestError ("context_length") if there never will be.
+        """
         assert len(prompt) > 0
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
-        base = self._allocator.alloc(align(text + LANES * self._max_window))
+        size = align(text + LANES * self._max_window)
+        most = self.kv_slots - SPAN
+        if size > most:
+            raise RequestError(
+                FailureCode.CONTEXT_LENGTH,
+                f"prompt and max_tokens make {text} tokens, which take {size} KV slots with their draft window, and "
+                f"the pool has {most}; ask for fewer tokens or start the verifier with more kv_tokens.",
+            )
+        base = self._allocator.alloc(size)
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
         self._requests[self._next_handle] = _Request(base, list(prompt), list(generated), sampler)
@@ -234,7 +247,7 @@ class HFTarget:
         return Rows(r.sampler, [p + 1 for p in positions], paths)
 
     def _pad(self, batch: _Batch) -> None:
-        """Fill the round up to a row count of the self-check's group; a row alone then has the same bits as many."""
+        """Fill the round up to a row count of the self-check's group, unless every count it tried agreed."""
         rows = len(batch.tokens)
         missing = min((b for b in self._buckets if b >= rows), default=rows) - rows
         if missing:

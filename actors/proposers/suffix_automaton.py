@@ -19,7 +19,7 @@ _REMEMBER = 4  # of the suffix and its shorter matches, this many are kept up to
 @dataclass(frozen=True, slots=True)
 class SuffixAutomaton:
     tokens: int = 16  # most tokens along one branch
-    shortest: int = 2  # matches below this are not worth a draft
+    shortest: int = 1  # matches below this give no draft
     branches: int = 1  # further branches follow the next shorter matches where those go on differently
 
     def open(self, prompt: Sequence[int]) -> SuffixAutomatonSession:
@@ -68,9 +68,7 @@ class SuffixAutomatonSession:
             follower = edges[state][token]
             if lengths[follower] != lengths[state] + 1:
                 # The follower's longer strings end elsewhere from now on: its shorter ones become a state of their own.
-                short = self._state(
-                    lengths[state] + 1, dict(edges[follower]), links[follower], self._behind[follower]
-                )
+                short = self._state(lengths[state] + 1, dict(edges[follower]), links[follower], self._behind[follower])
                 while state >= 0 and edges[state].get(token) == follower:
                     edges[state][token] = short
                     state = links[state]

@@ -138,11 +138,11 @@ def _turns(where: str, row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _reference(where: str, value: Any) -> str:
-    """MT-bench gives one reference per turn, some lines a list of alternatives, most nothing."""
+    """As published a reference is text, a number, a list of such (one per turn, or alternatives) or of lists."""
     if value is None:
         return ""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return "\n".join(value)
-    raise ConfigError(f"{where} has a reference that is not text")
+    if isinstance(value, list):
+        return "\n".join(_reference(where, part) for part in value)
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    raise ConfigError(f"{where} has a reference that is neither text nor a number")

@@ -49,9 +49,9 @@ def verifier(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: A
         target=config.resolve_model(settings.target, "target"),
         bind=_address(settings.bind),
     )
-    from actors.verifier import run
+    from actors.assembly import run_verifier
 
-    return run(settings)
+    return run_verifier(settings)
 
 
 @click.command()
@@ -72,9 +72,9 @@ def drafter(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: An
         draft=config.resolve_model(settings.draft, "draft"),
         connect=_address(settings.connect),
     )
-    from actors.drafter import run
+    from actors.assembly import run_drafter
 
-    return run(settings)
+    return run_drafter(settings)
 
 
 @click.command()
@@ -91,9 +91,9 @@ def controller(file: str, supervised: bool, verbose: bool, quiet: bool, **flags:
     _prepare(supervised, verbose, quiet)
     settings = _settings(ControllerSettings, _file(file).controller, flags)
     settings = msgspec.structs.replace(settings, connect=_address(settings.connect))
-    from actors.controller import run
+    from actors.assembly import run_controller
 
-    return run(settings)
+    return run_controller(settings)
 
 
 ONE_HOST = ("connect", "key", "server_key", "allow")  # here `up` decides, or duo.toml

@@ -400,6 +400,6 @@ def test_a_network_without_a_verifier_is_reported_and_not_waited_for_without_end
         hello = Hello(Role.DRAFTER, "d", "1", 1)
         line = Line(MemoryNetwork(), "memory://nobody", hello, wire.Decoder(ToDrafter))
         with pytest.raises(ConnectionLost, match="memory://nobody"):
-            await line.open()
+            await line.open(timeout=20.0)
 
     run(go())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import typing
@@ -67,9 +68,7 @@ def test_every_message_and_part_is_described_and_no_other() -> None:
 @pytest.mark.parametrize("name", CODE)
 def test_fields_types_and_defaults_agree_in_order(name: str) -> None:
     one = CODE[name]
-    types = {
-        key: kind for base in reversed(one.__mro__) for key, kind in base.__dict__.get("__annotations__", {}).items()
-    }
+    types = {key: kind for base in reversed(one.__mro__) for key, kind in inspect.get_annotations(base).items()}
     expected = [[f"`{f.name}`", f"`{types[f.name]}`", default(f)] for f in msgspec.structs.fields(one)]
     section = re.split(r"^### ", sections()[name], flags=re.M)[0]
     assert [row[:3] for row in rows(section)] == expected
@@ -121,13 +120,13 @@ async def test_socket_options_are_those_of_the_table() -> None:
         "IMMEDIATE": [link._pump.socket],
         "ROUTING_ID": [link._pump.socket],
     }.items():
-        value = [int(written[name][0])] * len(places) if written[name][0] else [b""]
-        assert [place.get(getattr(zmq, name)) for place in places] == value, name
+        expected: int | bytes = int(written[name][0]) if written[name][0] else b""
+        assert [place.get(getattr(zmq, name)) for place in places] == [expected] * len(places), name
     for names, values, places in [
         (("RECONNECT_IVL", "RECONNECT_IVL_MAX"), zeromq.RECONNECT_MS, every[2:]),
         (("HEARTBEAT_IVL", "HEARTBEAT_TIMEOUT"), zeromq.KEEPALIVE_MS, every),
     ]:
         assert written[names[0]] == [str(value) for value in values]
-        for name, value in zip(names, values, strict=True):
-            assert all(place.get(getattr(zmq, name)) == value for place in places)
+        for name, pause in zip(names, values, strict=True):
+            assert all(place.get(getattr(zmq, name)) == pause for place in places)
     network.close()

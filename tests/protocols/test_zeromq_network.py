@@ -18,7 +18,7 @@ import uvloop
 import zmq
 
 from protocols.errors import ConfigError, ConnectionLost, ProtocolError
-from protocols.messages import Cancel, ToVerifier
+from protocols.messages import Cancel, Message, ToVerifier
 from protocols.security import KeyPair, Security
 from protocols.wire import Decoder, encode
 from protocols.zeromq import ZmqLink, ZmqListener, ZmqNetwork
@@ -176,17 +176,19 @@ async def test_garbage_on_the_socket_does_not_hurt_others() -> None:
     rude.send_multipart([b"\xff"] * 5000)
     rude.send(b"")
     rude.send_multipart([b"duoactor/2", b"\xc1"])
-    decoder, refused = Decoder(ToVerifier), [""]
-    while "version 2" not in refused[-1]:
+    assert link.send(encode(Cancel("r")))
+    decoder = Decoder(ToVerifier)
+    refused: set[str] = set()
+    understood: list[Message] = []
+    while not understood or not any("version 2" in sentence for sentence in refused):
         _, frames = await listener.receive()
         assert len(frames) <= 3  # a flood of frames is cut off
-        with pytest.raises(ProtocolError) as caught:
-            decoder.decode(frames)
-        refused.append(str(caught.value))
-    assert len(refused) >= 4
-    assert link.send(encode(Cancel("r")))
-    _, frames = await listener.receive()
-    assert decoder.decode(frames) == Cancel("r")
+        try:
+            understood.append(decoder.decode(frames))
+        except ProtocolError as error:
+            refused.add(str(error))
+    assert understood == [Cancel("r")]
+    assert len(refused) >= 3
     rude.close(0)
     network.close()
 

@@ -128,7 +128,7 @@ class Cluster:
             self.target,
             ToyCodec(),
             COST,
-            self.network,
+            self.network.listen(ADDRESS),
             InlineCompute(),
             f"v{next(self.starts)}",
             timer=lambda: 0.0,

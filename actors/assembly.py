@@ -1,0 +1,121 @@
+"""Puts an actor together from its settings: model, calibration, network. The commands call these and nothing else.
+
+torch is imported here, lazily, and only in the processes that compute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+
+from actors.actor import default_actor_id, incarnation, pin, run_actor
+from actors.settings import ControllerSettings, DrafterSettings, SecuritySettings, VerifierSettings
+from protocols import wire
+from protocols.messages import Hello, Role
+from protocols.security import load_security
+from protocols.zeromq import ZmqNetwork
+
+log = logging.getLogger("duoactor")
+
+
+def _network(settings: SecuritySettings) -> ZmqNetwork:
+    secured = settings.key or settings.server_key or settings.allow
+    return ZmqNetwork(load_security(settings.key, settings.server_key, settings.allow) if secured else None)
+
+
+def run_verifier(settings: VerifierSettings) -> int:
+    """Load the target, measure it, serve until a signal. Returns the process's exit code."""
+
+    async def main(stop: asyncio.Event) -> None:
+        from actors.calibrating import measure_target
+        from actors.compute import ThreadCompute
+        from actors.engines.build import build_target
+        from actors.speculation.costs import CostModel
+        from actors.verifier import Verifier
+
+        pin(settings.cpus)
+        network = _network(settings)
+        compute = ThreadCompute()
+        try:
+            listener = network.listen(settings.bind)  # before the model: an address in use is known at once
+            model, codec = await compute.start(
+                lambda: build_target(settings.target, settings.device, settings.dtype, settings.kv_tokens, settings.threads)
+            )
+            cost = CostModel(await compute.start(lambda: measure_target(model)))
+            verifier = Verifier(settings, model, codec, cost, listener, compute, incarnation())
+            log.info(
+                "verifier ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once",
+                verifier.address,
+                model.info.model_id,
+                model.info.dtype,
+                model.info.device,
+                cost(1) / 1000,
+                cost(8) / 1000,
+            )
+            await verifier.run(stop)
+        finally:
+            compute.close()
+            network.close()
+
+    return run_actor(main)
+
+
+def run_drafter(settings: DrafterSettings) -> int:
+    """Load the draft model, measure it, draft until a signal or until drained."""
+
+    async def main(stop: asyncio.Event) -> None:
+        from actors.calibrating import measure_draft
+        from actors.drafter import Drafter
+        from actors.engines.build import build_draft
+
+        pin(settings.cpus)
+        network = _network(settings)
+        try:
+            model = build_draft(settings.draft, settings.device, settings.dtype, settings.kv_tokens, settings.threads)
+            steps = measure_draft(model)
+            info = model.info
+            hello = Hello(
+                Role.DRAFTER,
+                settings.actor_id or default_actor_id("drafter"),
+                incarnation(),
+                wire.PROTOCOL,
+                info.model_id,
+                info.vocab_size,
+                info.tokenizer_digest,
+                info.max_context,
+                socket.gethostname(),
+                os.getpid(),
+                steps[min(steps)],
+            )
+            log.info("drafter %s ready: %s, %.2f ms a step", hello.actor_id, info.model_id, steps[min(steps)] / 1000)
+            await Drafter(model, network, settings.connect, hello, steps).run(stop)
+        finally:
+            network.close()
+
+    return run_actor(main)
+
+
+def run_controller(settings: ControllerSettings) -> int:
+    """Adapt budgets until a signal."""
+
+    async def main(stop: asyncio.Event) -> None:
+        from actors.controller import Controller
+
+        pin(settings.cpus)
+        network = _network(settings)
+        try:
+            hello = Hello(
+                Role.CONTROLLER,
+                settings.actor_id,
+                incarnation(),
+                wire.PROTOCOL,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+            )
+            await Controller(network, settings.connect, hello).run(stop)
+        finally:
+            network.close()
+
+    return run_actor(main)
