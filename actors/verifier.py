@@ -23,7 +23,7 @@ from actors.settings import VerifierSettings
 from actors.speculation.costs import CostModel
 from actors.speculation.verifying import Chosen, Committed
 from protocols import wire
-from protocols.errors import PoolFull
+from protocols.errors import PoolFull, RequestError
 from protocols.messages import Drain, FailureCode, Message, RoundStats
 from protocols.transport import Listener
 
@@ -197,6 +197,9 @@ class Verifier:
             prompt = spec.committed[: spec.prompt_len]
             try:
                 request.handle = self.model.open(prompt, spec.sampling, request.message.generated)
+            except RequestError as error:
+                self.reception.fail(request, FailureCode(error.code), str(error))
+                continue
             except PoolFull as error:
                 if not any(r.handle >= 0 for r in self.book.requests.values()):
                     self.reception.fail(request, FailureCode.CONTEXT_LENGTH, str(error))
