@@ -7,6 +7,7 @@ import asyncio
 from actors.actor import Line
 from actors.speculation.controlling import Control
 from protocols import wire
+from protocols.address import reachable
 from protocols.errors import ProtocolError
 from protocols.messages import DraftStats, Drain, Hello, RoundStats, Telemetry, ToController
 from protocols.transport import Feed, Network
@@ -25,7 +26,7 @@ class Controller:
     async def run(self, stop: asyncio.Event) -> None:
         """Control until ``stop`` is set or the verifier asks us to leave."""
         welcome = await self.line.open()
-        feed = self.network.subscribe(welcome.telemetry)
+        feed = self.network.subscribe(reachable(welcome.telemetry, self.line.address))
         tasks = [
             asyncio.create_task(t)
             for t in (self._listen(feed), self._decide(), self._converse(), self.line.beat(), stop.wait())

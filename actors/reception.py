@@ -219,7 +219,8 @@ class Reception:
         if sum(r.state != "ended" for r in book.requests.values()) >= MOST_REQUESTS:
             raise RequestError(FailureCode.OVERLOADED, f"{MOST_REQUESTS} requests are open already; try again later")
         if (old := book.requests.get(message.rid)) is not None and old.state != "ended":
-            if old.client != peer and old.client in book.clients and not message.generated:
+            holder, asker = book.clients.get(old.client), book.clients.get(peer)
+            if holder is not None and asker is not None and holder.actor_id != asker.actor_id:
                 raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
             self.end(old)  # the same stream, resumed over a new connection
         strategy = strategy_for(message.method or book.settings.method)

@@ -253,6 +253,11 @@ class Chunk(Message, frozen=True):
     logprobs: tuple[TokenLogprobs, ...] = ()
     stats: RequestStats | None = None
 
+    @property
+    def text(self) -> str:
+        """The text of this chunk."""
+        return "".join(self.pieces)
+
 
 class Failed(Message, frozen=True):
     rid: str

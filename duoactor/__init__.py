@@ -1,0 +1,46 @@
+"""duoactor: speculative decoding on two devices at once. Importing this package imports no torch."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from duoactor.client import AsyncClient, Client, Completion, Stream
+from protocols.errors import (
+    ConfigError,
+    ConnectionLost,
+    DuoactorError,
+    ModelError,
+    PoolFull,
+    ProtocolError,
+    RefusedError,
+    RequestError,
+)
+from protocols.messages import ChatTurn, Chunk, FinishReason, Method, RequestStats, Sampling, StatusReport
+
+try:
+    __version__ = version("duoactor")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "AsyncClient",
+    "ChatTurn",
+    "Chunk",
+    "Client",
+    "Completion",
+    "ConfigError",
+    "ConnectionLost",
+    "DuoactorError",
+    "FinishReason",
+    "Method",
+    "ModelError",
+    "PoolFull",
+    "ProtocolError",
+    "RefusedError",
+    "RequestError",
+    "RequestStats",
+    "Sampling",
+    "StatusReport",
+    "Stream",
+    "__version__",
+]

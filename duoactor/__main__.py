@@ -1,0 +1,7 @@
+"""``python -m duoactor``."""
+
+import sys
+
+from duoactor.cli import main
+
+sys.exit(main())
