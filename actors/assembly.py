@@ -41,7 +41,9 @@ def run_verifier(settings: VerifierSettings) -> int:
         try:
             listener = network.listen(settings.bind)  # before the model: an address in use is known at once
             model, codec = await compute.start(
-                lambda: build_target(settings.target, settings.device, settings.dtype, settings.kv_tokens, settings.threads)
+                lambda: build_target(
+                    settings.target, settings.device, settings.dtype, settings.kv_tokens, settings.threads
+                )
             )
             cost = CostModel(await compute.start(lambda: measure_target(model)))
             verifier = Verifier(settings, model, codec, cost, listener, compute, incarnation())

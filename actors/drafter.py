@@ -159,7 +159,7 @@ class Drafter:
         lease = self.leases.pop(rid)
         self.model.close(lease.handle)
 
-    # --- decide, compute, commit, tell ---------------------------------------------------------------------------------
+    # --- decide, compute, commit, tell -------------------------------------------------------------------------------
 
     def _decide(self) -> list[tuple[Lease, Node]]:
         """The next leaves of every lease: one batched forward grows all their trees."""

@@ -52,9 +52,9 @@ class DrafterSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknow
     draft: Annotated[str, Meta(description="draft model: a Hugging Face directory or hub id")] = BUNDLED
     connect: Annotated[Port, Meta(description="the verifier's address")] = ""
     device: Annotated[str, Meta(description="torch device of the draft model")] = "cpu"
-    dtype: Annotated[
-        str, Meta(description="auto, float32, bfloat16 or int8 (quantising never changes the output)")
-    ] = "auto"
+    dtype: Annotated[str, Meta(description="auto, float32, bfloat16 or int8 (quantising never changes the output)")] = (
+        "auto"
+    )
     kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: four full contexts", ge=0)] = 0
     threads: Annotated[int, Meta(description="compute threads", ge=1, le=1024)] = 1
     cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""

@@ -1,100 +1,46 @@
-"""Clients: :class:`AsyncClient` for asyncio, :class:`Client` for everybody else, one shape for both.
+"""The client for asyncio.
 
-    with Client() as client:
-        for chunk in client.stream("Once upon a time", max_tokens=64):
-            print(chunk.text, end="", flush=True)
+async with AsyncClient() as client:
+    async for chunk in client.stream("Once upon a time", max_tokens=64):
+        print(chunk.text, end="", flush=True)
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
 import socket
-import threading
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import msgspec
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from duoactor.paths import default_address
+from duoactor.requesting import Completion, Prompt, complete, make_request, make_sampling
 from duoactor.session import Session
 from protocols import wire
-from protocols.errors import ConnectionLost, DuoactorError, ProtocolError, RequestError
+from protocols.errors import ConnectionLost, DuoactorError, ProtocolError
 from protocols.messages import (
     Cancel,
     ChatTurn,
     Chunk,
     Done,
     DrainActor,
-    FailureCode,
-    FinishReason,
     Generate,
     Goodbye,
     Heartbeat,
     Hello,
     Message,
-    RequestStats,
     Role,
     Sampling,
     Status,
     StatusReport,
     Swap,
     ToClient,
-    TokenLogprobs,
 )
 from protocols.transport import Network
 
-T = TypeVar("T")
-Prompt = str | Sequence[int] | Sequence[ChatTurn | Mapping[str, str]]
 CONNECT_TIMEOUT_S = 10.0
 RECONNECT_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A whole answer. ``sampling`` holds the seed that was used, so the same text can be had again."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    stats: RequestStats
-    sampling: Sampling
-    logprobs: tuple[TokenLogprobs, ...] = ()
-
-
-def _sampling(given: Sampling | None, options: Mapping[str, Any]) -> Sampling:
-    """Sampling from keyword arguments. A seed is drawn here if none is given, so that a resumed stream keeps it."""
-    unknown = [name for name in options if name not in Sampling.__struct_fields__]
-    if unknown:
-        known = ", ".join((*Sampling.__struct_fields__, "method", "num_speculative_tokens", "sequences"))
-        raise RequestError(FailureCode.BAD_REQUEST, f"option {unknown[0]!r} is not known; there are {known}")
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-    if isinstance(fields.get("stop"), str):
-        fields["stop"] = (fields["stop"],)
-    seeded = "seed" in fields and fields["seed"] is not None
-    fields = {k: v for k, v in fields.items() if v is not None}
-    sampling = msgspec.structs.replace(given or Sampling(), **fields)
-    if given is None and not seeded:
-        sampling = msgspec.structs.replace(sampling, seed=random.SystemRandom().getrandbits(63))
-    return sampling
-
-
-def _turn(turn: ChatTurn | Mapping[str, str]) -> ChatTurn:
-    return turn if isinstance(turn, ChatTurn) else ChatTurn(str(turn["role"]), str(turn["content"]))
-
-
-def _request(prompt: Prompt, messages: Sequence[Any], sampling: Sampling, **rest: Any) -> Generate:
-    rid = uuid.uuid4().hex
-    if messages:
-        return Generate(rid, messages=tuple(_turn(t) for t in messages), sampling=sampling, **rest)
-    if isinstance(prompt, str):
-        return Generate(rid, prompt, sampling=sampling, **rest)
-    if all(isinstance(item, int) for item in prompt):
-        return Generate(rid, tuple(prompt), sampling=sampling, **rest)  # type: ignore[arg-type]
-    return Generate(rid, messages=tuple(_turn(t) for t in prompt), sampling=sampling, **rest)  # type: ignore[arg-type]
 
 
 class Stream(AsyncIterator[Chunk]):
@@ -146,20 +92,7 @@ class Stream(AsyncIterator[Chunk]):
 
     async def completion(self) -> Completion:
         """Read to the end."""
-        return _complete([chunk async for chunk in self], self.sampling)
-
-
-def _complete(chunks: Sequence[Chunk], sampling: Sampling) -> Completion:
-    last = chunks[-1]
-    assert last.finish_reason is not None and last.stats is not None
-    return Completion(
-        "".join(c.text for c in chunks),
-        tuple(t for c in chunks for t in c.token_ids),
-        last.finish_reason,
-        last.stats,
-        sampling,
-        tuple(p for c in chunks for p in c.logprobs),
-    )
+        return complete([chunk async for chunk in self], self.sampling)
 
 
 class AsyncClient:
@@ -356,10 +289,10 @@ class AsyncClient:
         ``method``, ``num_speculative_tokens`` (gamma) and ``sequences`` choose how to speculate; they never change
         the text. Iterating raises RequestError, RefusedError or ConnectionLost.
         """
-        request = _request(
+        request = make_request(
             prompt,
             messages,
-            _sampling(sampling, options),
+            make_sampling(sampling, options),
             method=method,
             num_speculative_tokens=num_speculative_tokens,
             sequences=sequences,
@@ -421,87 +354,3 @@ class AsyncClient:
         """Take a drafter out of service; its streams go on with others."""
         done: Done = await self._ask(DrainActor(uuid.uuid4().hex, actor_id))
         return done.detail
-
-
-class Client:
-    """:class:`AsyncClient` for code without asyncio: the same calls, blocking. Usable from several threads.
-
-    A thread of its own keeps the connection alive while the caller is busy elsewhere.
-    """
-
-    def __init__(self, address: str = "", **options: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="duoactor-client", daemon=True)
-        self._thread.start()
-        self._client = AsyncClient(address, **options)
-
-    @property
-    def address(self) -> str:
-        return self._client.address
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop.is_closed():
-            work.close()
-            raise ConnectionLost("the client was closed; make a new one")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def __enter__(self) -> Client:
-        try:
-            self._run(self._client.connect())
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Cancel what is open and disconnect."""
-        if self._loop.is_closed():
-            return
-        self._run(self._client.aclose())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
-        self._loop.close()
-
-    def stream(self, prompt: Prompt = "", **options: Any) -> Iterator[Chunk]:
-        """Chunks as they come; leaving the loop cancels the request. Options: :meth:`AsyncClient.stream`."""
-        stream = self._run(self._open(prompt, options))
-        try:
-            while True:
-                try:
-                    yield self._run(stream.__anext__())
-                except StopAsyncIteration:
-                    return
-        finally:
-            if not self._loop.is_closed():
-                self._run(stream.aclose())
-
-    async def _open(self, prompt: Prompt, options: Mapping[str, Any]) -> Stream:
-        return self._client.stream(prompt, **options)
-
-    def generate(self, prompt: Prompt = "", **options: Any) -> Completion:
-        """The whole answer at once."""
-        return self._run(self._client.generate(prompt, **options))
-
-    def chat(self, messages: Sequence[ChatTurn | Mapping[str, str]], **options: Any) -> Completion:
-        """The assistant's next turn."""
-        return self._run(self._client.chat(messages, **options))
-
-    def status(self) -> StatusReport:
-        """See :meth:`AsyncClient.status`."""
-        return self._run(self._client.status())
-
-    def swap(self, old: str, new: str) -> str:
-        """See :meth:`AsyncClient.swap`."""
-        return self._run(self._client.swap(old, new))
-
-    def drain(self, actor_id: str) -> str:
-        """See :meth:`AsyncClient.drain`."""
-        return self._run(self._client.drain(actor_id))

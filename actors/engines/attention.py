@@ -6,8 +6,9 @@ the span of slots looked at (DESIGN section 3). Three measures make it so; each 
 
 - queries are padded to ``MIN_ROWS`` rows: BLAS takes another path (gemv) for fewer, which adds in another order;
 - spans are multiples of ``SPAN_STEP``, so that vectorised reductions have no scalar tail;
-- probabilities times values is done in blocks of ``BLOCK`` keys (256 differ from 192 here, 128 do not) at fixed offsets, added one after the other, because
-  a matrix product chooses how to split a long inner dimension by its length.
+- probabilities times values is done in blocks of ``BLOCK`` keys at fixed offsets, added one after the other in
+  float32, because a matrix product chooses how to split a long inner dimension by its length (with MKL 256 keys are
+  added in another order than 192 and a rest of zeros; 128 and 64 are not).
 
 Masked slots contribute an exact zero, so it does not matter how many of them there are.
 """
@@ -35,12 +36,13 @@ def attend(
     scale: float,
     softcap: float | None = None,
 ) -> Tensor:
-    """``(heads, rows, d)`` from query ``(heads, rows, d)`` and keys and values ``(kv_heads, span, d)``.
+    """``(heads, rows, d_v)`` from query ``(heads, rows, d)``, keys ``(kv_heads, span, d)``, values ``(…, d_v)``.
 
     ``mask``: ``(rows, span)``, 0 where visible and -inf elsewhere, in the query's dtype.
     """
     heads, rows, width = query.shape
     kv_heads, span, _ = keys.shape
+    depth = values.shape[2]
     group = heads // kv_heads
     padded = max(rows, -(-MIN_ROWS // group))
     if padded > rows:
@@ -52,7 +54,7 @@ def attend(
         scores = scores.div_(softcap).tanh_().mul_(softcap)
     scores = scores.view(kv_heads, group, padded, span).add_(mask).view(kv_heads, group * padded, span)
     probabilities = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    out = torch.bmm(probabilities[:, :, :BLOCK], values[:, :BLOCK])
+    out = torch.bmm(probabilities[:, :, :BLOCK], values[:, :BLOCK]).float()
     for start in range(BLOCK, span, BLOCK):
         out += torch.bmm(probabilities[:, :, start : start + BLOCK], values[:, start : start + BLOCK])
-    return out.view(heads, padded, width)[:, :rows]
+    return out.to(query.dtype).view(heads, padded, depth)[:, :rows]

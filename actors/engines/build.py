@@ -49,7 +49,7 @@ def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: in
 
 
 def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> HFDraft:
-    """The drafter's model. On a CPU its weights are int8 unless it is too small to gain from that (DESIGN section 7)."""
+    """The drafter's model. On a CPU its weights are int8 unless it is too small to gain from it."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
     parameters = _parameters(name)

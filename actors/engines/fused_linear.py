@@ -114,3 +114,15 @@ def fast(matrix: Matrix, dtype: torch.dtype, int8: bool, exact: bool, behind: bo
         return Linear(lambda x: operation(x, packed, bias, "none", [], ""), kind="packed")
     return plain(matrix)
 
+
+def unscaled(matrix: Matrix, int8: bool) -> Multiply | None:
+    """A packed kernel for a draft model's float32 matrix: int8 if asked for, float16 if that loses nothing; else
+    None. What is lost of the smallest weights without scaling is of float32's rounding."""
+    weight, bias = matrix.weight, matrix.bias
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        return None
+    if int8:
+        return Int8Linear(weight, bias)
+    if has_half() and float(weight.abs().max()) < 2.0**TOP and is_half(weight):
+        return _half(weight, bias)
+    return None

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from actors.engines.attention import attend
 from actors.engines.engine import Segment
-from actors.engines.fused_linear import Linear, fast, plain, rows_for
+from actors.engines.fused_linear import Linear, fast, rows_for
 from actors.engines.fused_weights import Layer, Matrix, Shape, Weights
 from actors.engines.pool import KVPool
 
@@ -62,8 +62,9 @@ class TorchBody:
         self.padded = any(
             part.kind == "half" for b in self.blocks for part in (b.qkv, b.out, b.gate_up, b.down)
         ) or self.head.kind == "half"
-        self._bound = weights.shape.hidden * weights.shape.eps
-        self._root = weights.shape.hidden**0.5
+        hidden = weights.shape.hidden
+        self._root = hidden**0.5
+        self._floor = torch.tensor((hidden * weights.shape.eps) ** 0.5, device=self.device)
 
     def run(
         self, tokens: Sequence[int], turns: Tensor, slots: Sequence[int], segments: Sequence[Segment],
@@ -107,7 +108,7 @@ class TorchBody:
             return functional.rms_norm(x, weight.shape, weight, self.shape.eps)
         # torch has no fused RMS norm on a CPU: rms_norm is seven operations there
         length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-        return x.mul(torch.hypot(length, self._floor).reciprocal_()).mul_(weight)
+        return x.mul(self._root / torch.hypot(length, self._floor)).mul_(weight)
 
     def _turned(self, qkv: Tensor, block: Block, turns: Tensor) -> Tensor:
         """Queries and keys ``(rows, heads + kv_heads, width)``, normed if the family does, and turned."""

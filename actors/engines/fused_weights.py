@@ -79,6 +79,16 @@ class Weights:
     head: Matrix
     rotary: Any  # transformers' module
 
+    def count(self) -> int:
+        """Weights that one token's forward reads."""
+        parts = [m.weight for layer in self.layers for m in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        return sum(part.numel() for part in (*parts, self.head.weight))
+
+    def spend(self) -> None:
+        """Let go of everything that has been packed; only the rotation stays."""
+        self.layers.clear()
+        self.head = Matrix(self.norm)
+
     def turns(self, positions: int) -> Tensor:
         """complex64 ``(positions, width / 2)``: by what a pair is multiplied at each position."""
         places = torch.arange(positions, device=self.embedding.device)[None]

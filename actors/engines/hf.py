@@ -7,6 +7,7 @@ function registered under a name of our own, which looks at each segment's part 
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,10 +24,12 @@ from actors.engines.linear import pack_linears
 from actors.engines.pool import KVPool
 from protocols.errors import ModelError
 
+PROBE = 24  # tokens by which a model is compared with itself before and after its attention is replaced
+_PLAIN_LAYERS = {"full_attention", "sliding_attention"}
 _names = itertools.count()
 
 
-class SlotCache(Cache):
+class SlotCache(Cache):  # type: ignore[misc]
     """What transformers takes for a KV cache: it stores into the round's slots and hands the new keys back."""
 
     def __init__(self, pool: KVPool) -> None:
@@ -56,26 +59,57 @@ class HFEngine:
         self.info = info
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
-        config: Any = model.config
+        config: Any = self.model.config
         self.config = config.get_text_config() if hasattr(config, "get_text_config") else config
         heads = self.config.num_attention_heads
         kv_heads = getattr(self.config, "num_key_value_heads", None) or heads
         width = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
         self.pool = KVPool(self.config.num_hidden_layers, kv_heads, width, slots, self.dtype, self.device)
         self.cache = SlotCache(self.pool)
-        name = f"duoactor_slots_{next(_names)}"
-        AttentionInterface.register(name, self._attention)
-        self.model.set_attn_implementation(name)
-        if self.config._attn_implementation != name:
-            raise ModelError(
-                f"model {info.model_id} ({type(model).__name__}) has its attention built in, so its KV cache cannot be "
-                "addressed by slots; use a model of the Llama, Qwen, Mistral, Gemma or Phi families"
-            )
-        if pack and self.device.type == "cpu":
-            pack_linears(model, int8)
         self._segments: Sequence[Segment] = ()
         self._masks: dict[tuple[int, int], Tensor] = {}
         self._positions: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(0, dtype=np.int64)
+        # transformers passes masks of four dimensions through unseen
+        self._four_d = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
+        self._adopt()
+        if pack and self.device.type == "cpu":
+            pack_linears(model, int8)
+
+    @torch.inference_mode()
+    def _adopt(self) -> None:
+        """Put our attention in the place of the model's, and see that the logits stay what they were.
+
+        Many architectures on the hub do more than attend to a KV cache (attention sinks, chunks, recurrent states,
+        latent caches); through slots they would run, and be wrong. ModelError for those.
+        """
+        refusal = ModelError(
+            f"model {self.info.model_id} ({type(self.model).__name__}) does not attend in the plain way that slots of "
+            "a KV pool allow; use a model of the Llama, Qwen, Mistral, Gemma or Phi families"
+        )
+        if set(getattr(self.config, "layer_types", None) or ()) - _PLAIN_LAYERS:
+            raise refusal
+        compare = self.device.type != "meta"
+        tokens = [7919 * (i + 1) % self.info.vocab_size for i in range(min(PROBE, self.pool.slots))]
+        ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
+        try:
+            expected = self.model(input_ids=ids, use_cache=False).logits[0].float() if compare else None
+            name = f"duoactor_slots_{next(_names)}"
+            AttentionInterface.register(name, _without_owning(self))
+            self.model.set_attn_implementation(name)
+            if self.config._attn_implementation != name:
+                raise refusal
+            if expected is None:
+                return
+            places = range(len(tokens))
+            visible = np.tril(np.ones((len(tokens), len(tokens)), dtype=np.bool_))
+            found = self.forward(tokens, places, places, [Segment(len(tokens), 0, len(tokens), visible)])
+        except (torch.OutOfMemoryError, ModelError):
+            raise
+        except Exception:
+            raise refusal from None
+        tolerance = 0.01 if self.dtype == torch.float32 else 0.15
+        if not (found - expected).norm() <= tolerance * expected.norm():  # NaN fails too
+            raise refusal
 
     @torch.inference_mode()
     def forward(
@@ -86,37 +120,37 @@ class HFEngine:
         segments: Sequence[Segment],
         select: Sequence[int] | None = None,
     ) -> Tensor:
-        keep = slice(None) if select is None else list(select)
         self._positions = np.asarray(positions, dtype=np.int64)
         self.pool.positions[np.asarray(slots)] = self._positions
         self._segments, self._masks = segments, {}
         self.cache.slots = torch.tensor(slots, dtype=torch.int64, device=self.device)
-        ids = torch.tensor([list(tokens)], dtype=torch.int64, device=self.device)
-        places = torch.tensor([list(positions)], dtype=torch.int64, device=self.device)
+        ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
+        places = torch.tensor([positions], dtype=torch.int64, device=self.device)
         out = self.model(
             input_ids=ids,
             position_ids=places,
-            attention_mask=_FOUR_D.to(self.device),
+            attention_mask=self._four_d,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=0 if select is None else torch.tensor(keep, dtype=torch.int64, device=self.device),
+            logits_to_keep=0 if select is None else torch.tensor(select, dtype=torch.int64, device=self.device),
         )
         logits: Tensor = out.logits[0].float()
         return logits
 
-    def _attention(
+    def attention(
         self,
         module: nn.Module,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        attention_mask: Tensor | None,
+        attention_mask: Tensor | None = None,
         scaling: float | None = None,
         dropout: float = 0.0,
         sliding_window: int | None = None,
         softcap: float | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
+        """What transformers calls in every layer, with query ``(1, heads, n, d)``; returns ``(1, n, heads, d)``."""
         layer: int = module.layer_idx  # type: ignore[assignment]
         scale = scaling if scaling is not None else query.shape[-1] ** -0.5
         outs: list[Tensor] = []
@@ -144,4 +178,13 @@ class HFEngine:
         return mask
 
 
-_FOUR_D = torch.zeros(1, 1, 1, 1, dtype=torch.bool)  # transformers passes masks of four dimensions through unseen
+def _without_owning(engine: HFEngine) -> Any:
+    """transformers keeps attention functions for ever: this one does not keep the engine, its weights and its pool."""
+    owner = weakref.ref(engine)
+
+    def attention(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        engine = owner()
+        assert engine is not None, "the engine outlives its model"
+        return engine.attention(*args, **kwargs)
+
+    return attention

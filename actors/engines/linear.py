@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether oneDNN packs weights of that type here."""
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -38,7 +38,7 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """Weights in int8, one scale per output; activations are quantised on the fly (fbgemm)."""
+    """Weights in int8, one scale per output; activations are quantised on the fly (fbgemm). Takes any float type."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.quantized.linear_dynamic(x.float(), self.packed, True)
-        return out
+        return out.to(x.dtype)
 
 
 def make_linear(weight: Tensor, bias: Tensor | None, int8: bool = False) -> nn.Module | None:

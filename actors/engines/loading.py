@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,15 +67,21 @@ def _why(name: str, error: Exception) -> str:
     """One sentence about a failed load."""
     path = Path(name)
     if not path.exists():
-        if name.startswith((".", "/", "~")) or os.sep in name.removesuffix(os.sep) and name.count("/") != 1:
+        if name.startswith((".", "/", "~")) or name.count("/") > 1:
             return f"model directory {name} does not exist"
         return (
             f"model {name!r} is neither a directory here nor a hub id that can be reached; "
             "check the name and the network, or give a local directory"
         )
+    if not path.is_dir():
+        return f"{name} is a file; give the directory of a Hugging Face model"
     if not (path / "config.json").exists():
         return f"{name} holds no config.json, so it is not a Hugging Face model directory"
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "custom code" in first:
+        return f"model {name} brings its own program code, which duoactor does not run; use a model of a stock family"
+    if "for this kind of AutoModel" in first:
+        return f"{name} is not a causal language model, so it cannot generate text; choose another model"
     return f"model {name} cannot be loaded: {first}"
 
 
@@ -86,7 +91,7 @@ def load_config(name: str) -> Any:
 
     _quiet()
     try:
-        return AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:
         raise ModelError(_why(name, error)) from None
 
@@ -98,9 +103,17 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     _quiet()
     load_config(name)
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, low_cpu_mem_usage=True)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
+        )
     except Exception as error:
         raise ModelError(_why(name, error)) from None
+    lacking = sorted([*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])])
+    if lacking:  # transformers would go on with random numbers in their place
+        raise ModelError(
+            f"the checkpoint of model {name} does not fit its config.json: {len(lacking)} weights are missing or of "
+            f"another shape, {lacking[0]} first; download it again"
+        )
     model.requires_grad_(False)
     result: nn.Module = model.to(device).eval()
     return result
@@ -111,7 +124,7 @@ def load_tokenizer(name: str) -> Any:
 
     _quiet()
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:
         if Path(name).exists() and (Path(name) / "config.json").exists():
             raise ModelError(f"{name} has no tokenizer that can be loaded; add tokenizer.json to it") from None
@@ -139,7 +152,9 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
     config: Any = model.config
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     generation = getattr(model, "generation_config", None)
-    eos = _ids(getattr(generation, "eos_token_id", None)) | _ids(text.eos_token_id) | _ids(tokenizer.eos_token_id)
+    eos: set[int] = set()
+    for place in (generation, text, tokenizer):
+        eos |= _ids(getattr(place, "eos_token_id", None))
     return ModelInfo(
         model_id=Path(name).name if Path(name).exists() else name,
         vocab_size=int(text.vocab_size),

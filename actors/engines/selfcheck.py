@@ -11,7 +11,7 @@ from actors.engines.attention import span_for
 from actors.engines.engine import Engine, Segment
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-CONTEXT = 150
+CONTEXT = 180  # 12 rows behind it end within 192 slots, 16 do not: spans differ as they do between real rounds
 
 
 def rows_that_agree(engine: Engine, candidates: Sequence[int] = ROWS) -> tuple[int, ...]:

@@ -97,7 +97,7 @@ class Lease:
         self.steps += 1
         self.draft_us += draft_us
 
-    # --- the verifier's word -------------------------------------------------------------------------------------------
+    # --- the verifier's word -----------------------------------------------------------------------------------------
 
     def verdict(self, verdict: Verdict, now_us: float) -> Commit | Resync | None:
         """Mirror newly committed tokens. Resync when some are missing; None when all were known already."""

@@ -40,7 +40,7 @@ class AsyncConnection(Streams, Protocol):
 
 
 def _connect(address: str, key: str, server_key: str) -> AbstractContextManager[Connection]:
-    from duoactor.client import Client
+    from duoactor.sync_client import Client
 
     return Client(address, key=key, server_key=server_key)
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 from cluster import ADDRESS, Caller, Cluster, tokens_of
-from fakes import VOCAB, ToyLanguage
 from virtual_time import run
 
+from fakes import VOCAB, ToyLanguage
 from protocols import wire
 from protocols.memory import MemoryNetwork
 from protocols.messages import (
@@ -223,7 +223,13 @@ def test_garbage_is_counted_and_dropped():
     async def go():
         async with Cluster(language=LANGUAGE) as cluster:
             stranger = cluster.network.connect(ADDRESS)
-            for frames in ([b""], [b"x"] * 7, [b"duoactor/1", b"\xc1"], [b"duoactor/99", b""], [b"duoactor/1", b"\x90"]):
+            for frames in (
+                [b""],
+                [b"x"] * 7,
+                [b"duoactor/1", b"\xc1"],
+                [b"duoactor/99", b""],
+                [b"duoactor/1", b"\x90"],
+            ):
                 stranger.send(frames)
             caller = await cluster.caller()
             good = await caller.generate(PROMPT, Sampling(max_tokens=5), "vanilla")

@@ -2,9 +2,9 @@
 
 import pytest
 from cluster import Cluster, tokens_of
-from fakes import ToyLanguage
 from virtual_time import run
 
+from fakes import ToyLanguage
 from protocols.memory import MemoryNetwork, only
 from protocols.messages import Sampling
 

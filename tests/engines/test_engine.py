@@ -1,13 +1,27 @@
 """The slot engine on stock models against their own plain forward."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, VOCAB, info, make
+from tiny import COMMON, FAMILIES, VOCAB, info, make
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    MambaConfig,
+    MambaForCausalLM,
+)
 
 from actors.engines.attention import span_for
 from actors.engines.engine import Segment
 from actors.engines.hf import HFEngine
+from protocols.errors import ModelError
 
 SLOTS = 512
 
@@ -130,3 +144,50 @@ def test_device_placement_is_explicit():
     assert ghost.pool.keys[0].device.type == "meta"
     out = run(ghost, ids(4), range(4), range(4), [range(i + 1) for i in range(4)])
     assert out.device.type == "meta" and out.shape == (4, VOCAB)
+
+
+UNFIT = {
+    "attention sinks": lambda: GptOssForCausalLM(GptOssConfig(**COMMON, head_dim=16, num_local_experts=2)),
+    "chunked attention": lambda: Llama4ForCausalLM(
+        Llama4TextConfig(**COMMON, head_dim=16, intermediate_size_mlp=96, num_local_experts=2, attention_chunk_size=99)
+    ),
+    "no attention at all": lambda: MambaForCausalLM(
+        MambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2, state_size=8)
+    ),
+    "attention of its own": lambda: BloomForCausalLM(
+        BloomConfig(vocab_size=VOCAB, hidden_size=64, n_layer=2, n_head=4)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_a_model_whose_logits_would_change_is_refused_rather_than_run(kind):
+    torch.manual_seed(0)
+    model = UNFIT[kind]().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "sinks" in name:
+                parameter.fill_(3.0)
+    with pytest.raises(ModelError, match="use a model of the Llama"):
+        HFEngine(model, info(model), SLOTS)
+
+
+def test_an_engine_that_nobody_holds_is_freed():
+    engine = engine_for("llama")
+    gone = weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert gone() is None
+
+
+def test_rounds_of_any_size_and_slots_far_beyond_give_the_same_bits_on_the_packed_layers():
+    torch.set_num_threads(1)
+    tokens = ids(300)
+    engine = engine_for("llama")
+    whole = run(engine, tokens[:250], range(250), range(250), [range(i + 1) for i in range(250)])
+    assert torch.isfinite(whole).all()
+    sees = [range(i + 1) for i in range(250, 266)]
+    wide = run(engine, tokens[250:266], range(250, 266), range(250, 266), sees, span=512)
+    for rows in (4, 8, 16):
+        some = run(engine, tokens[250 : 250 + rows], range(250, 250 + rows), range(250, 250 + rows), sees[:rows])
+        assert torch.equal(some, wide[:rows])

@@ -6,7 +6,6 @@ No sockets, no clock, no torch: each seed is one interleaving of a lossy, reorde
 import random
 
 import pytest
-from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget
 
 from actors.engines.interface import Window
 from actors.speculation.calibration import Calibration
@@ -15,6 +14,7 @@ from actors.speculation.drafting import Lease
 from actors.speculation.pacing import DrafterPace
 from actors.speculation.strategies import strategy_for
 from actors.speculation.verifying import Speculation
+from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget
 from protocols.messages import FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
 
 PROMPT = [5, 9, 33]

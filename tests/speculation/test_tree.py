@@ -7,9 +7,7 @@ from actors.speculation.windows import best_nodes, chain_window, in_tree_order, 
 
 
 def grown() -> TokenTree:
-    r"""Root at position 4, then  a -> b -> c   with total log-probabilities falling downwards.
-                                 \-> d
-    """
+    """Root at position 4; below it 1 -> 2 -> 3, and the side branches 4 (below 1) and 5."""
     tree = TokenTree(5, last_token=9)
     a = tree.add(tree.root, 1, math.log(0.6))
     b = tree.add(a, 2, math.log(0.9))

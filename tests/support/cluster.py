@@ -6,14 +6,13 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
-
 from actors.compute import InlineCompute
 from actors.controller import Controller
 from actors.drafter import Drafter
 from actors.settings import VerifierSettings
 from actors.speculation.costs import CostModel
 from actors.verifier import Verifier
+from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
 from protocols import wire
 from protocols.memory import MemoryNetwork
 from protocols.messages import (

@@ -1,0 +1,55 @@
+"""The house: protocols <- actors <- duoactor, and torch only where models are computed."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = [p for package in ("protocols", "actors", "duoactor") for p in sorted((ROOT / package).rglob("*.py"))]
+TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level names of every import statement in the file, also of those inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_imports_upwards_and_only_engines_import_torch(path):
+    names = imported(path)
+    place = path.relative_to(ROOT)
+    if place.parts[0] == "protocols":
+        assert not names & {"actors", "duoactor"}
+    if place.parts[0] == "actors":
+        assert "duoactor" not in names
+    if place.parts[:2] != ("actors", "engines"):
+        assert not names & TORCH
+
+
+@pytest.mark.parametrize(
+    "module", ["duoactor", "duoactor.cli", "actors.verifier", "actors.drafter", "actors.controller"]
+)
+def test_what_people_import_and_type_loads_no_torch(module):
+    code = f"import sys, {module}; print(sorted({TORCH!r} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"
+
+
+def test_importing_the_client_loads_neither_numpy_nor_rich():
+    code = "import sys, duoactor; print(sorted({'numpy', 'rich', 'click'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"
+
+
+def test_files_can_be_read_in_one_sitting():
+    long = {str(p.relative_to(ROOT)): n for p in FILES if (n := len(p.read_text().splitlines())) > 450}
+    assert long == {}
