@@ -11,6 +11,7 @@ from actors.requests import Request
 from actors.settings import VerifierSettings
 from actors.speculation.budget import initial_gamma
 from actors.speculation.costs import CostModel
+from actors.speculation.retrieving import Sources
 from actors.speculation.strategies import Strategy
 from protocols.messages import Budget, Generate, Plan
 
@@ -32,6 +33,7 @@ class Book:
     max_window: int
     incarnation: str
     started: float  # seconds
+    sources: Sources = field(default_factory=Sources)
     requests: dict[str, Request] = field(default_factory=dict)
     drafters: Drafters = field(default_factory=Drafters)
     clients: dict[bytes, ClientPeer] = field(default_factory=dict)
@@ -58,8 +60,8 @@ class Book:
         """A request's own numbers come first, then the operator's, the controller's, the calibration's."""
         budget = self.budget_for(strategy.method, now)
         gamma = message.num_speculative_tokens or self.settings.num_speculative_tokens
-        if strategy.window == "priced":
-            gamma = gamma or 0  # the tree is bounded by prices, not by a length
+        if strategy.window in ("priced", "proposal"):
+            gamma = gamma or 0  # bounded by prices, or by what there is to copy, not by a length
         elif not gamma:
             gamma = budget.gamma if budget is not None else initial_gamma(self.cost, step_us, strategy.method)
         cap = budget.sequences if budget is not None else 0

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from statistics import median
 
 from actors.engines.interface import DraftModel, Leaf, TargetModel, Window
+from protocols.errors import RequestError
 from protocols.messages import Sampling
 
 PROMPT = 64
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+USUAL_ROWS = 32
+ANY_VOCABULARY = 1 << 15  # for a draft that has none of its own
 WIDTHS = (1, 2, 4, 8)
 REPEATS = 7
 PATIENCE_S = 4.0  # a slow model is measured fewer times, not for minutes
@@ -20,8 +23,13 @@ def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_co
     """Median time in microseconds of a round by its number of rows (root and window together)."""
     rows = [r for r in ROWS if r - 1 <= model.max_window]
     prompt = _tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
-    room = min(model.info.max_context - len(prompt), max(rows) * (REPEATS + 2))
-    handle = model.open(prompt, Sampling(max_tokens=room, ignore_eos=True))
+    room = min(model.info.max_context - len(prompt), USUAL_ROWS * (REPEATS + 2))
+    sampling = Sampling(max_tokens=room, ignore_eos=True)
+    try:
+        handle = model.open(prompt, sampling, most_nodes=max(rows) - 1)
+    except RequestError:  # a small pool has no room for the largest windows
+        rows = [r for r in rows if r <= USUAL_ROWS]
+        handle = model.open(prompt, sampling)
     times: dict[int, list[float]] = {r: [] for r in rows}
     left = room - 1 - max(rows)
     try:
@@ -52,7 +60,7 @@ def _timed_round(model: TargetModel, handle: int, nodes: list[int], timer: Calla
 
 def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
     """Median time in microseconds of a draft step by the number of leaves in it."""
-    prefix = _tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
+    prefix = _tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size or ANY_VOCABULARY)
     handle = model.open(prefix, len(prefix), Sampling())
     times: dict[int, list[float]] = {w: [] for w in WIDTHS}
     try:

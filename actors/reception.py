@@ -153,7 +153,8 @@ class Reception:
             return Refuse(RefuseCode.DRAINING, "this verifier is shutting down; connect to another")
         if hello.role is not Role.DRAFTER:
             return None
-        if hello.tokenizer_digest != info.tokenizer_digest:
+        retrieves = not hello.tokenizer_digest and not hello.vocab_size  # copies the ids it is sent, whatever they mean
+        if not retrieves and hello.tokenizer_digest != info.tokenizer_digest:
             detail = (
                 f"the tokenizer of draft model {hello.model_id} (vocabulary of {hello.vocab_size}) is not that of "
                 f"target {info.model_id} (vocabulary of {info.vocab_size}); use a draft model of the same family"
@@ -257,6 +258,7 @@ class Reception:
             book.info.eos_token_ids,
             book.max_window,
             message.generated,
+            book.sources,
         )
         book.requests.pop(message.rid, None)
         book.requests[message.rid] = make_request(peer, message, spec, strategy.method, self.codec, now)

@@ -21,6 +21,7 @@ from actors.reception import Reception
 from actors.requests import Request
 from actors.settings import VerifierSettings
 from actors.speculation.costs import CostModel
+from actors.speculation.retrieving import Sources
 from actors.speculation.verifying import Chosen, Committed
 from protocols import wire
 from protocols.errors import PoolFull, RequestError
@@ -62,12 +63,14 @@ class Verifier:
         incarnation: str,
         clock: Callable[[], float] | None = None,
         timer: Callable[[], float] = time.perf_counter,
+        sources: Sources | None = None,
     ) -> None:
-        """``clock`` gives seconds for waits and time-outs, ``timer`` measures forwards."""
+        """``clock`` gives seconds for waits and time-outs, ``timer`` measures forwards; ``sources`` is what the
+        verifier retrieves from beside a request's own text."""
         self.model, self.compute, self.timer = model, compute, timer
         self.clock = clock or asyncio.get_running_loop().time
         self.listener = listener
-        self.book = Book(settings, model.info, cost, model.max_window, incarnation, self.clock())
+        self.book = Book(settings, model.info, cost, model.max_window, incarnation, self.clock(), sources or Sources())
         self.lending = Lending(self.book, self.send)
         self.reception = Reception(
             self.book,
@@ -141,6 +144,8 @@ class Verifier:
                 await self._rest()
                 continue
             computing = self._start(job)
+            if job.prefill:
+                job.requests[0].spec.prepare()
             self._tell()
             outcomes, forward_us = await computing
             self._commit(job, outcomes, forward_us)
@@ -179,7 +184,7 @@ class Verifier:
         for request in ready:
             budget = self.book.budget_for(request.method, now)
             cap = budget.window if budget is not None else 0
-            chosen = request.spec.window(self.book.cost, rows, cap)
+            chosen = request.spec.choose(self.book.cost, rows, cap)
             windows.append(chosen)
             rows += 1 + len(chosen.nodes)
         return Job(ready, windows, rows, prefill=False)
@@ -196,7 +201,7 @@ class Verifier:
             spec = request.spec
             prompt = spec.committed[: spec.prompt_len]
             try:
-                request.handle = self.model.open(prompt, spec.sampling, request.message.generated)
+                request.handle = self.model.open(prompt, spec.sampling, request.message.generated, spec.max_window)
             except RequestError as error:
                 self.reception.fail(request, FailureCode(error.code), str(error))
                 continue

@@ -38,6 +38,8 @@ class Method(StrEnum):
     REST = "rest"
     LOOKAHEAD = "lookahead"
     AUTO = "auto"
+    PLD_EARLIEST = "pld-earliest"
+    SAM = "sam"
 
 
 class RefuseCode(StrEnum):

@@ -38,8 +38,11 @@ def attend(
 ) -> Tensor:
     """``(heads, rows, d_v)`` from query ``(heads, rows, d)``, keys ``(kv_heads, span, d)``, values ``(…, d_v)``.
 
-    ``mask``: ``(rows, span)``, 0 where visible and -inf elsewhere, in the query's dtype.
+    ``mask``: ``(rows, span)``, 0 where visible and -inf elsewhere, float32 or the query's dtype.
     """
+    dtype = query.dtype
+    if query.device.type == "cpu" and dtype != torch.float32:  # without its own instructions bfloat16 is 5 times slower
+        query, keys, values = query.float(), keys.float(), values.float()
     heads, rows, width = query.shape
     kv_heads, span, _ = keys.shape
     depth = values.shape[2]
@@ -57,4 +60,4 @@ def attend(
     out = torch.bmm(probabilities[:, :, :BLOCK], values[:, :BLOCK]).float()
     for start in range(BLOCK, span, BLOCK):
         out += torch.bmm(probabilities[:, :, start : start + BLOCK], values[:, start : start + BLOCK])
-    return out.to(query.dtype).view(heads, padded, depth)[:, :rows]
+    return out.to(dtype).view(heads, padded, depth)[:, :rows]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from actors.engines.draft import HFDraft
+from actors.engines.engine import Engine
+from actors.engines.fused import FusedEngine, supports
 from actors.engines.hf import HFEngine
+from actors.engines.interface import ModelInfo
 from actors.engines.loading import (
     HFCodec,
     describe,
@@ -36,6 +40,13 @@ def _parameters(name: str) -> int:
     return layers * hidden * (4 * hidden + 3 * inner) + int(text.vocab_size) * hidden
 
 
+def _engine(model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8: bool = False) -> Engine:
+    """By hand for the Llama family, through transformers for everything else."""
+    if supports(model.config):
+        return FusedEngine(model, info, slots, int8=int8, exact=exact)
+    return HFEngine(model, info, slots, int8=int8)
+
+
 def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> tuple[HFTarget, HFCodec]:
     """The verifier's model and its tokenizer. ModelError or ConfigError in one sentence."""
     torch.set_num_threads(threads)
@@ -44,7 +55,7 @@ def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: in
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, str(kind).removeprefix("torch."))
-    engine = HFEngine(model, info, _slots(kv_tokens, info.max_context))
+    engine = _engine(model, info, _slots(kv_tokens, info.max_context), exact=True)
     return HFTarget(engine), HFCodec(tokenizer)
 
 
@@ -60,5 +71,5 @@ def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, "int8" if int8 else str(kind).removeprefix("torch."))
-    engine = HFEngine(model, info, _slots(kv_tokens, info.max_context), int8=int8)
+    engine = _engine(model, info, _slots(kv_tokens, info.max_context), int8=int8, exact=False)
     return HFDraft(engine)

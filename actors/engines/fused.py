@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from actors.engines.engine import Segment
-from actors.engines.fused_numpy import NumpyBody, quickest
+from actors.engines.fused_batch import Batch, additive
+from actors.engines.fused_linear import rows_for
+from actors.engines.fused_numpy import NumpyBody
 from actors.engines.fused_torch import TorchBody
 from actors.engines.fused_weights import supports, take_weights
 from actors.engines.interface import ModelInfo
@@ -49,10 +51,13 @@ class FusedEngine:
         self.pool = KVPool(shape.layers, shape.kv_heads, shape.width, slots, self.dtype, self.device)
         self._weights = weights
         self._turns = weights.turns(TURNS)
-        self._body: TorchBody | NumpyBody = TorchBody(weights, self.pool, self.dtype, int8, exact)
-        small = weights.count() <= SMALL and self.dtype == torch.float32 and self.device.type == "cpu"
-        if small and not exact:
-            self._choose(NumpyBody(weights, self.pool, int8))
+        self._pads = exact and self.device.type == "cpu"
+        on_numpy = self.dtype == torch.float32 and self.device.type == "cpu" and weights.count() <= SMALL
+        self._body: TorchBody | NumpyBody
+        if on_numpy:
+            self._body = NumpyBody(weights, self.pool, int8, exact)
+        else:
+            self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
         weights.spend()
 
     @torch.inference_mode()
@@ -65,23 +70,19 @@ class FusedEngine:
         select: Sequence[int] | None = None,
     ) -> Tensor:
         self.pool.positions[np.asarray(slots)] = positions
+        count = len(tokens)
+        rows = rows_for(count) if self._pads else count
+        extra = rows - count
+        if extra:
+            tokens, positions = [*tokens, *[tokens[-1]] * extra], [*positions, *[positions[-1]] * extra]
         last = max(positions)
         if last >= len(self._turns):
             self._turns = self._weights.turns(1 << last.bit_length())
-        at = torch.tensor(positions, dtype=torch.int64, device=self.device)
-        return self._body.run(tokens, self._turns.index_select(0, at), slots, segments, select)
-
-    def _choose(self, other: NumpyBody) -> None:
-        """Keep the body that is quicker for one row and for four; the pool's slots must not be in use."""
-        span = min(320, self.pool.slots)
-        took: list[float] = []
-        bodies = (self._body, other)
-        for body in bodies:
-            self._body = body
-            took.append(sum(quickest(lambda n=n: self._try(n, span)) for n in (1, 4)))
-        self._body = bodies[took.index(min(took))]
-
-    def _try(self, rows: int, span: int) -> None:
-        places = range(min(rows, span))
-        visible = np.ones((len(places), span), dtype=np.bool_)
-        self.forward([0] * len(places), places, places, [Segment(len(places), 0, span, visible)])
+        turns = self._turns.index_select(0, torch.tensor(positions, dtype=torch.int64, device=self.device))
+        wanted = count if select is None else len(select)
+        keep = None
+        if select is not None:
+            keep = [*select, *[select[-1]] * (rows_for(wanted) - wanted if self._pads else 0)]
+        spans = [(segment.base, segment.span) for segment in segments]
+        batch = Batch(tokens, turns, slots, spans, additive(segments, extra), keep)
+        return self._body.run(batch)[:wanted]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from actors.engines.attention import MIN_ROWS
 from actors.engines.fused_weights import Matrix
 from actors.engines.linear import Int8Linear, PackedLinear, can_pack
 
@@ -82,8 +83,9 @@ def half_rows() -> tuple[int, ...]:
 
 
 def rows_for(rows: int) -> int:
-    """The row count to which to pad a forward of ``rows`` with float16 weights."""
-    return next((n for n in half_rows() if n >= rows), rows)
+    """The row count to which an exact forward of ``rows`` is padded on a CPU; attention pads to ``MIN_ROWS`` anyway."""
+    agreeing = half_rows() if has_half() else ()
+    return next((n for n in agreeing if n >= max(rows, MIN_ROWS)), max(rows, MIN_ROWS))
 
 
 def plain(matrix: Matrix) -> Linear:

@@ -1,7 +1,7 @@
-"""The fused decoder for very small draft models: numpy's overhead per operation is a third of torch's.
+"""The fused decoder for small float32 models on a CPU: numpy's overhead per operation is a third of torch's.
 
-Bits depend on the shapes here, so it is for draft models only. It shares the pool's memory with torch. numpy brings its
-own BLAS, whose threads are limited by OPENBLAS_NUM_THREADS, set before the process imports it.
+It shares the pool's memory with torch, and uses torch for what torch does quicker. numpy brings its own BLAS, whose
+threads are limited by OPENBLAS_NUM_THREADS, set before the process imports it.
 """
 
 from __future__ import annotations
@@ -15,33 +15,46 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.engine import Segment
-from actors.engines.fused_linear import Multiply, unscaled
+from actors.engines.attention import attend
+from actors.engines.fused_batch import Batch
+from actors.engines.fused_linear import Multiply, fast, unscaled
 from actors.engines.fused_weights import Layer, Matrix, Weights
 from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]
 TRIED = (1, 2, 8)  # row counts at which a matrix's kernels are timed; each holds up to the next
+ANY = 1 << 30
 
 
 class Product:
-    """``x W^T + b`` by numpy or by a packed kernel of torch's, whichever is quicker for that many rows here."""
+    """``(x W^T + b) / scale`` by numpy or by a packed kernel of torch's, whichever is quicker for that many rows here.
 
-    __slots__ = ("bias", "packed_from", "packed", "packed_to", "table")
+    ``exact``: by the packed kernel, so that rows do not depend on their number.
+    """
 
-    def __init__(self, matrix: Matrix, int8: bool) -> None:
+    __slots__ = ("bias", "packed", "packed_from", "packed_to", "scale", "table")
+
+    def __init__(self, matrix: Matrix, int8: bool, exact: bool, behind: bool = False) -> None:
+        """``behind``: see :func:`actors.engines.fused_linear.fast`."""
+        self.scale = np.float32(1)
+        self.packed_from, self.packed_to = 0, ANY
+        self.packed: Multiply | None
+        if exact:
+            linear = fast(matrix, torch.float32, False, True, behind)
+            self.packed, self.scale = linear.multiply, np.float32(linear.scale)
+            return
         self.table: Array = matrix.weight.t().contiguous().numpy()
         self.bias: Array | None = None if matrix.bias is None else matrix.bias.numpy()
-        self.packed: Multiply | None = unscaled(matrix, int8)
-        self.packed_from = self.packed_to = 0
-        if self.packed is not None:
-            chance = np.random.default_rng(0)
-            inputs = [chance.standard_normal((rows, len(self.table)), dtype=np.float32) for rows in TRIED]
-            wins = [quickest(lambda x=x: self._packed(x)) < quickest(lambda x=x: self._table(x)) for x in inputs]
-            if any(wins):
-                first, last = wins.index(True), len(wins) - 1 - wins[::-1].index(True)
-                self.packed_from = TRIED[first]
-                self.packed_to = TRIED[last + 1] if last + 1 < len(TRIED) else 1 << 30
+        self.packed = unscaled(matrix, int8)
+        if self.packed is None:
+            self.packed_to = 0
+            return
+        chance = np.random.default_rng(0)
+        inputs = [chance.standard_normal((rows, len(self.table)), dtype=np.float32) for rows in TRIED]
+        wins = [quickest(lambda x=x: self._packed(x)) < quickest(lambda x=x: self._table(x)) for x in inputs]
+        ends = [*TRIED, ANY]
+        self.packed_from = ends[wins.index(True)] if any(wins) else ANY
+        self.packed_to = ends[len(wins) - wins[::-1].index(True)] if any(wins) else 0
 
     def __call__(self, x: Array) -> Array:
         return self._packed(x) if self.packed_from <= len(x) < self.packed_to else self._table(x)
@@ -81,61 +94,59 @@ class Block:
 
 
 class NumpyBody:
-    """From tokens to logits over a pool, like :class:`actors.engines.fused_torch.TorchBody`; float32 on a CPU only."""
+    """From tokens to logits over a pool, like :class:`actors.engines.fused_torch.TorchBody`."""
 
-    def __init__(self, weights: Weights, pool: KVPool, int8: bool) -> None:
+    def __init__(self, weights: Weights, pool: KVPool, int8: bool, exact: bool) -> None:
         self.shape = weights.shape
+        self.pool = pool
+        self.exact = exact
         self.embedding: Array = weights.embedding.numpy()
-        self.norm: Array = weights.norm.numpy()
-        self.head = Product(weights.head, int8)
+        self.head = Product(weights.head, int8, exact)
+        self.norm: Array = weights.norm.numpy() * self.head.scale
 
         def block(layer: Layer, keys: Tensor, values: Tensor) -> Block:
+            qkv, gate_up = Product(layer.qkv, int8, exact), Product(layer.gate_up, int8, exact)
             return Block(
-                layer.input_norm.numpy(),
-                Product(layer.qkv, int8),
+                layer.input_norm.numpy() * qkv.scale,
+                qkv,
                 None if layer.query_norm is None else layer.query_norm.numpy(),
-                Product(layer.out, int8),
-                layer.inner_norm.numpy(),
-                Product(layer.gate_up, int8),
-                Product(layer.down, int8),
+                Product(layer.out, int8, exact, behind=True),
+                layer.inner_norm.numpy() * gate_up.scale,
+                gate_up,
+                Product(layer.down, int8, exact, behind=True),
                 keys.numpy(),
                 values.numpy(),
             )
 
         self.blocks = [block(*parts) for parts in zip(weights.layers, pool.keys, pool.values, strict=True)]
 
-    def run(
-        self,
-        tokens: Sequence[int],
-        turns: Tensor,
-        slots: Sequence[int],
-        segments: Sequence[Segment],
-        select: Sequence[int] | None,
-    ) -> Tensor:
-        """float32 logits. ``turns``: complex64 ``(n, width / 2)``."""
-        shape, count = self.shape, len(tokens)
-        where = np.asarray(slots)
-        place: slice | NDArray[np.int64] = slice(slots[0], slots[0] + 1) if count == 1 else where
-        masks = [np.where(s.visible, np.float32(0), np.float32(-np.inf)) for s in segments]
-        turning: NDArray[np.complex64] = turns.numpy()[:, None]
-        x: Array = self.embedding.take(tokens, 0)
-        every = shape.heads + shape.kv_heads
-        for block in self.blocks:
+    def run(self, batch: Batch) -> Tensor:
+        """float32 logits of the rows that the batch keeps."""
+        shape, rows, count = self.shape, len(batch.tokens), len(batch.slots)
+        first = batch.slots[0]
+        place: slice | NDArray[np.int64] = slice(first, first + 1) if count == 1 else np.asarray(batch.slots)
+        masks = [torch.from_numpy(mask) for mask in batch.masks]
+        turns: NDArray[np.complex64] = batch.turns.numpy()[:, None]
+        x: Array = self.embedding.take(batch.tokens, 0)
+        for index, block in enumerate(self.blocks):
             qkv = block.qkv(self._rms(x, block.input_norm))
-            heads = qkv[:, : shape.rotated].reshape(count, every, shape.width)
+            heads = qkv[:, : shape.rotated].reshape(rows, shape.heads + shape.kv_heads, shape.width)
             if block.query_norm is not None:
                 heads = self._rms(heads, block.query_norm)
             pairs = heads.view(np.complex64)
-            pairs *= turning
-            block.keys[:, place] = heads[:, shape.heads :].transpose(1, 0, 2)
-            values = qkv[:, shape.rotated :].reshape(count, shape.kv_heads, shape.width)
+            pairs *= turns
+            values = qkv[:count, shape.rotated :].reshape(count, shape.kv_heads, shape.width)
+            block.keys[:, place] = heads[:count, shape.heads :].transpose(1, 0, 2)
             block.values[:, place] = values.transpose(1, 0, 2)
-            x += block.out(self._attention(block, heads[:, : shape.heads], segments, masks))
+            queries = heads[:, : shape.heads].transpose(1, 0, 2)
+            seen = self._exactly(index, queries, batch, masks) if self.exact else self._freely(block, queries, batch)
+            x += _times(block.out(seen), block.out.scale)
             inner = block.gate_up(self._rms(x, block.inner_norm))
-            gate, up = inner[:, : shape.inner], inner[:, shape.inner :]
-            x += block.down(_silu(gate) * up)
-        if select is not None:
-            x = x[list(select)]
+            product = _silu(inner[:, : shape.inner])
+            product *= inner[:, shape.inner :]
+            x += _times(block.down(product), block.down.scale)
+        if batch.keep is not None:
+            x = x[batch.keep]
         return torch.from_numpy(self.head(self._rms(x, self.norm)))
 
     def _rms(self, x: Array, weight: Array) -> Array:
@@ -147,24 +158,42 @@ class NumpyBody:
         out *= weight
         return out
 
-    def _attention(self, block: Block, queries: Array, segments: Sequence[Segment], masks: Sequence[Array]) -> Array:
-        shape = self.shape
-        group = shape.heads // shape.kv_heads
-        scaled = np.multiply(queries.transpose(1, 0, 2), np.float32(shape.width**-0.5), order="C")
+    def _exactly(self, layer: int, queries: Array, batch: Batch, masks: Sequence[Tensor]) -> Array:
+        scale = self.shape.width**-0.5
         outs: list[Array] = []
         start = 0
-        for segment, mask in zip(segments, masks, strict=True):
-            rows, end = segment.rows, segment.base + segment.span
-            part = scaled if len(segments) == 1 else scaled[:, start : start + rows]
+        for (base, span), mask in zip(batch.spans, masks, strict=True):
+            end = start + len(mask)
+            keys, values = self.pool.view(layer, base, span)
+            seen = attend(torch.from_numpy(queries[:, start:end]), keys, values, mask, scale).numpy()
+            outs.append(seen.transpose(1, 0, 2).reshape(end - start, -1))
+            start = end
+        return outs[0] if len(outs) == 1 else np.concatenate(outs)
+
+    def _freely(self, block: Block, queries: Array, batch: Batch) -> Array:
+        shape = self.shape
+        group = shape.heads // shape.kv_heads
+        scaled = np.multiply(queries, np.float32(shape.width**-0.5), order="C")
+        outs: list[Array] = []
+        start = 0
+        for (base, span), mask in zip(batch.spans, batch.masks, strict=True):
+            rows = len(mask)
+            part = scaled if len(batch.spans) == 1 else scaled[:, start : start + rows]
             stacked = part.reshape(shape.kv_heads, group * rows, shape.width)
-            scores = stacked @ block.keys[:, segment.base : end].transpose(0, 2, 1)
-            whole = scores.reshape(shape.heads, rows, segment.span)
+            scores = stacked @ block.keys[:, base : base + span].transpose(0, 2, 1)
+            whole = scores.reshape(shape.heads, rows, span)
             whole += mask
             weights = torch.softmax(torch.from_numpy(scores), -1).numpy()
-            seen = (weights @ block.values[:, segment.base : end]).reshape(shape.heads, rows, shape.width)
+            seen = (weights @ block.values[:, base : base + span]).reshape(shape.heads, rows, shape.width)
             outs.append(seen.transpose(1, 0, 2).reshape(rows, -1))
             start += rows
         return outs[0] if len(outs) == 1 else np.concatenate(outs)
+
+
+def _times(x: Array, scale: np.float32) -> Array:
+    if scale != 1:
+        x *= scale
+    return x
 
 
 def _silu(x: Array) -> Array:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.attention import attend
-from actors.engines.engine import Segment
-from actors.engines.fused_linear import Linear, fast, rows_for
+from actors.engines.fused_batch import Batch
+from actors.engines.fused_linear import Linear, fast
 from actors.engines.fused_weights import Layer, Matrix, Shape, Weights
 from actors.engines.pool import KVPool
 
@@ -59,26 +58,17 @@ class TorchBody:
         self.head = linear(weights.head, False)
         self.norm = weights.norm * self.head.scale
         self.blocks = [block(layer) for layer in weights.layers]
-        self.padded = any(
-            part.kind == "half" for b in self.blocks for part in (b.qkv, b.out, b.gate_up, b.down)
-        ) or self.head.kind == "half"
         hidden = weights.shape.hidden
         self._root = hidden**0.5
         self._floor = torch.tensor((hidden * weights.shape.eps) ** 0.5, device=self.device)
 
-    def run(
-        self, tokens: Sequence[int], turns: Tensor, slots: Sequence[int], segments: Sequence[Segment],
-        select: Sequence[int] | None,
-    ) -> Tensor:
-        """float32 logits. ``turns``: complex64 ``(n, width / 2)``."""
-        shape, count = self.shape, len(tokens)
-        rows = rows_for(count) if self.exact and self.padded else count
-        ids = torch.tensor([*tokens, *[0] * (rows - count)], dtype=torch.int64, device=self.device)
-        where = torch.tensor(slots, dtype=torch.int64, device=self.device)
-        masks = [self._mask(segment) for segment in segments]
-        turns = turns[:, None]
-        if rows > count:
-            turns = functional.pad(turns, (0, 0, 0, 0, 0, rows - count))
+    def run(self, batch: Batch) -> Tensor:
+        """float32 logits of the rows that the batch keeps."""
+        shape, count = self.shape, len(batch.slots)
+        ids = torch.tensor(batch.tokens, dtype=torch.int64, device=self.device)
+        where = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)
+        masks = [torch.from_numpy(mask).to(self.device, self.dtype) for mask in batch.masks]
+        turns = batch.turns[:, None]
         x = self.embedding.index_select(0, ids)
         for index, block in enumerate(self.blocks):
             qkv = block.qkv.multiply(self._rms(x, block.input_norm))
@@ -87,20 +77,14 @@ class TorchBody:
             keys = heads[:count, shape.heads :].transpose(0, 1)
             values = qkv[:count, shape.rotated :].view(count, shape.kv_heads, shape.width).transpose(0, 1)
             self.pool.write(index, where, keys, values)
-            seen = self._attention(index, queries, segments, masks, rows)
+            seen = self._attention(index, queries, batch, masks)
             x.add_(block.out.multiply(seen), alpha=block.out.scale)
             inner = block.gate_up.multiply(self._rms(x, block.inner_norm))
             gate, up = inner.split(shape.inner, dim=1)
             x.add_(block.down.multiply(functional.silu(gate).mul_(up)), alpha=block.down.scale)
-        x = x[:count]
-        if select is not None:
-            x = x[list(select)]
-        wanted = x.shape[0]
-        rows = rows_for(wanted) if self.exact and self.padded else wanted
-        x = self._rms(x, self.norm)
-        if rows > wanted:
-            x = functional.pad(x, (0, 0, 0, rows - wanted))
-        logits: Tensor = self.head.multiply(x)[:wanted].float()
+        if batch.keep is not None:
+            x = x[batch.keep]
+        logits: Tensor = self.head.multiply(self._rms(x, self.norm)).float()
         return logits
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -122,24 +106,17 @@ class TorchBody:
         torch.view_as_complex(heads.unflatten(2, (-1, 2))).mul_(turns)
         return heads
 
-    def _mask(self, segment: Segment) -> Tensor:
-        host = np.where(segment.visible, np.float32(0), np.float32(-np.inf))
-        return torch.from_numpy(host).to(self.device, self.dtype)
-
-    def _attention(
-        self, layer: int, queries: Tensor, segments: Sequence[Segment], masks: Sequence[Tensor], rows: int
-    ) -> Tensor:
-        shape = self.shape
-        out = torch.zeros(rows, shape.heads, shape.width, dtype=self.dtype, device=self.device)
-        start = 0
+    def _attention(self, layer: int, queries: Tensor, batch: Batch, masks: Sequence[Tensor]) -> Tensor:
         function = attend if self.exact else attend_freely
-        for segment, mask in zip(segments, masks, strict=True):
-            end = start + segment.rows
-            keys, values = self.pool.view(layer, segment.base, segment.span)
-            seen = function(queries[:, start:end], keys, values, mask, shape.width**-0.5)
-            out[start:end].copy_(seen.transpose(0, 1))
+        outs: list[Tensor] = []
+        start = 0
+        for (base, span), mask in zip(batch.spans, masks, strict=True):
+            end = start + len(mask)
+            keys, values = self.pool.view(layer, base, span)
+            seen = function(queries[:, start:end], keys, values, mask, self.shape.width**-0.5)
+            outs.append(seen.transpose(0, 1).reshape(end - start, -1))
             start = end
-        return out.view(rows, -1)
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
 def attend_freely(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:

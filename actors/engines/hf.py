@@ -61,7 +61,9 @@ class HFEngine:
         self.device, self.dtype = parameter.device, parameter.dtype
         config: Any = self.model.config
         self.config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        heads = self.config.num_attention_heads
+        heads = getattr(self.config, "num_attention_heads", None)
+        if not heads:
+            raise self._refusal()
         kv_heads = getattr(self.config, "num_key_value_heads", None) or heads
         width = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
         self.pool = KVPool(self.config.num_hidden_layers, kv_heads, width, slots, self.dtype, self.device)
@@ -82,12 +84,8 @@ class HFEngine:
         Many architectures on the hub do more than attend to a KV cache (attention sinks, chunks, recurrent states,
         latent caches); through slots they would run, and be wrong. ModelError for those.
         """
-        refusal = ModelError(
-            f"model {self.info.model_id} ({type(self.model).__name__}) does not attend in the plain way that slots of "
-            "a KV pool allow; use a model of the Llama, Qwen, Mistral, Gemma or Phi families"
-        )
         if set(getattr(self.config, "layer_types", None) or ()) - _PLAIN_LAYERS:
-            raise refusal
+            raise self._refusal()
         compare = self.device.type != "meta"
         tokens = [7919 * (i + 1) % self.info.vocab_size for i in range(min(PROBE, self.pool.slots))]
         ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
@@ -97,7 +95,7 @@ class HFEngine:
             AttentionInterface.register(name, _without_owning(self))
             self.model.set_attn_implementation(name)
             if self.config._attn_implementation != name:
-                raise refusal
+                raise self._refusal()
             if expected is None:
                 return
             places = range(len(tokens))
@@ -106,10 +104,16 @@ class HFEngine:
         except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception:
-            raise refusal from None
+            raise self._refusal() from None
         tolerance = 0.01 if self.dtype == torch.float32 else 0.15
         if not (found - expected).norm() <= tolerance * expected.norm():  # NaN fails too
-            raise refusal
+            raise self._refusal()
+
+    def _refusal(self) -> ModelError:
+        return ModelError(
+            f"model {self.info.model_id} ({type(self.model).__name__}) does not attend in the plain way that slots of "
+            "a KV pool allow; use a model of the Llama, Qwen, Mistral, Gemma or Phi families"
+        )
 
     @torch.inference_mode()
     def forward(
@@ -174,7 +178,7 @@ class HFEngine:
                 slots = self.pool.positions[None, segment.base : segment.base + segment.span]
                 visible = visible & (rows - slots < window)
             host = np.where(visible, np.float32(0), np.float32(-np.inf))
-            mask = self._masks[index, window] = torch.from_numpy(host).to(self.device, self.dtype)
+            mask = self._masks[index, window] = torch.from_numpy(host).to(self.device)
         return mask
 
 

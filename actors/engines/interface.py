@@ -40,12 +40,14 @@ class Window:
 class Outcome:
     """What the target made of a window: ``tokens`` are committed; ``path`` are the accepted nodes' indices.
 
-    ``len(tokens) == len(path) + 1``: the accepted tokens, then one of the target's own.
+    ``len(tokens) == len(path) + 1``: the accepted tokens, then one of the target's own. ``sampled[0]`` is the target's
+    token behind the root, ``sampled[i + 1]`` that behind node i of the window (after a prefill it is empty).
     """
 
     path: list[int]
     tokens: list[int]
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    sampled: list[int] = field(default_factory=list)
 
 
 class TargetModel(Protocol):
@@ -67,9 +69,12 @@ class TargetModel(Protocol):
         """Row counts whose results were bit-equal in the start-up self-check."""
         ...
 
-    def open(self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()) -> int:
+    def open(
+        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = 0
+    ) -> int:
         """Reserve room for ``prompt + max_tokens``; ``generated`` are output tokens to replay (a resumed stream).
 
+        ``most_nodes``: of the request's largest window, at most ``max_window``; 0: at most 31.
         Raises :class:`protocols.errors.PoolFull` when it must wait for another request to end.
         """
         ...

@@ -16,7 +16,7 @@ from actors.engines.engine import Engine, Segment
 from actors.engines.interface import ROOT, ModelInfo, Outcome, Window
 from actors.engines.pool import RegionAllocator
 from actors.engines.sampler import Rows, SamplerState, logprobs, sample
-from actors.engines.selfcheck import ROWS, rows_that_agree
+from actors.engines.selfcheck import LARGE, ROWS, rows_that_agree
 from actors.speculation.walk import walk
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Sampling, TokenLogprobs
@@ -24,7 +24,9 @@ from protocols.messages import FailureCode, Sampling, TokenLogprobs
 CHUNK = 256  # prompt rows per forward, counted from position 0: a prompt always runs in the same shapes
 SPAN = 64  # segments end at multiples of this, so that shapes repeat
 LANES = 16  # float32 values that one SIMD register sums side by side
-MOST_NODES = 2 * LANES  # of one window
+MOST_NODES = 2 * LANES  # of one window whose branches are as deep as they like ...
+LARGEST = max(LARGE) - 1  # ... and of one no deeper than LANES
+USUAL = MOST_NODES - 1  # nodes that a request has room for unless it asks for more
 
 _Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 
@@ -40,7 +42,8 @@ def place(parents: Sequence[int]) -> tuple[list[int], list[int]]:
     the ancestors stay in order. The path of first-listed children gets the canonical slots (offset = depth, column
     0). Every other node goes to the first column to the right of them, not left of its parent's, that is free at its
     depth; column j begins ``j * stride`` slots further on, where the stride is a multiple of ``LANES`` that no depth
-    exceeds. Hence ``offset <= LANES * len(parents)`` for up to ``MOST_NODES`` nodes.
+    exceeds. Hence ``offset <= LANES * len(parents)`` for up to ``MOST_NODES`` nodes, and for any number of nodes in a
+    chain or no deeper than ``LANES``.
     """
     depths: list[int] = []
     first: dict[int, int] = {}
@@ -75,6 +78,7 @@ class _Request:
     prompt: list[int]
     replay: list[int]  # output tokens of a resumed stream
     sampler: SamplerState
+    most_nodes: int  # of a window
     done: int = 0  # of prompt and replay, tokens computed
     length: int = 0  # committed tokens, once the prefill is over
     root: int = ROOT  # the last of them; its K/V is computed in the next round
@@ -106,13 +110,13 @@ def causal(start: int, end: int) -> _Mask:
 class HFTarget:
     """:class:`actors.engines.interface.TargetModel`. Owned by one compute thread."""
 
-    def __init__(self, engine: Engine, max_window: int = MOST_NODES, rows_agree: Sequence[int] | None = None) -> None:
+    def __init__(self, engine: Engine, max_window: int = LARGEST, rows_agree: Sequence[int] | None = None) -> None:
         """``rows_agree``: row counts that give equal bits; None: find out now, in a few forwards."""
         self.engine = engine
         self._rows_agree = tuple(rows_that_agree(engine) if rows_agree is None else rows_agree)
         self._buckets = () if set(ROWS) <= set(self._rows_agree) else self._rows_agree
         # a single request's round never has more rows than were checked
-        self._max_window = max(1, min(max_window, MOST_NODES, max(self._rows_agree, default=max_window + 1) - 1))
+        self._max_window = max(1, min(max_window, LARGEST, max(self._rows_agree, default=max_window + 1) - 1))
         self._allocator = RegionAllocator(engine.pool.slots)
         self._trash = self._allocator.alloc(SPAN)  # padding rows write here
         self._requests: dict[int, _Request] = {}
@@ -138,14 +142,17 @@ class HFTarget:
     def rows_agree(self) -> tuple[int, ...]:
         return self._rows_agree
 
-    def open(self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()) -> int:
-        """Takes ``prompt + max_tokens`` slots, and 16 per node of the largest window behind them.
+    def open(
+        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = 0
+    ) -> int:
+        """Takes ``prompt + max_tokens`` slots, and 16 per node of its largest window behind them.
 
         Raises PoolFull while there is no room, RequestError ("context_length") if there never will be.
         """
         assert len(prompt) > 0
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
-        size = align(text + LANES * self._max_window)
+        most_nodes = min(most_nodes or USUAL, self._max_window)
+        size = align(text + LANES * most_nodes)
         most = self.kv_slots - SPAN
         if size > most:
             raise RequestError(
@@ -156,7 +163,7 @@ class HFTarget:
         base = self._allocator.alloc(size)
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
-        self._requests[self._next_handle] = _Request(base, list(prompt), list(generated), sampler)
+        self._requests[self._next_handle] = _Request(base, list(prompt), list(generated), sampler, most_nodes)
         return self._next_handle
 
     def close(self, handle: int) -> None:
@@ -220,7 +227,7 @@ class HFTarget:
             if r.sampler.sampling.logprobs >= 0:
                 found = self._logprobs(r, logits[[first_row, *(first_row + 1 + node for node in path)]], tokens)
             self._commit(r, tokens)
-            outcomes.append(Outcome(path, tokens, found))
+            outcomes.append(Outcome(path, tokens, found, list(rows)))
             first_row += len(rows)
         if source:
             self.engine.pool.copy(source, target)
@@ -229,8 +236,9 @@ class HFTarget:
     def _lay_out(self, window: Window, batch: _Batch, offsets: list[list[int]]) -> Rows:
         r = self._requests[window.handle]
         assert r.length > 0, "prefill comes first"
-        assert len(window.tokens) <= self._max_window
+        assert len(window.tokens) <= r.most_nodes
         depths, offset = place(window.parents)
+        assert max(offset, default=0) <= LANES * r.most_nodes, "a window that large must be shallower"
         offsets.append(offset)
         root = r.length - 1
         rows = 1 + len(offset)

@@ -76,7 +76,9 @@ class TokenTree:
         if node is None:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
             self.size += 1
-        elif logprob > node.logprob:
+            return node
+        node.rank = max(node.rank, rank)
+        if logprob > node.logprob:
             gain = logprob - node.logprob
             node.logprob = logprob
             for below in node.subtree():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from actors.engines.interface import Outcome
 from actors.speculation.pacing import Average, DrafterPace, patience
+from actors.speculation.retrieving import OWN, Aide, Sole, Sources
 from actors.speculation.strategies import Strategy
 from actors.speculation.tree import Fragment, Node, TokenTree, check_fragment
 from actors.speculation.windows import Cost, chain_window, in_tree_order, priced_window
@@ -68,7 +69,9 @@ class Speculation:
         eos: frozenset[int],
         max_window: int,
         generated: Sequence[int] = (),
+        sources: Sources | None = None,
     ) -> None:
+        """RequestError when the strategy needs a source of guesses that is not among ``sources``."""
         self.rid = rid
         self.committed = [*prompt, *generated]
         self.prompt_len = len(prompt)
@@ -77,7 +80,14 @@ class Speculation:
         self.plan = plan
         self.vocab_size = vocab_size
         self.stop_tokens = (frozenset() if sampling.ignore_eos else eos) | set(sampling.stop_token_ids)
-        self.max_window = max_window
+        self.max_window = min(max_window, strategy.nodes)
+        self.sole: Sole | None = None
+        self.aides: list[Aide] = []
+        sources = sources or Sources()
+        if strategy.window == "proposal":
+            self.sole = Sole(sources.proposer(strategy.proposer, self.max_window, plan.gamma))
+        elif strategy.proposer:
+            self.aides = sources.aides(sampling.temperature > 0)
         self.tree = TokenTree(len(self.committed), self.committed[-1])
         self.epoch = 0
         self.round = 0
@@ -168,9 +178,29 @@ class Speculation:
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
-    def window(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> Chosen:
+    def prepare(self) -> None:
+        """Let the verifier's own proposers read the prompt; called while it is computed."""
+        for guesser in (*self.aides, *([self.sole] if self.sole is not None else [])):
+            guesser.prepare(self.committed)
+
+    def choose(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> Chosen:
+        """The next round's window, after the verifier's own proposers have been heard."""
+        if self.sole is not None:
+            self.tree = TokenTree(len(self.committed), self.committed[-1])
+            nodes = self.sole.plant(self.tree, self.committed, self._limit(cap))
+            order, parents = in_tree_order(nodes, self.tree.root)
+            return Chosen(order, [n.token for n in order], parents)
+        for aide in self.aides:
+            aide.merge(self.tree, self.committed)
+        return self.window(cost, rows_before, cap)
+
+    def _limit(self, cap: int) -> int:
         left = self.prompt_len + self.sampling.max_tokens - len(self.committed) - 1
-        limit = max(0, min(self.max_window, left, cap or self.max_window))
+        return max(0, min(self.max_window, left, cap or self.max_window))
+
+    def window(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> Chosen:
+        """The window that the tree as it is would give."""
+        limit = self._limit(cap)
         match self.strategy.window:
             case "chain":
                 nodes = chain_window(self.tree, limit)
@@ -198,10 +228,11 @@ class Speculation:
                 tokens = tokens[: i + 1]
                 break
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
-        if self.tree.root.children:
-            self.agreement.add(1.0 if tokens[0] == self._best_token() else 0.0)
+        if (best := self._best_draft()) is not None:
+            self.agreement.add(1.0 if tokens[0] == best.token else 0.0)
         self.committed.extend(tokens)
         self.tree.advance(tokens)
+        self._inform(chosen, outcome.sampled, tokens)
         self.phase_complete = False
         c = self.counters
         c.rounds += 1
@@ -211,6 +242,15 @@ class Speculation:
         c.count(c.histogram, sum(accepted))
         self.round += 1
         return Committed(base, tokens, accepted, outcome.logprobs[: len(tokens)], finish, needed)
+
+    def _inform(self, chosen: Chosen, sampled: Sequence[int], tokens: list[int]) -> None:
+        """Tell the verifier's own proposers. Guesses surer than the drafter's would be are in the tree before it is
+        decided whether to wait for the drafter; the others fill up what it left."""
+        if self.sole is not None:
+            self.sole.commit(chosen.nodes, sampled, tokens)
+        for aide in self.aides:
+            aide.commit(tokens)
+            aide.merge(self.tree, self.committed, self.agreement.value)
 
     def first(self, outcome: Outcome) -> Committed:
         """The token that ends the prefill (or the replay of a resumed stream): the target's own."""
@@ -233,9 +273,10 @@ class Speculation:
             return None
         return Verdict(self.rid, self.epoch, self.round, have_len, tuple(self.committed[have_len:]), 0.0, self.plan)
 
-    def _best_token(self) -> int:
-        best = self.tree.root.best_child()
-        return best.token if best is not None else -1
+    def _best_draft(self) -> Node | None:
+        """What the drafter holds likeliest to come next."""
+        drafted = (node for node in self.tree.root.children.values() if node.rank != OWN)
+        return max(drafted, key=lambda node: node.logprob, default=None)
 
     def _rank(self, node: Node, token: int) -> int:
         child = node.children.get(token)

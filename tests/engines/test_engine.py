@@ -21,6 +21,7 @@ from transformers import (
 from actors.engines.attention import span_for
 from actors.engines.engine import Segment
 from actors.engines.hf import HFEngine
+from actors.engines.linear import can_pack
 from protocols.errors import ModelError
 
 SLOTS = 512
@@ -180,14 +181,14 @@ def test_an_engine_that_nobody_holds_is_freed():
     assert gone() is None
 
 
+@pytest.mark.skipif(not can_pack(torch.float32), reason="needs oneDNN")
 def test_rounds_of_any_size_and_slots_far_beyond_give_the_same_bits_on_the_packed_layers():
     torch.set_num_threads(1)
     tokens = ids(300)
     engine = engine_for("llama")
-    whole = run(engine, tokens[:250], range(250), range(250), [range(i + 1) for i in range(250)])
-    assert torch.isfinite(whole).all()
+    run(engine, tokens[:250], range(250), range(250), [range(i + 1) for i in range(250)])
     sees = [range(i + 1) for i in range(250, 266)]
     wide = run(engine, tokens[250:266], range(250, 266), range(250, 266), sees, span=512)
-    for rows in (4, 8, 16):
+    for rows in (1, 2, 3, 4, 8, 16):
         some = run(engine, tokens[250 : 250 + rows], range(250, 250 + rows), range(250, 250 + rows), sees[:rows])
-        assert torch.equal(some, wide[:rows])
+        assert torch.equal(some, wide[:rows]), rows

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from test_engine import run
 from tiny import info, make
 from torch import nn
 
@@ -59,8 +60,7 @@ def test_an_int8_engine_still_speaks_the_models_language():
     model = make("llama-tied")
     with torch.inference_mode():
         expected = model(torch.tensor([tokens])).logits[0]
-    from test_engine import run
-
-    out = run(HFEngine(model, info(model), 64, int8=True), tokens, range(12), range(12), [range(i + 1) for i in range(12)])
+    engine = HFEngine(model, info(model), 64, int8=True)
+    out = run(engine, tokens, range(12), range(12), [range(i + 1) for i in range(12)])
     assert out.dtype == torch.float32
     assert (out - expected).norm() < 0.1 * expected.norm()

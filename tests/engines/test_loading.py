@@ -96,11 +96,11 @@ def test_program_code_of_a_model_is_never_run_nor_asked_about(draft):
 
 def test_a_missing_or_broken_tokenizer_is_refused(draft):
     (draft / "tokenizer.json").write_text("{}")
-    with pytest.raises(ModelError, match="add tokenizer.json"):
+    with pytest.raises(ModelError, match=r"add tokenizer\.json"):
         load_tokenizer(str(draft))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (draft / name).unlink()
-    with pytest.raises(ModelError, match="add tokenizer.json"):
+    with pytest.raises(ModelError, match=r"add tokenizer\.json"):
         load_tokenizer(str(draft))
 
 

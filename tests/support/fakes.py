@@ -50,7 +50,7 @@ INFO = ModelInfo("toy", VOCAB, 4096, frozenset({EOS}), "toy-tokenizer")
 class ToyTarget:
     language: ToyLanguage = field(default_factory=ToyLanguage)
     slots: int = 1 << 14
-    max_window: int = 16
+    max_window: int = 63
     info: ModelInfo = INFO
     rows_agree: tuple[int, ...] = (1, 2, 4, 8, 16)
     fail_at_round: int = -1
@@ -68,7 +68,9 @@ class ToyTarget:
     def kv_used(self) -> int:
         return sum(room for _, _, room in self.open_requests.values())
 
-    def open(self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = ()) -> int:
+    def open(
+        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = 0
+    ) -> int:
         room = len(prompt) + sampling.max_tokens
         if self.kv_used + room > self.slots:
             raise PoolFull(f"{room} tokens do not fit into {self.slots} KV slots")
@@ -87,6 +89,7 @@ class ToyTarget:
 
     def _round(self, window: Window) -> Outcome:
         context, sampling, _ = self.open_requests[window.handle]
+        assert len(window.tokens) <= self.max_window
         paths: list[list[int]] = []
         for token, parent in zip(window.tokens, window.parents, strict=True):
             paths.append([*(paths[parent] if parent >= 0 else []), token])
@@ -95,7 +98,7 @@ class ToyTarget:
         tokens = [*(window.tokens[i] for i in path), final]
         context.extend(tokens)
         logprobs = [TokenLogprobs(-0.5) for _ in tokens] if sampling.logprobs >= 0 else []
-        return Outcome(path, tokens, logprobs)
+        return Outcome(path, tokens, logprobs, sampled)
 
     def close(self, handle: int) -> None:
         del self.open_requests[handle]

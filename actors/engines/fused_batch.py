@@ -1,0 +1,35 @@
+"""One forward of the fused decoder, as both of its bodies take it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.engines.engine import Segment
+
+
+@dataclass(slots=True)
+class Batch:
+    """``rows`` rows, of which those beyond ``len(slots)`` repeat the last one: they are computed and thrown away.
+
+    They belong to the last segment. Their keys and values are not written.
+    """
+
+    tokens: Sequence[int]  # (rows,)
+    turns: Tensor  # complex64 (rows, width / 2): the rotation at each row's position
+    slots: Sequence[int]
+    spans: list[tuple[int, int]]  # (base, span) of each segment
+    masks: list[NDArray[np.float32]]  # (rows of the segment, span): 0 where visible, else -inf
+    keep: list[int] | None  # rows whose logits are wanted; None: all
+
+
+def additive(segments: Sequence[Segment], extra: int) -> list[NDArray[np.float32]]:
+    """The segments' masks; the last row ``extra`` times more."""
+    masks = [np.where(segment.visible, np.float32(0), np.float32(-np.inf)) for segment in segments]
+    if extra:
+        masks[-1] = np.concatenate([masks[-1], masks[-1][-1:].repeat(extra, 0)])
+    return masks

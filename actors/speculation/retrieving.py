@@ -1,0 +1,165 @@
+"""The verifier's own guesses, made by a proposer (:mod:`actors.proposers`) instead of a draft model.
+
+They are used in two ways. With PLD, SAM, REST and Lookahead the proposal is the window (:class:`Sole`). With method
+auto it joins the drafter's nodes in one tree (:class:`Aide`), so that a stream speculates on while its drafter is late
+or dead, and a text that copies is not left to a model that guesses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from actors.proposers.datastore import Datastore
+from actors.proposers.interface import NOTHING, ROOT, Proposal, Proposer, ProposerSession
+from actors.proposers.ngram_pool import Lookahead, LookaheadSession
+from actors.proposers.prompt_lookup import PromptLookup
+from actors.proposers.retrieval import Retrieval
+from actors.proposers.suffix_automaton import SuffixAutomaton
+from actors.speculation.calibration import Calibration
+from actors.speculation.tree import Node, TokenTree
+from protocols.errors import RequestError
+from protocols.messages import FailureCode, Method
+
+FLOOR = 0.03  # a path less likely than this is not worth a row in any window
+OWN = -1  # rank of a node that no drafter has named
+AIDE_NODES = 16
+
+
+class Sources:
+    """What one verifier process can retrieve from, and how far each source is to be trusted."""
+
+    def __init__(self, datastore: Datastore | None = None) -> None:
+        self.datastore = datastore
+        self._calibrations: dict[tuple[str, bool], Calibration] = {}
+
+    def proposer(self, name: str, most_nodes: int, gamma: int = 0) -> Proposer:
+        """A strategy's proposer, for windows of ``most_nodes``. ``gamma``: draft length; 0: the proposer's own.
+
+        RequestError ("unsupported") when it needs a datastore and there is none.
+        """
+        match name:
+            case Method.PLD | Method.PLD_EARLIEST:
+                lookup = PromptLookup(earliest=name == Method.PLD_EARLIEST)
+                return replace(lookup, tokens=gamma) if gamma else lookup
+            case Method.SAM:
+                return SuffixAutomaton(tokens=gamma) if gamma else SuffixAutomaton()
+            case Method.LOOKAHEAD:
+                return fitting(Lookahead(), most_nodes)
+            case Method.REST:
+                if self.datastore is None:
+                    raise RequestError(
+                        FailureCode.UNSUPPORTED,
+                        "method rest needs a datastore; build one with `duoactor datastore build` and start the "
+                        "verifier with --datastore DIR",
+                    )
+                return Retrieval(self.datastore)
+        raise AssertionError(f"there is no proposer {name}")
+
+    def aides(self, sampled: bool) -> list[Aide]:
+        """The stand-ins of one request. ``sampled``: its temperature is above 0, where matches are right less often."""
+        kinds: list[tuple[str, Proposer]] = [("sam", SuffixAutomaton(tokens=AIDE_NODES))]
+        if self.datastore is not None:
+            kinds.append(("rest", Retrieval(self.datastore, tokens=8, nodes=AIDE_NODES, matches=64)))
+        return [Aide(p, self._calibrations.setdefault((kind, sampled), Calibration())) for kind, p in kinds]
+
+
+def fitting(options: Lookahead, most_nodes: int) -> Lookahead:
+    """Those options, or the largest W = G below them whose rows all fit one window."""
+    while options.max_rows > most_nodes and options.window > 1:
+        size = min(options.window, options.guesses, options.window - 1)
+        options = replace(options, window=size, guesses=size)
+    return options
+
+
+class _Consulted:
+    """A proposer's session over one request's committed text, made when it is first needed."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self.proposer = proposer
+        self.session: ProposerSession | None = None
+
+    def prepare(self, committed: Sequence[int]) -> ProposerSession:
+        """Read the text. Costs microseconds per token, so it is called while the prompt is computed."""
+        if self.session is None:
+            self.session = self.proposer.open(committed)
+        return self.session
+
+
+class Sole(_Consulted):
+    """A method that is nothing but a proposer: each proposal is the window of its round."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        super().__init__(proposer)
+        self.rows: list[Node] | None = None  # nodes of the pending proposal, in its order
+
+    def plant(self, tree: TokenTree, committed: Sequence[int], limit: int) -> list[Node]:
+        """Put the proposal, at most ``limit`` nodes, into an empty tree and return its nodes."""
+        proposal = self.prepare(committed).propose(max(0, limit))
+        rows = self.rows = []
+        for token, parent, score in zip(proposal.tokens, proposal.parents, proposal.scores, strict=True):
+            above = tree.root if parent == ROOT else rows[parent]
+            rows.append(tree.add(above, token, math.log(min(score, 1.0)), OWN))
+        return rows
+
+    def commit(self, window: Sequence[Node], sampled: Sequence[int], tokens: Sequence[int]) -> None:
+        """``sampled``: the target's token behind the root and behind each node of ``window``; ``tokens``: committed."""
+        rows, self.rows = self.rows, None
+        if self.session is None:
+            return
+        if isinstance(self.session, LookaheadSession) and rows is not None and len(sampled) == len(window) + 1:
+            behind = {id(node): token for node, token in zip(window, sampled[1:], strict=True)}
+            self.session.ingest([behind[id(node)] for node in rows], tokens)
+        else:
+            self.session.extend(tokens)
+
+
+class Aide(_Consulted):
+    """A proposer beside the drafter. Its scores are priors: what is believed of a node is learned from the target."""
+
+    def __init__(self, proposer: Proposer, calibration: Calibration) -> None:
+        super().__init__(proposer)
+        self.calibration = calibration
+        self.proposal: Proposal | None = None  # of this round
+        self.likely: list[tuple[int, int, float, float]] = []  # (row, row of the parent, log chance, of the whole path)
+
+    def merge(self, tree: TokenTree, committed: Sequence[int], least: float = FLOOR) -> None:
+        """Add what the target follows with a chance of at least ``least``; the proposer is asked once per round."""
+        if self.proposal is None:
+            self._ask(committed)
+        assert self.proposal is not None
+        bound = math.log(max(least, FLOOR))
+        held: dict[int, Node] = {ROOT: tree.root}
+        for row, parent, logprob, total in self.likely:
+            if total >= bound:
+                held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
+
+    def _ask(self, committed: Sequence[int]) -> None:
+        proposal = self.proposal = self.prepare(committed).propose(AIDE_NODES)
+        self.likely = []
+        totals = {ROOT: 0.0}
+        bound = math.log(FLOOR)
+        for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
+            above = totals.get(parent)
+            if above is None:
+                continue
+            logprob = math.log(min(max(self.calibration.probability(0, score), 1e-6), 0.999))
+            if above + logprob >= bound:
+                totals[row] = above + logprob
+                self.likely.append((row, parent, logprob, above + logprob))
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Learn from every node whose parent the target has followed: it followed the node as well, or it did not."""
+        if self.session is None:
+            return
+        proposal, self.proposal, self.likely = self.proposal or NOTHING, None, []
+        depths = {ROOT: 0}  # of nodes on the committed path
+        for row, parent in enumerate(proposal.parents):
+            depth = depths.get(parent, len(tokens))
+            if depth < len(tokens):
+                right = proposal.tokens[row] == tokens[depth]
+                self.calibration.observe((proposal.scores[row],), 0 if right else -1)
+                if right:
+                    depths[row] = depth + 1
+        self.session.extend(tokens)
