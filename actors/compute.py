@@ -1,4 +1,5 @@
-"""Where model code runs: on its own thread, so that sockets are served while a forward is under way."""
+"""Where model code runs: on a thread of its own, so that sockets are served while a forward is under way, or, where
+forwards are short and on this very core, in the event loop between two of its turns."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ class ThreadCompute:
 
 
 class InlineCompute:
-    """Runs the job in the event loop's thread, in its next turn: for tests on a virtual clock."""
+    """Runs the job in the event loop's thread, in its next turn.
+
+    With the target on a CPU a second thread has no core of its own: waking it, and sharing the interpreter lock with it,
+    cost 0.6 ms of an 8 ms round (docs/benchmarks.md). Also for tests on a virtual clock.
+    """
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()

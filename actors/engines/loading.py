@@ -189,5 +189,10 @@ class HFCodec:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
+        # The wrapper around the Rust tokenizer costs more than the decoding, and this runs for every token.
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            text: str = backend.decode(list(ids), skip_special_tokens=True)
+            return text
+        slow: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return slow
