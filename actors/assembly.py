@@ -9,15 +9,21 @@ import asyncio
 import logging
 import os
 import socket
+from typing import TYPE_CHECKING
 
 from actors.actor import default_actor_id, incarnation, pin, run_actor
-from actors.settings import ControllerSettings, DrafterSettings, SecuritySettings, VerifierSettings
+from actors.settings import ControllerSettings, DrafterSettings, SecuritySettings, VerifierSettings, retrieves
 from protocols import wire
 from protocols.messages import Hello, Role
 from protocols.security import load_security
 from protocols.zeromq import ZmqNetwork
 
+if TYPE_CHECKING:
+    from actors.engines.interface import DraftModel, ModelInfo
+    from actors.speculation.retrieving import Sources
+
 log = logging.getLogger("duoactor")
+INLINE_US = 50_000.0  # a CPU forward this short runs in the event loop: handing it to a thread costs more than it hides
 
 
 def _network(settings: SecuritySettings) -> ZmqNetwork:
@@ -25,12 +31,24 @@ def _network(settings: SecuritySettings) -> ZmqNetwork:
     return ZmqNetwork(load_security(settings.key, settings.server_key, settings.allow) if secured else None)
 
 
+def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
+    """What the verifier retrieves from. ConfigError or ModelError in one sentence."""
+    from actors.proposers.datastore import Datastore
+    from actors.speculation.retrieving import Sources
+
+    if not settings.datastore:
+        return Sources()
+    store = Datastore.open(settings.datastore, info.tokenizer_digest)
+    log.info("datastore %s: %d tokens of %d documents", settings.datastore, store.meta.tokens, store.meta.documents)
+    return Sources(store)
+
+
 def run_verifier(settings: VerifierSettings) -> int:
     """Load the target, measure it, serve until a signal. Returns the process's exit code."""
 
     async def main(stop: asyncio.Event) -> None:
         from actors.calibrating import measure_target
-        from actors.compute import ThreadCompute
+        from actors.compute import InlineCompute, ThreadCompute
         from actors.engines.build import build_target
         from actors.speculation.costs import CostModel
         from actors.verifier import Verifier
@@ -45,8 +63,10 @@ def run_verifier(settings: VerifierSettings) -> int:
                     settings.target, settings.device, settings.dtype, settings.kv_tokens, settings.threads
                 )
             )
+            sources = _sources(settings, model.info)
             cost = CostModel(await compute.start(lambda: measure_target(model)))
-            verifier = Verifier(settings, model, codec, cost, listener, compute, incarnation())
+            serving = compute if model.info.device != "cpu" or cost(8) > INLINE_US else InlineCompute()
+            verifier = Verifier(settings, model, codec, cost, listener, serving, incarnation(), sources=sources)
             log.info(
                 "verifier ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once",
                 verifier.address,
@@ -64,18 +84,27 @@ def run_verifier(settings: VerifierSettings) -> int:
     return run_actor(main)
 
 
+def _draft(settings: DrafterSettings) -> DraftModel:
+    if retrieves(settings.draft):
+        from actors.proposers.draft_model import build_proposer_draft
+
+        return build_proposer_draft(settings.draft)
+    from actors.engines.build import build_draft
+
+    return build_draft(settings.draft, settings.device, settings.dtype, settings.kv_tokens, settings.threads)
+
+
 def run_drafter(settings: DrafterSettings) -> int:
     """Load the draft model, measure it, draft until a signal or until drained."""
 
     async def main(stop: asyncio.Event) -> None:
         from actors.calibrating import measure_draft
         from actors.drafter import Drafter
-        from actors.engines.build import build_draft
 
         pin(settings.cpus)
         network = _network(settings)
         try:
-            model = build_draft(settings.draft, settings.device, settings.dtype, settings.kv_tokens, settings.threads)
+            model = _draft(settings)
             steps = measure_draft(model)
             info = model.info
             hello = Hello(

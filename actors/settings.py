@@ -18,6 +18,11 @@ BUNDLED = "bundled"  # the model pair that ships with duoactor
 Port = Annotated[str, Meta(description="address as ipc://PATH or tcp://HOST:PORT")]
 
 
+def retrieves(draft: str) -> bool:
+    """Whether a drafter's ``draft`` names a proposer instead of a model."""
+    return draft in ("pld", "sam") or draft.startswith("rest:")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of the actors' options."""
 
@@ -44,12 +49,18 @@ class VerifierSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unkno
     threads: Annotated[int, Meta(description="compute threads of the target on a CPU", ge=1, le=1024)] = 1
     cpus: Annotated[str, Meta(description="pin the process to these CPUs, such as 0 or 0,1; empty: do not pin")] = ""
     actor_id: Annotated[str, Meta(description="name in status output and logs")] = "verifier"
+    datastore: Annotated[
+        str, Meta(description="directory made by `duoactor datastore build`; method rest needs it, auto uses it")
+    ] = ""
 
 
 class DrafterSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Guesses ahead with the draft model. Its state is worth nothing but time."""
 
-    draft: Annotated[str, Meta(description="draft model: a Hugging Face directory or hub id")] = BUNDLED
+    draft: Annotated[
+        str,
+        Meta(description="draft model: a Hugging Face directory or hub id; or no model but pld, sam or rest:DATASTORE"),
+    ] = BUNDLED
     connect: Annotated[Port, Meta(description="the verifier's address")] = ""
     device: Annotated[str, Meta(description="torch device of the draft model")] = "cpu"
     dtype: Annotated[str, Meta(description="auto, float32, bfloat16 or int8 (quantising never changes the output)")] = (

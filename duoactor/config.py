@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import inspect
 
-from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, Settings, VerifierSettings
+from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, Settings, VerifierSettings, retrieves
 from protocols.errors import ConfigError, ModelError
 
 S = TypeVar("S", bound=Settings)
@@ -176,12 +176,15 @@ def build(struct: type[S], *layers: Values) -> S:
 
 
 def resolve_model(name: str, kind: Literal["target", "draft"]) -> str:
-    """``bundled`` becomes the directory of the pair that ships with duoactor; a hub id stays as it is.
+    """``bundled`` becomes the directory of the pair that ships with duoactor; a hub id stays as it is, and so does a
+    draft that is no model (``pld``, ``sam``, ``rest:DIR``).
 
     Raises :class:`protocols.errors.ModelError` for a path to nothing.
     """
     if name == BUNDLED:
         return str(files("duoactor") / "pair" / kind)
+    if kind == "draft" and retrieves(name):
+        return name
     if not name:
         raise ModelError(f"no {kind} model is named: give --{kind} a directory, a hub id or '{BUNDLED}'")
     path = Path(name).expanduser()

@@ -48,6 +48,21 @@ def build_from_files(
     return build(directory, documents(), vocab_size, tokenizer_digest)
 
 
+def build_for_model(
+    directory: str | Path,
+    files: Sequence[str | Path],
+    model: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> Meta:
+    """:func:`build_from_files` with a model's tokenizer, and marked as that tokenizer's. ModelError if it has none."""
+    from actors.engines.loading import load_config, load_tokenizer, tokenizer_digest
+
+    config = load_config(model)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    digest = tokenizer_digest(load_tokenizer(model))
+    return build_from_files(directory, files, tokenizer_of(model), int(text.vocab_size), digest, progress)
+
+
 def tokenizer_of(model: str | Path) -> Tokenize:
     """The tokenizer of a Hugging Face model directory or hub id, without special tokens."""
     from transformers import AutoTokenizer

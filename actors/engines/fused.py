@@ -22,7 +22,7 @@ from actors.engines.interface import ModelInfo
 from actors.engines.pool import KVPool
 from protocols.errors import ModelError
 
-SMALL = 24_000_000  # weights up to which numpy is tried: beyond, arithmetic is the time
+SMALL = 24_000_000  # weights of a draft up to which numpy is quicker (2x at 1.5M, 1.2x at 17M)
 TURNS = 2048  # positions of the first rotation table; it doubles as texts grow
 
 __all__ = ["FusedEngine", "supports"]
@@ -40,7 +40,7 @@ class FusedEngine:
         a draft on a CPU.
         """
         if not supports(model.config):
-            raise ModelError(f"model {info.model_id} is not of the Llama family as the fused decoder knows it; use HFEngine")
+            raise ModelError(f"the fused decoder does not know model {info.model_id}; use HFEngine for it")
         if int8 and exact:
             raise ModelError("int8 changes the model, so it is for draft models only; choose float32 or bfloat16")
         self.info = info
@@ -52,10 +52,10 @@ class FusedEngine:
         self._weights = weights
         self._turns = weights.turns(TURNS)
         self._pads = exact and self.device.type == "cpu"
-        on_numpy = self.dtype == torch.float32 and self.device.type == "cpu" and weights.count() <= SMALL
+        small = self.dtype == torch.float32 and self.device.type == "cpu" and weights.count() <= SMALL
         self._body: TorchBody | NumpyBody
-        if on_numpy:
-            self._body = NumpyBody(weights, self.pool, int8, exact)
+        if small and not exact:
+            self._body = NumpyBody(weights, self.pool, int8)
         else:
             self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
         weights.spend()

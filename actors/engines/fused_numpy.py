@@ -1,60 +1,57 @@
-"""The fused decoder for small float32 models on a CPU: numpy's overhead per operation is a third of torch's.
+"""The fused decoder for small draft models on a CPU: numpy's overhead per operation is a third of torch's.
 
-It shares the pool's memory with torch, and uses torch for what torch does quicker. numpy brings its own BLAS, whose
-threads are limited by OPENBLAS_NUM_THREADS, set before the process imports it.
+Bits depend on the shapes here; for a target, whose linear layers dominate, it won nothing (17M: 1.0x). It shares the
+pool's memory with torch, and uses torch for what torch does quicker. numpy brings its own BLAS, whose threads are
+limited by OPENBLAS_NUM_THREADS, set before the process imports it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.attention import attend
 from actors.engines.fused_batch import Batch
-from actors.engines.fused_linear import Multiply, fast, unscaled
+from actors.engines.fused_linear import unscaled
 from actors.engines.fused_weights import Layer, Matrix, Weights
 from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]
 TRIED = (1, 2, 8)  # row counts at which a matrix's kernels are timed; each holds up to the next
 ANY = 1 << 30
+CACHED = 4_000_000  # weights up to which they stay in the cache between steps, as they do while they are timed
 
 
 class Product:
-    """``(x W^T + b) / scale`` by numpy or by a packed kernel of torch's, whichever is quicker for that many rows here.
+    """``x W^T + b`` by numpy or by a packed kernel of torch's, whichever is quicker for that many rows here."""
 
-    ``exact``: by the packed kernel, so that rows do not depend on their number.
-    """
+    __slots__ = ("bias", "packed", "packed_from", "packed_to", "table")
 
-    __slots__ = ("bias", "packed", "packed_from", "packed_to", "scale", "table")
-
-    def __init__(self, matrix: Matrix, int8: bool, exact: bool, behind: bool = False) -> None:
-        """``behind``: see :func:`actors.engines.fused_linear.fast`."""
-        self.scale = np.float32(1)
-        self.packed_from, self.packed_to = 0, ANY
-        self.packed: Multiply | None
-        if exact:
-            linear = fast(matrix, torch.float32, False, True, behind)
-            self.packed, self.scale = linear.multiply, np.float32(linear.scale)
-            return
+    def __init__(self, matrix: Matrix, int8: bool, cached: bool) -> None:
+        """``cached``: otherwise the time is that of reading weights, and packed ones are half as large or less."""
         self.table: Array = matrix.weight.t().contiguous().numpy()
         self.bias: Array | None = None if matrix.bias is None else matrix.bias.numpy()
         self.packed = unscaled(matrix, int8)
+        self.packed_from = self.packed_to = 0
         if self.packed is None:
-            self.packed_to = 0
+            return
+        if not cached:
+            self.packed_to = ANY
+            self.table = np.empty((0, 0), dtype=np.float32)
             return
         chance = np.random.default_rng(0)
         inputs = [chance.standard_normal((rows, len(self.table)), dtype=np.float32) for rows in TRIED]
-        wins = [quickest(lambda x=x: self._packed(x)) < quickest(lambda x=x: self._table(x)) for x in inputs]
-        ends = [*TRIED, ANY]
-        self.packed_from = ends[wins.index(True)] if any(wins) else ANY
-        self.packed_to = ends[len(wins) - wins[::-1].index(True)] if any(wins) else 0
+        wins = [quickest(partial(self._packed, x)) < quickest(partial(self._table, x)) for x in inputs]
+        if any(wins):
+            ends = (*TRIED, ANY)
+            self.packed_from = ends[wins.index(True)]
+            self.packed_to = ends[len(wins) - wins[::-1].index(True)]
 
     def __call__(self, x: Array) -> Array:
         return self._packed(x) if self.packed_from <= len(x) < self.packed_to else self._table(x)
@@ -96,24 +93,23 @@ class Block:
 class NumpyBody:
     """From tokens to logits over a pool, like :class:`actors.engines.fused_torch.TorchBody`."""
 
-    def __init__(self, weights: Weights, pool: KVPool, int8: bool, exact: bool) -> None:
+    def __init__(self, weights: Weights, pool: KVPool, int8: bool) -> None:
         self.shape = weights.shape
-        self.pool = pool
-        self.exact = exact
         self.embedding: Array = weights.embedding.numpy()
-        self.head = Product(weights.head, int8, exact)
-        self.norm: Array = weights.norm.numpy() * self.head.scale
+        self.norm: Array = weights.norm.numpy()
+        cached = weights.count() <= CACHED
+        product = partial(Product, int8=int8, cached=cached)
+        self.head = product(weights.head)
 
         def block(layer: Layer, keys: Tensor, values: Tensor) -> Block:
-            qkv, gate_up = Product(layer.qkv, int8, exact), Product(layer.gate_up, int8, exact)
             return Block(
-                layer.input_norm.numpy() * qkv.scale,
-                qkv,
+                layer.input_norm.numpy(),
+                product(layer.qkv),
                 None if layer.query_norm is None else layer.query_norm.numpy(),
-                Product(layer.out, int8, exact, behind=True),
-                layer.inner_norm.numpy() * gate_up.scale,
-                gate_up,
-                Product(layer.down, int8, exact, behind=True),
+                product(layer.out),
+                layer.inner_norm.numpy(),
+                product(layer.gate_up),
+                product(layer.down),
                 keys.numpy(),
                 values.numpy(),
             )
@@ -122,29 +118,27 @@ class NumpyBody:
 
     def run(self, batch: Batch) -> Tensor:
         """float32 logits of the rows that the batch keeps."""
-        shape, rows, count = self.shape, len(batch.tokens), len(batch.slots)
+        shape, count = self.shape, len(batch.tokens)
         first = batch.slots[0]
         place: slice | NDArray[np.int64] = slice(first, first + 1) if count == 1 else np.asarray(batch.slots)
-        masks = [torch.from_numpy(mask) for mask in batch.masks]
         turns: NDArray[np.complex64] = batch.turns.numpy()[:, None]
         x: Array = self.embedding.take(batch.tokens, 0)
-        for index, block in enumerate(self.blocks):
+        for block in self.blocks:
             qkv = block.qkv(self._rms(x, block.input_norm))
-            heads = qkv[:, : shape.rotated].reshape(rows, shape.heads + shape.kv_heads, shape.width)
+            heads = qkv[:, : shape.rotated].reshape(count, shape.heads + shape.kv_heads, shape.width)
             if block.query_norm is not None:
                 heads = self._rms(heads, block.query_norm)
             pairs = heads.view(np.complex64)
             pairs *= turns
-            values = qkv[:count, shape.rotated :].reshape(count, shape.kv_heads, shape.width)
-            block.keys[:, place] = heads[:count, shape.heads :].transpose(1, 0, 2)
+            values = qkv[:, shape.rotated :].reshape(count, shape.kv_heads, shape.width)
+            block.keys[:, place] = heads[:, shape.heads :].transpose(1, 0, 2)
             block.values[:, place] = values.transpose(1, 0, 2)
             queries = heads[:, : shape.heads].transpose(1, 0, 2)
-            seen = self._exactly(index, queries, batch, masks) if self.exact else self._freely(block, queries, batch)
-            x += _times(block.out(seen), block.out.scale)
+            x += block.out(self._attention(block, queries, batch))
             inner = block.gate_up(self._rms(x, block.inner_norm))
             product = _silu(inner[:, : shape.inner])
             product *= inner[:, shape.inner :]
-            x += _times(block.down(product), block.down.scale)
+            x += block.down(product)
         if batch.keep is not None:
             x = x[batch.keep]
         return torch.from_numpy(self.head(self._rms(x, self.norm)))
@@ -158,19 +152,7 @@ class NumpyBody:
         out *= weight
         return out
 
-    def _exactly(self, layer: int, queries: Array, batch: Batch, masks: Sequence[Tensor]) -> Array:
-        scale = self.shape.width**-0.5
-        outs: list[Array] = []
-        start = 0
-        for (base, span), mask in zip(batch.spans, masks, strict=True):
-            end = start + len(mask)
-            keys, values = self.pool.view(layer, base, span)
-            seen = attend(torch.from_numpy(queries[:, start:end]), keys, values, mask, scale).numpy()
-            outs.append(seen.transpose(1, 0, 2).reshape(end - start, -1))
-            start = end
-        return outs[0] if len(outs) == 1 else np.concatenate(outs)
-
-    def _freely(self, block: Block, queries: Array, batch: Batch) -> Array:
+    def _attention(self, block: Block, queries: Array, batch: Batch) -> Array:
         shape = self.shape
         group = shape.heads // shape.kv_heads
         scaled = np.multiply(queries, np.float32(shape.width**-0.5), order="C")
@@ -190,16 +172,9 @@ class NumpyBody:
         return outs[0] if len(outs) == 1 else np.concatenate(outs)
 
 
-def _times(x: Array, scale: np.float32) -> Array:
-    if scale != 1:
-        x *= scale
-    return x
-
-
 def _silu(x: Array) -> Array:
     half = x * np.float32(0.5)
     out: Array = np.tanh(half)  # unlike exp(-x) it cannot overflow
     out += np.float32(1)
     out *= half
     return out
-

@@ -80,7 +80,7 @@ class TorchBody:
             seen = self._attention(index, queries, batch, masks)
             x.add_(block.out.multiply(seen), alpha=block.out.scale)
             inner = block.gate_up.multiply(self._rms(x, block.inner_norm))
-            gate, up = inner.split(shape.inner, dim=1)
+            gate, up = inner[:, : shape.inner], inner[:, shape.inner :]
             x.add_(block.down.multiply(functional.silu(gate).mul_(up)), alpha=block.down.scale)
         if batch.keep is not None:
             x = x[batch.keep]
@@ -100,11 +100,9 @@ class TorchBody:
         heads = qkv[:, : shape.rotated].view(-1, shape.heads + shape.kv_heads, shape.width)
         if block.query_norm is not None:
             heads = functional.rms_norm(heads, (shape.width,), None, shape.eps) * block.query_norm
-        if heads.dtype != torch.float32:
-            wide = torch.view_as_complex(heads.float().unflatten(2, (-1, 2))).mul_(turns)
-            return torch.view_as_real(wide).flatten(2).to(heads.dtype)
-        torch.view_as_complex(heads.unflatten(2, (-1, 2))).mul_(turns)
-        return heads
+        wide = heads.float()  # itself if it is float32, so that it is turned where it lies
+        torch.view_as_complex(wide.view(*wide.shape[:2], -1, 2)).mul_(turns)
+        return wide.to(heads.dtype)
 
     def _attention(self, layer: int, queries: Tensor, batch: Batch, masks: Sequence[Tensor]) -> Tensor:
         function = attend if self.exact else attend_freely
@@ -122,7 +120,7 @@ class TorchBody:
 def attend_freely(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
     """:func:`attend` with as few operations as will do, where bits do not matter."""
     heads, rows, width = query.shape
-    kv_heads, span, _ = keys.shape
+    kv_heads = keys.shape[0]
     group = heads // kv_heads
     stacked = query.reshape(kv_heads, group * rows, width)
     bias = mask if group == 1 else mask.repeat(group, 1)

@@ -31,7 +31,8 @@ def supports(config: Any) -> bool:
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("partial_rotary_factor", 1.0) != 1.0 or rope.get("rope_type", "default") not in ROPES:
         return False
-    return (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads) % 2 == 0
+    width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return width % 2 == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ def _joined(*parts: nn.Linear, paired: tuple[int, ...] = ()) -> Matrix:
         weights[i] = _paired(weights[i], heads)
         bias = biases[i]
         biases[i] = None if bias is None else _paired(bias, heads)
+    if len(parts) == 1:
+        return Matrix(weights[0], biases[0])
     if all(bias is None for bias in biases):
         return Matrix(torch.cat(weights))
     filled = [w.new_zeros(w.shape[0]) if b is None else b for w, b in zip(weights, biases, strict=True)]

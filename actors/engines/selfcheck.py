@@ -15,9 +15,7 @@ LARGE = (48, 64)  # for Lookahead and REST alone, so these have no say in which 
 CONTEXT = 180  # 12 rows behind it end within 192 slots, 16 do not: spans differ as they do between real rounds
 
 
-def rows_that_agree(
-    engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequence[int] = LARGE
-) -> tuple[int, ...]:
+def rows_that_agree(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequence[int] = LARGE) -> tuple[int, ...]:
     """The largest group of row counts that computed the same logits, bit for bit; among equals that with the fewest
     rows. Those of ``larger`` that agree with the chosen group are added to it.
 

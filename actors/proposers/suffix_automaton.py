@@ -87,6 +87,8 @@ class SuffixAutomatonSession:
     def propose(self, budget: int) -> Proposal:
         options = self.options
         state = self._link[self._last] if self._last else 0
+        if options.branches == 1:
+            return self._chain(state, min(options.tokens, budget))
         trie = TrieBuilder()
         branches = 0
         for _ in range(_REMEMBER):
@@ -103,3 +105,11 @@ class SuffixAutomatonSession:
                     trust = 1.0
             state = self._link[state]
         return trie.build() if len(trie) else NOTHING
+
+    def _chain(self, state: int, count: int) -> Proposal:
+        length = self._length[state]
+        if state <= 0 or length < self.options.shortest or count <= 0:
+            return NOTHING
+        path = copy_ahead(self.text, self._behind[state], count)
+        scores = [match_confidence(length + depth) for depth in range(len(path))]
+        return Proposal(tuple(path), tuple(range(ROOT, len(path) - 1)), tuple(scores))

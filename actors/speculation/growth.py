@@ -62,7 +62,9 @@ class ChainGrowth:
         return [self.tip]
 
     def expanded(self, node: Node, expansion: Expansion) -> None:
-        if node is self.tip and expansion.tokens:
+        if node is self.tip and not expansion.tokens:
+            self.left = 0  # a proposer has nothing to say here
+        elif node is self.tip:
             self.tip = self.tree.add(node, expansion.tokens[0], math.log(max(expansion.probs[0], 1e-9)))
             self.left -= 1
 
@@ -102,9 +104,12 @@ class ThetaGrowth:
         ][:width]
 
     def expanded(self, node: Node, expansion: Expansion) -> None:
-        if node not in self.tips or not expansion.tokens:
+        if node not in self.tips:
             return
         which = self.tips.index(node)
+        if not expansion.tokens:
+            self.left[which] = 0
+            return
         self.tips[which] = self._child(node, expansion, 0)
         self.left[which] -= 1
         if self.first is None:

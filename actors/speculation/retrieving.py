@@ -23,6 +23,9 @@ from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
 FLOOR = 0.03  # a path less likely than this is not worth a row in any window
+LOG_FLOOR = math.log(FLOOR)
+NEARLY_CERTAIN = math.log(0.75)
+LONGEST_REST = 32  # rounds
 OWN = -1  # rank of a node that no drafter has named
 AIDE_NODES = 16
 
@@ -32,7 +35,7 @@ class Sources:
 
     def __init__(self, datastore: Datastore | None = None) -> None:
         self.datastore = datastore
-        self._calibrations: dict[tuple[str, bool], Calibration] = {}
+        self._trust: dict[tuple[str, bool], Trust] = {}
 
     def proposer(self, name: str, most_nodes: int, gamma: int = 0) -> Proposer:
         """A strategy's proposer, for windows of ``most_nodes``. ``gamma``: draft length; 0: the proposer's own.
@@ -62,7 +65,10 @@ class Sources:
         kinds: list[tuple[str, Proposer]] = [("sam", SuffixAutomaton(tokens=AIDE_NODES))]
         if self.datastore is not None:
             kinds.append(("rest", Retrieval(self.datastore, tokens=8, nodes=AIDE_NODES, matches=64)))
-        return [Aide(p, self._calibrations.setdefault((kind, sampled), Calibration())) for kind, p in kinds]
+        return [
+            Aide(proposer, self._trust.setdefault((kind, sampled), Trust()), costly=kind == "rest")
+            for kind, proposer in kinds
+        ]
 
 
 def fitting(options: Lookahead, most_nodes: int) -> Lookahead:
@@ -115,51 +121,97 @@ class Sole(_Consulted):
             self.session.extend(tokens)
 
 
-class Aide(_Consulted):
-    """A proposer beside the drafter. Its scores are priors: what is believed of a node is learned from the target."""
+class Trust:
+    """From the scores of one source to chances, learned from the target; shared by the requests of a process."""
 
-    def __init__(self, proposer: Proposer, calibration: Calibration) -> None:
+    REFRESH = 32  # observations for which chances are remembered: looking one up costs more than the rest of a round
+
+    def __init__(self) -> None:
+        self.calibration = Calibration()
+        self._known: dict[float, float] = {}
+        self._age = 0
+
+    def logprob(self, score: float) -> float:
+        """Log of the chance that the target picks a token of that score."""
+        known = self._known.get(score)
+        if known is None:
+            chance = self.calibration.probability(0, score)
+            known = self._known[score] = math.log(min(max(chance, 1e-6), 0.999))
+        return known
+
+    def observe(self, score: float, right: bool) -> None:
+        self.calibration.observe((score,), 0 if right else -1)
+        self._age += 1
+        if self._age >= self.REFRESH:
+            self._age = 0
+            self._known.clear()
+
+
+class Aide(_Consulted):
+    """A proposer beside the drafter. Its scores are priors: what is believed of a node is learned from the target.
+
+    A ``costly`` one is asked only where nothing in the tree is nearly certain, and after rounds in which it was of no
+    use it rests for as many again.
+    """
+
+    def __init__(self, proposer: Proposer, trust: Trust, costly: bool = False) -> None:
         super().__init__(proposer)
-        self.calibration = calibration
+        self.trust = trust
+        self.costly = costly
+        self.useless = 0  # rounds in a row
+        self.rest = 0  # rounds until it is asked again
         self.proposal: Proposal | None = None  # of this round
         self.likely: list[tuple[int, int, float, float]] = []  # (row, row of the parent, log chance, of the whole path)
+        self.held: dict[int, Node] = {}  # rows that are in the tree
 
     def merge(self, tree: TokenTree, committed: Sequence[int], least: float = FLOOR) -> None:
         """Add what the target follows with a chance of at least ``least``; the proposer is asked once per round."""
         if self.proposal is None:
-            self._ask(committed)
+            self._ask(tree, committed)
         assert self.proposal is not None
         bound = math.log(max(least, FLOOR))
-        held: dict[int, Node] = {ROOT: tree.root}
+        held = self.held
         for row, parent, logprob, total in self.likely:
-            if total >= bound:
+            if total >= bound and row not in held:
                 held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
 
-    def _ask(self, committed: Sequence[int]) -> None:
+    def _ask(self, tree: TokenTree, committed: Sequence[int]) -> None:
+        self.likely, self.held = [], {ROOT: tree.root}
+        if self.costly:
+            best = tree.root.best_child()
+            if self.rest > 0 or (best is not None and best.logprob > NEARLY_CERTAIN):
+                self.rest -= self.rest > 0
+                self.proposal = NOTHING
+                return
         proposal = self.proposal = self.prepare(committed).propose(AIDE_NODES)
-        self.likely = []
         totals = {ROOT: 0.0}
-        bound = math.log(FLOOR)
         for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
             above = totals.get(parent)
             if above is None:
                 continue
-            logprob = math.log(min(max(self.calibration.probability(0, score), 1e-6), 0.999))
-            if above + logprob >= bound:
-                totals[row] = above + logprob
-                self.likely.append((row, parent, logprob, above + logprob))
+            logprob = self.trust.logprob(score)
+            total = above + logprob
+            if total >= LOG_FLOOR:
+                totals[row] = total
+                self.likely.append((row, parent, logprob, total))
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Learn from every node whose parent the target has followed: it followed the node as well, or it did not."""
         if self.session is None:
             return
-        proposal, self.proposal, self.likely = self.proposal or NOTHING, None, []
+        proposal, self.proposal = self.proposal, None
+        if proposal is not None and proposal is not NOTHING:
+            self._learn(proposal, tokens)
+        self.session.extend(tokens)
+
+    def _learn(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         depths = {ROOT: 0}  # of nodes on the committed path
         for row, parent in enumerate(proposal.parents):
             depth = depths.get(parent, len(tokens))
             if depth < len(tokens):
                 right = proposal.tokens[row] == tokens[depth]
-                self.calibration.observe((proposal.scores[row],), 0 if right else -1)
+                self.trust.observe(proposal.scores[row], right)
                 if right:
                     depths[row] = depth + 1
-        self.session.extend(tokens)
+        self.useless = 0 if len(depths) > 1 else min(self.useless + 1, LONGEST_REST)
+        self.rest = max(0, self.useless - 1)

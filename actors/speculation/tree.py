@@ -77,7 +77,8 @@ class TokenTree:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
             self.size += 1
             return node
-        node.rank = max(node.rank, rank)
+        if node.rank < 0:
+            node.rank = rank  # a guess that the drafter shares is the drafter's
         if logprob > node.logprob:
             gain = logprob - node.logprob
             node.logprob = logprob

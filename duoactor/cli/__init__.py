@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from duoactor.cli import acting, asking, operating, showing
+from duoactor.cli import acting, asking, datastore, operating, showing
 from duoactor.cli.session import Session
 from duoactor.launching import Terminated
 from protocols.errors import DuoactorError
@@ -45,6 +45,7 @@ for command in (
     operating.drain,
     operating.status,
     operating.keys,
+    datastore.datastore,
 ):
     cli.add_command(command)
 

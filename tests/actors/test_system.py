@@ -4,12 +4,13 @@ import pytest
 from cluster import Cluster, tokens_of
 from virtual_time import run
 
-from fakes import ToyLanguage
+from fakes import ToyLanguage, toy_sources
 from protocols.memory import MemoryNetwork, only
 from protocols.messages import Sampling
 
 PROMPT = (5, 9, 33)
-METHODS = ["vanilla", "sps", "pearl", "duodecoding", "tree"]
+RETRIEVING = ["pld", "pld-earliest", "sam", "rest", "lookahead"]
+METHODS = ["vanilla", "sps", "pearl", "duodecoding", "tree", "auto", *RETRIEVING]
 DRAFTING = only("Open", "Verdict", "Close", "Grow", "Resync", "Budget", "DraftStats")
 
 
@@ -22,13 +23,18 @@ async def one_stream(cluster: Cluster, sampling: Sampling, method: str, skill: f
         return await caller.generate(PROMPT, sampling, method, **fields)
 
 
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    return toy_sources(tmp_path_factory.mktemp("store"), ToyLanguage(), PROMPT)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_every_method_streams_the_targets_own_text(method, temperature):
+def test_every_method_streams_the_targets_own_text(method, temperature, sources):
     language = ToyLanguage(eos_rate=0.01)
     for seed in range(3):
         sampling = Sampling(temperature=temperature, seed=seed, max_tokens=60)
-        chunks = run(one_stream(Cluster(language=language), sampling, method))
+        chunks = run(one_stream(Cluster(language=language, sources=sources), sampling, method))
         assert tokens_of(chunks) == language.continuation(PROMPT, sampling)
 
 
@@ -45,11 +51,11 @@ def test_drafts_are_really_used(method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("gamma", [1, 3, 8])
 @pytest.mark.parametrize("sequences", [0, 1, 3])
-def test_a_network_that_drops_repeats_reorders_and_delays_changes_no_token(method, gamma, sequences):
+def test_a_network_that_drops_repeats_reorders_and_delays_changes_no_token(method, gamma, sequences, sources):
     language = ToyLanguage(eos_rate=0.005)
     for seed in range(4):
         sampling = Sampling(temperature=0.7 * (seed % 2), seed=seed, max_tokens=50)
         network = MemoryNetwork(seed, drop=0.2, duplicate=0.2, reorder=0.3, delay=5, faulty=DRAFTING)
-        cluster = Cluster(network, language)
+        cluster = Cluster(network, language, sources)
         chunks = run(one_stream(cluster, sampling, method, num_speculative_tokens=gamma, sequences=sequences))
         assert tokens_of(chunks) == language.continuation(PROMPT, sampling)

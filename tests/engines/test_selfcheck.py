@@ -7,7 +7,7 @@ from tiny import info, make
 from actors.engines.hf import HFEngine
 from actors.engines.linear import can_pack
 from actors.engines.loading import describe, load_model, load_tokenizer
-from actors.engines.selfcheck import rows_that_agree
+from actors.engines.selfcheck import ROWS, rows_that_agree
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ def test_speculation_on_the_bundled_target_is_bit_exact_for_every_number_of_rows
     engine = HFEngine(model, describe(path, model, load_tokenizer(path), CPU, str(dtype)), 256)
     agree = rows_that_agree(engine)
     if dtype == torch.float32 and can_pack(dtype):
-        assert agree == (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+        assert set(ROWS) <= set(agree)
     assert len(agree) >= 4
 
 

@@ -14,7 +14,7 @@ from actors.speculation.drafting import Lease
 from actors.speculation.pacing import DrafterPace
 from actors.speculation.strategies import strategy_for
 from actors.speculation.verifying import Speculation
-from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget
+from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget, toy_sources
 from protocols.messages import FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
 
 PROMPT = [5, 9, 33]
@@ -24,17 +24,40 @@ COST = CostModel({1: 1000.0, 8: 1200.0, 16: 1500.0})
 class Pair:
     """One request, its verifier and its drafter; messages wait in two bags from which a random one is delivered."""
 
-    def __init__(self, seed, method, gamma, sequences, sampling, language, skill, drop=0.0, repeat=0.0, scratch=64):
+    def __init__(
+        self,
+        seed,
+        method,
+        gamma,
+        sequences,
+        sampling,
+        language,
+        skill,
+        drop=0.0,
+        repeat=0.0,
+        scratch=64,
+        sources=None,
+        prompt=PROMPT,
+    ):
         self.random = random.Random(seed)
         self.drop, self.repeat = drop, repeat
         self.target = ToyTarget(language)
         self.draft = ToyDraft(language, skill, scratch_slots=scratch)
         plan = Plan(method, gamma, sequences)
+        self.prompt = prompt
         self.spec = Speculation(
-            "r", PROMPT, sampling, strategy_for(method), plan, VOCAB, INFO.eos_token_ids, self.target.max_window
+            "r",
+            prompt,
+            sampling,
+            strategy_for(method),
+            plan,
+            VOCAB,
+            INFO.eos_token_ids,
+            self.target.max_window,
+            sources=sources,
         )
         self.spec.epoch = 7
-        self.handle = self.target.open(PROMPT, sampling)
+        self.handle = self.target.open(prompt, sampling)
         self.calibration = Calibration()
         self.lease: Lease | None = None
         self.to_drafter: list = []
@@ -107,7 +130,7 @@ class Pair:
         else:
             if not spec.ready(self.now):
                 return
-            chosen = spec.window(COST)
+            chosen = spec.choose(COST)
             outcome = self.target.verify([Window(self.handle, chosen.tokens, chosen.parents)])[0]
             covered = len(outcome.path) == len(chosen.nodes)
             committed = spec.commit(chosen, outcome)
@@ -126,30 +149,79 @@ class Pair:
             choices += [self.drafter_receives] * bool(self.to_drafter)
             choices += [self.verifier_receives] * bool(self.to_verifier)
             self.random.choice(choices)()
-        return self.spec.committed[len(PROMPT) :]
+        return self.spec.committed[len(self.prompt) :]
 
 
-METHODS = ["vanilla", "sps", "pearl", "duodecoding", "tree", "auto"]
+RETRIEVING = ["pld", "pld-earliest", "sam", "rest", "lookahead"]
+METHODS = ["vanilla", "sps", "pearl", "duodecoding", "tree", "auto", *RETRIEVING]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    return toy_sources(tmp_path_factory.mktemp("store"), ToyLanguage(), PROMPT)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("gamma", [1, 4, 9])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_text_is_the_targets_own_whatever_the_channel_does(method, gamma, temperature):
+def test_the_text_is_the_targets_own_whatever_the_channel_does(method, gamma, temperature, sources):
     language = ToyLanguage(eos_rate=0.01)
     for seed in range(12):
         sampling = Sampling(temperature=temperature, seed=seed, max_tokens=40)
-        pair = Pair(seed, method, gamma, seed % 4, sampling, language, 0.8, drop=0.15, repeat=0.15)
+        pair = Pair(seed, method, gamma, seed % 4, sampling, language, 0.8, drop=0.15, repeat=0.15, sources=sources)
         assert pair.run() == language.continuation(PROMPT, sampling)
 
 
+@pytest.mark.parametrize("method", ["pld", "pld-earliest", "sam", "auto"])
+def test_a_text_that_repeats_its_prompt_takes_few_rounds(method, sources):
+    language = ToyLanguage()
+    prompt = [*PROMPT, *language.continuation(PROMPT, Sampling(max_tokens=90)), *PROMPT]
+    sampling = Sampling(max_tokens=80)
+    pair = Pair(0, method, 0, 0, sampling, language, 0.0, drop=1.0, prompt=prompt)  # a drafter that is never heard
+    assert pair.run() == language.continuation(prompt, sampling)
+    assert pair.spec.counters.rounds < 20
+
+
+@pytest.mark.parametrize("method", ["rest", "auto"])
+def test_a_text_that_the_datastore_knows_takes_few_rounds(method, sources):
+    sampling = Sampling(max_tokens=80)
+    pair = Pair(0, method, 0, 0, sampling, ToyLanguage(), 0.0, drop=1.0, sources=sources)
+    assert pair.run() == ToyLanguage().continuation(PROMPT, sampling)
+    assert pair.spec.counters.rounds < 30
+
+
+def test_lookahead_learns_the_ngrams_of_a_text_that_goes_in_circles():
+    class Circle(ToyLanguage):
+        def next(self, context, sampling):
+            return 2 + (context[-1] * 7 + 3) % 61
+
+    sampling = Sampling(max_tokens=150)
+    pair = Pair(0, "lookahead", 0, 0, sampling, Circle(), 0.0)
+    assert pair.run() == Circle().continuation(PROMPT, sampling)
+    assert pair.spec.counters.rounds < 75
+
+
+def test_the_windows_of_other_methods_stay_within_32_rows(sources):
+    for method in METHODS:
+        spec = Pair(0, method, 4, 0, Sampling(), ToyLanguage(), 0.5, sources=sources).spec
+        assert spec.max_window == {"lookahead": 55, "rest": 63}.get(method, 31)
+
+
+def test_a_guess_that_no_drafter_made_says_nothing_about_the_drafter(sources):
+    pair = Pair(0, "auto", 0, 0, Sampling(max_tokens=60), ToyLanguage(), 1.0, drop=1.0, sources=sources)
+    pair.run()
+    assert pair.spec.counters.accepted > 20
+    assert pair.spec.agreement.value == 0.6
+
+
 @pytest.mark.parametrize("skill", [0.0, 1.0])
-def test_neither_a_useless_nor_a_perfect_drafter_changes_the_text(skill):
+def test_neither_a_useless_nor_a_perfect_drafter_changes_the_text(skill, sources):
     language = ToyLanguage(eos_rate=0.02)
     for seed in range(10):
         for method in METHODS:
             sampling = Sampling(temperature=1.0, seed=seed, max_tokens=30)
-            assert Pair(seed, method, 5, 0, sampling, language, skill).run() == language.continuation(PROMPT, sampling)
+            pair = Pair(seed, method, 5, 0, sampling, language, skill, sources=sources)
+            assert pair.run() == language.continuation(PROMPT, sampling)
 
 
 def test_a_perfect_drafter_on_a_sound_channel_saves_rounds():

@@ -11,6 +11,7 @@ from actors.controller import Controller
 from actors.drafter import Drafter
 from actors.settings import VerifierSettings
 from actors.speculation.costs import CostModel
+from actors.speculation.retrieving import Sources
 from actors.verifier import Verifier
 from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
 from protocols import wire
@@ -92,7 +93,14 @@ def tokens_of(chunks: Sequence[Chunk]) -> list[int]:
 
 
 class Cluster:
-    def __init__(self, network: MemoryNetwork | None = None, language: ToyLanguage | None = None, **settings) -> None:
+    def __init__(
+        self,
+        network: MemoryNetwork | None = None,
+        language: ToyLanguage | None = None,
+        sources: Sources | None = None,
+        **settings,
+    ) -> None:
+        self.sources = sources
         self.network = network or MemoryNetwork()
         self.language = language or ToyLanguage()
         self.settings = VerifierSettings(bind=ADDRESS, **settings)
@@ -131,11 +139,12 @@ class Cluster:
             InlineCompute(),
             f"v{next(self.starts)}",
             timer=lambda: 0.0,
+            sources=self.sources,
         )
         self._spawn("verifier", self.verifier)
         return self.verifier
 
-    def start_drafter(self, name: str = "d1", skill: float = 0.8, **hello) -> Drafter:
+    def start_drafter(self, name: str = "d1", skill: float = 0.8, model=None, **hello) -> Drafter:
         fields = {
             "role": Role.DRAFTER,
             "actor_id": name,
@@ -148,7 +157,7 @@ class Cluster:
             "step_us": 100.0,
         }
         drafter = Drafter(
-            ToyDraft(self.language, skill),
+            model or ToyDraft(self.language, skill),
             self.network.host(name),
             ADDRESS,
             Hello(**{**fields, **hello}),

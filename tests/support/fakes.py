@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.engines.interface import Expansion, Leaf, ModelInfo, Outcome, Window
+from actors.proposers.datastore import Datastore, build
+from actors.speculation.retrieving import Sources
 from actors.speculation.walk import walk
 from protocols.errors import PoolFull
 from protocols.messages import ChatTurn, Sampling, TokenLogprobs
@@ -44,6 +46,13 @@ class ToyLanguage:
 
 
 INFO = ModelInfo("toy", VOCAB, 4096, frozenset({EOS}), "toy-tokenizer")
+
+
+def toy_sources(directory, language: ToyLanguage, prompt: Sequence[int]) -> Sources:
+    """A datastore of greedy continuations of ``prompt``."""
+    text = [*prompt, *language.continuation(prompt, Sampling(max_tokens=400, ignore_eos=True))]
+    build(directory, [text, text[100:300], text[7:50]], VOCAB, INFO.tokenizer_digest)
+    return Sources(Datastore.open(directory, INFO.tokenizer_digest))
 
 
 @dataclass

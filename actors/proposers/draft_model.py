@@ -1,0 +1,118 @@
+"""A draft model without a model: a proposer behind the drafter's interface, so that a drafter process can retrieve.
+
+It needs no torch, no weights and (prompt lookup, suffix automaton) no tokenizer: it copies the ids that it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from actors.engines.interface import Expansion, Leaf, ModelInfo
+from actors.proposers.datastore import Datastore
+from actors.proposers.interface import ROOT, Proposal, Proposer, ProposerSession
+from actors.proposers.prompt_lookup import PromptLookup
+from actors.proposers.retrieval import Retrieval
+from actors.proposers.suffix_automaton import SuffixAutomaton
+from protocols.errors import ConfigError
+from protocols.messages import Sampling
+
+AHEAD = 64  # tokens along one path: a drafter goes on below what it drafted before
+NOWHERE = -2
+UNBOUNDED = 1 << 30  # tokens of context
+
+
+def build_proposer_draft(name: str) -> ProposerDraft:
+    """``pld``, ``sam`` or ``rest:DIR`` (a datastore). ConfigError or ModelError in one sentence."""
+    kind, _, directory = name.partition(":")
+    if kind == "rest" and directory:
+        store = Datastore.open(directory)
+        model_id = f"rest:{Path(directory).name}"
+        info = ModelInfo(model_id, store.meta.vocab_size, UNBOUNDED, frozenset(), store.meta.tokenizer_digest)
+        return ProposerDraft(Retrieval(store, tokens=24), info)
+    info = ModelInfo(name, 0, UNBOUNDED, frozenset(), "")
+    if name == "pld":
+        return ProposerDraft(PromptLookup(tokens=AHEAD), info)
+    if name == "sam":
+        return ProposerDraft(SuffixAutomaton(tokens=AHEAD), info)
+    raise ConfigError(f"{name!r} does not name a proposer; use pld, sam or rest:DIR")
+
+
+@dataclass(slots=True)
+class _Mirror:
+    """One request. ``paths[slot]``: the tokens from below the root to the node in that slot."""
+
+    session: ProposerSession
+    paths: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    below: dict[int, list[int]] = field(default_factory=dict)  # row of the proposal -> its children's, best first
+    proposal: Proposal | None = None
+
+
+class ProposerDraft:
+    """:class:`actors.engines.interface.DraftModel`. A leaf that the proposal does not hold has no children."""
+
+    def __init__(self, proposer: Proposer, info: ModelInfo, scratch_slots: int = 256) -> None:
+        self.proposer = proposer
+        self._info = info
+        self._scratch_slots = scratch_slots
+        self._mirrors: dict[int, _Mirror] = {}
+        self._next_handle = 0
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def scratch_slots(self) -> int:
+        return self._scratch_slots
+
+    def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
+        self._next_handle += 1
+        self._mirrors[self._next_handle] = _Mirror(self.proposer.open(prefix))
+        return self._next_handle
+
+    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
+        return [self._expand(self._mirrors[leaf.handle], leaf) for leaf in leaves]
+
+    def _expand(self, mirror: _Mirror, leaf: Leaf) -> Expansion:
+        slot = ROOT
+        path: tuple[int, ...] = ()
+        if not leaf.is_root:
+            path = (*(mirror.paths[leaf.path[-1]] if leaf.path else ()), leaf.token)
+            slot = next(s for s in range(self._scratch_slots) if s not in mirror.paths)
+            mirror.paths[slot] = path
+        if mirror.proposal is None:
+            self._ask(mirror)
+        assert mirror.proposal is not None
+        tokens, scores = mirror.proposal.tokens, mirror.proposal.scores
+        children = mirror.below.get(ROOT, [])
+        for token in path:
+            row = next((row for row in children if tokens[row] == token), NOWHERE)
+            children = mirror.below.get(row, [])
+        return Expansion(slot, tuple(tokens[row] for row in children), tuple(scores[row] for row in children))
+
+    def _ask(self, mirror: _Mirror) -> None:
+        proposal = mirror.proposal = mirror.session.propose(AHEAD)
+        mirror.below = {}
+        for row, parent in enumerate(proposal.parents):
+            mirror.below.setdefault(parent, []).append(row)
+        for rows in mirror.below.values():
+            rows.sort(key=lambda row: -proposal.scores[row])
+
+    def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
+        mirror = self._mirrors[handle]
+        mirror.session.extend(tokens)
+        mirror.proposal = None
+        self.release(handle, slots)
+        taken, count = tuple(tokens), len(tokens)
+        for slot, path in mirror.paths.items():
+            mirror.paths[slot] = path[count:] if path[:count] == taken else (NOWHERE,)  # about to be released
+
+    def release(self, handle: int, slots: Sequence[int]) -> None:
+        paths = self._mirrors[handle].paths
+        for slot in slots:
+            paths.pop(slot, None)
+
+    def close(self, handle: int) -> None:
+        self._mirrors.pop(handle, None)

@@ -1,0 +1,114 @@
+"""Retrieval and Lookahead on a small random Llama: large windows, and the text of plain decoding."""
+
+import random
+
+import pytest
+import torch
+from tiny import VOCAB, info, make
+
+from actors.calibrating import measure_target
+from actors.engines.hf import HFEngine
+from actors.engines.interface import Window
+from actors.engines.selfcheck import LARGE, ROWS
+from actors.engines.target import LANES, LARGEST, HFTarget, place
+from actors.proposers.datastore import Datastore, build
+from actors.speculation.costs import CostModel
+from actors.speculation.retrieving import Sources
+from actors.speculation.strategies import strategy_for
+from actors.speculation.verifying import Speculation
+from protocols.messages import Plan, Sampling
+
+COST = CostModel({1: 1000.0, 8: 1200.0, 16: 1500.0})
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def target_of(dtype=torch.float32, rows_agree=(*ROWS, *LARGE), slots=4096):
+    model = make("llama").to(dtype)
+    return HFTarget(HFEngine(model, info(model), slots), rows_agree=rows_agree)
+
+
+def generate(target, method, prompt, sampling, sources=None):
+    """The loop of the verifier without its messages."""
+    spec = Speculation(
+        "r", prompt, sampling, strategy_for(method), Plan(method, 0), VOCAB, frozenset({1}), target.max_window,
+        sources=sources,
+    )  # fmt: skip
+    handle = target.open(prompt, sampling, (), spec.max_window)
+    while (outcome := target.prefill(handle)) is None:
+        pass
+    committed = spec.first(outcome)
+    while committed.finish is None:
+        chosen = spec.choose(COST)
+        [outcome] = target.verify([Window(handle, chosen.tokens, chosen.parents)])
+        assert len(outcome.sampled) == len(chosen.nodes) + 1
+        committed = spec.commit(chosen, outcome)
+    target.close(handle)
+    return spec
+
+
+SAMPLINGS = [
+    Sampling(max_tokens=90, ignore_eos=True),
+    Sampling(max_tokens=60, ignore_eos=True, temperature=0.9, seed=4),
+    Sampling(max_tokens=60, ignore_eos=True, repetition_penalty=1.2, presence_penalty=0.3),
+]
+
+
+@pytest.mark.parametrize("rows_agree", [(*ROWS, *LARGE), (4, 8, 16, 32)])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("method", ["pld", "sam", "rest", "lookahead", "auto"])
+def test_the_text_is_that_of_plain_decoding(method, sampling, rows_agree, tmp_path):
+    target = target_of(rows_agree=rows_agree)
+    chance = random.Random(3)
+    prompt = [chance.randrange(2, VOCAB) for _ in range(70)]
+    plain = generate(target, "vanilla", prompt, sampling).committed
+    noisy = [t if chance.random() < 0.9 else chance.randrange(VOCAB) for t in plain]
+    build(tmp_path, [plain, noisy, noisy[30:]], VOCAB)
+    spec = generate(target, method, prompt, sampling, Sources(Datastore.open(tmp_path)))
+    assert spec.committed == plain
+    assert spec.counters.drafted > 0
+    if method in ("rest", "auto"):
+        assert spec.counters.accepted > 30
+
+
+def test_lookahead_and_rest_have_the_rows_that_their_papers_give_them():
+    target = target_of()
+    assert target.max_window == LARGEST == 63
+    spec = generate(target, "lookahead", [5, 6, 7, 8, 9] * 4, Sampling(max_tokens=120, ignore_eos=True))
+    assert spec.max_window == 55
+
+
+def test_only_requests_with_large_windows_take_room_for_them():
+    target = target_of()
+    before = target.kv_used
+    usual = target.open([3] * 10, Sampling(max_tokens=54))
+    assert target.kv_used - before == -(-(64 + 31 * LANES) // 64) * 64
+    target.close(usual)
+    large = target.open([3] * 10, Sampling(max_tokens=54), (), 63)
+    assert target.kv_used - before == -(-(64 + 63 * LANES) // 64) * 64
+    target.close(large)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_large_window_that_is_shallow_fits_its_room(seed):
+    chance = random.Random(seed)
+    depths: list[int] = []
+    parents: list[int] = []
+    while len(parents) < chance.choice([40, 55, 63]):
+        parent = chance.randrange(-1, len(parents))
+        depth = 1 if parent < 0 else depths[parent] + 1
+        if depth <= LANES:
+            parents.append(parent)
+            depths.append(depth)
+    found, offsets = place(parents)
+    assert found == depths
+    assert len(set(offsets)) == len(parents)
+    assert max(offsets) <= LANES * len(parents)
+
+
+def test_a_pool_too_small_for_the_largest_windows_is_measured_without_them():
+    assert max(measure_target(target_of(slots=4096))) == 64
+    assert max(measure_target(target_of(slots=1100))) == 32

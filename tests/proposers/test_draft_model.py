@@ -1,0 +1,99 @@
+import subprocess
+import sys
+
+import pytest
+
+from actors.calibrating import measure_draft
+from actors.engines.interface import Leaf
+from actors.proposers.datastore import build
+from actors.proposers.draft_model import build_proposer_draft
+from protocols.errors import ConfigError
+from protocols.messages import Sampling
+
+TEXT = [5, 6, 7, 8, 9, 10, 11, 5, 6]
+
+
+def opened(name, text=TEXT):
+    draft = build_proposer_draft(name)
+    return draft, draft.open(text, len(text), Sampling())
+
+
+def grown(draft, handle, root, depth):
+    """The chain of first candidates below the root: (tokens, slots)."""
+    [expansion] = draft.expand([Leaf(handle, root, (), is_root=True)])
+    assert expansion.slot == -1
+    tokens, slots = [], []
+    while expansion.tokens and len(tokens) < depth:
+        tokens.append(expansion.tokens[0])
+        [expansion] = draft.expand([Leaf(handle, tokens[-1], tuple(slots))])
+        slots.append(expansion.slot)
+    return tokens, slots
+
+
+@pytest.mark.parametrize("name", ["pld", "sam"])
+def test_it_drafts_what_followed_before(name):
+    draft, handle = opened(name)
+    tokens, slots = grown(draft, handle, 6, 4)
+    assert tokens == [7, 8, 9, 10]
+    assert len(set(slots)) == 4
+
+
+def test_what_survives_a_verdict_is_gone_on_with():
+    draft, handle = opened("sam")
+    tokens, slots = grown(draft, handle, 6, 4)
+    draft.commit(handle, tokens[:2], slots[:2])
+    [expansion] = draft.expand([Leaf(handle, 11, tuple(slots[2:]))])
+    assert expansion.tokens == (5,)
+    assert 0.0 < expansion.probs[0] <= 1.0
+
+
+def test_below_a_token_it_did_not_propose_it_has_nothing_to_say():
+    draft, handle = opened("sam")
+    [expansion] = draft.expand([Leaf(handle, 40, ())])
+    assert (expansion.tokens, expansion.probs) == ((), ())
+    [below] = draft.expand([Leaf(handle, 7, (expansion.slot,))])
+    assert below.tokens == ()
+
+
+def test_slots_are_used_again_once_released():
+    draft, handle = opened("pld")
+    _, slots = grown(draft, handle, 6, 4)
+    draft.release(handle, slots[2:])
+    [expansion] = draft.expand([Leaf(handle, 9, tuple(slots[:2]))])
+    assert expansion.slot in slots[2:]
+    draft.close(handle)
+
+
+def test_a_datastore_gives_branches_best_first(tmp_path):
+    build(tmp_path, [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6]], 16, "digest")
+    draft, handle = opened(f"rest:{tmp_path}", [9, 1, 2])
+    assert (draft.info.vocab_size, draft.info.tokenizer_digest) == (16, "digest")
+    [expansion] = draft.expand([Leaf(handle, 2, (), is_root=True)])
+    assert expansion.tokens == (3, 6)
+    assert expansion.probs[0] > expansion.probs[1]
+    [below] = draft.expand([Leaf(handle, 3, ())])
+    assert set(below.tokens) == {4, 5}
+
+
+def test_its_steps_can_be_measured_like_a_models():
+    draft, _ = opened("pld")
+    assert all(0 < us < 1e5 for us in measure_draft(draft).values())
+
+
+def test_another_name_is_one_sentence():
+    for name in ("rest:", "plt", "rest"):
+        with pytest.raises(ConfigError, match=r"use pld, sam or rest:DIR"):
+            build_proposer_draft(name)
+    with pytest.raises(ConfigError, match="there is no datastore at"):
+        build_proposer_draft("rest:/nowhere")
+
+
+def test_a_drafter_without_a_model_needs_no_torch():
+    program = (
+        "import sys, actors.assembly, actors.drafter, actors.calibrating\n"
+        "from actors.settings import DrafterSettings\n"
+        "from actors.assembly import _draft\n"
+        "_draft(DrafterSettings(draft='sam'))\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,121 @@
+import math
+from itertools import pairwise
+
+import pytest
+
+from actors.proposers.interface import FromFunction, Proposal
+from actors.proposers.ngram_pool import Lookahead
+from actors.speculation.retrieving import FLOOR, OWN, Aide, Sole, Sources, Trust, fitting
+from actors.speculation.tree import TokenTree
+from protocols.errors import RequestError
+from protocols.messages import Method
+
+
+def saying(tokens, scores=None, parents=None):
+    """A proposer that always says the same."""
+    proposal = Proposal(
+        tuple(tokens), tuple(parents or range(-1, len(tokens) - 1)), tuple(scores or [0.8] * len(tokens))
+    )
+    return FromFunction(lambda text, budget: proposal)
+
+
+def test_an_aide_learns_only_where_it_is_known_what_the_target_chose():
+    trust = Trust()
+    aide = Aide(saying([1, 2, 3], [0.9, 0.5, 0.2]), trust)
+    aide.merge(TokenTree(1, 7), [7])
+    aide.commit([1, 9])
+    assert sum(map(sum, trust.calibration.seen)) == pytest.approx(2.0)  # the third token hung on a wrong one
+    assert sum(map(sum, trust.calibration.hits)) == pytest.approx(1.0)
+
+
+def test_a_source_that_is_always_wrong_is_soon_left_out_and_one_that_is_right_goes_deep():
+    wrong, right = Aide(saying([1, 2, 3]), Trust()), Aide(saying([4, 5, 6]), Trust())
+    for _ in range(300):
+        tree = TokenTree(1, 7)
+        for aide in (wrong, right):
+            aide.merge(tree, [7])
+        for aide in (wrong, right):
+            aide.commit([4, 5, 6, 4])
+    tree = TokenTree(1, 7)
+    wrong.merge(tree, [7])
+    assert tree.size == 0
+    right.merge(tree, [7])
+    assert [node.token for node in tree.chain(9)] == [4, 5, 6]
+    assert tree.total(tree.chain(9)[-1]) > math.log(0.85)
+
+
+def test_paths_below_the_floor_and_what_hangs_on_them_stay_out():
+    scores = [0.5] * 12
+    aide = Aide(saying(range(12), scores), Trust())
+    tree = TokenTree(1, 7)
+    aide.merge(tree, [7], 0.3)
+    assert tree.size == 1
+    aide.merge(tree, [7])
+    assert tree.size == int(math.log(FLOOR) / math.log(0.5))
+
+
+def test_a_guess_that_the_drafter_shares_counts_as_the_drafters():
+    tree = TokenTree(1, 7)
+    aide = Aide(saying([1, 2]), Trust())
+    aide.merge(tree, [7])
+    node = tree.root.children[1]
+    assert node.rank == OWN
+    tree.add(tree.root, 1, -0.1, 0)
+    assert node.rank == 0
+    aide.merge(tree, [7])
+    assert node.rank == 0
+
+
+def test_a_costly_source_rests_when_it_is_of_no_use_and_where_something_is_nearly_certain():
+    asked = []
+
+    def guess(text, budget):
+        asked.append(len(text))
+        return Proposal((1,), (-1,), (0.5,))
+
+    aide = Aide(FromFunction(guess), Trust(), costly=True)
+    text = [7]
+    for right in [False] * 60 + [True] * 40:
+        aide.merge(TokenTree(len(text), text[-1]), text)
+        text.append(1 if right else 2)
+        aide.commit(text[-1:])
+    rounds = [later - earlier for earlier, later in pairwise(asked)]
+    assert rounds[:4] == [1, 2, 3, 4]
+    assert rounds[-4:] == [1] * 4
+    certain = TokenTree(len(text), text[-1])
+    certain.add(certain.root, 9, math.log(0.9))
+    before = len(asked)
+    aide.merge(certain, text)
+    assert len(asked) == before
+
+
+def test_a_session_is_told_every_token_once():
+    told = []
+
+    def guess(text, budget):
+        told.append(list(text))
+        return Proposal((1,), (-1,), (0.5,))
+
+    sole = Sole(FromFunction(guess))
+    sole.commit([], [], [9])  # before it was ever asked: nothing to keep up to date
+    sole.plant(TokenTree(3), [7, 8, 9], 4)
+    sole.commit([], [], [1, 2])
+    sole.plant(TokenTree(5), [7, 8, 9, 1, 2], 4)
+    assert told == [[7, 8, 9], [7, 8, 9, 1, 2]]
+
+
+def test_lookahead_is_made_to_fit_the_window_that_the_engine_allows():
+    assert fitting(Lookahead(), 55) == Lookahead()
+    for room in range(7, 60):
+        options = fitting(Lookahead(), room)
+        assert options.max_rows <= room
+        assert options.ngram == 5
+    assert fitting(Lookahead(), 31).window == 4
+
+
+def test_every_method_that_retrieves_has_a_proposer_and_rest_needs_its_datastore():
+    sources = Sources()
+    for method in (Method.PLD, Method.PLD_EARLIEST, Method.SAM, Method.LOOKAHEAD):
+        assert sources.proposer(method, 31).open([1, 2, 3]) is not None
+    with pytest.raises(RequestError, match="duoactor datastore build"):
+        sources.proposer(Method.REST, 63)
