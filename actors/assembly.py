@@ -6,6 +6,7 @@ torch is imported here, lazily, and only in the processes that compute.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -67,6 +68,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             cost = CostModel(await compute.start(lambda: measure_target(model)))
             serving = compute if model.info.device != "cpu" or cost(8) > INLINE_US else InlineCompute()
             verifier = Verifier(settings, model, codec, cost, listener, serving, incarnation(), sources=sources)
+            gc.freeze()
             log.info(
                 "verifier ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once",
                 verifier.address,
@@ -120,6 +122,7 @@ def run_drafter(settings: DrafterSettings) -> int:
                 os.getpid(),
                 steps[min(steps)],
             )
+            gc.freeze()
             log.info("drafter %s ready: %s, %.2f ms a step", hello.actor_id, info.model_id, steps[min(steps)] / 1000)
             await Drafter(model, network, settings.connect, hello, steps).run(stop)
         finally:

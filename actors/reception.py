@@ -259,6 +259,7 @@ class Reception:
             book.max_window,
             message.generated,
             book.sources,
+            branches=book.info.dtype == "float32",
         )
         book.requests.pop(message.rid, None)
         book.requests[message.rid] = make_request(peer, message, spec, strategy.method, self.codec, now)

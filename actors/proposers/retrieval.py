@@ -50,7 +50,7 @@ class RetrievalSession:
         options = self.options
         budget = min(budget, options.nodes)
         length, low, high = self._match()
-        self._bound = length
+        self._bound = max(length, options.shortest - 1)  # shorter matches were not looked for
         if length < options.shortest or budget <= 0:
             return NOTHING
         return self._trie(length, low, high, budget)

@@ -70,8 +70,15 @@ class Speculation:
         max_window: int,
         generated: Sequence[int] = (),
         sources: Sources | None = None,
+        branches: bool = True,
     ) -> None:
-        """RequestError when the strategy needs a source of guesses that is not among ``sources``."""
+        """RequestError when the strategy needs a source of guesses that is not among ``sources``.
+
+        ``branches``: whether a window may hold more than one path. A token beside the likeliest path sees its
+        ancestors in other slots, and attention then adds up in another order: no difference that matters in float32
+        (the sixth digit), but one that flips near-ties in 16 bits.
+        """
+        self.branches = branches
         self.rid = rid
         self.committed = [*prompt, *generated]
         self.prompt_len = len(prompt)
@@ -129,16 +136,19 @@ class Speculation:
 
     def decide_wait(
         self, now_us: float, pace: DrafterPace | None, cost: Cost, covered: bool, wait_us: float = 0.0
-    ) -> None:
+    ) -> int:
         """Called once after each commit: how long may the next round wait for drafts?
 
-        ``covered``: the whole window was accepted, so drafts below it may have survived.
+        ``covered``: the whole window was accepted, so drafts below it may have survived. Returns the rows that the
+        next round would have as things stand.
         """
         self.wait_until = None
         self.wait_for = 0
+        window = self.window(cost)
+        rows = 1 + len(window.nodes)
         off = self.strategy.window == "chain" and self.plan.gamma == 0
         if pace is None or self.late >= 3 or off:
-            return
+            return rows
         bound = 0.0
         match self.strategy.waits:
             case "phase":
@@ -148,8 +158,7 @@ class Speculation:
                 self.wait_for = 1
             case "priced":
                 depth = len(self.tree.chain(self.max_window))
-                window = self.window(cost)
-                value = self._expected(window) / cost(1 + len(window.nodes))
+                value = self._expected(window) / cost(rows)
                 more = patience(pace, cost, self.agreement.value, value)
                 if more > depth:
                     bound = pace.time_to(more) + pace.step_us
@@ -159,6 +168,7 @@ class Speculation:
         if bound > 0.0:
             self.wait_since = now_us
             self.wait_until = now_us + bound
+        return rows
 
     def ready(self, now_us: float) -> bool:
         """Whether the next round may begin; ends a wait and books its length."""
@@ -206,7 +216,7 @@ class Speculation:
                 nodes = chain_window(self.tree, limit)
             case "priced":
                 rate = self.per_us.value or 1.0 / cost(1)
-                nodes = priced_window(self.tree, limit, cost, rate, rows_before)
+                nodes = priced_window(self.tree, limit, cost, rate, rows_before, self.branches)
             case _:
                 nodes = []
         order, parents = in_tree_order(nodes, self.tree.root)

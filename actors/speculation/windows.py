@@ -32,13 +32,15 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Node]:
     return chosen
 
 
-def priced_window(tree: TokenTree, limit: int, cost: Cost, rate: float, rows_before: int = 0) -> list[Node]:
+def priced_window(
+    tree: TokenTree, limit: int, cost: Cost, rate: float, rows_before: int = 0, branches: bool = True
+) -> list[Node]:
     """The prefix of :func:`best_nodes` that maximises ``expected tokens - rate * time`` (DESIGN section 5, point 3).
 
     ``rate`` is tokens per microsecond now: time that buys fewer tokens than the current rate is not spent.
-    ``rows_before`` rows of other requests share the forward.
+    ``rows_before`` rows of other requests share the forward. Without ``branches`` the likeliest path alone is priced.
     """
-    nodes = best_nodes(tree, limit)
+    nodes = best_nodes(tree, limit) if branches else tree.chain(limit)
     base = cost(rows_before + 1)
     best_count, best_value, expected = 0, 0.0, 0.0
     for count, node in enumerate(nodes, 1):

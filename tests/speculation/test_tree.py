@@ -144,3 +144,10 @@ def test_a_higher_confidence_for_a_known_node_raises_its_subtree():
     assert c.total == pytest.approx(before + math.log(0.8) - math.log(0.6))
     for node in tree.nodes():
         assert node.total == pytest.approx(node.logprob + (node.parent.total if node.parent else 0.0))
+
+
+def test_without_branches_only_the_likeliest_path_is_priced():
+    nodes = priced_window(grown(), 9, lambda rows: 1000.0, rate=0.0, branches=False)
+    assert nodes == [] or all(n.token in (1, 2, 3) for n in nodes)
+    chain = priced_window(grown(), 9, lambda rows: 1000.0 + rows, rate=1e-6, branches=False)
+    assert [n.token for n in chain] == [1, 2, 3]
