@@ -39,6 +39,11 @@ def pin(cpus: str) -> None:
             log.warning("cannot pin to CPUs %s; running unpinned", cpus)
 
 
+def own_cpus() -> int:
+    """How many CPUs this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     """Run ``main(stop)`` on uvloop until it returns; SIGINT and SIGTERM set ``stop``. Returns the exit code."""
 

@@ -12,7 +12,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from actors.actor import default_actor_id, incarnation, pin, run_actor
+from actors.actor import default_actor_id, incarnation, own_cpus, pin, run_actor
 from actors.settings import ControllerSettings, DrafterSettings, SecuritySettings, VerifierSettings, retrieves
 from protocols import wire
 from protocols.messages import Hello, Role
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from actors.speculation.retrieving import Sources
 
 log = logging.getLogger("duoactor")
+MOST_THREADS = 16
 INLINE_US = 50_000.0  # a CPU forward this short runs in the event loop: handing it to a thread costs more than it hides
 
 
@@ -55,14 +56,13 @@ def run_verifier(settings: VerifierSettings) -> int:
         from actors.verifier import Verifier
 
         pin(settings.cpus)
+        threads = settings.threads or min(MOST_THREADS, own_cpus())
         network = _network(settings)
         compute = ThreadCompute()
         try:
             listener = network.listen(settings.bind)  # before the model: an address in use is known at once
             model, codec = await compute.start(
-                lambda: build_target(
-                    settings.target, settings.device, settings.dtype, settings.kv_tokens, settings.threads
-                )
+                lambda: build_target(settings.target, settings.device, settings.dtype, settings.kv_tokens, threads)
             )
             sources = _sources(settings, model.info)
             cost = CostModel(await compute.start(lambda: measure_target(model)))

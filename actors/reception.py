@@ -145,9 +145,7 @@ class Reception:
     def _misfit(self, hello: Hello) -> Refuse | None:
         info = self.book.info
         if hello.protocol != wire.PROTOCOL:
-            detail = (
-                f"this verifier speaks protocol {wire.PROTOCOL}, you {hello.protocol}; install equal versions"
-            )
+            detail = f"this verifier speaks protocol {wire.PROTOCOL}, you {hello.protocol}; install equal versions"
             return Refuse(RefuseCode.VERSION, detail)
         if self.book.draining:
             return Refuse(RefuseCode.DRAINING, "this verifier is shutting down; connect to another")

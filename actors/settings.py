@@ -46,7 +46,10 @@ class VerifierSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unkno
     ] = 0
     sequences: Annotated[int, Meta(description="draft sequences; 0 lets the theta rule decide", ge=0, le=64)] = 0
     kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: four full contexts", ge=0)] = 0
-    threads: Annotated[int, Meta(description="compute threads of the target on a CPU", ge=1, le=1024)] = 1
+    threads: Annotated[
+        int,
+        Meta(description="compute threads of the target on a CPU; 0: one per CPU of its own, up to 16", ge=0, le=1024),
+    ] = 0
     cpus: Annotated[str, Meta(description="pin the process to these CPUs, such as 0 or 0,1; empty: do not pin")] = ""
     actor_id: Annotated[str, Meta(description="name in status output and logs")] = "verifier"
     datastore: Annotated[

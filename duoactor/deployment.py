@@ -57,6 +57,7 @@ def deploy(
         verifier,
         target=resolve_model(verifier.target, "target"),
         cpus=verifier.cpus or format_cpus(cores.verifier),
+        threads=verifier.threads or min(16, len(cores.verifier) or 1),
     )
     keys = _family_keys(verifier)
     drafters = tuple(

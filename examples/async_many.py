@@ -12,7 +12,9 @@ QUESTIONS = [f"What is {a} plus {b}?" for a, b in ((2, 3), (10, 7), (41, 1), (8,
 
 async def main() -> None:
     async with AsyncClient() as client:
-        answers = await asyncio.gather(*(client.chat([{"role": "user", "content": q}], max_tokens=40) for q in QUESTIONS))
+        answers = await asyncio.gather(
+            *(client.chat([{"role": "user", "content": q}], max_tokens=40) for q in QUESTIONS)
+        )
     for question, answer in zip(QUESTIONS, answers, strict=True):
         print(f"{question}\n  {answer.text.strip()}\n")
 

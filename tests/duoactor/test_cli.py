@@ -183,7 +183,7 @@ def test_debug_shows_where_an_error_comes_from(client: FakeClient):
         ["nonsense"],
         ["generate"],
         ["generate", "x", "--max-tokens", "many"],
-        ["verifier", "--threads", "0"],
+        ["verifier", "--threads", "-1"],
         ["up", "--method", "magic"],
         ["swap", "one"],
     ],

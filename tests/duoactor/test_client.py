@@ -5,10 +5,10 @@ import threading
 
 import pytest
 from cluster import ADDRESS, Cluster
-from fakes import ToyLanguage
 from virtual_time import run
 
 from duoactor import AsyncClient, ChatTurn, Client, ConnectionLost, RequestError, Sampling
+from fakes import ToyLanguage
 from protocols.memory import MemoryNetwork
 from protocols.zeromq import ZmqNetwork
 

@@ -56,6 +56,17 @@ def test_continuations_become_a_trie_ranked_by_count(tmp_path):
     assert nodes[(7, 8)] == pytest.approx(5 / 3 * nodes[(7, 9)])
 
 
+def test_a_text_that_was_not_known_for_a_while_is_found_again_token_by_token(tmp_path):
+    session = Retrieval(stored(tmp_path, [[1, 2, 3, 4, 5, 6]])).open([40, 41])
+    for token in (42, 43, 44):
+        assert not session.propose(8)
+        session.extend([token])
+    for token in (1, 2):
+        assert not session.propose(8)
+        session.extend([token])
+    assert session.propose(8).tokens == (3, 4, 5, 6)
+
+
 @pytest.mark.parametrize("budget", [1, 2, 5, 17, 64])
 def test_the_best_nodes_within_the_budget_are_connected_and_the_most_frequent(tmp_path, budget):
     rng = random.Random(budget)

@@ -1,6 +1,6 @@
 """The real network, on asyncio's own loop and on uvloop. A hang is a failure of these tests; none of them sleeps."""
 
-# ruff: noqa: ASYNC110, ASYNC240 (some loops wait for libzmq's own thread, which sets no event; the file calls are tiny)
+# ruff: noqa: ASYNC240 (some loops wait for libzmq's own thread, which sets no event; the file calls are tiny)
 
 from __future__ import annotations
 
