@@ -35,8 +35,8 @@ class ThreadCompute:
 class InlineCompute:
     """Runs the job in the event loop's thread, in its next turn.
 
-    With the target on a CPU a second thread has no core of its own: waking it, and sharing the interpreter lock with it,
-    cost 0.6 ms of an 8 ms round (docs/benchmarks.md). Also for tests on a virtual clock.
+    With the target on a CPU a second thread has no core of its own: waking it and sharing the interpreter lock with it
+    cost more than they hide (docs/benchmarks.md). Also for tests on a virtual clock.
     """
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:

@@ -48,7 +48,7 @@ class VerifierSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unkno
     kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: four full contexts", ge=0)] = 0
     threads: Annotated[
         int,
-        Meta(description="compute threads of the target on a CPU; 0: one per CPU of its own, up to 16", ge=0, le=1024),
+        Meta(description="compute threads of a target on a CPU; 0: one per CPU of its own, to 16", ge=0, le=1024),
     ] = 0
     cpus: Annotated[str, Meta(description="pin the process to these CPUs, such as 0 or 0,1; empty: do not pin")] = ""
     actor_id: Annotated[str, Meta(description="name in status output and logs")] = "verifier"
