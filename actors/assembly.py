@@ -55,12 +55,13 @@ def run_verifier(settings: VerifierSettings) -> int:
         from actors.speculation.costs import CostModel
         from actors.verifier import Verifier
 
-        pin(settings.cpus)
-        threads = settings.threads or min(MOST_THREADS, own_cpus())
         network = _network(settings)
         compute = ThreadCompute()
         try:
             listener = network.listen(settings.bind)  # before the model: an address in use is known at once
+            # After the network: its own thread may write to sockets on another core while this one computes.
+            pin(settings.cpus)
+            threads = settings.threads or min(MOST_THREADS, own_cpus())
             model, codec = await compute.start(
                 lambda: build_target(settings.target, settings.device, settings.dtype, settings.kv_tokens, threads)
             )
