@@ -9,7 +9,8 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import uvloop
 
@@ -60,6 +61,24 @@ def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
         print(f"duoactor: {error}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+async def work_until(stop: asyncio.Event, *work: Coroutine[Any, Any, None]) -> None:
+    """Run all of it until one ends, fails or ``stop`` is set, then cancel the rest. A failure is raised: an exception
+    in our own code ends the actor, and the supervisor starts it again."""
+    tasks = [asyncio.create_task(part) for part in (*work, _wait(stop))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _wait(stop: asyncio.Event) -> None:
+    await stop.wait()
 
 
 class Line:

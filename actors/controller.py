@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.actor import Line
+from actors.actor import Line, work_until
 from actors.speculation.controlling import Control
 from protocols import wire
 from protocols.address import reachable
@@ -25,22 +25,18 @@ class Controller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Control until ``stop`` is set or the verifier asks us to leave."""
+        try:
+            await work_until(stop, self._serve())
+        finally:
+            self.line.close("leaving")
+
+    async def _serve(self) -> None:
         welcome = await self.line.open()
         feed = self.network.subscribe(reachable(welcome.telemetry, self.line.address))
-        tasks = [
-            asyncio.create_task(t)
-            for t in (self._listen(feed), self._decide(), self._converse(), self.line.beat(), stop.wait())
-        ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await work_until(asyncio.Event(), self._listen(feed), self._decide(), self._converse(), self.line.beat())
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             feed.close()
-            self.line.close("leaving")
 
     async def _listen(self, feed: Feed) -> None:
         while True:

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from actors.actor import Line
+from actors.actor import Line, work_until
 from actors.engines.interface import DraftModel
 from actors.speculation.calibration import Calibration
 from actors.speculation.drafting import Lease
@@ -66,17 +66,14 @@ class Drafter:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Draft until ``stop`` is set or the verifier asks us to leave."""
-        await self.line.open()
-        tasks = [asyncio.create_task(t) for t in (self._work(), self.line.beat(), stop.wait())]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await work_until(stop, self._serve())
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self.line.close("leaving")
+
+    async def _serve(self) -> None:
+        await self.line.open()
+        await work_until(asyncio.Event(), self._work(), self.line.beat())
 
     async def _work(self) -> None:
         while True:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from actors.actor import work_until
 from actors.book import HEARTBEAT_MS, TTL_MS, Book
 from actors.compute import Compute
 from actors.engines.interface import Codec, Outcome, TargetModel, Window
@@ -96,16 +97,10 @@ class Verifier:
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set. An exception in our own code ends the actor: the supervisor restarts it."""
-        tasks = [asyncio.create_task(t) for t in (self._receive(), self._rounds(), self._watch(), stop.wait())]
+        """Serve until ``stop`` is set."""
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await work_until(stop, self._receive(), self._rounds(), self._watch())
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self._farewell()
             self.listener.close()
 

@@ -409,3 +409,16 @@ def test_a_network_without_a_verifier_is_reported_and_not_waited_for_without_end
             await line.open(timeout=20.0)
 
     run(go())
+
+
+def test_an_actor_that_still_waits_for_a_verifier_stops_when_asked():
+    async def go():
+        for start in ("start_drafter", "start_controller"):
+            cluster = Cluster(language=LANGUAGE)
+            getattr(cluster, start)()
+            await asyncio.sleep(1)
+            ((name, stop),) = cluster.stops.items()
+            stop.set()
+            await asyncio.wait_for(cluster.tasks[name], 1)
+
+    run(go())
