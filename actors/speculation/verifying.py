@@ -222,7 +222,7 @@ class Speculation:
         order, parents = in_tree_order(nodes, self.tree.root)
         return Chosen(order, [n.token for n in order], parents)
 
-    def commit(self, chosen: Chosen, outcome: Outcome, gamma: int = 0) -> Committed:
+    def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
         """Take the target's word: append, re-root, count, and see whether the request ends."""
         base = len(self.committed)
         tokens = list(outcome.tokens)
@@ -248,7 +248,7 @@ class Speculation:
         c.rounds += 1
         c.drafted += len(chosen.nodes)
         c.accepted += sum(accepted)
-        c.gamma_sum += gamma or self.plan.gamma
+        c.gamma_sum += self.plan.gamma or len(chosen.nodes)  # a priced tree has no gamma but what it verified
         c.count(c.histogram, sum(accepted))
         self.round += 1
         return Committed(base, tokens, accepted, outcome.logprobs[: len(tokens)], finish, needed)
