@@ -51,8 +51,9 @@ class Belief:
         return total, alive
 
 
-def goodput(method: str, gamma: int, sequences: int, belief: Belief, cost: Cost) -> float:
-    """Tokens per microsecond that the method should reach with that draft length."""
+def goodput(method: str, gamma: int, sequences: float, belief: Belief, cost: Cost) -> float:
+    """Tokens per microsecond that the method should reach with that draft length, shared by so many sequences (a mean:
+    the theta rule chooses anew in every phase)."""
     if gamma <= 0 or method == Method.VANILLA:
         return 1.0 / (cost(1) + belief.overhead_us)
     if method == Method.SPS:
@@ -61,12 +62,12 @@ def goodput(method: str, gamma: int, sequences: int, belief: Belief, cost: Cost)
     # Parallel drafting (PEARL, DuoDecoding) alternates between an empty tree, where the target decodes one token while
     # the drafter drafts (pre-verify), and a chain of length gamma / k (post-verify). ``stay`` and ``enter`` are the
     # chances that the next round has a chain; their stationary mix weighs tokens and time.
-    k = max(1, min(sequences, gamma))
-    length = max(0, gamma // k - 1)
+    k = max(1.0, min(sequences, gamma))
+    length = max(0, round(gamma / k) - 1)
     drafting = gamma / k * belief.step_us * (1 + belief.width_penalty * (k - 1))
     accepted, whole = belief.expected(length)
-    enter = belief.head(k)
-    stay = whole * belief.head(k)
+    enter = belief.head(round(k))
+    stay = whole * enter
     chain_share = enter / (1 - stay + enter) if stay < 1 else 1.0
     empty_share = 1 - chain_share
     tokens = empty_share + chain_share * (1 + accepted)
@@ -75,11 +76,11 @@ def goodput(method: str, gamma: int, sequences: int, belief: Belief, cost: Cost)
 
 
 def best_setting(
-    method: str, belief: Belief, cost: Cost, most_gamma: int = MOST_GAMMA, most_sequences: int = 1
-) -> tuple[int, int, float]:
+    method: str, belief: Belief, cost: Cost, most_gamma: int = MOST_GAMMA, sequences: Sequence[float] = (1.0,)
+) -> tuple[int, float, float]:
     """(gamma, sequences, tokens per microsecond) with the highest predicted goodput; gamma 0: do not speculate."""
-    best = (0, 1, goodput(method, 0, 1, belief, cost))
-    for k in range(1, most_sequences + 1):
+    best = (0, 1.0, goodput(method, 0, 1, belief, cost))
+    for k in sequences:
         for gamma in range(1, most_gamma + 1):
             value = goodput(method, gamma, k, belief, cost)
             if value > best[2]:

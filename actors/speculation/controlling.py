@@ -67,7 +67,8 @@ class MethodControl:
         self.tokens_per_us = Average(0.0, most=24, weight=0.0)
         self.overhead = Average(300.0, most=24)
         self.gamma: int | None = None
-        self.sequences = 1
+        self.sequences = 1.0
+        self.theta = Average(1.5, most=32, weight=3.0)  # sequences that the theta rule chose, where it was free to
         self.rounds = 0
         self.since_change = 0
         self.predicted = 0.0
@@ -83,6 +84,8 @@ class MethodControl:
         elif stats.accepted == stats.window and stats.gamma > 0:
             for k in range(HEADS):
                 self.heads[k].add(1.0 if 0 < stats.needed_sequences <= k + 1 else 0.0)
+        if stats.sequences > 0 and (self.gamma is None or self.sequences > 1):
+            self.theta.add(stats.sequences)
         self.tokens_per_us.add(stats.committed / max(1.0, stats.wall_us))
         self.overhead.add(max(0.0, stats.wall_us - stats.forward_us - stats.wait_us))
 
@@ -130,8 +133,9 @@ class Control:
         if control.rounds < WARM_UP:
             return None
         belief, cost = control.belief(self.step_us), self.cost.freeze()
-        most_sequences = 4 if control.method == Method.DUODECODING else 1
-        gamma, sequences, value = best_setting(control.method, belief, cost, MOST_GAMMA, most_sequences)
+        # Either one sequence, or as many as the theta rule wants: what it has wanted on the average.
+        counts = (1.0, max(1.01, control.theta.value)) if control.method == Method.DUODECODING else (1.0,)
+        gamma, sequences, value = best_setting(control.method, belief, cost, MOST_GAMMA, counts)
         if control.gamma is None:
             control.gamma, control.sequences, control.since_change = gamma, sequences, 0
         elif control.probing:
@@ -139,7 +143,7 @@ class Control:
                 control.probing = False
                 control.gamma, control.sequences, control.since_change = gamma, sequences, 0
         elif control.gamma == 0 and control.since_change >= OFF_ROUNDS:
-            control.gamma, control.sequences, control.since_change = PROBE_GAMMA, 1, 0
+            control.gamma, control.sequences, control.since_change = PROBE_GAMMA, 1.0, 0
             control.probing = True
             control.forget()
         elif value > HYSTERESIS * goodput(control.method, control.gamma, control.sequences, belief, cost):
@@ -150,7 +154,7 @@ class Control:
             self.revision,
             "",
             control.gamma,
-            control.sequences if control.sequences > 1 else 0,
+            0 if control.sequences > 1 or control.method != Method.DUODECODING else 1,
             0,
             0.0,
             self.ttl_ms,

@@ -113,3 +113,26 @@ def test_settings_do_not_thrash_under_noise():
         changes += world.gamma != last
         last = world.gamma
     assert changes < 20
+
+
+def test_gamma_follows_the_number_of_sequences_that_the_theta_rule_really_wants():
+    chosen = {}
+    for wanted in (1, 4):
+        control = Control()
+        chance = random.Random(1)
+        for i in range(400):
+            accepted = 0
+            while accepted < 3 and chance.random() < 0.7:
+                accepted += 1
+            hit = chance.random() < (0.6 if wanted == 1 else 0.95)
+            rank = (1 if chance.random() < 0.6 else 3) if hit else 0
+            stats = RoundStats(
+                "r", i, "duodecoding", "d", 3, accepted, accepted + 1, 4, GPU(4), 0.0, GPU(4) + 100.0,
+                sequences=wanted, needed_sequences=rank, gamma=8,
+            )  # fmt: skip
+            control.observe_round(stats)
+            control.observe_draft(DraftStats("d", ((1, 300.0),), 0.5))
+            budgets = control.decide()
+        chosen[wanted] = budgets[0]
+    assert chosen[1].gamma < chosen[4].gamma
+    assert chosen[4].sequences == 0
