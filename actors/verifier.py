@@ -281,6 +281,7 @@ class Verifier:
         drafter = self.book.drafters.by_peer.get(request.drafter) if request.drafter is not None else None
         if drafter is not None:
             drafter.drafted += len(chosen.nodes)
+        draft_us, draft_steps = spec.take_draft_time()
         stats = RoundStats(
             request.rid,
             spec.round,
@@ -293,6 +294,8 @@ class Verifier:
             forward_us=forward_us,
             wait_us=wait_us,
             wall_us=wall_us,
+            draft_us=draft_us,
+            draft_steps=draft_steps,
             sequences=spec.sequences,
             needed_sequences=committed.needed_sequences,
             gamma=spec.plan.gamma,

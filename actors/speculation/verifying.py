@@ -108,6 +108,8 @@ class Speculation:
         self.late = 0
         self.told_plan: Plan | None = None
         self.sequences = 0
+        self.draft_us = 0.0  # the drafter's time and forwards since the last round was accounted for
+        self.draft_steps = 0
 
     # --- drafts ------------------------------------------------------------------------------------------------------
 
@@ -115,6 +117,9 @@ class Speculation:
         """Merge a drafter's fragment; why it was fenced off, or None when it was used."""
         if message.epoch != self.epoch:
             return "epoch"
+        if 0.0 <= message.draft_us < math.inf:
+            self.draft_us += message.draft_us
+            self.draft_steps += max(0, message.steps)
         if not 1 <= message.base_len <= len(self.committed):
             return "base_len"
         fragment = Fragment(message.parents, message.tokens, message.logprobs)
@@ -293,6 +298,12 @@ class Speculation:
         if child is None:
             return 0
         return 1 + sum(1 for other in node.children.values() if other.logprob > child.logprob)
+
+    def take_draft_time(self) -> tuple[float, int]:
+        """The drafter's microseconds and forwards since the last call."""
+        spent = (self.draft_us, self.draft_steps)
+        self.draft_us, self.draft_steps = 0.0, 0
+        return spent
 
     def stats(self, method: str) -> RequestStats:
         c = self.counters
