@@ -1,0 +1,57 @@
+"""DESIGN section 3 on the engine that really serves: the logits of a speculated token have the bits of plain decoding."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from actors.engines.build import build_target
+from actors.engines.interface import Window
+from protocols.messages import Sampling
+
+TARGET = str(Path(__file__).parents[2] / "duoactor" / "pair" / "target")
+PROMPT = [0, 3, 200, 51, 900, 77, 4021, 18, 6000, 412, 33, 4, 200]
+TOKENS = 40
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_chains_of_any_length_right_or_wrong_change_no_bit_of_any_logit(dtype, temperature):
+    target, _ = build_target(TARGET, "cpu", dtype, 1024, 1)
+    seen: list[torch.Tensor] = []
+    forward = target.engine.forward
+
+    def spy(*arguments, **options):
+        seen.append(forward(*arguments, **options).clone())
+        return seen[-1]
+
+    target.engine.forward = spy
+    sampling = Sampling(temperature=temperature, seed=3, max_tokens=TOKENS + 20, ignore_eos=True)
+
+    def start() -> tuple[int, int]:
+        handle = target.open(PROMPT, sampling)
+        while (outcome := target.prefill(handle)) is None:
+            pass
+        return handle, outcome.tokens[0]
+
+    handle, first = start()
+    text, plain = [first], []
+    while len(text) <= TOKENS:
+        text += target.verify([Window(handle)])[0].tokens
+        plain.append(seen[-1][0])
+    target.close(handle)
+
+    handle, again = start()
+    assert again == first
+    done, lengths = 1, 0
+    while done < TOKENS - 8:
+        lengths = lengths % 7 + 1
+        draft = text[done : done + lengths]
+        if lengths % 3 == 0:
+            draft[-1] = (draft[-1] + 1) % target.info.vocab_size
+        outcome = target.verify([Window(handle, draft, list(range(-1, len(draft) - 1)))])[0]
+        for row in range(len(outcome.tokens)):
+            assert torch.equal(seen[-1][row], plain[done - 1 + row]), (done, row)
+        assert outcome.tokens == text[done : done + len(outcome.tokens)]
+        done += len(outcome.tokens)
+    target.close(handle)
