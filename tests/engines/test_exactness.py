@@ -1,4 +1,4 @@
-"""DESIGN section 3 on the engine that really serves: the logits of a speculated token have the bits of plain decoding."""
+"""On the engine that really serves, a speculated token's logits have the bits of plain decoding (DESIGN section 3)."""
 
 from pathlib import Path
 
