@@ -282,6 +282,7 @@ class Verifier:
         if drafter is not None:
             drafter.drafted += len(chosen.nodes)
         draft_us, draft_steps = spec.take_draft_time()
+        phase_sequences, phase_rank = spec.take_phase()
         stats = RoundStats(
             request.rid,
             spec.round,
@@ -300,6 +301,8 @@ class Verifier:
             needed_sequences=committed.needed_sequences,
             gamma=spec.plan.gamma,
             started_us=(job.started - self.book.started) * 1e6,
+            phase_sequences=phase_sequences,
+            phase_rank=phase_rank,
         )
         self.round_stats.append(stats)
         if len(self.round_stats) >= TELEMETRY_BURST:

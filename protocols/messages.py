@@ -350,6 +350,8 @@ class Grow(Message, frozen=True):
     sequences: int = 0  # k of this phase; 0: does not apply
     steps: int = 0  # draft forwards spent on what is new in it
     complete: bool = False  # the phase is over: no more comes before the next Verdict
+    phase_sequences: int = 0  # k of the newest phase whose first token the target has decided since; 0: none was
+    phase_rank: int = 0  # rank of that token among the draft's candidates for it, from 1; 0: none of them
 
 
 class Resync(Message, frozen=True):
@@ -392,6 +394,8 @@ class RoundStats(Message, frozen=True):
     started_us: float = 0.0  # since the verifier's start
     draft_width: int = 1
     top_probability: float = 0.0
+    phase_sequences: int = 0  # as the drafter told since the previous round, see Grow
+    phase_rank: int = 0
 
 
 class ActorUp(Message, frozen=True):

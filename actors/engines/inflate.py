@@ -68,16 +68,16 @@ def inflate(
     layers: int,
     hidden: int,
     intermediate: int = 0,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     max_shard_bytes: int = 2**31,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Shape:
     """Inflate the checkpoint directory ``source`` into the new directory ``destination``; returns the new shape.
 
-    ``intermediate`` 0 grows the MLP in proportion to ``hidden``; ``dtype`` None keeps the source's. One tensor at a
-    time is in memory. Raises ConfigError for sizes that cannot work, ModelError for a source that cannot be read or
-    is of another family.
+    ``intermediate`` 0 grows the MLP in proportion to ``hidden``; ``dtype`` (torch's, or its name) None keeps the
+    source's. One tensor at a time is in memory. Raises ConfigError for sizes that cannot work, ModelError for a source
+    that cannot be read or is of another family.
     """
     source, destination = Path(source), Path(destination)
     config = _read_config(source)
@@ -86,7 +86,7 @@ def inflate(
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise ConfigError(f"{destination} exists already; choose another directory or remove it")
     weights = Weights(source)
-    kind = dtype or weights.dtype
+    kind: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype or weights.dtype
     plan = list(_plan(weights, old, new, kind, seed))
     size = sum(tensor.nbytes for tensor in plan)
     destination.mkdir(parents=True, exist_ok=True)

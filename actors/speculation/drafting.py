@@ -58,6 +58,8 @@ class Lease:
         self.looks: list[float] = []  # when the verifier looks at the tree, soonest first
         self.told_complete = False
         self.unsent = False
+        self.forks: dict[int, int] = {}  # id(node) -> number of sequences that a phase began below it
+        self.phase = (0, 0)  # such a number, and the rank of the token that came; (0, 0): told
 
     # --- growing -----------------------------------------------------------------------------------------------------
 
@@ -91,6 +93,8 @@ class Lease:
         self.expansions[id(node)] = expansion
         before = self.tree.size
         self.growth.expanded(node, expansion)
+        if (fork := self.growth.forked) is not None:
+            self.forks[id(fork)] = self.growth.sequences
         self.unsent |= self.tree.size > before
 
     def spent(self, draft_us: float) -> None:
@@ -122,6 +126,7 @@ class Lease:
         self.used -= len(dead) + sum(slot >= 0 for slot in slots)
         for node in (root, *advance.dead, *(n for n in advance.nodes if n is not None and n is not self.tree.root)):
             self.expansions.pop(id(node), None)
+            self.forks.pop(id(node), None)
         self.growth.begin(self.tree, self.plan)
         self.told_complete = False
         self.unsent = any(not n.sent for n in self.tree.nodes())
@@ -141,6 +146,8 @@ class Lease:
             if expansion is not None:
                 hit = expansion.tokens.index(token) if token in expansion.tokens else -1
                 self.calibration.observe(expansion.probs, hit)
+                if (sequences := self.forks.get(id(node), 0)) > 0:
+                    self.phase = (sequences, hit + 1)
             node = node.children.get(token)
 
     # --- telling -----------------------------------------------------------------------------------------------------
@@ -179,6 +186,8 @@ class Lease:
             sequences=self.growth.sequences,
             steps=self.steps,
             complete=complete,
+            phase_sequences=self.phase[0],
+            phase_rank=self.phase[1],
         )
-        self.draft_us, self.steps, self.unsent = 0.0, 0, False
+        self.draft_us, self.steps, self.unsent, self.phase = 0.0, 0, False, (0, 0)
         return grow

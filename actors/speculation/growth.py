@@ -18,6 +18,10 @@ from protocols.messages import Method, Plan
 class Growth(Protocol):
     sequences: int  # k of this phase; 0 where the notion does not apply
 
+    @property
+    def forked(self) -> Node | None:
+        """The node below which this phase's k sequences begin, once k is decided."""
+
     def begin(self, tree: TokenTree, plan: Plan) -> None: ...
     def wanted(self, width: int) -> list[Node]:
         """Leaves for the next forward, at most ``width``; empty when the phase is over."""
@@ -30,6 +34,7 @@ class NoGrowth:
     """Vanilla: nothing is drafted."""
 
     sequences = 0
+    forked = None
 
     def begin(self, tree: TokenTree, plan: Plan) -> None: ...
     def wanted(self, width: int) -> list[Node]:
@@ -43,6 +48,7 @@ class ChainGrowth:
     """SpS and PEARL: one chain of gamma tokens below the deepest surviving token."""
 
     sequences = 1
+    forked = None
 
     def __init__(self, stop_tokens: frozenset[int]) -> None:
         self.stop_tokens = stop_tokens
@@ -81,14 +87,16 @@ class ThetaGrowth:
     def __init__(self, stop_tokens: frozenset[int]) -> None:
         self.stop_tokens = stop_tokens
         self.sequences = 1
+        self.forked: Node | None = None  # where this phase's sequences begin, once their number is decided
 
     def begin(self, tree: TokenTree, plan: Plan) -> None:
         chain = tree.chain(1 << 16)
         self.tree = tree
+        self.forked = None
         self.anchor = chain[-1] if chain else tree.root
         self.gamma = plan.gamma
         self.static = plan.sequences
-        self.cap = plan.max_sequences or plan.gamma
+        self.cap = (0 if self.static else plan.max_sequences) or plan.gamma  # the cap is on the rule, not on a wish
         self.first: Expansion | None = None
         self.sequences = 1
         self.tips: list[Node] = [self.anchor]  # [anchor], then [main], then one tip per sequence
@@ -122,6 +130,7 @@ class ThetaGrowth:
 
     def _branch(self, sequences: int) -> None:
         assert self.first is not None
+        self.forked = self.anchor
         k = self.sequences = max(1, min(sequences, self.cap, self.gamma, len(self.first.tokens)))
         share, extra = divmod(self.gamma, k)
         quota = [share + (j < extra) for j in range(k)]
@@ -140,6 +149,7 @@ class TreeGrowth:
     """Best-first by calibrated path probability, several leaves in one forward (DESIGN section 5)."""
 
     sequences = 0
+    forked = None
     WIDTH = 4  # leaves in one forward: the weights are read once for all of them
     BRANCHES = 4
     FLOOR = math.log(0.02)  # paths less likely than this are not worth a draft step

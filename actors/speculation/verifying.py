@@ -110,6 +110,7 @@ class Speculation:
         self.sequences = 0
         self.draft_us = 0.0  # the drafter's time and forwards since the last round was accounted for
         self.draft_steps = 0
+        self.phase = (0, 0)  # the drafter's word on a decided phase: sequences, and the rank of the token that came
 
     # --- drafts ------------------------------------------------------------------------------------------------------
 
@@ -120,6 +121,8 @@ class Speculation:
         if 0.0 <= message.draft_us < math.inf:
             self.draft_us += message.draft_us
             self.draft_steps += max(0, message.steps)
+        if message.phase_sequences > 0:
+            self.phase = (min(message.phase_sequences, 64), max(0, message.phase_rank))
         if not 1 <= message.base_len <= len(self.committed):
             return "base_len"
         fragment = Fragment(message.parents, message.tokens, message.logprobs)
@@ -304,6 +307,11 @@ class Speculation:
         spent = (self.draft_us, self.draft_steps)
         self.draft_us, self.draft_steps = 0.0, 0
         return spent
+
+    def take_phase(self) -> tuple[int, int]:
+        """What the drafter told of a decided phase since the last call; (0, 0): nothing."""
+        phase, self.phase = self.phase, (0, 0)
+        return phase
 
     def stats(self, method: str) -> RequestStats:
         c = self.counters

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from duoactor.cli import acting, asking, datastore, operating, showing
+from duoactor.cli import acting, asking, benching, datastore, inflating, operating, showing
 from duoactor.cli.session import Session
 from duoactor.launching import Terminated
 from protocols.errors import DuoactorError
@@ -46,6 +46,8 @@ for command in (
     operating.status,
     operating.keys,
     datastore.datastore,
+    benching.bench,
+    inflating.inflate,
 ):
     cli.add_command(command)
 

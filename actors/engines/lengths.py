@@ -1,0 +1,127 @@
+"""How long drafting and verifying a few tokens take by the length of the input (the paper's figure 1).
+
+Run as a program (``python -m actors.engines.lengths``) it reads one :class:`Task` as JSON on stdin and prints one
+:class:`Result`. The models are those that the verifier and the drafter would build; each is measured alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+
+from actors.engines.build import build_draft, build_target
+from actors.engines.interface import DraftModel, Leaf, TargetModel, Window
+from protocols.messages import Sampling
+
+TOKENS = 8
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+REPEATS = 15
+
+
+class Task(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    target: str
+    draft: str = ""  # empty: only the target
+    device: str = "cpu"
+    dtype: str = "auto"
+    threads: int = 1
+    cpus: str = ""
+    draft_device: str = "cpu"
+    draft_dtype: str = "auto"
+    draft_threads: int = 1
+    draft_cpus: str = ""
+    lengths: tuple[int, ...] = LENGTHS
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """Medians in microseconds by input length, one for each of ``lengths``; empty when there is no such model."""
+
+    tokens: int
+    lengths: list[int]
+    draft_us: list[float]
+    verify_us: list[float]
+    decode_us: list[float]  # the target's own next token
+
+
+def measure(task: Task) -> Result:
+    _pin(task.cpus)
+    target, _ = build_target(task.target, task.device, task.dtype, 0, task.threads)
+    lengths = _fitting(task.lengths, target.info.max_context)
+    verify = [verify_time(target, length, TOKENS) for length in lengths]
+    decode = [verify_time(target, length, 0) for length in lengths]
+    drafting: list[float] = []
+    if task.draft:
+        _pin(task.draft_cpus)
+        draft = build_draft(task.draft, task.draft_device, task.draft_dtype, 0, task.draft_threads)
+        lengths = _fitting(lengths, draft.info.max_context)
+        drafting = [draft_time(draft, length, TOKENS) for length in lengths]
+    count = len(lengths)
+    return Result(tokens=TOKENS, lengths=lengths, draft_us=drafting, verify_us=verify[:count], decode_us=decode[:count])
+
+
+def _pin(cpus: str) -> None:
+    if cpus and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
+
+
+def _fitting(lengths: Sequence[int], context: int) -> list[int]:
+    return [length for length in lengths if length + (REPEATS + 2) * (TOKENS + 1) <= context]
+
+
+def verify_time(model: TargetModel, length: int, tokens: int) -> float:
+    """Median microseconds of a round with a chain of ``tokens`` drafts behind ``length`` tokens of input."""
+    prompt = _tokens(length, model.info.vocab_size)
+    handle = model.open(prompt, Sampling(max_tokens=(REPEATS + 1) * (tokens + 1) + 1, ignore_eos=True))
+    window = Window(handle, prompt[:tokens], range(-1, tokens - 1))
+    times = []
+    try:
+        while model.prefill(handle) is None:
+            pass
+        for _ in range(REPEATS + 1):
+            begin = time.perf_counter()
+            model.verify([window])
+            times.append(time.perf_counter() - begin)
+    finally:
+        model.close(handle)
+    return median(times[1:]) * 1e6
+
+
+def draft_time(model: DraftModel, length: int, tokens: int) -> float:
+    """Median microseconds of ``tokens`` draft steps, one after the other, behind ``length`` tokens of input."""
+    prompt = _tokens(length, model.info.vocab_size)
+    handle = model.open(prompt, len(prompt), Sampling())
+    times = []
+    try:
+        model.expand([Leaf(handle, prompt[-1], (), is_root=True)])
+        for _ in range(REPEATS + 1):
+            begin = time.perf_counter()
+            path: tuple[int, ...] = ()
+            for step in range(tokens):
+                path = (*path, model.expand([Leaf(handle, prompt[step], path)])[0].slot)
+            times.append(time.perf_counter() - begin)
+            model.release(handle, path)
+    finally:
+        model.close(handle)
+    return median(times[1:]) * 1e6
+
+
+def _tokens(count: int, vocab_size: int) -> list[int]:
+    """Ordinary-looking ids, away from the special tokens at the start of most vocabularies."""
+    return [(7919 * (i + 1)) % max(1, vocab_size - 16) + min(16, vocab_size - 1) for i in range(count)]
+
+
+def main() -> int:
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    with contextlib.redirect_stdout(sys.stderr):
+        result = measure(task)
+    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

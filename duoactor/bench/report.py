@@ -1,0 +1,123 @@
+"""``report.md``: what was measured, how, on what, with every table and picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from duoactor.bench.figures import NO_MATPLOTLIB, Figure, available, draw_all
+from duoactor.bench.results import Results, write_document
+from duoactor.bench.summary import AVERAGE, Line, summarize
+from duoactor.bench.tables import all_tables
+from duoactor.render import plain
+
+REPORT = "report.md"
+
+DEFINITIONS = """\
+- **End-to-end tokens/s**: output tokens over the client's wall clock from sending the request to its last token,
+  prefill included; of a task, all its answers' tokens over all their time. **Decode tokens/s**: the same without the
+  first token and the time to it.
+- **Speed-up φ** (in brackets): a method's tokens/s over vanilla's on the same prompts in the same repeat. The median
+  over the repeats is shown; the spread is their lowest and highest. The average is the mean of the tasks' φ. Best in
+  bold.
+- Methods take turns: each prompt is answered by every method before the next prompt, in an order that changes. One
+  untimed answer of each method comes first. In a conversation each method goes on with its own answers.
+- The rows named `transformers` are stock `generate` in a process of its own, with the same weights, type, device,
+  threads and cores, timed inside that process; it sleeps while others run. `assisted` has the draft model in the same
+  process and on the same cores.
+- Texts are compared token by token with vanilla's first repeat; a row whose texts differ says so."""
+
+
+def write_all(results: Results, directory: Path) -> list[Figure]:
+    """``results.json``, the pictures and ``report.md``; returns the pictures."""
+    results.table = [plain_line(line) for line in summarize(results)]
+    write_document(directory, results)
+    figures = draw_all(results, directory) if available() else []
+    (directory / REPORT).write_text(markdown(results, figures), encoding="utf-8")
+    return figures
+
+
+def markdown(results: Results, figures: Sequence[Figure]) -> str:
+    parts = ["# duoactor bench", _facts(results), _verdict(results), "## How to read it\n\n" + DEFINITIONS]
+    for table in all_tables(results):
+        parts.append(f"## {table.title}\n\n{table.markdown()}" + (f"\n\n{table.note}" if table.note else ""))
+    if figures:
+        parts.append(
+            "## Figures\n\n" + "\n\n".join(f"![{one.caption}]({one.file})\n\n{one.caption}" for one in figures)
+        )
+    elif not available():
+        parts.append("## Figures\n\n" + NO_MATPLOTLIB[0].upper() + NO_MATPLOTLIB[1:] + ".")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _facts(results: Results) -> str:
+    s = results.settings
+    count = "prompts" if s.prompts != 1 else "prompt"
+    facts = {
+        "command": f"`{results.command}`",
+        "suite": f"{s.suite}: {s.prompts} {count} of {', '.join(s.tasks)} (digest {s.suite_digest})",
+        "models": f"target {results.models.get('target', s.target)}, draft {results.models.get('draft', s.draft)}",
+        "target's device": f"{results.models.get('device', s.device)}, {results.models.get('dtype', s.dtype)}",
+        "sampling": f"temperature {s.temperature:g}, at most {s.max_tokens} tokens, seed {s.seed}",
+        "repeats": f"{results.repeats}; the run took {results.seconds / 60:.1f} minutes",
+        "machine": ", ".join(f"{name} {value}" for name, value in results.machine.items()),
+        "versions": ", ".join(f"{name} {value}" for name, value in results.versions.items()),
+    }
+    if s.datastore:
+        facts["datastore"] = s.datastore + " (auto uses it too)"
+    lines = [f"- {name}: {value}" for name, value in facts.items()]
+    for model, origin in results.inflated.items():
+        lines.append(f"- **inflated**: {_inflated(model, origin)}")
+    if not results.complete:
+        lines.append("- **Incomplete**: the run was interrupted; figures are of what was finished.")
+    return "\n".join(lines)
+
+
+def _inflated(model: str, origin: Any) -> str:
+    if not isinstance(origin, dict):
+        return f"{model} computes a smaller model's function at a larger model's cost"
+    small, large = (float(origin.get(key) or 0) / 1e6 for key in ("source_parameters", "parameters"))
+    return (
+        f"{model} computes the function of {origin.get('source', 'a smaller model')} ({small:.0f}M parameters) at the "
+        f"cost of {large:.0f}M; acceptance is the small pair's, cost is the large model's"
+    )
+
+
+def _verdict(results: Results) -> str:
+    """The plain answer first: what wins, what loses, what is not equal."""
+    lines = [line for line in summarize(results) if line.cells and line.name != "vanilla"]
+    if not lines:
+        return ""
+    ranked = sorted(lines, key=lambda line: -line.cells[AVERAGE].speedup)
+    said = [f"Fastest on average: {ranked[0].label}, {ranked[0].cells[AVERAGE].speedup:.2f} times vanilla."]
+    slower = [f"{line.label} ({line.cells[AVERAGE].speedup:.2f})" for line in ranked if line.cells[AVERAGE].speedup < 1]
+    if slower:
+        said.append(f"Slower than vanilla on average: {', '.join(slower)}.")
+    said.append(_losses(ranked))
+    differing = [f"{line.label} ({line.different} of {line.compared})" for line in lines if line.different]
+    compared = sum(line.compared for line in lines)
+    if differing:
+        said.append(f"**Texts that differ from vanilla's**: {', '.join(differing)}.")
+    elif compared:
+        said.append(f"All {compared} compared texts are identical to vanilla's.")
+    return "## In short\n\n" + "\n".join(f"- {one}" for one in said if one)
+
+
+def _losses(ranked: Sequence[Line]) -> str:
+    """Tasks where the best method on average is not the best."""
+    first = ranked[0]
+    beaten = []
+    for task, cell in first.cells.items():
+        winner = max((line for line in ranked if task in line.cells), key=lambda line: line.cells[task].speedup)
+        if task != AVERAGE and winner is not first:
+            beaten.append(f"{task} ({winner.label} {winner.cells[task].speedup:.2f}, it {cell.speedup:.2f})")
+    return f"It is beaten on {'; '.join(beaten)}." if beaten else ""
+
+
+def plain_line(line: Line) -> dict[str, Any]:
+    """A line as ``results.json`` holds it."""
+    from dataclasses import asdict
+
+    found: dict[str, Any] = plain(asdict(line))
+    return found

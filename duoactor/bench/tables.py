@@ -1,0 +1,206 @@
+"""The paper's tables as rows of text: for a terminal (rich) and for ``report.md`` (Markdown)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from duoactor import render
+from duoactor.bench.methods import DYNAMIC, STATIC, VANILLA, label
+from duoactor.bench.results import Results
+from duoactor.bench.summary import AVERAGE, Cell, Line, best, line_of, summarize, total_needed
+
+Cells = Callable[[Line], dict[str, Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``bold`` are (row, column) of cells that stand out."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    bold: frozenset[tuple[int, int]] = frozenset()
+    note: str = ""
+
+    def markdown(self) -> str:
+        def line(cells: Sequence[str]) -> str:
+            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+        rows = [
+            line([f"**{cell}**" if (r, c) in self.bold else cell for c, cell in enumerate(row)])
+            for r, row in enumerate(self.rows)
+        ]
+        ruler = "|---|" + "---:|" * (len(self.columns) - 1)
+        return "\n".join([line(self.columns), ruler, *rows])
+
+    def show(self) -> None:
+        """Print it on the terminal."""
+        print(f"{self.title}\n")
+        made = render.table(self.columns[0], *(f">{name}" for name in self.columns[1:]))
+        for r, row in enumerate(self.rows):
+            made.add_row(*(_styled(cell, (r, c) in self.bold) for c, cell in enumerate(row)))
+        render.print_table(made)
+        if self.note:
+            print(self.note)
+        print()
+
+
+def _styled(cell: str, bold: bool) -> str:
+    # a star, since bold is not seen in a pipe
+    return f"{cell} *" if bold else cell
+
+
+def end_to_end(line: Line) -> dict[str, Cell]:
+    return line.cells
+
+
+def decode_only(line: Line) -> dict[str, Cell]:
+    return line.decode
+
+
+def speeds(lines: Sequence[Line], tasks: Sequence[str], cells: Cells, title: str) -> Table:
+    """Table 1: tokens/s and φ by method and task."""
+    columns = (*tasks, AVERAGE)
+    winners = {task: best(lines, task, cells) for task in columns}
+    rows: list[tuple[str, ...]] = []
+    bold: set[tuple[int, int]] = set()
+    for r, line in enumerate(lines):
+        found = cells(line)
+        mark = f" ({line.different} of {line.compared} texts DIFFER)" if line.different else ""
+        if not found:
+            rows.append((line.label, line.missing, *("" for _ in columns[1:]), ""))
+            continue
+        shown = [_speed(found[task]) if task in found else "-" for task in columns]
+        spread = found[AVERAGE]
+        rows.append((line.label + mark, *shown, _spread(spread)))
+        bold |= {(r, c) for c, task in enumerate(columns, start=1) if winners[task] == line.name}
+    return Table(title, ("method", *columns, "spread"), tuple(rows), frozenset(bold))
+
+
+def _speed(cell: Cell) -> str:
+    return f"{cell.tokens_per_second:.0f} ({cell.speedup:.2f}x)"
+
+
+def _spread(cell: Cell) -> str:
+    return f"{cell.low:.2f}-{cell.high:.2f}" if len(cell.by_repeat) > 1 else "one repeat"
+
+
+def latency(lines: Sequence[Line]) -> Table:
+    """Figure 3 in figures."""
+    rows = tuple(
+        (line.label, f"{line.ttft_ms:.1f}", f"{line.ttft_ratio:.2f}", f"{line.ttft_low:.2f}-{line.ttft_high:.2f}")
+        for line in lines
+        if line.cells
+    )
+    return Table("Time to first token", ("method", "median ms", "relative to vanilla", "quartiles"), rows)
+
+
+def work(lines: Sequence[Line]) -> Table:
+    """Where drafts and time went."""
+    columns = (
+        "method", "acceptance rate", "mean acceptance length", "drafted", "accepted", "wasted", "γ", "k",
+        "verifier busy", "drafter busy", "waiting", "overhead/round",
+    )  # fmt: skip
+    rows: list[tuple[str, ...]] = []
+    for line in lines:
+        found = line.work
+        if found is None:
+            continue
+        drafts = bool(found.drafted)
+        rows.append(
+            (
+                line.label,
+                f"{found.acceptance_rate:.2f}" if drafts else "-",
+                f"{found.mean_acceptance_length:.2f}",
+                str(found.drafted),
+                str(found.accepted),
+                str(found.wasted),
+                f"{found.gamma:.1f}" if drafts else "-",
+                f"{found.sequences:.2f}" if found.sequences else "-",
+                f"{found.verifier_busy:.0%}",
+                f"{found.drafter_busy:.0%}",
+                f"{found.waiting:.0%}",
+                f"{found.overhead_ms:.2f} ms",
+            )
+        )
+    note = (
+        "drafted: draft tokens that were verified; busy: share of decoding time in forwards (the drafter's: in draft "
+        "steps whose tokens reached the verifier); overhead: a round less its forward and its wait."
+    )
+    return Table("Drafts and time", columns, tuple(rows), note=note)
+
+
+def static_against_dynamic(lines: Sequence[Line], tasks: Sequence[str]) -> Table | None:
+    """Table 2."""
+    chosen = [line for line in lines if line.name in (*STATIC, DYNAMIC) and line.cells]
+    if len(chosen) < 2:
+        return None
+    return speeds(chosen, tasks, end_to_end, "Table 2: static sequences against dynamic ones")
+
+
+def gamma_sweep(results: Results) -> Table | None:
+    """Table 3. Speed-ups are relative to vanilla's runs of the same prompts, which were not interleaved with these."""
+    names = sorted({run.method for run in results.runs if "@" in run.method}, key=lambda name: int(name.split("@")[1]))
+    lines = [line for name in names if (line := line_of(results, name)).cells]
+    if not lines:
+        return None
+    middle = next((line for line in lines if line.name.endswith(f"@{results.sweep_gamma}")), lines[0])
+    rows = tuple(
+        (
+            label(line.name) + (" (chosen)" if line is middle else ""),
+            f"{line.cells[AVERAGE].tokens_per_second:.1f}",
+            f"{line.cells[AVERAGE].speedup / middle.cells[AVERAGE].speedup:.3f}",
+            f"{line.work.mean_acceptance_length:.2f}" if line.work else "-",
+        )
+        for line in lines
+    )
+    winner = max(range(len(lines)), key=lambda i: lines[i].cells[AVERAGE].speedup)
+    return Table(
+        "Table 3: γ around the chosen one",
+        ("γ", "tokens/s", "relative to the chosen", "mean acceptance length"),
+        rows,
+        frozenset({(winner, 1), (winner, 2)}),
+    )
+
+
+def confusion(results: Results, name: str = DYNAMIC) -> Table | None:
+    """Table 4."""
+    phases = total_needed(run.cost for run in results.runs if run.method == name and run.cost is not None)
+    if not phases:
+        return None
+    predicted = sorted({k for k, _ in phases})
+    needed = [*range(1, max(n for _, n in phases) + 1), 0]  # 0 comes last: more than there were candidates
+    total = sum(phases.values())
+
+    def cell(k: int, n: int) -> str:
+        return f"{phases.get((k, n), 0)} ({phases.get((k, n), 0) / total:.1%})"
+
+    rows = tuple((str(k), *(cell(k, n) for n in needed)) for k in predicted)
+    covered = sum(times for (k, n), times in phases.items() if 0 < n <= k)
+    exact = sum(times for (k, n), times in phases.items() if n == k)
+    note = (
+        f"Drafting phases ({total}) by the number of sequences that the θ rule chose (rows) and the number that was "
+        "needed (columns): the rank, among the draft's candidates for the sequences' first token, of the token that "
+        f"the target made. The token was among the drafted ones in {covered / total:.0%} of the phases, the last of "
+        f"them in {exact / total:.0%}. A phase that ended before its number was decided is not counted."
+    )
+    bold = frozenset((r, c) for r, k in enumerate(predicted) for c, n in enumerate(needed, start=1) if k == n)
+    columns = ("chosen", *(f"needed {n}" if n else "more" for n in needed))
+    return Table("Table 4: chosen against needed number of sequences", columns, rows, bold, note)
+
+
+def all_tables(results: Results) -> list[Table]:
+    """Everything that the report shows, in its order; what was not measured is left out."""
+    lines, tasks = summarize(results), results.settings.tasks
+    several = len(lines) > 1 or any(line.name != VANILLA for line in lines)
+    found = [
+        speeds(lines, tasks, end_to_end, "Table 1: end-to-end tokens/s (speed-up over vanilla)"),
+        speeds(lines, tasks, decode_only, "Table 1b: decode tokens/s, first token to last (speed-up over vanilla)"),
+        latency(lines) if several else None,
+        work(lines),
+        static_against_dynamic(lines, tasks),
+        gamma_sweep(results),
+        confusion(results),
+    ]
+    return [table for table in found if table is not None and table.rows]

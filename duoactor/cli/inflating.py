@@ -1,0 +1,64 @@
+"""The command that makes a model as costly as a real one out of a small one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+
+from duoactor import config, render
+from duoactor.cli.options import json_option
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("destination", metavar="DST")
+@click.option("--layers", required=True, type=click.IntRange(1), metavar="N", help="layers of the new model")
+@click.option("--hidden", required=True, type=click.IntRange(1), metavar="N", help="hidden size of the new model")
+@click.option("--intermediate", default=0, type=click.IntRange(0), metavar="N", help="MLP size; 0: in proportion  [0]")
+@click.option(
+    "--dtype",
+    default="",
+    type=click.Choice(["", "float32", "bfloat16", "float16"]),
+    help="type of the weights  [SRC's]",
+)
+@json_option
+def inflate(
+    source: str, destination: str, layers: int, hidden: int, intermediate: int, dtype: str, as_json: bool
+) -> None:
+    """Write a model that computes the same function as SRC at the cost of a larger one.
+
+    Layers that add nothing and matrices padded with zeros: the text, and how often a draft is accepted, stay; the time
+    of a forward becomes a large model's. SRC is a model directory, or "bundled".
+
+    \b
+    Example:  duoactor inflate bundled big --layers 32 --hidden 4096 --intermediate 11008 --dtype bfloat16
+              duoactor bench --target big --device cuda
+    """
+    from actors.engines.inflate import inflate as write
+
+    shown = render.Spinner(sys.stderr)
+
+    def progress(done: int, size: int) -> None:
+        shown.show(f"writing {destination}: {done / 1e9:.1f} of {size / 1e9:.1f} GB ({done / max(1, size):.0%})")
+
+    try:
+        shape = write(
+            config.resolve_model(source, "target"),
+            destination,
+            layers=layers,
+            hidden=hidden,
+            intermediate=intermediate,
+            dtype=dtype or None,
+            progress=progress,
+        )
+    finally:
+        shown.show("")
+    if as_json:
+        render.print_json({"directory": destination, **asdict(shape), "parameters": shape.parameters})
+    else:
+        print(
+            f"wrote {destination}: {shape.parameters / 1e6:.0f}M parameters, {shape.layers} layers, hidden size "
+            f"{shape.hidden}; use it with --target {destination}"
+        )

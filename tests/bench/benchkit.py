@@ -1,0 +1,103 @@
+"""Made-up runs and answers for the tests of the benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from duoactor.bench.asking import Answer
+from duoactor.bench.methods import Row
+from duoactor.bench.results import Cost, Lengths, Results, Round, Run, Settings
+from protocols.errors import RequestError
+from protocols.messages import ChatTurn, Sampling
+
+TASKS = ("qa", "code")
+SPEED = {"vanilla": 1.0, "sps": 1.5, "duodecoding": 2.0, "transformers": 0.5}
+
+SETTINGS = Settings(
+    target="t", draft="d", suite="builtin", suite_digest="x", prompts=4, tasks=TASKS, max_tokens=8, temperature=0.0,
+    seed=0, device="cpu",
+)  # fmt: skip
+
+
+def rounds(count: int, *, draft_us: float = 0.0, wait_us: float = 0.0) -> tuple[Round, ...]:
+    wall = 1000.0 + wait_us
+    return tuple(Round(i * wall + wait_us, 900.0, wait_us, wall, draft_us, 3, 4, 2, 3, 2, 4) for i in range(count))
+
+
+def run(
+    method: str,
+    prompt: str = "qa-1",
+    *,
+    task: str = "qa",
+    repeat: int = 0,
+    tokens: int = 11,
+    ms: float = 0.0,
+    **more: Any,
+) -> Run:
+    """``ms`` of decoding; by default vanilla's 100 ms over the method's speed."""
+    decode = ms or 100.0 / SPEED.get(method, 1.0)
+    values: dict[str, Any] = {
+        "turn": 0, "ttft_ms": 10.0, "total_ms": 10.0 + decode, "digest": "same", "tokens": tokens,
+    }  # fmt: skip
+    return Run(method=method, prompt=prompt, task=task, repeat=repeat, **(values | more))
+
+
+def cost(**more: Any) -> Cost:
+    values: dict[str, Any] = {
+        "rounds": 10, "drafted": 40, "accepted": 20, "gamma": 4.0, "forward_ms": 80.0, "wait_ms": 10.0,
+        "overhead_ms": 5.0, "decode_ms": 100.0, "draft_ms": 50.0, "sequences": (0, 6, 2, 2),
+        "needed": ((1, 0, 3), (1, 1, 5), (2, 2, 2)),
+    }  # fmt: skip
+    return Cost(**(values | more))
+
+
+def results(repeats: int = 2, **more: Any) -> Results:
+    """Two prompts of two tasks with every method of ``SPEED``."""
+    runs = [
+        run(
+            method,
+            f"{task}-{number}",
+            task=task,
+            repeat=repeat,
+            cost=None if method == "transformers" else cost(),
+            rounds=rounds(30, draft_us=700.0 if method != "vanilla" else 0.0, wait_us=100.0 if method == "sps" else 0.0)
+            if number == 1 and repeat == 0 and method != "transformers"
+            else (),
+        )
+        for repeat in range(repeats)
+        for task in TASKS
+        for number in (1, 2)
+        for method in SPEED
+    ]
+    values: dict[str, Any] = {
+        "settings": SETTINGS,
+        "command": "duoactor bench",
+        "repeats": repeats,
+        "methods": (*SPEED, "rest"),
+        "missing": {"rest": "no datastore"},
+        "machine": {"cpu": "made up"},
+        "versions": {"duoactor": "0"},
+        "lengths": Lengths(
+            tokens=8, lengths=(64, 128), draft_us=(1e3, 2e3), verify_us=(5e3, 6e3), decode_us=(4e3, 5e3)
+        ),
+        "runs": tuple(runs),
+    }
+    return Results(**(values | more))
+
+
+class FakeAnswers:
+    """Says what it was asked; ``wrong`` methods say something else, ``broken`` prompts fail."""
+
+    def __init__(self, wrong: Sequence[str] = (), broken: Sequence[str] = (), stop_after: int = 0) -> None:
+        self.wrong, self.broken, self.stop_after = wrong, broken, stop_after
+        self.asked: list[tuple[str, tuple[str, ...], Sampling]] = []
+
+    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer:
+        self.asked.append((row.name, tuple(turn.content for turn in turns), sampling))
+        if self.stop_after and len(self.asked) > self.stop_after:
+            raise KeyboardInterrupt
+        if turns[-1].content in self.broken:
+            raise RequestError("context_length", "the prompt is too long")
+        ids = (1, 2, 9) if row.name in self.wrong else (1, 2, 3)
+        return Answer(f"answer {len(turns)}", ids, 10.0, 30.0, cost(rounds=3), rounds(3))

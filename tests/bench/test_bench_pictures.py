@@ -1,0 +1,91 @@
+import itertools
+import json
+import struct
+import zlib
+
+import pytest
+from benchkit import results, rounds, run
+
+from duoactor.bench import figures, report, timeline
+
+
+def size_and_colours(path):
+    """Width, height and the number of different rows of a PNG: an empty picture has few."""
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    packed, at = b"", 8
+    while at < len(data):
+        length, kind = struct.unpack(">I4s", data[at : at + 8])
+        packed += data[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
+        at += length + 12
+    pixels = zlib.decompress(packed)
+    stride = len(pixels) // height
+    return width, height, len({pixels[i : i + stride] for i in range(0, len(pixels), stride)})
+
+
+def test_every_picture_is_there_and_has_something_on_it(tmp_path):
+    pytest.importorskip("matplotlib")
+    drawn = report.write_all(results(), tmp_path)
+    assert [figure.file for figure in drawn] == [
+        "speedup.png", "figure3_ttft.png", "figure4_timeline.png", "figure5_sequences.png", "figure1_lengths.png",
+    ]  # fmt: skip
+    for figure in drawn:
+        width, height, rows = size_and_colours(tmp_path / figure.file)
+        assert width > 500 and height > 150 and rows > 20
+    text = (tmp_path / "report.md").read_text()
+    assert all(f"]({figure.file})" in text and figure.caption in text for figure in drawn)
+
+
+def test_without_matplotlib_the_report_says_how_to_get_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "available", lambda: False)
+    assert report.write_all(results(), tmp_path) == []
+    assert (
+        "No pictures: they need matplotlib, which `pip install 'duoactor[bench]'` brings."
+        in (tmp_path / "report.md").read_text()
+    )
+    assert not list(tmp_path.glob("*.png")) and (tmp_path / "results.json").exists()
+
+
+def test_the_report_says_who_loses_and_what_was_inflated():
+    origin = {"source": "target", "source_parameters": 17_000_000, "parameters": 6_700_000_000}
+    text = report.markdown(results(inflated={"target": origin}, complete=False), ())
+    assert "Fastest on average: DuoDecoding, " in text
+    assert "Slower than vanilla on average: transformers (0.52)." in text
+    assert "the function of target (17M parameters) at the cost of 6700M" in text
+    assert "**Incomplete**" in text
+    assert "All 24 compared texts are identical to vanilla's." in text
+
+
+def test_nothing_drawn_of_nothing(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert figures.draw_all(results(runs=(), lengths=None), tmp_path) == []
+
+
+def test_drafting_that_waits_for_nobody_ends_before_its_forward_and_bars_do_not_overlap():
+    drawn = timeline.bars(rounds(5, draft_us=1500.0))
+    drafts = [bar for bar in drawn if bar.actor == "drafter"]
+    forwards = [bar for bar in drawn if bar.kind == "verify"]
+    assert drafts[0].start_us + drafts[0].length_us == pytest.approx(forwards[0].start_us)
+    for before, after in itertools.pairwise(drafts):
+        assert before.start_us + before.length_us <= after.start_us + 1e-6
+    assert all(bar.length_us == 1500.0 for bar in drafts)
+    assert min(bar.start_us for bar in drawn) == 0.0
+
+
+def test_a_wait_stands_right_before_its_forward():
+    waits = [bar for bar in timeline.bars(rounds(3, wait_us=200.0)) if bar.kind == "wait"]
+    forwards = [bar for bar in timeline.bars(rounds(3, wait_us=200.0)) if bar.kind == "verify"]
+    assert [w.start_us + w.length_us for w in waits] == pytest.approx([f.start_us for f in forwards])
+
+
+def test_the_trace_has_a_process_per_answer_and_a_thread_per_actor(tmp_path):
+    kept = [run("sps", rounds=rounds(4, draft_us=300.0, wait_us=50.0)), run("vanilla", rounds=rounds(2)), run("tree")]
+    timeline.write_trace(tmp_path / "deep" / "trace.json", kept)
+    events = json.loads((tmp_path / "deep" / "trace.json").read_text())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {1: "SpS: qa-1", 2: "vanilla: qa-1"}
+    bars = [e for e in events if e["ph"] == "X" and e["pid"] == 1]
+    assert {(e["cat"], e["tid"]) for e in bars} == {("verify", 1), ("wait", 1), ("draft", 2)}
+    assert sum(e["args"]["committed"] for e in bars if e["cat"] == "verify") == 12
+    assert all(e["ts"] >= 0 and e["dur"] > 0 for e in bars)

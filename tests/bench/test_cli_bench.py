@@ -1,0 +1,202 @@
+"""``duoactor bench`` and ``inflate`` from end to end, with small programs in place of the actors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from benchkit import results
+
+from actors.engines.inflate import MARK
+from duoactor.bench import driving
+from duoactor.bench.results import Lengths, write_document
+from duoactor.cli import main
+from duoactor.cli.session import Session
+from duoactor.deployment import Deployment
+from duoactor.launcher import Event, Probe
+from protocols.messages import ChatTurn, DrafterStatus, RequestStats, Role, StatusReport
+
+LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
+
+
+@dataclass
+class Piece:
+    rid: str
+    text: str
+    token_ids: tuple[int, ...]
+    stats: RequestStats | None = None
+
+
+@dataclass
+class FakeClient:
+    wrong: str = ""
+    stop_after: int = 0
+    pids: dict[Role, int] = field(default_factory=dict)
+    asked: list[tuple[str, int, int]] = field(default_factory=list)
+
+    async def stream(
+        self, prompt: str = "", *, messages: tuple[ChatTurn, ...] = (), method: str, **options: Any
+    ) -> AsyncIterator[Piece]:
+        self.asked.append((method, options["sequences"], options["num_speculative_tokens"]))
+        if self.stop_after and len(self.asked) > self.stop_after:
+            raise KeyboardInterrupt
+        yield Piece("r", "Hello", (1,))
+        stats = RequestStats(method, rounds=0, decode_ms=1.0, gamma=5.0)
+        yield Piece("r", " world", (3 if method == self.wrong else 2,), stats)
+
+    async def status(self) -> StatusReport:
+        drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=self.pids.get(Role.DRAFTER, 0))
+        pid = self.pids.get(Role.VERIFIER, 0)
+        return StatusReport("", "m", "cpu", "float32", "sps", 0.0, 0, 0, drafters=(drafter,), pid=pid, controller="c")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> tuple[FakeClient, Session]:
+    client = FakeClient()
+
+    def command(*arguments: str) -> tuple[str, ...]:
+        if arguments[:2] == ("datastore", "build"):
+            return (sys.executable, "-S", "-c", "import os, sys; os.makedirs(sys.argv[1])", arguments[2])
+        return (sys.executable, "-S", "-c", LIVES)
+
+    def probe(deployment: Deployment) -> Probe:
+        return client.status
+
+    @asynccontextmanager
+    async def connect(address: str) -> AsyncIterator[FakeClient]:
+        yield client
+
+    def note(report: Any, event: Event) -> None:
+        if event.kind == "started":
+            client.pids[event.actor.role] = event.pid
+
+    async def no_lengths(deployment: Deployment) -> Lengths:
+        return Lengths(tokens=8, lengths=(64, 128), draft_us=(1e3, 2e3), verify_us=(5e3, 6e3))
+
+    monkeypatch.setattr("duoactor.launching.LaunchReport.__call__", note)
+    monkeypatch.setattr(driving, "measure_lengths", no_lengths)
+    monkeypatch.chdir(tmp_path)
+    return client, Session(command=command, probe=probe, connect_async=connect)  # type: ignore[arg-type]
+
+
+BENCH = ("bench", "--limit", "1", "--tasks", "qa,code", "--repeats", "2", "--out", "out")
+FEW = ("--methods", "sps,duodecoding-2,rest")
+
+
+def test_the_json_is_one_document_with_every_row(world, capsys):
+    client, session = world
+    assert main([*BENCH, *FEW, "--json"], session) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == 1 and document["complete"] is True and document["directory"] == "out"
+    assert [line["name"] for line in document["table"]] == ["vanilla", "sps", "rest", "duodecoding-2"]
+    assert not any(line["missing"] for line in document["table"])
+    assert document["settings"]["datastore"] == "the modules of Python's standard library"
+    assert {"machine", "versions", "command", "settings", "lengths", "models"} <= set(document)
+    assert ("duodecoding", 2, 0) in client.asked
+    assert ("rest", 0, 0) in client.asked
+
+
+def test_the_directory_holds_a_report_and_the_tables_are_printed(world, tmp_path, capsys):
+    _, session = world
+    assert main([*BENCH, *FEW, "--trace", "trace.json"], session) == 0
+    out = capsys.readouterr().out
+    assert "Table 1: end-to-end tokens/s" in out and "REST" in out and "\x1b" not in out
+    assert (tmp_path / "out" / "report.md").read_text().startswith("# duoactor bench\n\n- command: `duoactor ")
+    assert {"results.json", "results.jsonl", "report.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
+
+
+def test_a_text_of_ours_that_differs_is_exit_code_1(world, capsys):
+    client, session = world
+    client.wrong = "sps"
+    assert main([*BENCH, *FEW], session) == 1
+    assert "SpS (4 of 4 texts DIFFER)" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(world, tmp_path, capsys):
+    client, session = world
+    client.stop_after = 4 + 5  # behind the warm-up
+    assert main([*BENCH, *FEW], session) == 130
+    assert "interrupted; go on with the same options and --resume --out out" in capsys.readouterr().err
+    partial = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert partial["complete"] is False and len(partial["runs"]) == 5
+    client.stop_after = 0
+    assert main([*BENCH, *FEW], session) == 1
+    assert "out/results.jsonl holds results already: add --resume" in capsys.readouterr().err
+    client.asked.clear()
+    assert main([*BENCH, *FEW, "--resume"], session) == 0
+    assert len(client.asked) == 4 + 16 - 5
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["complete"] is True
+
+
+def test_the_sweep_asks_for_gammas_around_the_chosen_one(world, capsys):
+    client, session = world
+    original = client.stream
+
+    async def stream(prompt: str = "", **options: Any) -> AsyncIterator[Any]:
+        async for piece in original(prompt, **options):
+            if piece.stats is not None:
+                piece.stats = RequestStats(options["method"], rounds=4, decode_ms=1.0, gamma=5.0)
+            yield piece
+
+    client.stream = stream
+    assert main([*BENCH, "--methods", "duodecoding", "--sweep", "--limit", "1", "--tasks", "qa"], session) == 0
+    assert {gamma for method, _, gamma in client.asked if gamma} == {3, 4, 5, 6, 7}
+    assert "DuoDecoding, γ = 5 (chosen)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--methods", "spss"), "method 'spss' is not known; choose all or some of vanilla, sps"),
+        (("--tasks", "poetry"), "the suite has no task 'poetry'; it has chat, translation"),
+        (("--suite", "none.jsonl"), "cannot read the suite none.jsonl: No such file"),
+        (("--suite", "bad.jsonl"), "bad.jsonl line 2 has no turns"),
+        (
+            ("--datastore", "nowhere"),
+            "there is no datastore at nowhere: make one with `duoactor datastore build nowhere",
+        ),
+        (("--datastore-from", "nothing.txt"), "--datastore-from nothing.txt: there is no such file"),
+        (("--datastore", "d", "--datastore-from", "f"), "give --datastore or --datastore-from, not both"),
+        (("--resume",), "--resume needs --out DIR"),
+        (("--target", "./no-such-model"), "no-such-model"),
+    ],
+)
+def test_bad_input_is_one_sentence(world, tmp_path, capsys, arguments, said):
+    _, session = world
+    (tmp_path / "bad.jsonl").write_text(
+        '{"id": 1, "task": "qa", "turns": ["a"]}\n{"id": 2, "task": "qa", "turns": []}\n'
+    )
+    assert main(["bench", *arguments], session) == 1
+    out, err = capsys.readouterr()
+    assert said in err and err.count("\n") == 1 and out == ""
+    assert not list(tmp_path.glob("bench-*"))
+
+
+def test_compare_prints_ratios_and_json(tmp_path, capsys):
+    write_document(tmp_path, results())
+    path = str(tmp_path / "results.json")
+    assert main(["bench", "compare", path, path]) == 0
+    assert "SpS" in capsys.readouterr().out
+    assert main(["bench", "compare", path, path, "--json"]) == 0
+    changes = json.loads(capsys.readouterr().out)["changes"]
+    assert all(change["ratio"] == 1.0 and change["beyond_spread"] is False for change in changes)
+    assert main(["bench", "compare", path, str(tmp_path / "none.json")]) == 1
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_inflate_writes_a_model_that_reports_mark(tmp_path, capsys):
+    made = tmp_path / "big"
+    options = ["inflate", "bundled", str(made), "--layers", "9", "--hidden", "768", "--dtype", "bfloat16"]
+    assert main(options) == 0
+    assert "9 layers, hidden size 768; use it with --target" in capsys.readouterr().out
+    assert driving.INFLATED == MARK
+    assert driving.inflated(str(made))["parameters"] > driving.inflated(str(made))["source_parameters"]
+    assert driving.inflated(str(tmp_path)) is None
+    assert main(options) == 1
+    assert "exists already" in capsys.readouterr().err
