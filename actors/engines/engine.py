@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from actors.engines.interface import ModelInfo
-from actors.engines.pool import KVPool
 
 
 @dataclass(slots=True)
@@ -19,12 +18,24 @@ class Segment:
     """One request's rows, consecutive in the flat batch. They see only pool slots ``base .. base + span``.
 
     ``visible`` is bool ``(rows, span)``; a row that sees nothing would divide by zero, so each sees at least one slot.
+    ``padding``: the rows only fill the batch up, behind all others; what is computed for them is thrown away.
     """
 
     rows: int
     base: int
     span: int
     visible: NDArray[np.bool_]
+    padding: bool = False
+
+
+class Pool(Protocol):
+    """What the owners of slots ask of a pool; how the engine lays its memory out is its own business."""
+
+    slots: int
+
+    def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy slots, all read before any is written."""
+        ...
 
 
 class Engine(Protocol):
@@ -37,7 +48,11 @@ class Engine(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
     @property
-    def pool(self) -> KVPool: ...
+    def pool(self) -> Pool: ...
+    @property
+    def best(self) -> torch.Tensor | None:
+        """The likeliest id below ``vocab_size`` of every row of the last forward, where that found it on the way."""
+        ...
 
     def forward(
         self,

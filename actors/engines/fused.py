@@ -18,6 +18,7 @@ from actors.engines.fused_linear import rows_for
 from actors.engines.fused_numpy import NumpyBody
 from actors.engines.fused_torch import TorchBody
 from actors.engines.fused_weights import supports, take_weights
+from actors.engines.graphs import MOST_ROWS, CudaRecorder, Graphs, Recorder
 from actors.engines.interface import ModelInfo
 from actors.engines.pool import KVPool
 from protocols.errors import ModelError
@@ -31,13 +32,22 @@ __all__ = ["FusedEngine", "supports"]
 class FusedEngine:
     """See :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
 
-    def __init__(self, model: nn.Module, info: ModelInfo, slots: int, int8: bool = False, exact: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        info: ModelInfo,
+        slots: int,
+        int8: bool = False,
+        exact: bool = True,
+        recorder: Recorder | None = None,
+    ) -> None:
         """Takes the weights out of a ``transformers`` model of a configuration that :func:`supports` accepts; the
         model is spent. Device and dtype are the model's.
 
         ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span, and the kernels
         are the same at every start: for a target. Otherwise the quickest are used: for a draft. ``int8``: weights of
-        a draft on a CPU.
+        a draft on a CPU. ``recorder``: how rounds of static shapes are recorded (:mod:`actors.engines.graphs`); None:
+        as CUDA graphs on a GPU, and not at all elsewhere.
         """
         if not supports(model.config):
             raise ModelError(f"the fused decoder does not know model {info.model_id}; use HFEngine for it")
@@ -48,17 +58,28 @@ class FusedEngine:
         self.device, self.dtype = parameter.device, parameter.dtype
         weights = take_weights(model)
         shape = weights.shape
-        self.pool = KVPool(shape.layers, shape.kv_heads, shape.width, slots, self.dtype, self.device)
+        if recorder is None and self.device.type == "cuda":
+            recorder = CudaRecorder(self.device)
+        spare = 0 if recorder is None else MOST_ROWS
+        self.pool = KVPool(shape.layers, shape.kv_heads, shape.width, slots, self.dtype, self.device, spare)
         self._weights = weights
-        self._turns = weights.turns(TURNS)
+        # graphs hold on to the table, and a new one would cost them all
+        self._turns = weights.turns(TURNS if recorder is None else max(TURNS, min(slots, info.max_context)))
         self._pads = exact and self.device.type == "cpu"
         small = self.dtype == torch.float32 and self.device.type == "cpu" and weights.count() <= SMALL
         self._body: TorchBody | NumpyBody
-        if small and not exact:
+        self.graphs: Graphs | None = None
+        if small and not exact and recorder is None:
             self._body = NumpyBody(weights, self.pool, int8)
         else:
             self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
+            if recorder is not None:
+                self.graphs = Graphs(self._body, recorder, info.vocab_size, self._pads)
         weights.spend()
+
+    @property
+    def best(self) -> Tensor | None:
+        return None if self.graphs is None else self.graphs.best
 
     @torch.inference_mode()
     def forward(
@@ -70,14 +91,18 @@ class FusedEngine:
         select: Sequence[int] | None = None,
     ) -> Tensor:
         self.pool.positions[np.asarray(slots)] = positions
+        last = max(positions)
+        if last >= len(self._turns):
+            self._turns = self._weights.turns(1 << last.bit_length())
+        if self.graphs is not None:
+            logits = self.graphs.forward(tokens, positions, slots, segments, select, self._turns)
+            if logits is not None:
+                return logits
         count = len(tokens)
         rows = rows_for(count) if self._pads else count
         extra = rows - count
         if extra:
             tokens, positions = [*tokens, *[tokens[-1]] * extra], [*positions, *[positions[-1]] * extra]
-        last = max(positions)
-        if last >= len(self._turns):
-            self._turns = self._weights.turns(1 << last.bit_length())
         turns = self._turns.index_select(0, torch.tensor(positions, dtype=torch.int64, device=self.device))
         wanted = count if select is None else len(select)
         keep = None

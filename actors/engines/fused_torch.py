@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,8 @@ from actors.engines.fused_batch import Batch
 from actors.engines.fused_linear import Linear, fast
 from actors.engines.fused_weights import Layer, Matrix, Shape, Weights
 from actors.engines.pool import KVPool
+
+Look = Callable[[int, Tensor], Tensor]  # layer and queries (heads, rows, width) -> (rows, heads * width)
 
 
 @dataclass(slots=True)
@@ -64,11 +66,26 @@ class TorchBody:
 
     def run(self, batch: Batch) -> Tensor:
         """float32 logits of the rows that the batch keeps."""
-        shape, count = self.shape, len(batch.slots)
         ids = torch.tensor(batch.tokens, dtype=torch.int64, device=self.device)
         where = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)
         masks = [torch.from_numpy(mask).to(self.device, self.dtype) for mask in batch.masks]
-        turns = batch.turns[:, None]
+
+        def look(layer: int, queries: Tensor) -> Tensor:
+            return self._attention(layer, queries, batch, masks)
+
+        x = self.layers(ids, batch.turns, where, look)
+        if batch.keep is not None:
+            x = x[batch.keep]
+        return self.logits(x).float()
+
+    def layers(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look) -> Tensor:
+        """Hidden states ``(rows, hidden)`` of tokens ``ids``, each turned by its row of ``turns``. The first
+        ``len(where)`` rows' keys and values are written into those slots before anything looks at them.
+
+        Whatever changes from round to round is in tensors, so that a CUDA graph may hold it.
+        """
+        shape, count = self.shape, where.shape[0]
+        turns = turns[:, None]
         x = self.embedding.index_select(0, ids)
         for index, block in enumerate(self.blocks):
             qkv = block.qkv.multiply(self._rms(x, block.input_norm))
@@ -77,15 +94,15 @@ class TorchBody:
             keys = heads[:count, shape.heads :].transpose(0, 1)
             values = qkv[:count, shape.rotated :].view(count, shape.kv_heads, shape.width).transpose(0, 1)
             self.pool.write(index, where, keys, values)
-            seen = self._attention(index, queries, batch, masks)
-            x.add_(block.out.multiply(seen), alpha=block.out.scale)
+            x.add_(block.out.multiply(look(index, queries)), alpha=block.out.scale)
             inner = block.gate_up.multiply(self._rms(x, block.inner_norm))
             gate, up = inner[:, : shape.inner], inner[:, shape.inner :]
             x.add_(block.down.multiply(functional.silu(gate).mul_(up)), alpha=block.down.scale)
-        if batch.keep is not None:
-            x = x[batch.keep]
-        logits: Tensor = self.head.multiply(self._rms(x, self.norm)).float()
-        return logits
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """In the model's type, or float32 where the kernel gives that."""
+        return self.head.multiply(self._rms(x, self.norm))
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
         if x.dtype != torch.float32 or x.device.type != "cpu":

@@ -66,6 +66,7 @@ class HFEngine:
             raise self._refusal()
         kv_heads = getattr(self.config, "num_key_value_heads", None) or heads
         width = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
+        self.best: Tensor | None = None  # logits are all that it computes
         self.pool = KVPool(self.config.num_hidden_layers, kv_heads, width, slots, self.dtype, self.device)
         self.cache = SlotCache(self.pool)
         self._segments: Sequence[Segment] = ()

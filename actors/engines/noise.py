@@ -57,7 +57,8 @@ def hash31(seed: int, positions: Sequence[int], tokens: int | Tensor, device: to
     else:
         ids = tokens.to(device=device, dtype=torch.int32)
     pairs = [keys(seed, position) for position in positions]
-    key = torch.tensor([[_signed(a), _signed(b)] for a, b in pairs], dtype=torch.int32).view(-1, 2).to(device)
+    key = torch.tensor([[_signed(a), _signed(b)] for a, b in pairs], dtype=torch.int32).view(-1, 2)
+    key = key.to(device, non_blocking=True)  # or the host would wait for the forward that is under way
     x = ids * _signed(_GOLDEN) + key[:, :1]
     part = torch.empty_like(x)
 

@@ -16,12 +16,21 @@ class KVPool:
     """Per layer two tensors ``(kv_heads, slots, head_dim)``, made once; ``positions[slot]`` is the text position."""
 
     def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, slots: int, dtype: torch.dtype, device: torch.device | str
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        spare: int = 0,
     ) -> None:
+        """``spare``: slots behind the others for what nobody reads, one for each padding row of a round."""
         self.slots = slots
-        shape = (kv_heads, slots, head_dim)
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
+        # in one piece, so that a slot of all layers is copied in one operation
+        self.whole = torch.zeros((layers, 2, kv_heads, slots + spare, head_dim), dtype=dtype, device=device)
+        self.keys = [self.whole[layer, 0] for layer in range(layers)]
+        self.values = [self.whole[layer, 1] for layer in range(layers)]
         self.positions = np.zeros(slots, dtype=np.int64)
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -32,20 +41,24 @@ class KVPool:
     def view(self, layer: int, base: int, span: int) -> tuple[Tensor, Tensor]:
         return self.keys[layer][:, base : base + span], self.values[layer][:, base : base + span]
 
+    def gather(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of what lies in those slots: a view whose place is data, for the device to look up."""
+        keys, values = self.whole[layer].index_select(2, slots).unbind()
+        return keys, values
+
     def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy slots; right also where the two overlap, since everything is read before anything is written."""
         if not len(source):
             return
-        device = self.keys[0].device
+        device = self.whole.device
         read = torch.tensor(source, dtype=torch.int64, device=device)
         write = torch.tensor(target, dtype=torch.int64, device=device)
-        for tensor in (*self.keys, *self.values):
-            tensor.index_copy_(1, write, tensor.index_select(1, read))
+        self.whole.index_copy_(3, write, self.whole.index_select(3, read))
         self.positions[np.asarray(target)] = self.positions[np.asarray(source)]
 
     @property
     def bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
+        return self.whole.numel() * self.whole.element_size()
 
 
 class RegionAllocator:

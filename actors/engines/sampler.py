@@ -148,10 +148,13 @@ class Rows:
     paths: list[list[int]]  # tokens behind the committed ones, up to and with the row's own
 
 
-def sample(logits: Tensor, groups: Sequence[Rows]) -> list[list[int]]:
-    """Sampled tokens of every group; ``logits`` are float32 ``(rows of all groups, vocabulary)``. One host transfer."""
+def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | None = None) -> list[list[int]]:
+    """Sampled tokens of every group; ``logits`` are float32 ``(rows of all groups, vocabulary)``. One host transfer.
+
+    ``best``: the argmax of every row, if it is known already.
+    """
     if all(group.state.plain for group in groups):
-        chosen = logits.argmax(-1)
+        chosen = logits.argmax(-1) if best is None else best
     else:
         parts = []
         start = 0

@@ -12,7 +12,7 @@ from actors.engines.engine import Engine, Segment
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LARGE = (48, 64)  # for Lookahead and REST alone, so these have no say in which group is chosen
-CONTEXT = 180  # 12 rows behind it end within 192 slots, 16 do not: spans differ as they do between real rounds
+CONTEXT = 244  # 12 rows behind it end within 256 slots, 16 do not: spans differ as they do between real rounds
 
 
 def rows_that_agree(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequence[int] = LARGE) -> tuple[int, ...]:

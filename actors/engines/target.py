@@ -93,12 +93,20 @@ class _Batch:
     slots: list[int] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
 
-    def add(self, base: int, tokens: Sequence[int], positions: list[int], slots: list[int], visible: _Mask) -> None:
+    def add(
+        self,
+        base: int,
+        tokens: Sequence[int],
+        positions: list[int],
+        slots: list[int],
+        visible: _Mask,
+        padding: bool = False,
+    ) -> None:
         """``slots`` are absolute; ``visible`` is ``(rows, span)`` over ``base ..``."""
         self.tokens.extend(tokens)
         self.positions.extend(positions)
         self.slots.extend(slots)
-        self.segments.append(Segment(len(tokens), base, visible.shape[1], visible))
+        self.segments.append(Segment(len(tokens), base, visible.shape[1], visible, padding))
 
 
 def causal(start: int, end: int) -> _Mask:
@@ -209,7 +217,7 @@ class HFTarget:
             groups.append(self._lay_out(window, batch, offsets))
         self._pad(batch)
         logits = self._forward(batch)
-        sampled = sample(logits, groups)
+        sampled = sample(logits, groups, self.engine.best)
         outcomes: list[Outcome] = []
         source: list[int] = []
         target: list[int] = []
@@ -261,7 +269,7 @@ class HFTarget:
         if missing:
             alone = np.arange(SPAN)[None, :] == (np.arange(missing) % SPAN)[:, None]
             slots = [self._trash + i % SPAN for i in range(missing)]
-            batch.add(self._trash, [0] * missing, [0] * missing, slots, alone)
+            batch.add(self._trash, [0] * missing, [0] * missing, slots, alone, padding=True)
 
     def _forward(self, batch: _Batch, select: list[int] | None = None) -> torch.Tensor:
         logits = self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, select)

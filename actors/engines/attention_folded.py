@@ -1,0 +1,43 @@
+"""Attention of one segment for a GPU: few launches, and bits that the span cannot touch.
+
+Softmax kernels choose by the length of the row how they add it up, and a token is computed in one span bucket when it
+is speculated and in another when it is decoded plainly. Here every reduction is over ``FOLD`` slots, and the blocks'
+results are added element by element in an order that blocks of zeros behind them do not change.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FOLD = 256
+
+
+def attend_folded(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """:func:`actors.engines.attention.attend` for spans that are multiples of ``FOLD``; sums are in float32."""
+    heads, rows, width = query.shape
+    kv_heads, span, depth = values.shape
+    group, blocks = heads // kv_heads, span // FOLD
+    stacked = query.reshape(kv_heads, 1, group * rows, width).expand(-1, blocks, -1, -1)
+    products = torch.bmm(
+        stacked.reshape(-1, group * rows, width), keys.reshape(-1, FOLD, width).transpose(1, 2)
+    ).float()
+    scores = products.view(kv_heads, blocks, group, rows, FOLD).mul_(scale)
+    scores.add_(mask.view(rows, blocks, 1, FOLD).permute(1, 2, 0, 3))
+    weights = scores.sub_(scores.amax((1, 4), keepdim=True)).exp_()
+    # the product comes first: folding spends the weights
+    parts = torch.bmm(weights.to(query.dtype).view(-1, group * rows, FOLD), values.reshape(-1, FOLD, depth)).float()
+    total = _fold(weights).contiguous().sum(-1, keepdim=True)
+    seen = _fold(parts.view(kv_heads, blocks, group, rows, depth))
+    return (seen / total).to(query.dtype).view(heads, rows, depth)
+
+
+def _fold(x: Tensor) -> Tensor:
+    """The sum over dimension 1, in place. The upper half, from the largest power of two on, is added to the lower:
+    so blocks of zeros behind the last one change no bit."""
+    count = x.shape[1]
+    while count > 1:
+        half = 1 << (count - 1).bit_length() - 1
+        x[:, : count - half].add_(x[:, half:count])
+        count = half
+    return x[:, 0]

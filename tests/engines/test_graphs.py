@@ -1,0 +1,412 @@
+"""Rounds that are recorded and replayed, against the same rounds run as usual. A tape stands in for CUDA graphs: it
+holds every operation with the Python values and the memory of its recording (see tape.py)."""
+
+import logging
+import random
+
+import numpy as np
+import pytest
+import torch
+from tape import TapeRecorder
+from test_fused import BUNDLED, OURS, SLOTS, chain, close, ids, load, plain
+from tiny import VOCAB, info, make
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from actors.engines import fused, graphs
+from actors.engines.attention import attend
+from actors.engines.attention_folded import FOLD, attend_folded
+from actors.engines.engine import Segment
+from actors.engines.fused import FusedEngine
+from actors.engines.graphs import Direct, Inbox, rows_bucket, span_bucket
+from actors.engines.interface import Window
+from actors.engines.pool import KVPool
+from actors.engines.selfcheck import ROWS
+from actors.engines.target import HFTarget, align, place
+from protocols.messages import Sampling
+
+DTYPES = [torch.float32, torch.bfloat16]
+MODELS = [("bundled", torch.float32), ("llama", torch.float32), ("qwen3", torch.bfloat16), ("qwen2", torch.bfloat16)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def pair_of(name: str, dtype: torch.dtype, slots: int = 2048) -> list[FusedEngine]:
+    """A model as it runs on a CPU, and the same one recorded."""
+    engines = []
+    for recorder in (None, TapeRecorder()):
+        model = load("target", dtype) if name == "bundled" else make(name).to(dtype)
+        details = BUNDLED if name == "bundled" else info(model)
+        engines.append(FusedEngine(model, details, slots, recorder=recorder))
+    return engines
+
+
+def recorded(family="llama", slots=SLOTS, recorder=None) -> FusedEngine:
+    model = make(family)
+    return FusedEngine(model, info(model), slots, recorder=recorder or TapeRecorder())
+
+
+def tree_round(engine, base: int, length: int, tokens, parents) -> torch.Tensor:
+    """The root at ``length - 1`` and a tree behind it, laid out as the target does."""
+    depths, offsets = place(parents)
+    root = length - 1
+    visible = np.zeros((1 + len(parents), align(length + max(offsets, default=0))), dtype=bool)
+    visible[:, :length] = True
+    for row, (parent, at) in enumerate(zip(parents, offsets, strict=True), 1):
+        visible[row, length:] = visible[parent + 1, length:]
+        visible[row, root + at] = True
+    positions = [root, *(root + depth for depth in depths)]
+    slots = [base + root, *(base + root + at for at in offsets)]
+    return engine.forward(tokens, positions, slots, [Segment(len(tokens), base, visible.shape[1], visible)])
+
+
+def fill(engine, base: int, tokens) -> None:
+    places = range(len(tokens))
+    visible = np.tril(np.ones((len(tokens), align(len(tokens))), dtype=bool))
+    segment = Segment(len(tokens), base, visible.shape[1], visible)
+    engine.forward(tokens, places, [base + p for p in places], [segment], [len(tokens) - 1])
+
+
+@pytest.mark.parametrize("name, dtype", MODELS)
+def test_a_replayed_chain_has_the_bits_of_an_eager_one_at_every_length(name, dtype):
+    eager, graphed = pair_of(name, dtype)
+    tokens = ids(560)
+    starts = (117, 125, 128, 190, 250, 255, 256, 300, 505, 512)
+    for engine in (eager, graphed):
+        fill(engine, 0, tokens[:520])
+    for n, start in enumerate(starts):
+        for rows in ((1, 5), (2, 16), (3, 12), (4, 33), (8,))[n % 5]:
+            found = chain(graphed, tokens, start, rows)
+            assert torch.equal(found, chain(eager, tokens, start, rows)), (start, rows)
+            assert torch.equal(graphed.best, found.argmax(-1).int())
+    recorder = graphed.graphs._recorder
+    assert recorder.replays == 18 and len(graphed.graphs) == len(recorder.tapes) < recorder.replays
+
+
+def test_the_bundled_target_in_bfloat16_has_the_same_bits_when_replayed():
+    eager, graphed = pair_of("bundled", torch.bfloat16, 512)
+    tokens = ids(270)
+    for engine in (eager, graphed):
+        fill(engine, 0, tokens)
+    for start, rows in ((252, 1), (252, 4), (254, 3), (256, 1)):
+        assert torch.equal(chain(graphed, tokens, start, rows), chain(eager, tokens, start, rows)), (start, rows)
+
+
+@pytest.mark.parametrize("name, dtype", MODELS)
+def test_a_recording_of_one_request_serves_another_of_any_base_length_and_tree(name, dtype):
+    eager, graphed = pair_of(name, dtype)
+    chance = random.Random(0)
+    texts = {base: ids(n, seed=base) for base, n in ((64, 30), (448, 250), (1024, 118), (1472, 500))}
+    for base, text in texts.items():
+        for engine in (eager, graphed):
+            fill(engine, base, text)
+    for turn in range(12):
+        base, text = chance.choice(list(texts.items()))
+        nodes = chance.choice([0, 3, 7, 7, 7, 12])
+        parents = [chance.randrange(-1, node) for node in range(nodes)]
+        tokens = [text[-1], *(chance.randrange(VOCAB) for _ in parents)]
+        found, expected = (tree_round(e, base, len(text), tokens, parents) for e in (graphed, eager))
+        assert torch.equal(found, expected), (turn, base, parents)
+        slots = slice(base, base + len(text) + 16)
+        for ours, theirs in zip(graphed.pool.keys, eager.pool.keys, strict=True):
+            assert torch.equal(ours[:, slots], theirs[:, slots])
+    assert graphed.graphs._recorder.replays == 12 > len(graphed.graphs)
+
+
+@pytest.mark.parametrize("what", ["base", "positions", "mask"])
+def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
+    """The test of the test above: python values of the recorded round would be those of every later one."""
+    honest = Inbox.unpack
+
+    def baked(self, rows, span):
+        out = list(honest(self, rows, span))
+        start = self._header(rows)
+        header = self._host[:start].view(np.int32)
+        if what == "base":
+            out[3] = torch.full((1,), int(header[-1]))
+        elif what == "positions":
+            out[1] = torch.arange(rows) + int(header[rows])
+        else:
+            seen = int(np.unpackbits(self._host[start:][: span // 8]).sum())
+            out[4] = torch.arange(span)[None] < torch.arange(seen, seen + rows)[:, None]
+        return tuple(out)
+
+    monkeypatch.setattr(Inbox, "unpack", baked)
+    engine, usual = recorded(), recorded(recorder=Direct())
+    a, b = ids(20), ids(31, seed=1)
+    for each in (engine, usual):
+        fill(each, 0, a)
+        fill(each, 128, b)
+    first = [tree_round(e, 0, 20, [a[-1], 7], [-1]) for e in (engine, usual)]
+    assert torch.equal(*first)
+    second = [tree_round(e, 128, 31, [b[-1], 9], [-1]) for e in (engine, usual)]
+    assert not torch.equal(*second)
+
+
+def test_reading_from_the_host_cannot_be_recorded(monkeypatch, caplog):
+    honest = Inbox.unpack
+
+    def reading(self, rows, span):
+        out = honest(self, rows, span)
+        assert out[3].item() >= 0
+        return out
+
+    monkeypatch.setattr(Inbox, "unpack", reading)
+    engine = recorded()
+    chain(engine, ids(4), 0, 4)
+    assert "goes through the host" in caplog.text
+
+
+@pytest.mark.parametrize("family", OURS)
+@pytest.mark.parametrize("attention", [attend, attend_folded])
+def test_every_family_agrees_with_the_plain_model_when_replayed(family, attention):
+    tokens = ids(300)
+    engine = recorded(family)
+    engine.graphs.attention = attention
+    outs, start = [], 0
+    for rows in (64, 64, 64, 50, 1, 2, 5, 9, 30, 1, 10):
+        outs.append(chain(engine, tokens, start, rows))
+        start += rows
+    close(torch.cat(outs), plain(family, tokens))
+    assert engine.graphs._recorder.replays == 11
+
+
+def test_what_a_round_hands_back_outlives_the_next():
+    engine = recorded()
+    tokens = ids(20)
+    first = chain(engine, tokens, 0, 4)
+    kept = first.clone()
+    chain(engine, tokens, 4, 4)
+    assert torch.equal(first, kept)
+
+
+def test_a_window_may_lie_at_the_very_end_of_the_pool():
+    engine, usual = recorded(), FusedEngine(make("llama"), info(make("llama")), SLOTS)
+    text = ids(40)
+    for each in (engine, usual):
+        fill(each, SLOTS - 64, text)
+    found, expected = (tree_round(e, SLOTS - 64, 40, [text[-1], 5, 6], [-1, 0]) for e in (engine, usual))
+    assert torch.equal(found, expected)
+
+
+def test_padding_rows_write_behind_the_pool_and_nowhere_else():
+    engine = recorded()
+    chain(engine, ids(5), 0, 5)
+    for keys in engine.pool.keys:
+        used = keys.any(-1).any(0)
+        assert used[:5].all() and not used[5:SLOTS].any() and used[SLOTS:].any()
+    assert engine.pool.slots == SLOTS and len(engine.pool.positions) == SLOTS
+
+
+def test_what_is_no_round_of_one_request_runs_as_usual():
+    model = make("qwen2")
+    engine, usual = recorded("qwen2"), FusedEngine(model, info(model), SLOTS)
+    a, b = ids(9, seed=5), ids(2, seed=6)
+    see = [np.tril(np.ones((len(t), 64), dtype=bool)) for t in (a, b)]
+    two = [Segment(len(a), 0, 64, see[0]), Segment(len(b), 128, 64, see[1])]
+    long = ids(65)
+    several = ([*a, *b], [*range(9), *range(2)], [*range(9), 128, 129], two)
+    chosen = (a, range(9), range(9), two[:1], [8])
+    large = (long, range(65), range(65), [Segment(65, 0, 128, np.tril(np.ones((65, 128), dtype=bool)))])
+    for arguments in (several, chosen, large):
+        assert torch.equal(engine.forward(*arguments), usual.forward(*arguments))
+        assert engine.best is None
+    assert len(engine.graphs) == 0
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func).split(".")[1])
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_round_is_one_copy_in_and_one_replay():
+    class Silent(TapeRecorder):
+        def capture(self, program):
+            super().capture(program)
+            return lambda: None
+
+    engine, tokens = recorded(recorder=Silent()), ids(20)
+    chain(engine, tokens, 0, 4)
+    with Operations() as seen:
+        chain(engine, tokens, 4, 4)
+    assert [name for name in seen.names if name not in ("slice", "alias", "detach")] == ["copy_", "clone"]
+
+
+def test_a_greedy_round_reads_the_chosen_tokens_and_no_logits():
+    engine = recorded(slots=1024)
+    honest = engine.forward
+
+    def without_logits(*arguments):
+        logits = honest(*arguments)
+        return logits if engine.best is None else torch.full_like(logits, torch.nan)
+
+    texts = []
+    for forward in (honest, without_logits):
+        engine.forward = forward
+        target = HFTarget(engine, rows_agree=ROWS)
+        handle = target.open(ids(9), Sampling(temperature=0.0, max_tokens=40, ignore_eos=True))
+        text = target.prefill(handle).tokens
+        for _ in range(10):
+            text += target.verify([Window(handle)])[0].tokens
+        texts.append(text)
+    assert texts[0] == texts[1] and len(set(texts[0])) > 1
+
+
+@pytest.mark.parametrize("rows_agree", [ROWS, (8, 16, 32)])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_speculated_text_is_plain_text_and_that_of_an_engine_without_graphs(temperature, rows_agree):
+    prompt, count = ids(200, seed=4), 80
+    sampling = Sampling(temperature=temperature, seed=3, max_tokens=count + 20, ignore_eos=True)
+    usual = HFTarget(FusedEngine(make("llama"), info(make("llama")), 2048), rows_agree=rows_agree)
+    target = HFTarget(recorded(slots=2048), rows_agree=rows_agree)
+
+    def begin(of):
+        handle = of.open(prompt, sampling)
+        while (outcome := of.prefill(handle)) is None:
+            pass
+        return handle, list(outcome.tokens)
+
+    texts = []
+    for of in (usual, target):
+        handle, text = begin(of)
+        while len(text) < count:
+            text += of.verify([Window(handle)])[0].tokens
+        of.close(handle)
+        texts.append(text[:count])
+    assert texts[0] == texts[1]
+    of, chance = target, random.Random(1)
+    spacer = of.open(ids(50), sampling)  # so that the same text lies elsewhere
+    handle, text = begin(of)
+    of.close(spacer)
+    while len(text) < count:
+        tokens, parents, at = [], [], -1
+        for true in texts[0][len(text) : len(text) + chance.randrange(6)]:
+            for token in {(true + 1) % VOCAB, true} if chance.random() < 0.5 else [true]:
+                tokens.append(token)
+                parents.append(at)
+            at = tokens.index(true, len(tokens) - 2 if len(tokens) > 1 else 0)
+        text += of.verify([Window(handle, tokens, parents)])[0].tokens
+    assert text[:count] == texts[0]
+    assert len(of.engine.graphs) >= 3 and of.engine.graphs._recorder.replays > count
+
+
+def test_a_capture_that_fails_costs_one_warning_and_no_bit(caplog):
+    class Failing(TapeRecorder):
+        def capture(self, program):
+            self.replays += 1
+            program()
+            raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    recorder = Failing()
+    engine, usual = recorded(recorder=recorder), recorded()
+    with caplog.at_level(logging.WARNING):
+        for start, rows in ((0, 4), (4, 1), (5, 8), (13, 1)):
+            assert torch.equal(chain(engine, ids(30), start, rows), chain(usual, ids(30), start, rows))
+    assert recorder.replays == 1
+    [record] = caplog.records
+    assert "without CUDA graphs" in record.message and "\n" not in record.message
+
+
+def test_the_oldest_recordings_make_room_and_come_back_when_needed(monkeypatch):
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
+    engine = recorded()
+    tokens, made = ids(40), engine.graphs._recorder.tapes
+    for start, rows, count in ((0, 16, 1), (16, 8, 2), (24, 8, 2), (32, 4, 3), (20, 8, 3), (0, 16, 4)):
+        chain(engine, tokens, start, rows)
+        assert len(made) == count and len(engine.graphs) <= 2
+
+
+def test_a_new_table_of_rotations_is_read_by_new_recordings(monkeypatch):
+    monkeypatch.setattr(fused, "TURNS", 16)
+    model = make("llama")
+    details = info(model)
+    short = type(details)(details.model_id, details.vocab_size, 16, details.eos_token_ids, details.tokenizer_digest)
+    engine = FusedEngine(model, short, SLOTS, recorder=TapeRecorder())
+    tokens = ids(40)
+    out = torch.cat([chain(engine, tokens, start, 8) for start in range(0, 40, 8)])
+    close(out, plain("llama", tokens))
+    assert len(engine.graphs._recorder.tapes) == 3  # for tables of 16, 32 and 64 positions
+
+
+def test_tables_are_made_as_long_as_the_context_so_that_recordings_last():
+    assert len(recorded(slots=256)._turns) == fused.TURNS
+    assert recorded().graphs is not None
+    assert FusedEngine(make("llama"), info(make("llama")), SLOTS).graphs is None
+
+
+def test_the_program_stays_on_its_device():
+    with torch.device("meta"):
+        nowhere = make("llama")
+    engine = FusedEngine(nowhere, info(nowhere), SLOTS, recorder=Direct())
+    engine.graphs.attention = attend_folded
+    out = chain(engine, ids(4), 0, 4)
+    assert out.device.type == "meta" and out.shape == (4, VOCAB) and engine.best.device.type == "meta"
+
+
+def test_buckets_of_rows_and_spans():
+    assert [rows_bucket(n) for n in (1, 2, 3, 5, 8, 9, 33, 64)] == [1, 2, 4, 8, 8, 16, 64, 64]
+    assert [span_bucket(n) for n in (64, 256, 320, 832, 1024, 1088, 2048, 5000)] == [
+        256, 256, 512, 1024, 1024, 2048, 2048, 8192,
+    ]  # fmt: skip
+    assert all(span_bucket(n) % FOLD == 0 for n in range(1, 5000))
+
+
+@pytest.mark.parametrize(
+    "count, rows, span, seen", [(1, 1, 256, 64), (3, 4, 512, 320), (5, 8, 256, 250), (64, 64, 512, 512)]
+)
+def test_what_is_packed_on_the_host_is_what_the_device_reads(count, rows, span, seen):
+    chance = np.random.default_rng(count)
+    inbox = Inbox(64, 512, torch.device("cpu"))
+    inbox._host[:] = 255  # an earlier round's
+    visible = chance.random((count, seen)) < 0.5
+    numbers = chance.integers(0, 1 << 31, (3, count))
+    inbox.send(rows, span, *numbers.tolist(), Segment(count, 12345, seen, visible), 2048)
+    tokens, positions, slots, base, sees = inbox.unpack(rows, span)
+    repeat = [*range(count), *[count - 1] * (rows - count)]
+    assert tokens.tolist() == numbers[0][repeat].tolist() and positions.tolist() == numbers[1][repeat].tolist()
+    assert slots.tolist() == [*numbers[2].tolist(), *range(2048, 2048 + rows - count)]
+    assert base.tolist() == [12345] and sees.shape == (rows, span)
+    assert torch.equal(sees[:, :seen], torch.from_numpy(visible[repeat])) and not sees[:, seen:].any()
+
+
+def some_attention(heads, kv_heads, rows, span, dtype=torch.float32, seed=0):
+    torch.manual_seed(seed)
+    query, keys, values = (
+        torch.randn(n, s, 32).to(dtype) for n, s in ((heads, rows), (kv_heads, span), (kv_heads, span))
+    )
+    seen = torch.rand(rows, span) < 0.6
+    seen[:, 0] = True
+    return query * 3, keys, values, torch.where(seen, 0.0, float("-inf"))
+
+
+@pytest.mark.parametrize("heads, kv_heads", [(4, 4), (8, 2), (6, 1)])
+@pytest.mark.parametrize("rows, span", [(1, 256), (3, 512), (8, 768), (16, 2048)])
+def test_folded_attention_is_attention(heads, kv_heads, rows, span):
+    given = some_attention(heads, kv_heads, rows, span)
+    close(attend_folded(*given, 32**-0.5), attend(*given, 32**-0.5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blocks", range(1, 9))
+def test_folded_attention_has_the_same_bits_whatever_is_masked_behind(blocks, dtype):
+    query, keys, values, mask = some_attention(4, 2, 8, 16 * FOLD, dtype)
+    mask[:, blocks * FOLD - 100 :] = float("-inf")
+    expected = attend_folded(query, keys[:, : blocks * FOLD], values[:, : blocks * FOLD], mask[:, : blocks * FOLD], 0.2)
+    for more in (blocks + 1, blocks + 2, 2 * blocks, 16):
+        span = more * FOLD
+        assert torch.equal(attend_folded(query, keys[:, :span], values[:, :span], mask[:, :span], 0.2), expected), more
+
+
+def test_a_pools_spare_slots_are_not_counted_and_gathering_is_a_view_by_data():
+    pool = KVPool(2, 3, 4, 10, torch.float32, "cpu", spare=5)
+    assert pool.slots == 10 and pool.keys[0].shape == (3, 15, 4) and len(pool.positions) == 10
+    pool.whole.normal_()
+    for found, expected in zip(pool.gather(1, torch.arange(2, 7)), pool.view(1, 2, 5), strict=True):
+        assert torch.equal(found, expected)

@@ -1,0 +1,130 @@
+"""What only a CUDA device can show: that a captured round replays with the bits of the same round launched one by one,
+and that text does not depend on speculation there."""
+
+import random
+
+import pytest
+import torch
+from test_fused import BUNDLED, chain, ids, load
+from test_graphs import fill, tree_round
+
+from actors.engines.fused import FusedEngine
+from actors.engines.graphs import CudaRecorder, Direct
+from actors.engines.interface import Window
+from actors.engines.target import HFTarget
+from protocols.messages import Sampling
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def engine_of(dtype: torch.dtype, recorder=None, slots: int = 4096) -> FusedEngine:
+    return FusedEngine(load("target", dtype).to("cuda"), BUNDLED, slots, recorder=recorder)
+
+
+def still_recording(engine: FusedEngine) -> bool:
+    return isinstance(engine.graphs._recorder, CudaRecorder) and len(engine.graphs) > 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_replayed_rounds_have_the_bits_of_launched_ones(dtype):
+    graphed, direct = engine_of(dtype), engine_of(dtype, Direct())
+    chance = random.Random(0)
+    texts = {base: ids(n, seed=base, vocabulary=8192) for base, n in ((64, 30), (448, 250), (1024, 700), (2048, 1100))}
+    for base, text in texts.items():
+        for engine in (graphed, direct):
+            for start in range(0, len(text), 512):  # prompts run as usual
+                fill(engine, base, text[: start + 512])
+    for turn in range(40):
+        base, text = chance.choice(list(texts.items()))
+        parents = [chance.randrange(-1, node) for node in range(chance.choice([0, 1, 3, 7, 12, 15]))]
+        tokens = [text[-1], *(chance.randrange(8192) for _ in parents)]
+        found, expected = (tree_round(e, base, len(text), tokens, parents) for e in (graphed, direct))
+        assert torch.equal(found, expected), (turn, base, parents)
+        assert torch.equal(graphed.best.long(), found.argmax(-1))
+    assert still_recording(graphed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_replayed_rounds_agree_with_the_ordinary_forward(dtype):
+    engine, tokens = engine_of(dtype), ids(310, vocabulary=8192)
+    fill(engine, 0, tokens)
+    replayed = chain(engine, tokens, 300, 10).log_softmax(-1)
+    graphs, engine.graphs = engine.graphs, None
+    usual = chain(engine, tokens, 300, 10).log_softmax(-1)
+    engine.graphs = graphs
+    divergence = (usual.exp() * (usual - replayed)).sum(-1).mean()
+    assert divergence < (1e-6 if dtype == torch.float32 else 0.02)
+    assert still_recording(engine)
+
+
+def test_the_gpu_agrees_with_the_cpu():
+    tokens = ids(310, vocabulary=8192)
+    outs = []
+    for device in ("cpu", "cuda"):
+        engine = FusedEngine(load("target").to(device), BUNDLED, 1024)
+        fill(engine, 0, tokens)
+        outs.append(chain(engine, tokens, 300, 10).cpu())
+    torch.testing.assert_close(*outs, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("start", [250, 506, 762, 1018])
+def test_the_bits_of_a_token_do_not_depend_on_the_span(start, dtype):
+    engine, tokens = engine_of(dtype), ids(start + 8, vocabulary=8192)
+    fill(engine, 0, tokens)
+    near = chain(engine, tokens, start, 4)
+    for span in (start + 70, 2048):
+        assert torch.equal(chain(engine, tokens, start, 4, span // 64 * 64), near), span
+
+
+def test_a_round_waits_for_nothing_before_its_tokens_are_read():
+    engine, tokens = engine_of(torch.bfloat16), ids(60, vocabulary=8192)
+    fill(engine, 0, tokens)
+    chain(engine, tokens, 50, 4)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        chain(engine, tokens, 50, 4)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert still_recording(engine)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_speculated_text_is_plain_text(dtype, temperature):
+    target = HFTarget(engine_of(dtype))
+    assert len(target.rows_agree) >= 3, "too few row counts agree for speculation to be exact here"
+    prompt, count = ids(240, seed=4, vocabulary=8192), 120
+    sampling = Sampling(temperature=temperature, seed=3, max_tokens=count + 40, ignore_eos=True)
+
+    def begin():
+        handle = target.open(prompt, sampling)
+        while (outcome := target.prefill(handle)) is None:
+            pass
+        return handle, list(outcome.tokens)
+
+    handle, plain = begin()
+    while len(plain) < count + 8:
+        plain += target.verify([Window(handle)])[0].tokens
+    target.close(handle)
+    handle, text = begin()
+    chance = random.Random(1)
+    while len(text) < count:
+        right = plain[len(text) : len(text) + chance.randrange(1 + min(7, target.max_window // 2))]
+        wrong = [(token + 1) % 8192 for token in right]
+        parents = list(range(-1, len(right) - 1))
+        if (
+            chance.random() < 0.5
+        ):  # a wrong sibling of each: nodes listed first lie in canonical slots and keep their bits
+            outcome = target.verify([Window(handle, [*right, *wrong], [*parents, *parents])])[0]
+            assert len(outcome.path) == len(right)
+        else:  # a chain that goes wrong at its end
+            draft = [*right, *wrong[:1]]
+            outcome = target.verify([Window(handle, draft, list(range(-1, len(draft) - 1)))])[0]
+            assert len(outcome.path) >= len(right)
+        text += outcome.tokens
+    target.close(handle)
+    assert text[:count] == plain[:count]
+    assert still_recording(target.engine)
