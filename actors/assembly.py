@@ -13,7 +13,14 @@ import socket
 from typing import TYPE_CHECKING
 
 from actors.actor import default_actor_id, incarnation, own_cpus, pin, run_actor
-from actors.settings import ControllerSettings, DrafterSettings, SecuritySettings, VerifierSettings, retrieves
+from actors.settings import (
+    ControllerSettings,
+    DraftEngine,
+    DrafterSettings,
+    SecuritySettings,
+    VerifierSettings,
+    retrieves,
+)
 from protocols import wire
 from protocols.messages import Hello, Role
 from protocols.security import load_security
@@ -94,7 +101,14 @@ def _draft(settings: DrafterSettings) -> DraftModel:
         return build_proposer_draft(settings.draft)
     from actors.engines.build import build_draft
 
-    return build_draft(settings.draft, settings.device, settings.dtype, settings.kv_tokens, settings.threads)
+    return build_draft(
+        settings.draft,
+        settings.device,
+        settings.dtype,
+        settings.kv_tokens,
+        settings.threads,
+        settings.engine == DraftEngine.ONNX,
+    )
 
 
 def run_drafter(settings: DrafterSettings) -> int:

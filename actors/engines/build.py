@@ -19,6 +19,7 @@ from actors.engines.loading import (
     resolve_device,
     resolve_dtype,
 )
+from actors.engines.onnx import OnnxEngine, require
 from actors.engines.target import HFTarget
 from protocols.errors import ConfigError
 
@@ -59,17 +60,25 @@ def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: in
     return HFTarget(engine), HFCodec(tokenizer)
 
 
-def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> HFDraft:
-    """The drafter's model. On a CPU its weights are int8 unless it is too small to gain from it."""
+def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int, in_onnx: bool = False) -> HFDraft:
+    """The drafter's model. On a CPU its weights are int8 unless it is too small to gain from it.
+
+    ``in_onnx``: by ONNX Runtime, where the smallest gain from it too.
+    """
     torch.set_num_threads(threads)
     where = resolve_device(device)
+    if in_onnx:
+        require()
     parameters = _parameters(name)
-    int8 = dtype == "int8" or (dtype == "auto" and where.type == "cpu" and parameters >= SMALL_DRAFT)
+    gains = in_onnx or parameters >= SMALL_DRAFT
+    int8 = dtype == "int8" or (dtype == "auto" and where.type == "cpu" and gains)
     if int8 and where.type != "cpu":
         raise ConfigError("int8 drafts run on a CPU; choose --draft-dtype bfloat16 on a GPU")
     kind = torch.float32 if int8 else resolve_dtype(dtype, where, parameters)
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, "int8" if int8 else str(kind).removeprefix("torch."))
-    engine = _engine(model, info, _slots(kv_tokens, info.max_context), int8=int8, exact=False)
-    return HFDraft(engine)
+    slots = _slots(kv_tokens, info.max_context)
+    if in_onnx:
+        return HFDraft(OnnxEngine(model, info, slots, int8, threads))
+    return HFDraft(_engine(model, info, slots, int8=int8, exact=False))
