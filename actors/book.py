@@ -11,9 +11,10 @@ from actors.requests import Request
 from actors.settings import VerifierSettings
 from actors.speculation.budget import initial_gamma
 from actors.speculation.costs import CostModel
+from actors.speculation.pacing import UsualRates
 from actors.speculation.retrieving import Sources
 from actors.speculation.strategies import Strategy
-from protocols.messages import Budget, Generate, Plan
+from protocols.messages import Budget, Generate, Method, Plan
 
 HEARTBEAT_MS = 500
 TTL_MS = 2500
@@ -34,6 +35,7 @@ class Book:
     incarnation: str
     started: float  # seconds
     sources: Sources = field(default_factory=Sources)
+    usual_rates: UsualRates = field(default_factory=UsualRates)
     requests: dict[str, Request] = field(default_factory=dict)
     drafters: Drafters = field(default_factory=Drafters)
     clients: dict[bytes, ClientPeer] = field(default_factory=dict)
@@ -57,10 +59,15 @@ class Book:
         return tuple(budget for budget, until in self.budgets.values() if now < until)
 
     def plan(self, strategy: Strategy, message: Generate, step_us: float, now: float) -> Plan:
-        """A request's own numbers come first, then the operator's, the controller's, the calibration's."""
+        """A request's own numbers come first, then the operator's, the controller's, the calibration's.
+
+        A priced tree whose drafter is to rest gets the plan of a method without drafts.
+        """
         budget = self.budget_for(strategy.method, now)
         gamma = message.num_speculative_tokens or self.settings.num_speculative_tokens
         if strategy.window in ("priced", "proposal"):
+            if budget is not None and budget.gamma == 0 and not gamma and strategy.drafter:
+                return Plan(Method.VANILLA, 0)
             gamma = gamma or 0  # bounded by prices, or by what there is to copy, not by a length
         elif not gamma:
             gamma = budget.gamma if budget is not None else initial_gamma(self.cost, step_us, strategy.method)

@@ -143,6 +143,7 @@ class Drafter:
         if lease.epoch != message.epoch:
             return
         now_us = self.clock() * 1e6
+        lease.margin_us = MESSAGE_US + self.step_us.get(1, 1000.0)  # as steps are now, not as the lease began
         change = lease.verdict(message, now_us)
         if isinstance(change, Resync):
             self.line.send(change)

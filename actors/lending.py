@@ -27,7 +27,7 @@ class Lending:
         spec = request.spec
         spec.epoch = self.book.next_epoch()
         spec.plan = spec.told_plan = self.book.plan(spec.strategy, request.message, drafter.pace.step_us, now)
-        spec.late = 0
+        spec.late = spec.told_len = 0
         if not self.send(drafter.peer, self.opening(request)):
             return False
         request.drafter = drafter.peer

@@ -258,6 +258,7 @@ class Reception:
             message.generated,
             book.sources,
             branches=book.info.dtype == "float32",
+            usual=book.usual_rates.of(strategy.method, sampling.temperature > 0),
         )
         book.requests.pop(message.rid, None)
         book.requests[message.rid] = make_request(peer, message, spec, strategy.method, self.codec, now)

@@ -245,7 +245,7 @@ class Verifier:
             committed = spec.commit(chosen, outcome)
             spec.counters.forward_us += forward_us
             covered = len(outcome.path) == len(chosen.nodes)
-            self._account(request, job, chosen, committed, forward_us)
+            self._account(request, job, chosen, outcome, committed, forward_us)
             self._settle(request, committed, covered)
 
     def _settle(self, request: Request, committed: Committed, covered: bool) -> None:
@@ -266,18 +266,22 @@ class Verifier:
         budget = self.book.budget_for(request.method, now)
         wait_us = budget.wait_us if budget is not None else 0.0
         rows = spec.decide_wait(now * 1e6, drafter.pace, self.book.cost, covered, wait_us)
+        if spec.resting and spec.plan == spec.told_plan:
+            return  # it would wake up for nothing; it catches up when it is wanted again
         verify_us = self.book.cost(rows)
         if not self.send(drafter.peer, spec.verdict(committed, now * 1e6, verify_us)):
             self.reception.gone(drafter.peer, "unreachable")
 
-    def _account(self, request: Request, job: Job, chosen: Chosen, committed: Committed, forward_us: float) -> None:
+    def _account(
+        self, request: Request, job: Job, chosen: Chosen, outcome: Outcome, committed: Committed, forward_us: float
+    ) -> None:
         spec, now = request.spec, self.clock()
         wall_us = (now - request.round_ended_at) * 1e6
         wait_us = spec.counters.wait_us - request.waited_us
         request.waited_us = spec.counters.wait_us
         request.round_ended_at = now
         request.overhead_us += max(0.0, wall_us - forward_us - wait_us)
-        spec.per_us.add(len(committed.tokens) / max(1.0, wall_us))
+        spec.rate.add(len(committed.tokens), wall_us)
         drafter = self.book.drafters.by_peer.get(request.drafter) if request.drafter is not None else None
         if drafter is not None:
             drafter.drafted += len(chosen.nodes)
@@ -303,6 +307,9 @@ class Verifier:
             started_us=(job.started - self.book.started) * 1e6,
             phase_sequences=phase_sequences,
             phase_rank=phase_rank,
+            ranks=spec.ranks(chosen, outcome.path),
+            retrieved=spec.retrieved(committed),
+            resting=spec.resting,
         )
         self.round_stats.append(stats)
         if len(self.round_stats) >= TELEMETRY_BURST:

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from protocols.messages import DrafterStatus, RequestStats, StatusReport
+from protocols.messages import Budget, DrafterStatus, Method, RequestStats, StatusReport
 
 ACCEPTED = "\x1b[32m"  # green: drafted, and confirmed by the target
 OWN = "\x1b[35m"  # magenta: made by the target itself
@@ -174,7 +174,6 @@ def print_table(made: Table) -> None:
 
 
 def print_status(report: StatusReport) -> None:
-    budget = report.budget
     facts = table("", "")
     facts.show_header = False
     facts.add_row("target", f"{model_name(report.model_id)} ({report.dtype} on {report.device}, pid {report.pid})")
@@ -182,10 +181,11 @@ def print_status(report: StatusReport) -> None:
     facts.add_row("up for", duration(report.uptime_ms))
     facts.add_row("KV pool", f"{report.kv_used} of {report.kv_slots} tokens in use")
     facts.add_row("controller", report.controller or "none")
-    if budget is not None:
-        facts.add_row("budget", f"gamma {budget.gamma}, at most {budget.sequences or 'any number of'} sequences")
     print_table(facts)
     print()
+    if report.budgets:
+        print_budgets(report.budgets)
+        print()
     print_drafters(report.drafters)
     if report.requests:
         print()
@@ -194,6 +194,35 @@ def print_status(report: StatusReport) -> None:
             requests.add_row(request.rid, request.method, request.state, str(request.tokens), request.drafter or "none")
         print_table(requests)
     sys.stdout.flush()
+
+
+def print_budgets(budgets: Sequence[Budget]) -> None:
+    """What the controller chose for each method in use lately, and whether it turned out as it said."""
+    made = table("speculation", ">gamma", "sequences", "window", "wait", ">predicted", ">measured")
+    for one in sorted(budgets, key=lambda budget: budget.method):
+        rates = (one.predicted_tokens_per_second, one.measured_tokens_per_second)
+        shown = (f"{rate:.1f} tokens/s" if rate else "-" for rate in rates)
+        made.add_row(one.method or "every method", *_choices(one), *shown)
+    print_table(made)
+    sys.stdout.flush()
+
+
+def _choices(budget: Budget) -> tuple[str, str, str, str]:
+    """Gamma, sequences, window and wait in words."""
+    if budget.gamma == 0:
+        return "off", "-", "-", "-"
+    priced = budget.method in (Method.TREE, Method.AUTO)
+    gamma = f"~{budget.gamma}" if priced else str(budget.gamma)
+    sequences = "-"
+    if budget.method == Method.DUODECODING:
+        sequences = f"at most {budget.sequences}" if budget.sequences else "by theta"
+    window = "-"
+    if priced:
+        window = f"at most {budget.window}" if budget.window else "by price"
+    wait = "by price" if priced else "-"
+    if budget.wait_us > 0:
+        wait = "never" if budget.wait_us <= 1 else f"{budget.wait_us / 1000:.1f} ms"
+    return gamma, sequences, window, wait
 
 
 def print_drafters(drafters: Sequence[DrafterStatus]) -> None:

@@ -328,6 +328,7 @@ class Verdict(Message, frozen=True):
     due_us: float = 0.0  # the verifier looks at the tree again in this time; 0: it has begun its next round already
     plan: Plan | None = None  # only when it changed
     verify_us: float = 0.0  # expected length of the round that begins then
+    awaited: int = 0  # drafts in a row that end the verifier's wait; 0: it waits for the end of the phase, or not
 
 
 class Close(Message, frozen=True):
@@ -396,6 +397,9 @@ class RoundStats(Message, frozen=True):
     top_probability: float = 0.0
     phase_sequences: int = 0  # as the drafter told since the previous round, see Grow
     phase_rank: int = 0
+    ranks: tuple[int, ...] = ()  # of the accepted tokens among the window's by path probability, from 0; trees only
+    retrieved: int = 0  # tokens that the verifier's own proposers alone would have had right
+    resting: bool = False  # the controller had the drafter rest
 
 
 class ActorUp(Message, frozen=True):

@@ -161,6 +161,48 @@ def test_kill_9_of_the_verifier_in_mid_stream_and_the_client_resumes_by_itself(u
     assert tuple(ids) == plain.token_ids
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be pinned here")
+def test_a_busy_loop_on_the_drafters_core_changes_the_setting_but_no_token(up, client):
+    options = {"max_tokens": 150, "ignore_eos": True}
+    plain = client.chat(QUESTION, method="vanilla", **options)
+    drafter = until(lambda: client.status().drafters, "a drafter")[0]
+
+    def believed():
+        """The drafter's step and the controller's newest word, after another answer; None where one is missing."""
+        assert client.chat(QUESTION, method="sps", **options).token_ids == plain.token_ids
+        status = client.status()
+        budgets = [b for b in status.budgets if b.method == "sps"]
+        steps = [d.step_us for d in status.drafters if d.pid == drafter.pid]
+        return (steps[0], budgets[0]) if steps and budgets else None
+
+    step, before = until(believed, "a budget for sps")
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    try:
+        for loop in loops:
+            os.sched_setaffinity(loop.pid, os.sched_getaffinity(drafter.pid))
+
+        def slower():
+            now = believed()
+            return now if now is not None and now[0] > 1.3 * step and setting(now[1]) != setting(before) else None
+
+        contended, during = until(slower, "a slower step and another budget")
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert during.revision > before.revision
+
+    def faster():
+        now = believed()
+        return now is not None and now[0] < 0.8 * contended and now[1].predicted_tokens_per_second
+
+    until(faster, "the step to recover")
+
+
+def setting(budget) -> tuple:
+    return (budget.gamma, budget.sequences, round(budget.predicted_tokens_per_second))
+
+
 def test_garbage_on_the_socket_harms_nobody(up, client):
     import zmq
 

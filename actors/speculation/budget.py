@@ -35,6 +35,7 @@ class Belief:
     step_us: float
     width_penalty: float = 0.15  # a step of k sequences costs 1 + width_penalty * (k - 1) single steps
     overhead_us: float = 300.0
+    message_us: float = 0.0  # to the drafter and back
 
     def at(self, depth: int) -> float:
         return self.acceptance[min(depth, len(self.acceptance) - 1)]
@@ -58,33 +59,39 @@ def goodput(method: str, gamma: int, sequences: float, belief: Belief, cost: Cos
         return 1.0 / (cost(1) + belief.overhead_us)
     if method == Method.SPS:
         accepted, _ = belief.expected(gamma)
-        return (1 + accepted) / (gamma * belief.step_us + cost(1 + gamma) + 2 * belief.overhead_us)
+        return (1 + accepted) / (gamma * belief.step_us + belief.message_us + cost(1 + gamma) + belief.overhead_us)
     # Parallel drafting (PEARL, DuoDecoding) alternates between an empty tree, where the target decodes one token while
     # the drafter drafts (pre-verify), and a chain of length gamma / k (post-verify). ``stay`` and ``enter`` are the
     # chances that the next round has a chain; their stationary mix weighs tokens and time.
+    # The verifier looks at what there is when its forward ends: a slow drafter makes chains shorter, not rounds longer,
+    # but for the first token, which it waits for.
     k = max(1.0, min(sequences, gamma))
-    length = max(0, round(gamma / k) - 1)
-    drafting = gamma / k * belief.step_us * (1 + belief.width_penalty * (k - 1))
+    step = belief.step_us * (1 + belief.width_penalty * (k - 1))
+    in_time = (cost(1 + round(gamma / k)) - belief.message_us) / step
+    length = max(0, round(min(gamma / k, max(1.0, in_time))) - 1)
+    first = step + belief.message_us
     accepted, whole = belief.expected(length)
     enter = belief.head(round(k))
     stay = whole * enter
     chain_share = enter / (1 - stay + enter) if stay < 1 else 1.0
     empty_share = 1 - chain_share
     tokens = empty_share + chain_share * (1 + accepted)
-    time = empty_share * max(cost(1), drafting) + chain_share * max(cost(1 + length), drafting) + belief.overhead_us
+    time = empty_share * max(cost(1), first) + chain_share * max(cost(1 + length), first) + belief.overhead_us
     return tokens / time
 
 
 def best_setting(
-    method: str, belief: Belief, cost: Cost, most_gamma: int = MOST_GAMMA, sequences: Sequence[float] = (1.0,)
-) -> tuple[int, float, float]:
-    """(gamma, sequences, tokens per microsecond) with the highest predicted goodput; gamma 0: do not speculate."""
-    best = (0, 1.0, goodput(method, 0, 1, belief, cost))
-    for k in sequences:
-        for gamma in range(1, most_gamma + 1):
-            value = goodput(method, gamma, k, belief, cost)
-            if value > best[2]:
-                best = (gamma, k, value)
+    method: str, belief: Belief, cost: Cost, sequences: float = 1.0, bias: float = 1.0
+) -> tuple[int, float]:
+    """(gamma, tokens per microsecond) with the highest predicted goodput; gamma 0: do not speculate.
+
+    ``bias``: by how much drafting was seen to do better than :func:`goodput` says.
+    """
+    best = (0, goodput(method, 0, 1, belief, cost))
+    for gamma in range(1, MOST_GAMMA + 1):
+        value = bias * goodput(method, gamma, sequences, belief, cost)
+        if value > best[1]:
+            best = (gamma, value)
     return best
 
 
@@ -95,5 +102,5 @@ def initial_gamma(cost: Cost, step_us: float, method: str) -> int:
     CPU, a longer chain would lose what it gains.
     """
     belief = Belief(acceptance=(0.7,), heads=(0.7,), step_us=step_us)
-    gamma, _, _ = best_setting(method, belief, cost)
+    gamma, _ = best_setting(method, belief, cost)
     return max(1, min(hardware_gamma(cost, step_us), gamma or 1))

@@ -15,6 +15,8 @@ BINS = 12
 LOW, HIGH = -6.0, 6.0  # logits of the outermost bins
 FADE = 0.995  # of a bin's evidence per observation in it: about 200 observations of memory
 PRIOR_STRENGTH = 4.0
+FADE_LEANING = 0.98
+SUREST = 0.99
 
 
 def _logit(probability: float) -> float:
@@ -54,3 +56,46 @@ class Calibration:
                 fade = 1 - (1 - FADE) * weight
                 self.seen[rank][place] = self.seen[rank][place] * fade + weight
                 self.hits[rank][place] = self.hits[rank][place] * fade + (weight if hit == rank else 0.0)
+
+
+class Leaning:
+    """How much oftener, or less often, one text follows its drafts than all texts together: a factor on chances."""
+
+    STRENGTH = 6.0  # expected hits before a text's own hits count as much
+    MEMORY = 60.0  # expected hits beyond which the oldest fade
+
+    __slots__ = ("expected", "hits")
+
+    def __init__(self) -> None:
+        self.hits = self.expected = self.STRENGTH
+
+    @property
+    def factor(self) -> float:
+        return self.hits / self.expected
+
+    def observe(self, chance: float, hit: bool) -> None:
+        """A draft that was believed to be right with that chance was right or not."""
+        if self.expected > self.MEMORY:
+            self.hits *= FADE_LEANING
+            self.expected *= FADE_LEANING
+        self.expected += chance
+        self.hits += hit
+
+
+class TextCalibration:
+    """The map of a drafter as one text bends it: how often rank 0 is right differs more by text than by confidence."""
+
+    def __init__(self, shared: Calibration) -> None:
+        self.shared = shared
+        self.leaning = Leaning()
+
+    def probability(self, rank: int, probability: float) -> float:
+        """See :meth:`Calibration.probability`."""
+        chance = self.shared.probability(rank, probability)
+        return min(SUREST, chance * self.leaning.factor) if rank == 0 else chance
+
+    def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
+        """See :meth:`Calibration.observe`."""
+        if probabilities:
+            self.leaning.observe(self.shared.probability(0, probabilities[0]), hit == 0)
+        self.shared.observe(probabilities, hit)

@@ -6,77 +6,65 @@ flips from on to off (DESIGN section 5, point 4).
 
 from __future__ import annotations
 
-from actors.speculation.budget import MOST_GAMMA, Belief, best_setting, goodput
+from actors.speculation.budget import Belief, best_setting, goodput
+from actors.speculation.estimates import LineCost, Pace
 from actors.speculation.pacing import Average
+from actors.speculation.weighing import PricedControl
+from actors.speculation.windows import Cost
 from protocols.messages import Budget, DraftStats, Method, RoundStats
 
 DEPTHS = 16
 HEADS = 8
 ADAPTED = (Method.SPS, Method.PEARL, Method.DUODECODING)
+PRICED = (Method.TREE, Method.AUTO)
 HYSTERESIS = 1.03  # a new setting must promise this much more than the one in force
 WARM_UP = 6  # rounds before the first word
-OFF_ROUNDS = 64  # rounds without speculation before a probe
+OFF_ROUNDS = 128  # rounds without speculation before a probe; doubles while probes fail
+MOST_OFF = 2048
 PROBE_ROUNDS = 8
-PROBE_GAMMA = 4
+PROBE_GAMMA = 2
 SHRINK = 12.0  # observations' worth of trust in the rate over all depths
-
-
-class LineCost:
-    """Forward time as ``base + rows * slope``, fitted to what rounds took lately."""
-
-    def __init__(self) -> None:
-        self.by_rows: dict[int, Average] = {}
-
-    def observe(self, rows: int, time_us: float) -> None:
-        average = self.by_rows.get(rows)
-        if average is None:
-            self.by_rows[rows] = average = Average(time_us, most=12, weight=0.0)
-        average.add(min(time_us, 4 * average.value))
-
-    def fit(self) -> tuple[float, float]:
-        points = [(float(r), a.value, a.count) for r, a in self.by_rows.items()]
-        weight = sum(w for _, _, w in points)
-        if not points:
-            return 1000.0, 50.0
-        mean_r = sum(r * w for r, _, w in points) / weight
-        mean_t = sum(t * w for _, t, w in points) / weight
-        spread = sum(w * (r - mean_r) ** 2 for r, _, w in points)
-        if spread < 1e-9:
-            slope = 0.05 * mean_t / (1 + 0.05 * mean_r)
-        else:
-            slope = max(0.0, sum(w * (r - mean_r) * (t - mean_t) for r, t, w in points) / spread)
-        return max(1.0, mean_t - slope * mean_r), slope
-
-    def __call__(self, rows: int) -> float:
-        base, slope = self._line
-        return base + slope * rows
-
-    def freeze(self) -> LineCost:
-        self._line = self.fit()
-        return self
+DOUBTS = 3
+BIAS_FROM = 24  # rounds
+WIDTH_PENALTY = 0.15
 
 
 class MethodControl:
-    """One method's acceptance, and the setting in force."""
+    """A method with chains: its acceptance, and the draft length in force."""
 
     def __init__(self, method: str) -> None:
         self.method = method
-        self.pooled = Average(0.6, most=256, weight=3.0)  # over all depths: speaks where one depth has little to say
+        self.pace = Pace()
+        self.pooled = Average(0.6, most=96, weight=3.0)  # over all depths: speaks where one depth has little to say
         self.depths = [Average(0.6, most=48, weight=0.0) for _ in range(DEPTHS)]
-        self.heads = [Average(min(0.95, 0.6 + 0.05 * k), most=64, weight=3.0) for k in range(HEADS)]
-        self.tokens_per_us = Average(0.0, most=24, weight=0.0)
-        self.overhead = Average(300.0, most=24)
+        self.heads = [Average(min(0.95, 0.6 + 0.05 * k), most=48, weight=3.0) for k in range(HEADS)]
         self.gamma: int | None = None
-        self.sequences = 1.0
-        self.theta = Average(1.5, most=32, weight=3.0)  # sequences that the theta rule chose, where it was free to
-        self.rounds = 0
+        self.theta = Average(1.5, most=32, weight=3.0)  # sequences that the theta rule chose
         self.since_change = 0
         self.predicted = 0.0
         self.probing = False
+        self.rest = OFF_ROUNDS
+        self.doubts = 0  # decisions in a row that would rather rest
+        self.modelled = 0.0  # the model's rate of the setting in force, where speculation is on
+        self.expected = Average(1.0, most=96, weight=0.0)  # tokens a round by it, and as they came
+        self.tokens = Average(1.0, most=96, weight=0.0)
+        self.bias = 1.0  # measured rate over the model's, where speculation is on
+
+    @property
+    def rounds(self) -> int:
+        return self.pace.rounds
+
+    @property
+    def sequences(self) -> float:
+        """How many there are in a phase, on the average: the theta rule chooses anew each time."""
+        return max(1.0, self.theta.value) if self.method == Method.DUODECODING else 1.0
 
     def observe(self, stats: RoundStats) -> None:
-        self.rounds += 1
         self.since_change += 1
+        self.pace.observe(stats)
+        if self.modelled and self.since_change > 2:
+            self.expected.add(self.modelled * stats.wall_us)
+            self.tokens.add(stats.committed)
         for depth in range(min(stats.accepted, DEPTHS)):
             self._saw(depth, 1.0)
         if stats.accepted < min(stats.window, DEPTHS):
@@ -84,10 +72,12 @@ class MethodControl:
         elif stats.accepted == stats.window and stats.gamma > 0:
             for k in range(HEADS):
                 self.heads[k].add(1.0 if 0 < stats.needed_sequences <= k + 1 else 0.0)
-        if stats.sequences > 0 and (self.gamma is None or self.sequences > 1):
+        if stats.sequences > 0:
             self.theta.add(stats.sequences)
-        self.tokens_per_us.add(stats.committed / max(1.0, stats.wall_us))
-        self.overhead.add(max(0.0, stats.wall_us - stats.forward_us - stats.wait_us))
+        if self.method == Method.SPS and stats.draft_steps > 0:
+            self.pace.message.add(max(0.0, stats.wait_us - self.pace.step.value * stats.draft_steps))
+        elif stats.wait_us > 0:
+            self.pace.message.add(max(0.0, stats.wait_us - self.pace.step.value))
 
     def _saw(self, depth: int, hit: float) -> None:
         self.depths[depth].add(hit)
@@ -98,67 +88,111 @@ class MethodControl:
         for average in (self.pooled, *self.depths, *self.heads):
             average.count = min(average.count, 3.0)
 
-    def belief(self, step_us: float) -> Belief:
+    def belief(self) -> Belief:
         pooled = self.pooled.value
         depths = [(d.count * d.value + SHRINK * pooled) / (d.count + SHRINK) for d in self.depths]
-        return Belief([*depths, pooled], [h.value for h in self.heads], step_us, overhead_us=self.overhead.value)
+        # The mean forward was as wide as there were sequences.
+        step = self.pace.step.value / (1 + WIDTH_PENALTY * (self.sequences - 1))
+        overhead, message = self.pace.overhead.value, self.pace.message.value
+        return Belief([*depths, pooled], [h.value for h in self.heads], step, WIDTH_PENALTY, overhead, message)
+
+    def decide(self, line: LineCost) -> bool:
+        """Choose; whether there is anything to say yet."""
+        if self.rounds < WARM_UP:
+            return False
+        belief, cost = self.belief(), self.pace.per_stream(line)
+        gamma, value = best_setting(self.method, belief, cost, self.sequences, self.bias)
+        if self.gamma is None:
+            self._change(gamma)
+        elif self.probing:
+            if self.since_change >= PROBE_ROUNDS:
+                self.probing = False
+                self.rest = OFF_ROUNDS if gamma else min(MOST_OFF, 2 * self.rest)
+                self._change(gamma)
+        elif self.gamma == 0:
+            if self.since_change >= self.rest:
+                self._change(PROBE_GAMMA)
+                self.probing = True
+                self.forget()
+        elif gamma == 0 and (doubts := self.doubts + 1) < DOUBTS:
+            self.doubts = doubts  # resting lasts: be sure that it is no hiccup
+        elif value > HYSTERESIS * self._rate(self.gamma, belief, cost):
+            self._change(gamma)
+        if gamma:
+            self.doubts = 0
+        self._learn_bias(belief, cost)
+        assert self.gamma is not None
+        self.predicted = self._rate(self.gamma, belief, cost)
+        return True
+
+    def _rate(self, gamma: int, belief: Belief, cost: Cost) -> float:
+        return goodput(self.method, gamma, self.sequences, belief, cost) * (self.bias if gamma else 1.0)
+
+    def _change(self, gamma: int) -> None:
+        if (gamma == 0) != (self.gamma == 0):
+            self.pace.restart()
+        self.gamma, self.since_change = gamma, 0
+
+    def _learn_bias(self, belief: Belief, cost: Cost) -> None:
+        """The model knows nothing of drafts that survive, or come too late: it is held to what is measured.
+
+        Round by round what it promised is set against what came, so that a change of the world is no bias.
+        """
+        assert self.gamma is not None
+        self.modelled = goodput(self.method, self.gamma, self.sequences, belief, cost) if self.gamma else 0.0
+        if self.expected.count >= BIAS_FROM:
+            self.bias = min(max(self.tokens.value / self.expected.value, 0.7), 1.4)
+
+    def budget(self, revision: int, ttl_ms: int) -> Budget:
+        assert self.gamma is not None
+        return Budget(
+            revision,
+            "",
+            self.gamma,
+            0,  # the theta rule is the method's own
+            0,
+            0.0,
+            ttl_ms,
+            self.predicted * 1e6,
+            self.pace.rate * 1e6,
+            self.method,
+        )
 
 
 class Control:
-    """The controller's whole mind. ``decide`` is called now and then, and gives the budgets that changed or age."""
+    """The controller's whole mind. ``decide`` is called now and then, and gives every method's budget."""
 
     def __init__(self, ttl_ms: int = 5000) -> None:
         self.ttl_ms = ttl_ms
         self.cost = LineCost()
-        self.step_us = 1000.0
-        self.methods: dict[str, MethodControl] = {}
+        self.methods: dict[str, MethodControl | PricedControl] = {}
         self.revision = 0
+        self.fresh: set[str] = set()  # methods with rounds since the last decision
 
     def observe_round(self, stats: RoundStats) -> None:
         self.cost.observe(stats.rows, stats.forward_us)
-        if stats.method in ADAPTED:
-            control = self.methods.get(stats.method)
-            if control is None:
-                control = self.methods[stats.method] = MethodControl(stats.method)
-            control.observe(stats)
+        control = self.methods.get(stats.method)
+        if control is None:
+            if stats.method in ADAPTED:
+                control = MethodControl(stats.method)
+            elif stats.method in PRICED:
+                control = PricedControl(stats.method)
+            else:
+                return
+            self.methods[stats.method] = control
+        control.observe(stats)
+        self.fresh.add(stats.method)
 
     def observe_draft(self, stats: DraftStats) -> None:
-        if stats.step_us:
-            self.step_us = stats.step_us[0][1]
+        """Rounds tell of draft steps sooner than a drafter's report."""
 
     def decide(self) -> list[Budget]:
-        return [budget for c in self.methods.values() if (budget := self._decide(c)) is not None]
-
-    def _decide(self, control: MethodControl) -> Budget | None:
-        if control.rounds < WARM_UP:
-            return None
-        belief, cost = control.belief(self.step_us), self.cost.freeze()
-        # Either one sequence, or as many as the theta rule wants: what it has wanted on the average.
-        counts = (1.0, max(1.01, control.theta.value)) if control.method == Method.DUODECODING else (1.0,)
-        gamma, sequences, value = best_setting(control.method, belief, cost, MOST_GAMMA, counts)
-        if control.gamma is None:
-            control.gamma, control.sequences, control.since_change = gamma, sequences, 0
-        elif control.probing:
-            if control.since_change >= PROBE_ROUNDS:
-                control.probing = False
-                control.gamma, control.sequences, control.since_change = gamma, sequences, 0
-        elif control.gamma == 0 and control.since_change >= OFF_ROUNDS:
-            control.gamma, control.sequences, control.since_change = PROBE_GAMMA, 1.0, 0
-            control.probing = True
-            control.forget()
-        elif value > HYSTERESIS * goodput(control.method, control.gamma, control.sequences, belief, cost):
-            control.gamma, control.sequences, control.since_change = gamma, sequences, 0
-        control.predicted = goodput(control.method, control.gamma, control.sequences, belief, cost)
-        self.revision += 1
-        return Budget(
-            self.revision,
-            "",
-            control.gamma,
-            0 if control.sequences > 1 or control.method != Method.DUODECODING else 1,
-            0,
-            0.0,
-            self.ttl_ms,
-            control.predicted * 1e6,
-            control.tokens_per_us.value * 1e6,
-            control.method,
-        )
+        """The budgets of the methods that have had rounds since the last call."""
+        decided = []
+        for method in sorted(self.fresh):
+            control = self.methods[method]
+            if control.decide(self.cost):
+                self.revision += 1
+                decided.append(control.budget(self.revision, self.ttl_ms))
+        self.fresh.clear()
+        return decided

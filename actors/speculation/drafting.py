@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actors.engines.interface import Expansion, Leaf
-from actors.speculation.calibration import Calibration
+from actors.speculation.calibration import Calibration, TextCalibration
 from actors.speculation.growth import growth_for
 from actors.speculation.tree import Node, TokenTree
 from protocols.messages import Grow, Method, Open, Resync, Verdict
@@ -45,17 +45,18 @@ class Lease:
         self.stop_tokens = (frozenset() if self.sampling.ignore_eos else eos) | set(self.sampling.stop_token_ids)
         self.limit = opened.prompt_len + self.sampling.max_tokens
         self.plan = opened.plan
-        self.calibration = calibration
+        self.calibration = TextCalibration(calibration)
         self.scratch = scratch
         self.used = 0
         self.margin_us = margin_us
         self.tree = TokenTree(len(self.committed), self.committed[-1])
-        self.growth = growth_for(self.plan.method, self.stop_tokens, calibration)
+        self.growth = growth_for(self.plan.method, self.stop_tokens, self.calibration)
         self.growth.begin(self.tree, self.plan)
         self.expansions: dict[int, Expansion] = {}  # id(node) -> its candidates, to learn from the verdict
         self.steps = 0
         self.draft_us = 0.0
         self.looks: list[float] = []  # when the verifier looks at the tree, soonest first
+        self.awaited = 0  # drafts in a row that the verifier waits for
         self.told_complete = False
         self.unsent = False
         self.forks: dict[int, int] = {}  # id(node) -> number of sequences that a phase began below it
@@ -132,6 +133,7 @@ class Lease:
         self.unsent = any(not n.sent for n in self.tree.nodes())
         first = verdict.due_us
         self.looks = [now_us + first] if first > 0 else []
+        self.awaited = verdict.awaited
         if verdict.verify_us > 0:
             self.looks.append(now_us + first + verdict.verify_us)
         return Commit(tokens, slots, dead)
@@ -157,14 +159,20 @@ class Lease:
         return not self.wanted(1)
 
     def must_flush(self, now_us: float, after_verdict: bool = False) -> bool:
-        """A fragment leaves when the phase is over, right after a verdict, and shortly before the verifier looks."""
+        """A fragment leaves when the phase is over, right after a verdict, as soon as it holds the drafts that the
+        verifier waits for, and shortly before the verifier looks."""
         if self.idle:
             return self.unsent or not self.told_complete
         if not self.unsent:
             return False
         if after_verdict and self.plan.method != Method.SPS:
             return True
+        if self._has_awaited():
+            return True
         return bool(self.looks) and now_us >= self.looks[0] - self.margin_us
+
+    def _has_awaited(self) -> bool:
+        return 0 < self.awaited <= len(self.tree.chain(self.awaited))
 
     def flush(self, now_us: float) -> Grow:
         """What the verifier has not seen, as a self-contained fragment."""
@@ -175,6 +183,8 @@ class Lease:
         for node in fresh:
             node.sent = True
         self.told_complete = complete = self.idle
+        if self._has_awaited():
+            self.awaited = 0
         grow = Grow(
             self.rid,
             self.epoch,

@@ -52,3 +52,39 @@ class Average:
     def add(self, sample: float) -> None:
         self.count = min(self.count + 1, self.most)
         self.value += (sample - self.value) / self.count
+
+
+class Rate:
+    """Tokens per microsecond of one request. It begins with what others before it reached: a request that knew only its
+    first slow round would think that any row pays."""
+
+    BORROWED = 4.0  # rounds' worth of trust in the others
+
+    __slots__ = ("own", "usual")
+
+    def __init__(self, usual: Average | None = None) -> None:
+        """``usual``: of all requests of its kind, which this one adds to."""
+        self.usual = usual if usual is not None else Average(0.0, weight=0.0)
+        self.own = Average(self.usual.value, most=16, weight=self.BORROWED if self.usual.count else 0.0)
+
+    @property
+    def value(self) -> float:
+        """0 as long as nothing is known."""
+        return self.own.value
+
+    def add(self, tokens: int, time_us: float) -> None:
+        rate = tokens / max(1.0, time_us)
+        self.own.add(rate)
+        self.usual.add(rate)
+
+
+class UsualRates:
+    """What requests reach, by method and by whether they are sampled."""
+
+    MEMORY = 200  # rounds
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[str, bool], Average] = {}
+
+    def of(self, method: str, sampled: bool) -> Average:
+        return self._rates.setdefault((method, sampled), Average(0.0, self.MEMORY, weight=0.0))

@@ -17,7 +17,7 @@ from actors.proposers.ngram_pool import Lookahead, LookaheadSession
 from actors.proposers.prompt_lookup import PromptLookup
 from actors.proposers.retrieval import Retrieval
 from actors.proposers.suffix_automaton import SuffixAutomaton
-from actors.speculation.calibration import Calibration
+from actors.speculation.calibration import Calibration, Leaning
 from actors.speculation.tree import Node, TokenTree
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
@@ -25,6 +25,7 @@ from protocols.messages import FailureCode, Method
 FLOOR = 0.03  # a path less likely than this is not worth a row in any window
 LOG_FLOOR = math.log(FLOOR)
 NEARLY_CERTAIN = math.log(0.75)
+SUREST = math.log(0.99)
 LONGEST_REST = 32  # rounds
 OWN = -1  # rank of a node that no drafter has named
 AIDE_NODES = 16
@@ -163,6 +164,8 @@ class Aide(_Consulted):
         self.proposal: Proposal | None = None  # of this round
         self.likely: list[tuple[int, int, float, float]] = []  # (row, row of the parent, log chance, of the whole path)
         self.held: dict[int, Node] = {}  # rows that are in the tree
+        self.leaning = Leaning()  # of this text
+        self.matched = 0  # tokens of the newest commit that it had proposed, from the first on
 
     def merge(self, tree: TokenTree, committed: Sequence[int], least: float = FLOOR) -> None:
         """Add what the target follows with a chance of at least ``least``; the proposer is asked once per round."""
@@ -185,11 +188,12 @@ class Aide(_Consulted):
                 return
         proposal = self.proposal = self.prepare(committed).propose(AIDE_NODES)
         totals = {ROOT: 0.0}
+        leaning = math.log(self.leaning.factor)
         for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
             above = totals.get(parent)
             if above is None:
                 continue
-            logprob = self.trust.logprob(score)
+            logprob = min(SUREST, self.trust.logprob(score) + leaning)
             total = above + logprob
             if total >= LOG_FLOOR:
                 totals[row] = total
@@ -200,6 +204,7 @@ class Aide(_Consulted):
         if self.session is None:
             return
         proposal, self.proposal = self.proposal, None
+        self.matched = 0
         if proposal is not None and proposal is not NOTHING:
             self._learn(proposal, tokens)
         self.session.extend(tokens)
@@ -210,8 +215,11 @@ class Aide(_Consulted):
             depth = depths.get(parent, len(tokens))
             if depth < len(tokens):
                 right = proposal.tokens[row] == tokens[depth]
-                self.trust.observe(proposal.scores[row], right)
+                score = proposal.scores[row]
+                self.leaning.observe(math.exp(self.trust.logprob(score)), right)
+                self.trust.observe(score, right)
                 if right:
                     depths[row] = depth + 1
+        self.matched = max(depths.values())
         self.useless = 0 if len(depths) > 1 else min(self.useless + 1, LONGEST_REST)
         self.rest = max(0, self.useless - 1)

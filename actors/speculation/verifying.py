@@ -7,23 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.engines.interface import Outcome
-from actors.speculation.pacing import Average, DrafterPace, patience
+from actors.speculation.pacing import Average, DrafterPace, Rate, patience
 from actors.speculation.retrieving import OWN, Aide, Sole, Sources
 from actors.speculation.strategies import Strategy
 from actors.speculation.tree import Fragment, Node, TokenTree, check_fragment
-from actors.speculation.windows import Cost, chain_window, in_tree_order, priced_window
-from protocols.messages import FinishReason, Grow, Plan, RequestStats, Sampling, TokenLogprobs, Verdict
+from actors.speculation.windows import Cost, in_tree_order, likeliest_path, priced_window
+from protocols.messages import FinishReason, Grow, Method, Plan, RequestStats, Sampling, TokenLogprobs, Verdict
 
 MOST_NODES = 512  # in one fragment, and in one tree
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A window as the engine wants it, with the nodes it came from."""
+    """A window as the engine wants it, with the nodes it came from; ``expected`` tokens come of it."""
 
     nodes: list[Node]
     tokens: list[int]
     parents: list[int]
+    expected: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,13 @@ class Speculation:
         generated: Sequence[int] = (),
         sources: Sources | None = None,
         branches: bool = True,
+        usual: Average | None = None,
     ) -> None:
         """RequestError when the strategy needs a source of guesses that is not among ``sources``.
 
         ``branches``: whether a window may hold more than one path. A token beside the likeliest path sees its
         ancestors in other slots, and attention then adds up in another order: no difference that matters in float32
-        (the sixth digit), but one that flips near-ties in 16 bits.
+        (the sixth digit), but one that flips near-ties in 16 bits. ``usual``: see :class:`Rate`.
         """
         self.branches = branches
         self.rid = rid
@@ -100,13 +102,14 @@ class Speculation:
         self.round = 0
         self.counters = Counters()
         self.agreement = Average(0.6, most=32, weight=4.0)
-        self.per_us = Average(0.0, most=16, weight=0.0)  # tokens per microsecond
+        self.rate = Rate(usual)
         self.wait_until: float | None = None
         self.wait_since = 0.0
         self.wait_for = 0  # depth of drafts that ends the wait; 0: the end of the drafting phase
         self.phase_complete = False
         self.late = 0
         self.told_plan: Plan | None = None
+        self.told_len = 0  # committed tokens that the newest verdict went up to; 0: none was sent
         self.sequences = 0
         self.draft_us = 0.0  # the drafter's time and forwards since the last round was accounted for
         self.draft_steps = 0
@@ -140,6 +143,11 @@ class Speculation:
             self.phase_complete |= message.complete and message.base_len == len(self.committed)
         return None
 
+    @property
+    def resting(self) -> bool:
+        """Whether the plan in force asks for no drafts."""
+        return self.plan.method == Method.VANILLA or (self.strategy.window == "chain" and self.plan.gamma == 0)
+
     # --- wait or go --------------------------------------------------------------------------------------------------
 
     def decide_wait(
@@ -154,8 +162,7 @@ class Speculation:
         self.wait_for = 0
         window = self.window(cost)
         rows = 1 + len(window.nodes)
-        off = self.strategy.window == "chain" and self.plan.gamma == 0
-        if pace is None or self.late >= 3 or off:
+        if pace is None or self.late >= 3 or self.resting:
             return rows
         bound = 0.0
         match self.strategy.waits:
@@ -166,14 +173,14 @@ class Speculation:
                 self.wait_for = 1
             case "priced":
                 depth = len(self.tree.chain(self.max_window))
-                value = self._expected(window) / cost(rows)
+                value = window.expected / cost(rows)
                 more = patience(pace, cost, self.agreement.value, value)
                 if more > depth:
-                    bound = pace.time_to(more) + pace.step_us
+                    bound = wait_us or (pace.time_to(more) + pace.step_us)
                     self.wait_for = more
             case _:
                 pass
-        if bound > 0.0:
+        if bound > 1.0:  # a microsecond is the controller's way to say "never"
             self.wait_since = now_us
             self.wait_until = now_us + bound
         return rows
@@ -190,9 +197,6 @@ class Speculation:
         self.counters.wait_us += now_us - self.wait_since
         self.wait_until = None
         return True
-
-    def _expected(self, window: Chosen) -> float:
-        return 1.0 + sum(math.exp(min(0.0, self.tree.total(node))) for node in window.nodes)
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
@@ -221,14 +225,14 @@ class Speculation:
         limit = self._limit(cap)
         match self.strategy.window:
             case "chain":
-                nodes = chain_window(self.tree, limit)
+                likely = likeliest_path(self.tree, limit)
             case "priced":
-                rate = self.per_us.value or 1.0 / cost(1)
-                nodes = priced_window(self.tree, limit, cost, rate, rows_before, self.branches)
+                rate = self.rate.value or 1.0 / cost(1)
+                likely = priced_window(self.tree, limit, cost, rate, rows_before, self.branches)
             case _:
-                nodes = []
-        order, parents = in_tree_order(nodes, self.tree.root)
-        return Chosen(order, [n.token for n in order], parents)
+                likely = []
+        order, parents = in_tree_order([one.node for one in likely], self.tree.root)
+        return Chosen(order, [n.token for n in order], parents, 1.0 + sum(one.chance for one in likely))
 
     def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
         """Take the target's word: append, re-root, count, and see whether the request ends."""
@@ -280,9 +284,22 @@ class Speculation:
         due = max(1.0, self.wait_until - now_us) if self.wait_until is not None else 0.0
         plan = self.plan if self.plan != self.told_plan else None
         self.told_plan = self.plan
-        return Verdict(
-            self.rid, self.epoch, self.round, committed.base_len, tuple(committed.tokens), due, plan, verify_us
-        )
+        base = self.told_len or committed.base_len  # a drafter that rested hears of many rounds at once
+        self.told_len = len(self.committed)
+        news = tuple(self.committed[base:])
+        awaited = self.wait_for if due else 0
+        return Verdict(self.rid, self.epoch, self.round, base, news, due, plan, verify_us, awaited)
+
+    def ranks(self, chosen: Chosen, path: Sequence[int]) -> tuple[int, ...]:
+        """Of the accepted nodes among the window's by path probability, from 0."""
+        if self.strategy.window != "priced":
+            return ()
+        totals = [node.total for node in chosen.nodes]
+        return tuple(sum(1 for total in totals if total > totals[i]) for i in path)
+
+    def retrieved(self, committed: Committed) -> int:
+        """Draft tokens of a round that the verifier's own proposers had as well."""
+        return min(max((aide.matched for aide in self.aides), default=0), len(committed.tokens) - 1)
 
     def missed(self, have_len: int) -> Verdict | None:
         """The verdict that brings a drafter at ``have_len`` committed tokens up to date."""

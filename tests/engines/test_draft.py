@@ -115,6 +115,33 @@ def test_survivors_below_the_new_root_stay_valid():
     assert_same(again, fresh(other, [*prompt, 5], 70, SAMPLINGS[0]))
 
 
+def test_a_step_looks_at_the_text_and_at_scratch_blocks_in_use_only(monkeypatch):
+    engine, other, spans = engine_of(), engine_of(), []
+    forward = engine.forward
+
+    def watched(tokens, positions, slots, segments, select=None):
+        spans.append([(segment.base, segment.span) for segment in segments])
+        return forward(tokens, positions, slots, segments, select)
+
+    monkeypatch.setattr(engine, "forward", watched)
+    draft = HFDraft(engine, scratch_slots=128)
+    prompt, path, slots = some_prompt(70), [], []
+    handle = draft.open(prompt, 70, SAMPLINGS[0])
+    draft.expand([root(handle)])
+    for token in some_prompt(70, seed=1):
+        [found] = draft.expand([Leaf(handle, token, tuple(slots))])
+        path.append(token)
+        slots.append(found.slot)
+    assert spans == [[(128, 128)]] + [[(64, 192)]] * 64 + [[(0, 256)]] * 6
+    assert_same(found, fresh(other, prompt + path, 70, SAMPLINGS[0]))
+    [short] = draft.expand([Leaf(handle, 5, (slots[0],))])
+    assert_same(short, fresh(other, [*prompt, path[0], 5], 70, SAMPLINGS[0]))
+    draft.release(handle, slots[64:])
+    [back] = draft.expand([Leaf(handle, 6, tuple(slots[:2]))])
+    assert spans[-1] == [(0, 256)], "its own slot is in the far block"
+    assert_same(back, fresh(other, [*prompt, *path[:2], 6], 70, SAMPLINGS[0]))
+
+
 def test_several_requests_grow_in_one_batch():
     draft, other = HFDraft(engine_of()), engine_of()
     prompts = [some_prompt(n, n) for n in (10, 90, 280)]

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from actors.speculation.calibration import Calibration
+from actors.speculation.calibration import Calibration, Leaning, TextCalibration
 
 
 def teach(calibration: Calibration, truth, rounds: int, seed: int) -> None:
@@ -48,3 +48,33 @@ def test_its_memory_is_bounded():
 
 def test_a_rank_beyond_the_table_keeps_its_probability():
     assert Calibration().probability(50, 0.01) == 0.01
+
+
+def test_a_text_that_agrees_less_bends_the_shared_map_for_itself_alone():
+    shared = Calibration()
+    teach(shared, lambda rank, p: 0.8 if rank == 0 else 0.0, 3000, seed=5)
+    before = shared.probability(0, 0.6)
+    text = TextCalibration(shared)
+    assert text.probability(0, 0.6) == pytest.approx(before)
+    for _ in range(12):
+        text.observe((0.6, 0.2), hit=-1)
+    assert text.probability(0, 0.6) < 0.5 * before
+    assert TextCalibration(shared).probability(0, 0.6) > 0.85 * before
+    assert text.probability(1, 0.2) == shared.probability(1, 0.2)
+
+
+def test_a_text_is_never_believed_to_be_certain():
+    text = TextCalibration(Calibration())
+    for _ in range(200):
+        text.observe((0.5,), hit=0)
+    assert text.probability(0, 0.95) == 0.99
+
+
+def test_what_a_text_was_like_long_ago_fades():
+    leaning = Leaning()
+    for _ in range(1000):
+        leaning.observe(0.5, True)
+    assert leaning.factor > 1.8
+    for _ in range(300):
+        leaning.observe(0.5, False)
+    assert leaning.factor < 0.2

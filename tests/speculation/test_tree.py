@@ -3,7 +3,7 @@ import math
 import pytest
 
 from actors.speculation.tree import ROOT, Fragment, TokenTree, check_fragment
-from actors.speculation.windows import best_nodes, chain_window, in_tree_order, priced_window
+from actors.speculation.windows import best_nodes, in_tree_order, likeliest_path, priced_window
 
 
 def grown() -> TokenTree:
@@ -102,16 +102,25 @@ def test_a_sound_fragment_passes_the_check():
 
 def test_best_nodes_are_connected_and_by_falling_probability():
     tree = grown()
-    nodes = best_nodes(tree, 4)
+    nodes = [one.node for one in best_nodes(tree, 4)]
     assert [n.token for n in nodes] == [1, 2, 5, 3]
     for node in nodes:
         assert node.parent is tree.root or node.parent in nodes
 
 
+def test_siblings_that_add_up_to_more_than_certainty_are_worth_their_share():
+    tree = TokenTree(1, 0)
+    sure = tree.add(tree.root, 1, math.log(0.9))
+    tree.add(tree.root, 2, math.log(0.6), rank=-1)  # another source, which does not know of the first
+    tree.add(sure, 3, math.log(0.5))
+    chances = {one.node.token: one.chance for one in best_nodes(tree, 9)}
+    assert chances == pytest.approx({1: 0.6, 2: 0.4, 3: 0.3})
+
+
 def test_a_priced_window_stops_where_a_row_buys_less_than_the_current_rate():
     tree = grown()
     cost = lambda rows: 1000.0 + 100.0 * rows  # noqa: E731
-    assert [n.token for n in priced_window(tree, 9, cost, rate=0.4 / 100)] == [1, 2]
+    assert [one.node.token for one in priced_window(tree, 9, cost, rate=0.4 / 100)] == [1, 2]
     assert priced_window(tree, 9, cost, rate=1.0) == []
     assert len(priced_window(tree, 9, cost, rate=0.0)) == 5
 
@@ -127,13 +136,13 @@ def test_a_dear_step_in_the_cost_does_not_hide_cheap_rows_behind_it():
 
 def test_windows_are_listed_parents_first_with_the_likeliest_path_in_front():
     tree = grown()
-    order, parents = in_tree_order(best_nodes(tree, 5), tree.root)
+    order, parents = in_tree_order([one.node for one in best_nodes(tree, 5)], tree.root)
     assert [n.token for n in order] == [1, 2, 3, 4, 5]
     assert parents == [-1, 0, 1, 0, -1]
 
 
 def test_the_chain_follows_the_likeliest_child():
-    assert [n.token for n in chain_window(grown(), 2)] == [1, 2]
+    assert [one.node.token for one in likeliest_path(grown(), 2)] == [1, 2]
 
 
 def test_a_higher_confidence_for_a_known_node_raises_its_subtree():
@@ -147,7 +156,6 @@ def test_a_higher_confidence_for_a_known_node_raises_its_subtree():
 
 
 def test_without_branches_only_the_likeliest_path_is_priced():
-    nodes = priced_window(grown(), 9, lambda rows: 1000.0, rate=0.0, branches=False)
-    assert nodes == [] or all(n.token in (1, 2, 3) for n in nodes)
     chain = priced_window(grown(), 9, lambda rows: 1000.0 + rows, rate=1e-6, branches=False)
-    assert [n.token for n in chain] == [1, 2, 3]
+    assert [one.node.token for one in chain] == [1, 2, 3]
+    assert len(priced_window(grown(), 9, lambda rows: 1000.0 + rows, rate=1e-6)) == 5

@@ -18,7 +18,7 @@ class _Jump(selectors.SelectSelector):
         if not ready:
             if timeout is None:
                 raise RuntimeError("deadlock: every task waits and no timer is set")
-            self.loop.now += timeout
+            self.loop.now += timeout or 1e-9  # else a timer that rounding fires too early would fire for ever
         return ready
 
 
