@@ -148,10 +148,10 @@ class Drafter:
         if isinstance(change, Resync):
             self.line.send(change)
         elif change is not None:
+            if lease.must_flush(now_us, after_verdict=True):
+                self.line.send(lease.flush(now_us))  # first of all: the verifier may be waiting for it
             self.model.commit(lease.handle, change.tokens, change.slots)
             self.model.release(lease.handle, change.dead)
-            if lease.must_flush(now_us, after_verdict=True):
-                self.line.send(lease.flush(now_us))
 
     def _drop(self, rid: str) -> None:
         lease = self.leases.pop(rid)
