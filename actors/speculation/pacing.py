@@ -10,18 +10,31 @@ from dataclasses import dataclass
 from actors.speculation.windows import Cost
 
 MOST_WAITED_FOR = 8
+USUAL_US = 300.0  # of a message there and back, before anything is known
 
 
 @dataclass(slots=True)
 class DrafterPace:
-    """What the verifier believes about one drafter: a draft step, and a message there and back."""
+    """What the verifier believes about one drafter: a draft step, and what a wait takes besides (messages there and
+    back, waking up, taking the verdict in: on a processor that was idle a millisecond is soon gone)."""
 
     step_us: float
-    message_us: float = 300.0
+    message_us: float = USUAL_US
 
     def time_to(self, drafts: int) -> float:
         """From sending a verdict to holding ``drafts`` new tokens in a row."""
         return self.message_us + drafts * self.step_us
+
+    def waited(self, time_us: float, drafts: int) -> None:
+        """It took so long until ``drafts`` tokens were there (or the wait was given up, and it takes longer)."""
+        self._lean(time_us - drafts * self.step_us, 0.1)
+
+    def went(self) -> None:
+        """Nobody waited, so nothing was learnt: doubt slowly, or a bad moment would be believed for ever."""
+        self._lean(USUAL_US, 0.003)
+
+    def _lean(self, sample: float, weight: float) -> None:
+        self.message_us += weight * (max(0.0, sample) - self.message_us)
 
 
 def patience(pace: DrafterPace, cost: Cost, agreement: float, value_now: float, rows_before: int = 0) -> int:

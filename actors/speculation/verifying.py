@@ -105,6 +105,7 @@ class Speculation:
         self.rate = Rate(usual)
         self.wait_until: float | None = None
         self.wait_since = 0.0
+        self.awaited_pace: DrafterPace | None = None  # of the drafter that a priced wait is for
         self.wait_for = 0  # depth of drafts that ends the wait; 0: the end of the drafting phase
         self.phase_complete = False
         self.late = 0
@@ -175,7 +176,10 @@ class Speculation:
                 depth = len(self.tree.chain(self.max_window))
                 value = window.expected / cost(rows)
                 more = patience(pace, cost, self.agreement.value, value)
-                if more > depth:
+                if more <= depth:
+                    pace.went()
+                else:
+                    self.awaited_pace = pace
                     bound = wait_us or (pace.time_to(more) + pace.step_us)
                     self.wait_for = more
             case _:
@@ -192,9 +196,13 @@ class Speculation:
         arrived = self.phase_complete or (0 < self.wait_for <= len(self.tree.chain(self.wait_for)))
         if not arrived and now_us < self.wait_until:
             return False
+        waited = now_us - self.wait_since
         if not arrived:
             self.late += 1
-        self.counters.wait_us += now_us - self.wait_since
+        if self.awaited_pace is not None:
+            self.awaited_pace.waited(waited if arrived else 1.5 * waited, self.wait_for)
+            self.awaited_pace = None
+        self.counters.wait_us += waited
         self.wait_until = None
         return True
 
