@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from actors.speculation.windows import Cost
 
 MOST_WAITED_FOR = 8
-USUAL_US = 300.0  # of a message there and back, before anything is known
+WORTH = 1.05  # a wait must promise this much more: a processor that waits is slower when it goes on
+USUAL_US = 600.0  # of a message there and back, before anything is known
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ def patience(pace: DrafterPace, cost: Cost, agreement: float, value_now: float, 
     for drafts in range(1, MOST_WAITED_FOR + 1):
         expected += agreement**drafts
         value = expected / (pace.time_to(drafts) + cost(rows_before + 1 + drafts))
-        if value > best_value * 1.02:
+        if value > best_value * WORTH:
             best, best_value = drafts, value
     return best
 

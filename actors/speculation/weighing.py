@@ -7,17 +7,18 @@ drafts do not pay at all, that rows beyond some number never do, and how long a 
 from __future__ import annotations
 
 from actors.speculation.estimates import LineCost, Pace
-from actors.speculation.pacing import Average, DrafterPace, patience
+from actors.speculation.pacing import Average
 from protocols.messages import Budget, Method, RoundStats
 
 MOST_RANKS = 64
 CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LOOK_ROUNDS = 20  # on, before the first word and in a probe
 LEAST_REST, MOST_REST = 64, 2048  # rounds off before the next probe; doubles while probes fail
-WORTH = 1.03  # drafting costs a core and its power: it must promise this much more than none
-CAP_WORTH = 1.04
+WORTH = 0.97  # drafting rests only where it clearly loses: rates of different stretches of text differ by more
+LEAST_ADDED = 0.05  # tokens a round: below, a core works for nothing, even where it does no harm
+CAP_WORTH = 1.15
+ROWS_PER_HIT = 3.0  # of the verifier's own guesses: what its windows are like on text that copies
 CAP_ROUNDS = 192  # before what a cap hides is looked at again
-LONG_WAIT = 0.25  # of a forward
 NEVER_US = 1.0  # a wait bound that no draft can meet (0 would leave it to the verifier)
 
 
@@ -49,6 +50,15 @@ class PricedControl:
     def window(self) -> float:
         """Mean number of draft tokens in a window."""
         return sum(r.value for r in self.reach[: self.cap or MOST_RANKS])
+
+    @property
+    def added(self) -> float:
+        """Accepted tokens in a round that the verifier would not have guessed by itself."""
+        return sum(g.value for g in self.gains) - self._right_alone
+
+    @property
+    def _right_alone(self) -> float:
+        return self.retrieved.value if self.method == Method.AUTO else 0.0
 
     @property
     def measured(self) -> float:
@@ -91,10 +101,10 @@ class PricedControl:
         return tokens / (pace.per_stream(cost)(rows) + pace.overhead.value + pace.wait.value)
 
     def without(self, cost: LineCost) -> float:
-        """No drafter: the verifier's own guesses alone, each about as wide again as it is right."""
+        """No drafter: the verifier's own guesses alone."""
         pace = self.off if self.off.rounds > LOOK_ROUNDS else self.on
-        right = self.retrieved.value if self.method == Method.AUTO else 0.0
-        return (1 + right) / (self.on.per_stream(cost)(1 + 1.5 * right) + pace.overhead.value)
+        right = self._right_alone
+        return (1 + right) / (self.on.per_stream(cost)(1 + ROWS_PER_HIT * right) + pace.overhead.value)
 
     # --- the choice --------------------------------------------------------------------------------------------------
 
@@ -108,14 +118,15 @@ class PricedControl:
         elif self.since_change >= LOOK_ROUNDS:
             self._weigh(cost)
         self._cap(cost)
-        self._wait(cost)
+        self._wait()
         self.predicted = self.with_cap(self.cap, cost) if self.drafting else self.without(cost)
         return True
 
     def _weigh(self, cost: LineCost) -> None:
         alone = max(self.without(cost), self.off.rate if self._off_is_fresh() else 0.0)
         # The model knows a new pace sooner than a mean over rounds does.
-        if max(self.on.rate, self.with_cap(self.cap, cost)) < WORTH * alone:
+        loses = max(self.on.rate, self.with_cap(self.cap, cost)) < WORTH * alone
+        if loses or self.added < LEAST_ADDED:
             self.rest = min(MOST_REST, 2 * self.rest) if self.since_change < 3 * LOOK_ROUNDS else LEAST_REST
             self._switch(False)
 
@@ -147,11 +158,7 @@ class PricedControl:
             self.since_cap = 0  # the wider cap stays
         self.looking = False
 
-    def _wait(self, cost: LineCost) -> None:
-        """With an empty tree, does a wait pay at all? How long, the verifier knows best. Streams that share a forward
-        do not wait: who waits misses it, and the next one costs as much again."""
-        each = self.on.per_stream(cost)
-        pace = DrafterPace(self.on.step.value, self.on.message.value)
-        # Where a draft takes a good part of a forward, those made during the forward come for nothing.
-        alone = self.on.streams.value < 1.5 and pace.time_to(1) < LONG_WAIT * each(1)
-        self.wait_us = 0.0 if alone and patience(pace, each, self.first.value, 1.0 / each(1)) else NEVER_US
+    def _wait(self) -> None:
+        """Streams that share a forward do not wait: who waits misses it, and the next one costs as much again. For a
+        stream alone the verifier knows best what a wait is worth."""
+        self.wait_us = 0.0 if self.on.streams.value < 1.5 else NEVER_US
