@@ -80,19 +80,11 @@ def goodput(method: str, gamma: int, sequences: float, belief: Belief, cost: Cos
     return tokens / time
 
 
-def best_setting(
-    method: str, belief: Belief, cost: Cost, sequences: float = 1.0, bias: float = 1.0
-) -> tuple[int, float]:
-    """(gamma, tokens per microsecond) with the highest predicted goodput; gamma 0: do not speculate.
-
-    ``bias``: by how much drafting was seen to do better than :func:`goodput` says.
-    """
-    best = (0, goodput(method, 0, 1, belief, cost))
-    for gamma in range(1, MOST_GAMMA + 1):
-        value = bias * goodput(method, gamma, sequences, belief, cost)
-        if value > best[1]:
-            best = (gamma, value)
-    return best
+def best_setting(method: str, belief: Belief, cost: Cost, sequences: float = 1.0) -> tuple[int, float]:
+    """(gamma of at least 1, tokens per microsecond) with the highest predicted goodput."""
+    rates = {gamma: goodput(method, gamma, sequences, belief, cost) for gamma in range(1, MOST_GAMMA + 1)}
+    gamma = max(rates, key=lambda one: rates[one])
+    return gamma, rates[gamma]
 
 
 def initial_gamma(cost: Cost, step_us: float, method: str) -> int:
@@ -103,4 +95,4 @@ def initial_gamma(cost: Cost, step_us: float, method: str) -> int:
     """
     belief = Belief(acceptance=(0.7,), heads=(0.7,), step_us=step_us)
     gamma, _ = best_setting(method, belief, cost)
-    return max(1, min(hardware_gamma(cost, step_us), gamma or 1))
+    return min(hardware_gamma(cost, step_us), gamma)

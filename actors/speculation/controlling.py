@@ -19,12 +19,13 @@ ADAPTED = (Method.SPS, Method.PEARL, Method.DUODECODING)
 PRICED = (Method.TREE, Method.AUTO)
 HYSTERESIS = 1.03  # a new setting must promise this much more than the one in force
 WARM_UP = 6  # rounds before the first word
-OFF_ROUNDS = 128  # rounds without speculation before a probe; doubles while probes fail
+OFF_ROUNDS = 64  # rounds without speculation before a probe; doubles while probes fail
 MOST_OFF = 2048
 PROBE_ROUNDS = 8
 PROBE_GAMMA = 2
 SHRINK = 12.0  # observations' worth of trust in the rate over all depths
 DOUBTS = 3
+LEAST_ACCEPTED = 0.05  # tokens a round: below, a core works for nothing, even where it does no harm
 BIAS_FROM = 24  # rounds
 WIDTH_PENALTY = 0.15
 
@@ -101,29 +102,38 @@ class MethodControl:
         if self.rounds < WARM_UP:
             return False
         belief, cost = self.belief(), self.pace.per_stream(line)
-        gamma, value = best_setting(self.method, belief, cost, self.sequences, self.bias)
+        gamma, value = best_setting(self.method, belief, cost, self.sequences)
+        value *= self.bias
+        off = self._loses(gamma, value, belief, cost)
         if self.gamma is None:
             self._change(gamma)
         elif self.probing:
             if self.since_change >= PROBE_ROUNDS:
                 self.probing = False
-                self.rest = OFF_ROUNDS if gamma else min(MOST_OFF, 2 * self.rest)
-                self._change(gamma)
+                self.rest = min(MOST_OFF, 2 * self.rest) if off else OFF_ROUNDS
+                self._change(0 if off else gamma)
         elif self.gamma == 0:
             if self.since_change >= self.rest:
                 self._change(PROBE_GAMMA)
                 self.probing = True
                 self.forget()
-        elif gamma == 0 and (doubts := self.doubts + 1) < DOUBTS:
-            self.doubts = doubts  # resting lasts: be sure that it is no hiccup
+        elif off:
+            self.doubts += 1
+            if self.doubts >= DOUBTS:  # resting lasts: be sure that it is no hiccup
+                self._change(0)
         elif value > HYSTERESIS * self._rate(self.gamma, belief, cost):
             self._change(gamma)
-        if gamma:
+        if not off:
             self.doubts = 0
         self._learn_bias(belief, cost)
         assert self.gamma is not None
         self.predicted = self._rate(self.gamma, belief, cost)
         return True
+
+    def _loses(self, gamma: int, value: float, belief: Belief, cost: Cost) -> bool:
+        """Whether no drafts at all are clearly better, or hardly a draft is ever right."""
+        accepted, _ = belief.expected(gamma)
+        return accepted < LEAST_ACCEPTED or self._rate(0, belief, cost) > HYSTERESIS * value
 
     def _rate(self, gamma: int, belief: Belief, cost: Cost) -> float:
         return goodput(self.method, gamma, self.sequences, belief, cost) * (self.bias if gamma else 1.0)

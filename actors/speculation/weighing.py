@@ -14,8 +14,9 @@ MOST_RANKS = 64
 CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LOOK_ROUNDS = 20  # on, before the first word and in a probe
 LEAST_REST, MOST_REST = 64, 2048  # rounds off before the next probe; doubles while probes fail
-WORTH = 0.97  # drafting rests only where it clearly loses: rates of different stretches of text differ by more
-LEAST_ADDED = 0.05  # tokens a round: below, a core works for nothing, even where it does no harm
+WORTH = 0.97  # drafting rests where it is measured to lose, stretches of text side by side ...
+SURELY = 0.87  # ... or where the model is far from thinking otherwise
+LEAST_ADDED = 0.02  # tokens a round: below, a core works for nothing, even where it does no harm
 CAP_WORTH = 1.15
 ROWS_PER_HIT = 3.0  # of the verifier's own guesses: what its windows are like on text that copies
 CAP_ROUNDS = 192  # before what a cap hides is looked at again
@@ -123,9 +124,9 @@ class PricedControl:
         return True
 
     def _weigh(self, cost: LineCost) -> None:
-        alone = max(self.without(cost), self.off.rate if self._off_is_fresh() else 0.0)
-        # The model knows a new pace sooner than a mean over rounds does.
-        loses = max(self.on.rate, self.with_cap(self.cap, cost)) < WORTH * alone
+        # The model knows a new pace sooner than a mean over rounds does, but it is no more than a model.
+        rate = max(self.on.rate, self.with_cap(self.cap, cost))
+        loses = rate < SURELY * self.without(cost) or (self._off_is_fresh() and rate < WORTH * self.off.rate)
         if loses or self.added < LEAST_ADDED:
             self.rest = min(MOST_REST, 2 * self.rest) if self.since_change < 3 * LOOK_ROUNDS else LEAST_REST
             self._switch(False)
