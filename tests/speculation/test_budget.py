@@ -23,10 +23,10 @@ def test_where_every_row_costs_the_first_gamma_is_shorter():
     assert initial_gamma(STEEP, 500.0, "duodecoding") < hardware_gamma(STEEP, 500.0)
 
 
-def test_speculation_is_off_where_it_cannot_pay():
+def test_no_draft_length_promises_more_than_none_where_drafts_cannot_pay():
     hopeless = Belief(acceptance=(0.02,), heads=(0.02,), step_us=5000.0)
     for method in ("sps", "pearl", "duodecoding"):
-        assert goodput(method, 0, 1, hopeless, STEEP) > best_setting(method, hopeless, STEEP)[1]
+        assert best_setting(method, hopeless, STEEP)[1] <= goodput(method, 0, 1, hopeless, STEEP)
 
 
 def test_sps_goodput_agrees_with_simulation():
