@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from actors.actor import default_actor_id, incarnation, own_cpus, pin, run_actor
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duoactor")
 MOST_THREADS = 16
+CLOCK = time.monotonic  # uvloop's own counts whole milliseconds: too coarse for waits of one or two
 INLINE_US = 50_000.0  # a CPU forward this short runs in the event loop: handing it to a thread costs more than it hides
 
 
@@ -75,7 +77,9 @@ def run_verifier(settings: VerifierSettings) -> int:
             sources = _sources(settings, model.info)
             cost = CostModel(await compute.start(lambda: measure_target(model)))
             serving = compute if model.info.device != "cpu" or cost(8) > INLINE_US else InlineCompute()
-            verifier = Verifier(settings, model, codec, cost, listener, serving, incarnation(), sources=sources)
+            verifier = Verifier(
+                settings, model, codec, cost, listener, serving, incarnation(), clock=CLOCK, sources=sources
+            )
             gc.freeze()
             log.info(
                 "verifier ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once",
@@ -139,7 +143,7 @@ def run_drafter(settings: DrafterSettings) -> int:
             )
             gc.freeze()
             log.info("drafter %s ready: %s, %.2f ms a step", hello.actor_id, info.model_id, steps[min(steps)] / 1000)
-            await Drafter(model, network, settings.connect, hello, steps).run(stop)
+            await Drafter(model, network, settings.connect, hello, steps, clock=CLOCK).run(stop)
         finally:
             network.close()
 
