@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from statistics import median
@@ -11,17 +12,21 @@ from protocols.errors import RequestError
 from protocols.messages import Sampling
 
 PROMPT = 64
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+COARSE = (1, 4, 8, 16, 32, 64)  # measured however long it takes
+# Kernels work in tiles (six rows with AVX2), so time climbs in steps: a window must know that its seventh row costs as
+# much as the first six, and that the eighth costs nothing more.
+FINE = (6, 7, 12, 2, 3, 5, 10, 14, 18, 24, 48)
 USUAL_ROWS = 32
 ANY_VOCABULARY = 1 << 15  # for a draft that has none of its own
 WIDTHS = (1, 2, 4, 8)
 REPEATS = 7
+FEW = 3  # ... of the largest
 PATIENCE_S = 4.0  # a slow model is measured fewer times, not for minutes
 
 
 def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
     """Median time in microseconds of a round by its number of rows (root and window together)."""
-    rows = [r for r in ROWS if r - 1 <= model.max_window]
+    rows = [r for r in (*COARSE, *FINE) if r - 1 <= model.max_window]
     prompt = _tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
     room = min(model.info.max_context - len(prompt), USUAL_ROWS * (REPEATS + 2))
     sampling = Sampling(max_tokens=room, ignore_eos=True)
@@ -36,19 +41,18 @@ def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_co
         while model.prefill(handle) is None:
             pass
         start = timer()
-        for repeat in range(REPEATS + 1):
-            for r in rows:
+        for repeat, r in itertools.product(range(REPEATS + 1), rows):
+            late = timer() - start > PATIENCE_S
+            if left <= 0 or (late and (repeat or r not in COARSE)):
+                break
+            if r <= USUAL_ROWS or repeat <= FEW:
                 spent, committed = _timed_round(model, handle, prompt[: r - 1], timer)
                 left -= committed
-                if repeat or timer() - start > PATIENCE_S:  # the first pass warms caches and allocators up
-                    times[r].append(spent)
-                if left <= 0:
-                    break
-            if timer() - start > PATIENCE_S or left <= 0:
-                break
+                times[r].append(spent)
     finally:
         model.close(handle)
-    return {r: median(t) * 1e6 for r, t in times.items() if t}
+    # the first pass warms caches and allocators up; it counts where there was no time for a second
+    return {r: median(t[1:] or t) * 1e6 for r, t in sorted(times.items()) if t}
 
 
 def _timed_round(model: TargetModel, handle: int, nodes: list[int], timer: Callable[[], float]) -> tuple[float, int]:

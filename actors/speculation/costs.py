@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from statistics import fmean
 
 
 class CostModel:
     """Piecewise-linear time over row counts, times one slowly moving factor for context, contention and clocks.
 
-    Times are microseconds. The curve is made non-decreasing: a larger batch is never believed to be cheaper, so that
-    noise in the calibration cannot make rows look free.
+    Times are microseconds. A larger batch is never believed to be cheaper, so that noise in the calibration cannot make
+    rows look free: where it was measured so, the counts share their mean (isotonic regression).
     """
 
     SMOOTHING = 0.1
@@ -19,9 +20,13 @@ class CostModel:
         if not measured:
             raise ValueError("a cost model needs at least one measured row count")
         self.rows = sorted(measured)
-        self.times: list[float] = []
+        levels: list[list[float]] = []  # of neighbouring row counts that take equally long
         for rows in self.rows:
-            self.times.append(max(measured[rows], self.times[-1] if self.times else 0.0))
+            levels.append([measured[rows]])
+            while len(levels) > 1 and fmean(levels[-2]) > fmean(levels[-1]):
+                shared = levels.pop()
+                levels[-1] += shared
+        self.times = [fmean(level) for level in levels for _ in level]
         self.factor = 1.0
 
     def curve(self, rows: int) -> float:

@@ -68,6 +68,11 @@ def test_a_cost_model_is_never_believed_to_fall_with_rows():
     assert times == sorted(times)
 
 
+def test_row_counts_that_were_measured_the_wrong_way_round_share_their_mean():
+    cost = CostModel({1: 11.0, 2: 9.0, 4: 10.0, 8: 16.0})
+    assert [cost(rows) for rows in (1, 2, 4, 8)] == [10.0, 10.0, 10.0, 16.0]
+
+
 def test_a_cost_model_follows_contention_but_not_a_single_stall():
     cost = CostModel({1: 1000.0, 8: 2000.0})
     cost.observe(1, 1e6)
