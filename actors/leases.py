@@ -55,6 +55,10 @@ class Drafters:
     def remove(self, peer: bytes) -> DrafterPeer | None:
         return self.by_peer.pop(peer, None)
 
+    def of(self, peer: bytes | None) -> DrafterPeer | None:
+        """The drafter that a request is lent to."""
+        return self.by_peer.get(peer) if peer is not None else None
+
     def named(self, actor_id: str) -> DrafterPeer | None:
         return next((d for d in self.by_peer.values() if d.actor_id == actor_id), None)
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-import msgspec
-
+from actors.admission import admit
 from actors.book import HEARTBEAT_MS, TTL_MS, Book, ClientPeer
 from actors.engines.interface import Codec
 from actors.lending import Lending
-from actors.requests import Request, make_request
-from actors.speculation.strategies import strategy_for
-from actors.speculation.validation import validate
-from actors.speculation.verifying import Speculation
+from actors.requests import Request
 from protocols import wire
 from protocols.errors import ProtocolError, RequestError
 from protocols.messages import (
@@ -208,13 +204,18 @@ class Reception:
 
     def _generate(self, peer: bytes, message: Generate) -> None:
         try:
-            self._admit(peer, message)
+            self._make_way(peer, message)
+            request = admit(self.book, self.codec, peer, message, self.clock())
         except RequestError as error:
             self.book.counters["bad_requests"] += 1
             self.send(peer, Failed(message.rid, FailureCode(error.code), str(error)))
+            return
+        self.book.requests.pop(message.rid, None)  # the newest queues up last
+        self.book.requests[message.rid] = request
 
-    def _admit(self, peer: bytes, message: Generate) -> None:
-        book, now = self.book, self.clock()
+    def _make_way(self, peer: bytes, message: Generate) -> None:
+        """End the stream that this one resumes; RequestError while nothing can be let in under that id."""
+        book = self.book
         if book.draining:
             raise RequestError(FailureCode.DRAINING, "this verifier is shutting down; send the request to another")
         if sum(r.state != "ended" for r in book.requests.values()) >= MOST_REQUESTS:
@@ -223,54 +224,7 @@ class Reception:
             holder, asker = book.clients.get(old.client), book.clients.get(peer)
             if holder is not None and asker is not None and holder.actor_id != asker.actor_id:
                 raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
-            self.end(old)  # the same stream, resumed over a new connection
-        strategy = strategy_for(message.method or book.settings.method)
-        validate(message.sampling, book.info.vocab_size)
-        prompt = self._prompt(message)
-        if not prompt:
-            raise RequestError(FailureCode.BAD_REQUEST, "the prompt is empty; send at least one token")
-        if any(not 0 <= t < book.info.vocab_size for t in (*prompt, *message.generated)):
-            detail = f"a prompt token is outside the vocabulary of {book.info.vocab_size} tokens"
-            raise RequestError(FailureCode.BAD_REQUEST, detail)
-        room = book.info.max_context - len(prompt)
-        if room < 1:
-            detail = (
-                f"the prompt has {len(prompt)} tokens and the context holds {book.info.max_context}; "
-                f"shorten it to at most {book.info.max_context - 1}"
-            )
-            raise RequestError(FailureCode.CONTEXT_LENGTH, detail)
-        sampling = message.sampling
-        if sampling.max_tokens > room:
-            sampling = msgspec.structs.replace(sampling, max_tokens=room)
-        if len(message.generated) >= sampling.max_tokens:
-            detail = f"{len(message.generated)} tokens exist already and max_tokens is {sampling.max_tokens}"
-            raise RequestError(FailureCode.BAD_REQUEST, detail)
-        plan = book.plan(strategy, message, 2000.0, now)
-        spec = Speculation(
-            message.rid,
-            prompt,
-            sampling,
-            strategy,
-            plan,
-            book.info.vocab_size,
-            book.info.eos_token_ids,
-            book.max_window,
-            message.generated,
-            book.sources,
-            branches=book.info.dtype == "float32",
-            usual=book.usual_rates.of(strategy.method, sampling.temperature > 0),
-        )
-        book.requests.pop(message.rid, None)
-        book.requests[message.rid] = make_request(peer, message, spec, strategy.method, self.codec, now)
-
-    def _prompt(self, message: Generate) -> list[int]:
-        if message.messages:
-            if message.prompt:
-                raise RequestError(FailureCode.BAD_REQUEST, "give either a prompt or messages, not both")
-            return self.codec.chat(message.messages)
-        if isinstance(message.prompt, str):
-            return self.codec.encode(message.prompt) if message.prompt else []
-        return list(message.prompt)
+            self.end(old)
 
     def _cancel(self, peer: bytes, message: Cancel) -> None:
         request = self.book.requests.get(message.rid)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from actors.engines.interface import Codec
-from actors.speculation.verifying import Committed, Speculation
+from actors.speculation.rounds import Committed
+from actors.speculation.verifying import Speculation
 from actors.text import Detokenizer, StopStrings
 from protocols.messages import Chunk, FinishReason, Generate, RequestStats, RequestStatus, TokenLogprobs
 

@@ -13,17 +13,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from actors.accounting import Forward, account
 from actors.actor import work_until
 from actors.book import HEARTBEAT_MS, TTL_MS, Book
 from actors.compute import Compute
 from actors.engines.interface import Codec, Outcome, TargetModel, Window
+from actors.leases import DrafterPeer
 from actors.lending import Lending
 from actors.reception import Reception
 from actors.requests import Request
 from actors.settings import VerifierSettings
 from actors.speculation.costs import CostModel
 from actors.speculation.retrieving import Sources
-from actors.speculation.verifying import Chosen, Committed
+from actors.speculation.rounds import Chosen, Committed
 from protocols import wire
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import Drain, FailureCode, Message, RoundStats
@@ -235,33 +237,34 @@ class Verifier:
             if outcome is not None and request.state == "prefill":
                 request.state = "decode"
                 request.first_at = request.last_at = request.round_ended_at = self.clock()
-                self._settle(request, request.spec.first(outcome), True)
+                drafter = self.book.drafters.of(request.drafter)
+                self._settle(request, drafter, request.spec.first(outcome), True)
             return
         self.book.cost.observe(job.rows, forward_us)
+        forward = Forward((job.started - self.book.started) * 1e6, forward_us, job.rows)
         for request, chosen, outcome in zip(job.requests, job.windows, outcomes, strict=True):
             if request.state != "decode" or outcome is None:
                 continue
-            spec = request.spec
-            committed = spec.commit(chosen, outcome)
-            spec.counters.forward_us += forward_us
+            committed = request.spec.commit(chosen, outcome)
             covered = len(outcome.path) == len(chosen.nodes)
-            self._account(request, job, chosen, outcome, committed, forward_us)
-            self._settle(request, committed, covered)
+            drafter = self.book.drafters.of(request.drafter)
+            self.round_stats.append(account(request, drafter, forward, chosen, outcome, committed, self.clock()))
+            self._settle(request, drafter, committed, covered)
+        if len(self.round_stats) >= TELEMETRY_BURST:
+            self._publish_rounds()
 
-    def _settle(self, request: Request, committed: Committed, covered: bool) -> None:
+    def _settle(self, request: Request, drafter: DrafterPeer | None, committed: Committed, covered: bool) -> None:
         """The drafter hears first; the client is told while the next round is computed."""
         now = self.clock()
         request.last_at = now
         self.news.append(News(request, committed))
         spec = request.spec
-        drafter = self.book.drafters.by_peer.get(request.drafter) if request.drafter is not None else None
         if committed.finish is not None:
             request.state = "finishing"
             self.lending.recall(request)
             return
         if drafter is None:
             return
-        drafter.accepted += sum(committed.accepted)
         spec.plan = self.book.plan(spec.strategy, request.message, drafter.pace.step_us, now)
         budget = self.book.budget_for(request.method, now)
         wait_us = budget.wait_us if budget is not None else 0.0
@@ -271,49 +274,6 @@ class Verifier:
         verify_us = self.book.cost(rows)
         if not self.send(drafter.peer, spec.verdict(committed, now * 1e6, verify_us)):
             self.reception.gone(drafter.peer, "unreachable")
-
-    def _account(
-        self, request: Request, job: Job, chosen: Chosen, outcome: Outcome, committed: Committed, forward_us: float
-    ) -> None:
-        spec, now = request.spec, self.clock()
-        wall_us = (now - request.round_ended_at) * 1e6
-        wait_us = spec.counters.wait_us - request.waited_us
-        request.waited_us = spec.counters.wait_us
-        request.round_ended_at = now
-        request.overhead_us += max(0.0, wall_us - forward_us - wait_us)
-        spec.rate.add(len(committed.tokens), wall_us)
-        drafter = self.book.drafters.by_peer.get(request.drafter) if request.drafter is not None else None
-        if drafter is not None:
-            drafter.drafted += len(chosen.nodes)
-        draft_us, draft_steps = spec.take_draft_time()
-        phase_sequences, phase_rank = spec.take_phase()
-        stats = RoundStats(
-            request.rid,
-            spec.round,
-            request.method,
-            drafter.actor_id if drafter is not None else "",
-            window=len(chosen.nodes),
-            accepted=sum(committed.accepted),
-            committed=len(committed.tokens),
-            rows=job.rows,
-            forward_us=forward_us,
-            wait_us=wait_us,
-            wall_us=wall_us,
-            draft_us=draft_us,
-            draft_steps=draft_steps,
-            sequences=spec.sequences,
-            needed_sequences=committed.needed_sequences,
-            gamma=spec.plan.gamma,
-            started_us=(job.started - self.book.started) * 1e6,
-            phase_sequences=phase_sequences,
-            phase_rank=phase_rank,
-            ranks=spec.ranks(chosen, outcome.path),
-            retrieved=spec.retrieved(committed),
-            resting=spec.resting,
-        )
-        self.round_stats.append(stats)
-        if len(self.round_stats) >= TELEMETRY_BURST:
-            self._publish_rounds()
 
     def _publish_rounds(self) -> None:
         """Round statistics leave in bursts: waking the socket's thread for each cost 0.1 ms a round."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from duoactor.client import AsyncClient, Stream
+from duoactor.client import AsyncClient
 from duoactor.requesting import Completion
+from duoactor.stream import Stream
 from duoactor.sync_client import Client
 from protocols.errors import (
     ConfigError,

@@ -11,21 +11,20 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from duoactor.paths import default_address
-from duoactor.requesting import Completion, Prompt, complete, make_request, make_sampling
+from duoactor.requesting import Completion, Prompt, make_request, make_sampling
 from duoactor.session import Session
+from duoactor.stream import Stream
 from protocols import wire
 from protocols.errors import ConnectionLost, DuoactorError, ProtocolError
 from protocols.messages import (
     Cancel,
     ChatTurn,
-    Chunk,
     Done,
     DrainActor,
-    Generate,
     Goodbye,
     Heartbeat,
     Hello,
@@ -41,58 +40,6 @@ from protocols.transport import Network
 
 CONNECT_TIMEOUT_S = 10.0
 RECONNECT_TIMEOUT_S = 30.0
-
-
-class Stream(AsyncIterator[Chunk]):
-    """Chunks of one answer, as they come. Closing it, or dropping it, cancels the request.
-
-    Chunks wait in memory until they are read: at most one per generated token.
-    """
-
-    def __init__(self, client: AsyncClient, request: Generate) -> None:
-        self.client = client
-        self.request = request
-        self._queue: asyncio.Queue[Any] = asyncio.Queue()
-        self._over = False
-
-    @property
-    def sampling(self) -> Sampling:
-        return self.request.sampling
-
-    def __aiter__(self) -> Stream:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        if self._over:
-            raise StopAsyncIteration
-        await self.client._begin(self)
-        news = await self._queue.get()
-        if isinstance(news, DuoactorError):
-            self._over = True
-            self.client._end(self)
-            raise news
-        if news.finish_reason is not None:
-            self._over = True
-            self.client._end(self)
-        chunk: Chunk = news
-        return chunk
-
-    async def aclose(self) -> None:
-        self._over = True
-        self.client._end(self)
-
-    def __del__(self) -> None:
-        self.client._end(self)
-
-    async def __aenter__(self) -> Stream:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-
-    async def completion(self) -> Completion:
-        """Read to the end."""
-        return complete([chunk async for chunk in self], self.sampling)
 
 
 class AsyncClient:
@@ -297,7 +244,7 @@ class AsyncClient:
             num_speculative_tokens=num_speculative_tokens,
             sequences=sequences,
         )
-        return Stream(self, request)
+        return Stream(request, self._begin, self._end)
 
     async def generate(self, prompt: Prompt = "", **options: Any) -> Completion:
         """The whole answer at once; options as for :meth:`stream`."""
@@ -313,7 +260,7 @@ class AsyncClient:
         if rid in self._streams:
             return
         await self.connect()
-        self._streams[rid] = stream._queue
+        self._streams[rid] = stream.queue
         for message in self._session.start(stream.request):
             self._send(message)
 

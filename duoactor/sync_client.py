@@ -12,8 +12,9 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from duoactor.client import AsyncClient, Stream
+from duoactor.client import AsyncClient
 from duoactor.requesting import Completion, Prompt
+from duoactor.stream import Stream
 from protocols.errors import ConnectionLost
 from protocols.messages import ChatTurn, Chunk, StatusReport
 

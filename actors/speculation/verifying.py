@@ -4,56 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from actors.engines.interface import Outcome
 from actors.speculation.pacing import Average, DrafterPace, Rate, patience
 from actors.speculation.retrieving import OWN, Aide, Sole, Sources
+from actors.speculation.rounds import Chosen, Committed, Counters
 from actors.speculation.strategies import Strategy
 from actors.speculation.tree import Fragment, Node, TokenTree, check_fragment
 from actors.speculation.windows import Cost, in_tree_order, likeliest_path, priced_window
-from protocols.messages import FinishReason, Grow, Method, Plan, RequestStats, Sampling, TokenLogprobs, Verdict
+from protocols.messages import FinishReason, Grow, Method, Plan, RequestStats, Sampling, Verdict
 
 MOST_NODES = 512  # in one fragment, and in one tree
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A window as the engine wants it, with the nodes it came from; ``expected`` tokens come of it."""
-
-    nodes: list[Node]
-    tokens: list[int]
-    parents: list[int]
-    expected: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What one round added to a request. ``accepted[i]``: token i was a draft token."""
-
-    base_len: int
-    tokens: list[int]
-    accepted: list[bool]
-    logprobs: list[TokenLogprobs]
-    finish: FinishReason | None
-    needed_sequences: int = 0  # rank (from 1) of the token that followed the accepted path; 0: nobody drafted it
-
-
-@dataclass(slots=True)
-class Counters:
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    histogram: list[int] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)
-    gamma_sum: float = 0.0
-    forward_us: float = 0.0
-    wait_us: float = 0.0
-    resyncs: int = 0
-
-    def count(self, where: list[int], value: int) -> None:
-        where.extend([0] * (value + 1 - len(where)))
-        where[value] += 1
 
 
 class Speculation:
@@ -339,18 +300,4 @@ class Speculation:
         return phase
 
     def stats(self, method: str) -> RequestStats:
-        c = self.counters
-        return RequestStats(
-            method=method,
-            prompt_tokens=self.prompt_len,
-            completion_tokens=len(self.committed) - self.prompt_len,
-            rounds=c.rounds,
-            draft_tokens=c.drafted,
-            accepted_tokens=c.accepted,
-            acceptance_histogram=tuple(c.histogram),
-            sequences_histogram=tuple(c.sequences),
-            gamma=c.gamma_sum / c.rounds if c.rounds else 0.0,
-            forward_ms=c.forward_us / 1000,
-            wait_ms=c.wait_us / 1000,
-            resyncs=c.resyncs,
-        )
+        return self.counters.stats(method, self.prompt_len, len(self.committed) - self.prompt_len)

@@ -48,6 +48,20 @@ def test_drafts_are_really_used(method):
     assert stats.drafters == ("d1",)
 
 
+def test_a_drafter_is_credited_with_every_accepted_token_the_last_rounds_too():
+    async def story():
+        async with Cluster() as cluster:
+            cluster.start_drafter(skill=1.0)
+            await cluster.connected("d1")
+            caller = await cluster.caller()
+            chunks = await caller.generate(PROMPT, Sampling(max_tokens=40), "sps")
+            [drafter] = cluster.verifier.book.drafters.by_peer.values()
+            return chunks[-1].stats, drafter
+
+    stats, drafter = run(story())
+    assert (drafter.drafted, drafter.accepted) == (stats.draft_tokens, stats.accepted_tokens)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("gamma", [1, 3, 8])
 @pytest.mark.parametrize("sequences", [0, 1, 3])

@@ -1,221 +1,29 @@
-"""The real actors on a virtual clock, with models that take the time they are told to and a network that takes some.
+"""The real actors on a virtual clock (:mod:`timed`), and a controller compared with every fixed setting.
 
 Nothing here knows a formula of the controller: verifier, drafter and controller run as they are, rounds happen event
-by event, and tokens per second are counted. Text and luck depend on the position alone, so that every setting decodes
-the same stretch with the same luck, and a difference between settings is no accident.
+by event, and tokens per second are counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from cluster import ADDRESS, Caller
+from timed import INFO, LONGEST, Fate, SlowNetwork, Stage, TimedCompute, TimedDraft, TimedDrafter, TimedTarget, World
 from virtual_time import run
 
 from actors.controller import Controller
-from actors.drafter import Drafter
-from actors.engines.interface import Expansion, Leaf, Outcome, Window
 from actors.settings import VerifierSettings
 from actors.speculation.costs import CostModel
-from actors.speculation.walk import walk
 from actors.verifier import Verifier
-from fakes import INFO, VOCAB, ToyCodec
+from fakes import ToyCodec
 from protocols import wire
-from protocols.memory import MemoryNetwork
 from protocols.messages import Budget, DraftStats, Generate, Hello, Role, RoundStats, Sampling
 
-LONGEST = 40_000  # positions
 RUN_UP = 100  # tokens for a drafter to learn its calibration, before a fixed setting is measured
-OVERHEAD_US = 150.0  # of a round, outside the forward
-INFO = replace(INFO, max_context=LONGEST)
-
-
-@dataclass(frozen=True)
-class World:
-    """What is true now. ``skill``: how often the draft's first guess is right; ``row_us``: of a forward's every row."""
-
-    skill: float = 0.75
-    step_us: float = 500.0
-    width: float = 0.15  # of a step, for every further leaf
-    verify_us: float = 10_000.0
-    row_us: float = 100.0
-    message_us: float = 100.0
-    boast: float = 0.0  # by how much the draft is surer than it should be
-
-    def verify(self, rows: int) -> float:
-        return self.verify_us + self.row_us * rows
-
-    def step(self, leaves: int) -> float:
-        return self.step_us * (1 + self.width * (leaves - 1))
-
-
-class Fate:
-    """The text, and the draft's luck at each of its positions."""
-
-    def __init__(self, seed: int = 0) -> None:
-        chance = random.Random(seed)
-        self.truth = [chance.randrange(2, VOCAB) for _ in range(LONGEST)]
-        self.luck = [chance.random() for _ in range(LONGEST)]
-        self.sure = [chance.uniform(-1, 1) for _ in range(LONGEST)]
-
-    def candidates(self, position: int, right_so_far: bool, world: World) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The draft's three guesses at a position, and what it thinks of each."""
-        spread = 0.8 * min(world.skill, 1 - world.skill)
-        first = min(max(world.skill + spread * self.sure[position], 0.0), 1.0)
-        second = 0.5 * (1 - first) if world.skill > 0.05 else 0.02
-        said = min(0.97, max(0.05, first + world.boast))
-        probs = (said, 0.5 * (1 - said), 0.2 * (1 - said))
-        truth = self.truth[position]
-        wrong = [2 + (truth + 7 * k - 2) % (VOCAB - 2) for k in (1, 2, 3)]
-        luck = self.luck[position] if right_so_far else 1.0
-        if luck < first:
-            return (truth, wrong[0], wrong[1]), probs
-        if luck < first + second:
-            return (wrong[0], truth, wrong[1]), probs
-        return (wrong[0], wrong[1], wrong[2]), probs
-
-
-class TimedTarget:
-    max_window = 31
-    info = INFO
-    rows_agree = (1,)
-    kv_slots = 1 << 20
-    kv_used = 0
-
-    def __init__(self, sim: Simulation) -> None:
-        self.sim = sim
-        self.lengths: dict[int, int] = {}
-        self.spent_s = 0.0
-        self.owed_s = 0.0
-
-    def open(
-        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = 0
-    ) -> int:
-        handle = len(self.lengths)
-        self.lengths[handle] = len(prompt) + len(generated)
-        return handle
-
-    def prefill(self, handle: int) -> Outcome | None:
-        return self._walk(Window(handle))
-
-    def verify(self, windows: Sequence[Window]) -> list[Outcome]:
-        noise = self.sim.chance.uniform(0.97, 1.03)
-        took = self.sim.world.verify(sum(1 + len(w.tokens) for w in windows)) * noise / 1e6
-        self.spent_s += took
-        self.owed_s = took + OVERHEAD_US / 1e6
-        return [self._walk(w) for w in windows]
-
-    def _walk(self, window: Window) -> Outcome:
-        length = self.lengths[window.handle]
-        depths: list[int] = []
-        for parent in window.parents:
-            depths.append(1 + (depths[parent] if parent >= 0 else 0))
-        sampled = [self.sim.fate.truth[length + depth] for depth in (0, *depths)]
-        path, final = walk(window.tokens, window.parents, sampled)
-        tokens = [*(window.tokens[i] for i in path), final]
-        self.lengths[window.handle] += len(tokens)
-        return Outcome(path, tokens, [], sampled)
-
-    def close(self, handle: int) -> None: ...
-
-
-class TimedDraft:
-    scratch_slots = 256
-    info = INFO
-
-    def __init__(self, sim: Simulation) -> None:
-        self.sim = sim
-        self.lengths: dict[int, int] = {}
-        self.free: dict[int, list[int]] = {}
-        self.right: dict[tuple[int, int], tuple[int, bool]] = {}  # slot -> (position of its token, all of it right)
-        self.spent_s = 0.0
-        self.owed_s = 0.0
-
-    def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
-        handle = len(self.lengths)
-        self.lengths[handle] = len(prefix)
-        self.free[handle] = list(range(self.scratch_slots))
-        return handle
-
-    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
-        took = self.sim.world.step(len(leaves)) * self.sim.chance.uniform(0.95, 1.1) / 1e6
-        self.spent_s += took
-        self.owed_s += took
-        return [self._expand(leaf) for leaf in leaves]
-
-    def _expand(self, leaf: Leaf) -> Expansion:
-        fate, length = self.sim.fate, self.lengths[leaf.handle]
-        if leaf.is_root:
-            return Expansion(-1, *fate.candidates(length, True, self.sim.world))
-        position, right = length, True
-        if leaf.path:
-            above, right = self.right[leaf.handle, leaf.path[-1]]
-            position = above + 1
-        right = right and fate.truth[position] == leaf.token
-        slot = self.free[leaf.handle].pop()
-        self.right[leaf.handle, slot] = (position, right)
-        return Expansion(slot, *fate.candidates(position + 1, right, self.sim.world))
-
-    def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
-        self.lengths[handle] += len(tokens)
-        self.free[handle] += [slot for slot in slots if slot >= 0]
-
-    def release(self, handle: int, slots: Sequence[int]) -> None:
-        self.free[handle] += slots
-
-    def close(self, handle: int) -> None: ...
-
-
-class TimedDrafter(Drafter):
-    """A drafter whose steps take their time on the virtual clock; messages wait meanwhile, as they really do."""
-
-    async def _work(self) -> None:
-        while True:
-            self._receive()
-            batch = self._decide()
-            if batch:
-                self._compute(batch)
-                owed, self.model.owed_s = self.model.owed_s, 0.0
-                await asyncio.sleep(owed)
-                self._tell()
-                await asyncio.sleep(0)
-            else:
-                self._tell()
-                self._take(await self.line.next())
-
-
-class TimedCompute:
-    """The forward happens at its beginning, and is known of at its end."""
-
-    def __init__(self, target: TimedTarget) -> None:
-        self.target = target
-
-    def start(self, job: Callable[[], object]) -> asyncio.Future:
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        result = job()
-        owed, self.target.owed_s = self.target.owed_s, 0.0
-        loop.call_later(owed, lambda: future.cancelled() or future.set_result(result))
-        return future
-
-    def close(self) -> None: ...
-
-
-class SlowNetwork(MemoryNetwork):
-    """Messages to and from the drafter take ``world.message_us``; an order is kept while that does not change."""
-
-    def __init__(self, sim: Simulation) -> None:
-        super().__init__()
-        self.sim = sim
-
-    def deliver(self, turn, link, action) -> None:
-        if link.host != "drafter":
-            action()
-            return
-        asyncio.get_running_loop().call_later(self.sim.world.message_us / 1e6, lambda: None if link.dead else action())
 
 
 @dataclass(frozen=True)
@@ -244,9 +52,8 @@ class Trace:
 
 class Simulation:
     def __init__(self, world: World, method: str, control: object | None = None, seed: int = 0) -> None:
-        self.world, self.method, self.control = world, method, control
-        self.fate = Fate(seed)
-        self.chance = random.Random(seed)
+        self.method, self.control = method, control
+        self.stage = Stage(world, Fate(seed), random.Random(seed))
         self.trace = Trace()
         self.done = 0  # tokens of the first stream
         self.at = 64  # position at which streams begin
@@ -282,9 +89,9 @@ class Simulation:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     async def _play(self, scenes: Sequence[tuple[World, int, int]]) -> list[tuple[int, int]]:
-        network, loop = SlowNetwork(self), asyncio.get_running_loop()
-        target, draft = TimedTarget(self), TimedDraft(self)
-        start = self.world
+        network, loop = SlowNetwork(self.stage), asyncio.get_running_loop()
+        target, draft = TimedTarget(self.stage), TimedDraft(self.stage)
+        start = self.stage.world
         cost = CostModel({rows: start.verify(rows) for rows in (1, 2, 4, 8, 16, 32)})
         settings = VerifierSettings(bind=ADDRESS)
         verifier = Verifier(
@@ -333,10 +140,10 @@ class Simulation:
         await asyncio.sleep(0.3)  # a fixed budget is in force before the first round
         streams, spans = 0, []
         for world, tokens, wanted in scenes:
-            self.world = world
+            self.stage.world = world
             while streams < wanted:
                 sampling = Sampling(max_tokens=LONGEST - self.at - 64, ignore_eos=True)
-                prompt = tuple(self.fate.truth[: self.at])
+                prompt = tuple(self.stage.fate.truth[: self.at])
                 caller.send(Generate(f"r{streams}", prompt, sampling=sampling, method=self.method))
                 streams += 1
             begin = len(self.trace.rounds)
