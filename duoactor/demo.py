@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import platform
 import statistics
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-import msgspec
-
-from actors.settings import VerifierSettings
-from protocols.errors import DuoactorError
-from protocols.messages import ChatTurn, Method, RequestStats, Sampling, StatusReport, TokenLogprobs
+from duoactor.client import AsyncClient
+from duoactor.reference import Reference
+from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling
 
 # in kind what the bundled pair was trained on
 PROMPTS = (
@@ -30,40 +23,6 @@ PROMPTS = (
 )
 
 
-class Piece(Protocol):
-    """What commands read of a chunk."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def pieces(self) -> tuple[str, ...]: ...
-    @property
-    def token_ids(self) -> tuple[int, ...]: ...
-    @property
-    def accepted(self) -> tuple[bool, ...]: ...
-    @property
-    def finish_reason(self) -> str | None: ...
-    @property
-    def logprobs(self) -> tuple[TokenLogprobs, ...]: ...
-    @property
-    def stats(self) -> RequestStats | None: ...
-
-
-class Streams(Protocol):
-    """What the demo asks of :class:`duoactor.AsyncClient`."""
-
-    def stream(
-        self,
-        prompt: str = "",
-        *,
-        messages: Sequence[Any] = (),
-        sampling: Sampling | None = None,
-        method: str = "",
-        num_speculative_tokens: int = 0,
-        sequences: int = 0,
-    ) -> AsyncIterator[Piece]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """One answer, as the client saw it."""
@@ -74,6 +33,9 @@ class Run:
     seconds: float  # request to last token
     ttft_ms: float
     stats: RequestStats
+
+
+Contender = Callable[[int, str], Awaitable[Run]]  # the prompt's index and the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,55 +58,54 @@ class Figures:
 
 
 async def ask(
-    client: Streams,
+    client: AsyncClient,
     number: int,
     prompt: str,
     sampling: Sampling,
     method: str,
-    show: Callable[[Piece], None] = lambda piece: None,
+    show: Callable[[Chunk], None] = lambda chunk: None,
 ) -> Run:
     """One stream, timed from the call."""
     text, ids, ttft, stats = "", list[int](), 0.0, RequestStats()
     started = time.perf_counter()
-    async for piece in client.stream(messages=(ChatTurn("user", prompt),), sampling=sampling, method=method):
-        if not ids and piece.token_ids:
+    async for chunk in client.stream(messages=(ChatTurn("user", prompt),), sampling=sampling, method=method):
+        if not ids and chunk.token_ids:
             ttft = time.perf_counter() - started
-        text += piece.text
-        ids += piece.token_ids
-        stats = piece.stats or stats
-        show(piece)
+        text += chunk.text
+        ids += chunk.token_ids
+        stats = chunk.stats or stats
+        show(chunk)
     return Run(number, text, tuple(ids), time.perf_counter() - started, 1000 * ttft, stats)
 
 
+async def ask_transformers(reference: Reference, number: int, prompt: str, sampling: Sampling) -> Run:
+    """The same of ``transformers``' own generate."""
+    found = await reference.generate((ChatTurn("user", prompt),), "plain", sampling)
+    return Run(number, found.text, found.token_ids, found.total_ms / 1000, found.ttft_ms, RequestStats())
+
+
 async def measure(
-    client: Streams,
-    prompts: Sequence[str],
-    sampling: Sampling,
-    method: str,
-    repeats: int,
-    progress: Callable[[str], None],
-) -> tuple[list[Run], list[Run]]:
-    """Speculated and vanilla runs, interleaved per prompt and each first every other time: a noisy machine is
-    then noisy for both."""
-    fast: list[Run] = []
-    plain: list[Run] = []
-    await ask(client, 0, prompts[0], sampling, Method.VANILLA)  # warm-up; speculation had its own on show
+    contenders: Sequence[Contender], prompts: Sequence[str], repeats: int, progress: Callable[[str], None]
+) -> list[list[Run]]:
+    """Every contender's runs. They take turns on every prompt, and on who is first: a noisy machine is then noisy for
+    all. One run of each before that does not count."""
+    runs: list[list[Run]] = [[] for _ in contenders]
+    for contender in contenders:
+        await contender(0, prompts[0])
     for repeat in range(repeats):
         for number, prompt in enumerate(prompts):
             progress(f"measuring: prompt {number + 1} of {len(prompts)}, repeat {repeat + 1} of {repeats} …")
-            pair = [(method, fast), (str(Method.VANILLA), plain)]
-            for chosen, runs in pair if (repeat + number) % 2 == 0 else reversed(pair):
-                runs.append(await ask(client, number, prompt, sampling, chosen))
-    return fast, plain
+            first = (repeat + number) % len(contenders)
+            for which in (*range(first, len(contenders)), *range(first)):
+                runs[which].append(await contenders[which](number, prompt))
+    return runs
 
 
 def figures(fast: Sequence[Run], plain: Sequence[Run], shown: Sequence[Run] = ()) -> Figures:
     """``shown`` are further speculated runs: they count for equality only."""
     fast_times, plain_times = _medians(fast), _medians(plain)
-    tokens = {run.prompt: len(run.token_ids) for run in plain}
-    fast_tokens = {run.prompt: len(run.token_ids) for run in fast}
-    rate = sum(fast_tokens.values()) / sum(fast_times.values())
-    plain_rate = sum(tokens.values()) / sum(plain_times.values())
+    tokens, fast_tokens = _tokens(plain), _tokens(fast)
+    rate, plain_rate = tokens_per_second(fast), tokens_per_second(plain)
     stats = [run.stats for run in fast]
     rounds = sum(one.rounds for one in stats)
     phases: dict[int, int] = {}
@@ -173,65 +134,19 @@ def figures(fast: Sequence[Run], plain: Sequence[Run], shown: Sequence[Run] = ()
     )
 
 
+def tokens_per_second(runs: Sequence[Run]) -> float:
+    """Output tokens of all prompts over the sum of their median times; 0 for no runs."""
+    return sum(_tokens(runs).values()) / sum(_medians(runs).values()) if runs else 0.0
+
+
+def _tokens(runs: Sequence[Run]) -> dict[int, int]:
+    """Prompt -> output tokens."""
+    return {run.prompt: len(run.token_ids) for run in runs}
+
+
 def _medians(runs: Sequence[Run]) -> dict[int, float]:
     """Prompt -> median time (s)."""
     return {
         number: statistics.median(run.seconds for run in runs if run.prompt == number)
         for number in sorted({run.prompt for run in runs})
     }
-
-
-async def transformers_tokens_per_second(
-    verifier: VerifierSettings, status: StatusReport, prompts: Sequence[str], max_tokens: int, repeats: int
-) -> float:
-    """Stock ``transformers`` generate in a process of its own, on the verifier's threads and cores."""
-    task = {
-        "model": verifier.target,
-        "prompts": list(prompts),
-        "max_tokens": max_tokens,
-        "dtype": status.dtype,
-        "device": status.device,
-        "threads": verifier.threads,
-        "cpus": verifier.cpus,
-        "repeats": repeats,
-    }
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "actors.engines.reference",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": str(verifier.threads)},
-    )
-    try:
-        out, said = await child.communicate(msgspec.json.encode(task))
-    except BaseException:
-        if child.returncode is None:
-            child.kill()
-        raise
-    if child.returncode != 0:
-        last = said.decode(errors="replace").strip().rpartition("\n")[2]
-        raise DuoactorError(f"the transformers run failed ({last}): leave it out with --no-reference")
-    return float(msgspec.json.decode(out)["tokens_per_second"])
-
-
-def machine() -> dict[str, Any]:
-    """Where the figures come from."""
-    return {
-        "system": platform.system(),
-        "architecture": platform.machine(),
-        "cpu": next(_cpu_names(), platform.processor() or "unknown"),
-        "cpus": os.cpu_count() or 1,
-        "python": platform.python_version(),
-    }
-
-
-def _cpu_names() -> Iterator[str]:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    yield line.partition(":")[2].strip()
-    except OSError:
-        return

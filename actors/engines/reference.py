@@ -1,86 +1,166 @@
-"""The yardstick: stock ``transformers`` generate on the same model, dtype and threads.
+"""The yardstick: stock ``transformers`` generate as a server, one request at a time (see :mod:`duoactor.reference`).
 
-Run as a program (``python -m actors.engines.reference``) it reads one JSON document on stdin and prints one.
+Run as a program (``python -m actors.engines.reference``) it reads a :class:`Load` as one line of JSON on stdin
+and answers with a :class:`Ready`; then each line is a :class:`Ask` that is answered by a :class:`Reply`. Between two
+requests it sleeps in ``read``, so that it takes no time from others. The end of stdin ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import statistics
 import sys
 import time
+from collections.abc import Callable
+from typing import Any, Literal, TextIO
 
 import msgspec
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from actors.engines.loading import HFCodec, load_model, load_tokenizer
+from protocols.errors import DuoactorError, RequestError
+from protocols.messages import ChatTurn
+
+PROMPT_LOOKUP_TOKENS = 10
 
 
-class Task(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    model: str
-    prompts: list[str]  # each is wrapped in the model's chat template
-    max_tokens: int
+class Load(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    target: str
+    draft: str = ""  # empty: no mode "assisted"
     dtype: str = "float32"
     device: str = "cpu"
     threads: int = 1
     cpus: str = ""
-    repeats: int = 1
 
 
-class Result(msgspec.Struct, kw_only=True):
-    tokens_per_second: float
-    tokens: list[int]  # per prompt
-    seconds: list[float]  # per prompt, the median of the repeats, prefill included
-    token_ids: list[list[int]]
+class Ready(msgspec.Struct, kw_only=True):
+    device: str  # such as "cpu" or the name of a GPU
+    torch: str
+    error: str = ""
 
 
-def measure(task: Task) -> Result:
-    """Greedy decoding of each prompt, one at a time; one untimed warm-up."""
-    if task.cpus and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {int(cpu) for cpu in task.cpus.split(",")})
-    torch.set_num_threads(task.threads)
-    tokenizer = AutoTokenizer.from_pretrained(task.model)
-    model = AutoModelForCausalLM.from_pretrained(task.model, dtype=getattr(torch, task.dtype)).to(task.device).eval()
-    inputs = [encode(tokenizer, prompt).to(task.device) for prompt in task.prompts]
+class Ask(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """``turns`` are role and content by turns."""
 
-    def run(ids: torch.Tensor) -> tuple[float, list[int]]:
+    turns: list[tuple[str, str]]
+    mode: Literal["plain", "assisted", "prompt_lookup"] = "plain"
+    max_tokens: int = 128
+    temperature: float = 0.0
+    seed: int = 0
+
+
+class Reply(msgspec.Struct, kw_only=True):
+    """Times in ms from the request; ``error`` is one sentence, and then nothing else counts."""
+
+    token_ids: list[int] = []
+    text: str = ""
+    ttft_ms: float = 0.0
+    total_ms: float = 0.0
+    error: str = ""
+
+
+class Clock:
+    """A streamer as generate wants it: notes when the first new token is there."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.first = 0.0
+
+    def put(self, value: torch.Tensor) -> None:
+        self.calls += 1
+        if self.calls == 2:  # the first call hands over the prompt
+            self.first = time.perf_counter()
+
+    def end(self) -> None: ...
+
+
+class Generator:
+    """Both models, loaded once."""
+
+    def __init__(self, load: Load) -> None:
+        torch.set_num_threads(load.threads)
+        device, dtype = torch.device(load.device), getattr(torch, load.dtype)
+        tokenizer = load_tokenizer(load.target)
+        self.codec = HFCodec(tokenizer)
+        target: Any = load_model(load.target, device, dtype)
+        draft: Any = load_model(load.draft, device, dtype) if load.draft else None
+        self.target, self.draft = target, draft
+        self.device = device
+        self.extra: dict[str, Any] = {}
+        if draft is not None and draft.config.vocab_size != target.config.vocab_size:
+            self.extra = {"tokenizer": tokenizer, "assistant_tokenizer": load_tokenizer(load.draft)}
+
+    def encode(self, turns: list[tuple[str, str]]) -> list[int]:
+        try:
+            return self.codec.chat([ChatTurn(role, content) for role, content in turns])
+        except RequestError as error:
+            if error.code != "unsupported":
+                raise
+            return self.codec.encode("\n\n".join(content for _, content in turns))
+
+    def answer(self, ask: Ask) -> Reply:
+        options: dict[str, Any] = {"do_sample": False}
+        if ask.temperature > 0:
+            # all other knobs off, as in our own Sampling
+            options = {"do_sample": True, "temperature": ask.temperature, "top_k": 0, "top_p": 1.0}
+            torch.manual_seed(ask.seed)
+        if ask.mode == "assisted":
+            options |= {"assistant_model": self.draft, **self.extra}
+        elif ask.mode == "prompt_lookup":
+            options["prompt_lookup_num_tokens"] = PROMPT_LOOKUP_TOKENS
+        clock = Clock()
         started = time.perf_counter()
-        output = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=task.max_tokens, do_sample=False
+        ids = torch.tensor([self.encode(ask.turns)], device=self.device)
+        output = self.target.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=ask.max_tokens, streamer=clock, **options
         )
         made: list[int] = output[0, ids.shape[1] :].tolist()  # reading it back waits for the device
-        return time.perf_counter() - started, made
-
-    with torch.inference_mode():
-        run(inputs[0])
-        runs = [[run(ids) for ids in inputs] for _ in range(task.repeats)]
-    seconds = [statistics.median(repeat[number][0] for repeat in runs) for number in range(len(inputs))]
-    texts = [made for _, made in runs[0]]
-    return Result(
-        tokens_per_second=sum(map(len, texts)) / sum(seconds),
-        tokens=[len(made) for made in texts],
-        seconds=seconds,
-        token_ids=texts,
-    )
-
-
-def encode(tokenizer: AutoTokenizer, prompt: str) -> torch.Tensor:
-    """Token ids of shape (1, length)."""
-    if tokenizer.chat_template is None:
-        ids = tokenizer(prompt)["input_ids"]
-    else:
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
+        ended = time.perf_counter()
+        first = clock.first or ended
+        return Reply(
+            token_ids=made,
+            text=self.codec.decode(made),
+            ttft_ms=1000 * (first - started),
+            total_ms=1000 * (ended - started),
         )
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes the BOS itself
-    return torch.tensor([ids])
+
+
+def serve(lines: TextIO, out: Callable[[bytes], None]) -> None:
+    """Answer until ``lines`` ends."""
+    first = lines.readline()
+    if not first:
+        return
+    load = msgspec.json.decode(first, type=Load)
+    if load.cpus and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(cpu) for cpu in load.cpus.split(",")})
+    try:
+        generator = Generator(load)
+    except DuoactorError as error:
+        out(msgspec.json.encode(Ready(device="", torch="", error=str(error))))
+        return
+    name = torch.cuda.get_device_name(generator.device) if generator.device.type == "cuda" else str(generator.device)
+    out(msgspec.json.encode(Ready(device=name, torch=str(torch.__version__))))
+    decoder = msgspec.json.Decoder(Ask)
+    with torch.inference_mode():
+        for line in lines:
+            try:
+                reply = generator.answer(decoder.decode(line))
+            except Exception as error:
+                # a mode that this model or version of transformers cannot do is a row without figures, not the end
+                first_line = (str(error).splitlines() or [""])[0]
+                reply = Reply(error=f"{type(error).__name__}: {first_line}")
+            out(msgspec.json.encode(reply))
 
 
 def main() -> int:
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    stdout = sys.stdout
+
+    def out(document: bytes) -> None:
+        stdout.write(document.decode() + "\n")
+        stdout.flush()
+
     with contextlib.redirect_stdout(sys.stderr):
-        result = measure(task)
-    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+        serve(sys.stdin, out)
     return 0
 
 

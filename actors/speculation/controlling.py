@@ -33,8 +33,9 @@ WIDTH_PENALTY = 0.15
 class MethodControl:
     """A method with chains: its acceptance, and the draft length in force."""
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, line: LineCost) -> None:
         self.method = method
+        self.line = line
         self.pace = Pace()
         self.pooled = Average(0.6, most=96, weight=3.0)  # over all depths: speaks where one depth has little to say
         self.depths = [Average(0.6, most=48, weight=0.0) for _ in range(DEPTHS)]
@@ -97,11 +98,11 @@ class MethodControl:
         overhead, message = self.pace.overhead.value, self.pace.message.value
         return Belief([*depths, pooled], [h.value for h in self.heads], step, WIDTH_PENALTY, overhead, message)
 
-    def decide(self, line: LineCost) -> bool:
+    def decide(self) -> bool:
         """Choose; whether there is anything to say yet."""
         if self.rounds < WARM_UP:
             return False
-        belief, cost = self.belief(), self.pace.per_stream(line)
+        belief, cost = self.belief(), self.pace.per_stream(self.line)
         gamma, value = best_setting(self.method, belief, cost, self.sequences)
         value *= self.bias
         off = self._loses(gamma, value, belief, cost)
@@ -184,9 +185,9 @@ class Control:
         control = self.methods.get(stats.method)
         if control is None:
             if stats.method in ADAPTED:
-                control = MethodControl(stats.method)
+                control = MethodControl(stats.method, self.cost)
             elif stats.method in PRICED:
-                control = PricedControl(stats.method)
+                control = PricedControl(stats.method, self.cost)
             else:
                 return
             self.methods[stats.method] = control
@@ -201,7 +202,7 @@ class Control:
         decided = []
         for method in sorted(self.fresh):
             control = self.methods[method]
-            if control.decide(self.cost):
+            if control.decide():
                 self.revision += 1
                 decided.append(control.budget(self.revision, self.ttl_ms))
         self.fresh.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from actors.speculation.pacing import Average
@@ -60,6 +61,29 @@ class LineCost:
     def __call__(self, rows: float) -> float:
         base, slope = self.line()
         return base + slope * rows
+
+
+class Evidence:
+    """The mean of a noisy quantity, and how far it can be trusted."""
+
+    def __init__(self, most: int) -> None:
+        """``most``: samples beyond which old ones fade."""
+        self.most = most
+        self.count = self.mean = self.variance = 0.0
+
+    def add(self, sample: float) -> None:
+        self.count = min(self.count + 1, self.most)
+        off = sample - self.mean
+        self.mean += off / self.count
+        self.variance += (off * (sample - self.mean) - self.variance) / self.count
+
+    def forget(self, kept: float = 0.0) -> None:
+        """Let what comes weigh more: ``kept`` samples' worth of what was remains."""
+        self.count = min(self.count, kept)
+
+    def surely_negative(self, least: int) -> bool:
+        """Whether the mean is below zero by two standard errors, from ``least`` samples on."""
+        return self.count >= least and self.mean + 2 * math.sqrt(self.variance / self.count) < 0
 
 
 class Pace:

@@ -6,7 +6,7 @@ drafts do not pay at all, that rows beyond some number never do, and how long a 
 
 from __future__ import annotations
 
-from actors.speculation.estimates import LineCost, Pace
+from actors.speculation.estimates import Evidence, LineCost, Pace
 from actors.speculation.pacing import Average
 from protocols.messages import Budget, Method, RoundStats
 
@@ -14,8 +14,7 @@ MOST_RANKS = 64
 CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LOOK_ROUNDS = 20  # on, before the first word and in a probe
 LEAST_REST, MOST_REST = 64, 2048  # rounds off before the next probe; doubles while probes fail
-WORTH = 0.97  # drafting rests where it is measured to lose, stretches of text side by side ...
-SURELY = 0.87  # ... or where the model is far from thinking otherwise
+HICCUP = 2.0  # times the usual round: what is longer says nothing of the drafter
 LEAST_ADDED = 0.02  # tokens a round: below, a core works for nothing, even where it does no harm
 CAP_WORTH = 1.15
 ROWS_PER_HIT = 3.0  # of the verifier's own guesses: what its windows are like on text that copies
@@ -26,10 +25,13 @@ NEVER_US = 1.0  # a wait bound that no draft can meet (0 would leave it to the v
 class PricedControl:
     """One priced method: what its rounds were like with and without the drafter, and the setting in force."""
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, cost: LineCost) -> None:
         self.method = method
+        self.cost = cost
         self.on = Pace()
         self.off = Pace()
+        self.off_base = Average(0.0, most=32, weight=0.0)  # a resting round's wall time, were it one row
+        self.profit = Evidence(most=96)  # tokens a round that drafting brings and resting would not, in the same time
         self.gains = [Average(0.0, most=96, weight=0.0) for _ in range(MOST_RANKS)]  # accepted, by rank in the window
         self.reach = [Average(0.0, most=96, weight=0.0) for _ in range(MOST_RANKS)]  # share of windows so large
         self.first = Average(0.5, most=48, weight=2.0)  # windows whose root had a right child
@@ -71,11 +73,13 @@ class PricedControl:
         # A plan takes a round to arrive; its first rounds are a mixture.
         if self.since_change <= 2:
             return
-        self.retrieved.add(stats.retrieved)
-        drafted = not stats.resting
-        (self.on if drafted else self.off).observe(stats)
-        if not drafted:
+        if stats.resting:
+            self.off.observe(stats)
+            self.off_base.add(max(1.0, stats.wall_us - self._beyond_one(stats.window)))
             return
+        self.on.observe(stats)
+        self.retrieved.add(stats.retrieved)  # of these rounds alone: a text that copies while it rests is another text
+        self.profit.add(self._profit(stats))
         if stats.wait_us > 0:  # for up to four drafts in a row, as far as can be told from here
             drafts = min(max(1, stats.window), 4)
             self.on.message.add(max(0.0, stats.wait_us - drafts * self.on.step.value))
@@ -93,23 +97,44 @@ class PricedControl:
 
     # --- predictions, tokens per microsecond of one stream -----------------------------------------------------------
 
-    def with_cap(self, cap: int, cost: LineCost) -> float:
+    def with_cap(self, cap: int) -> float:
         """``cap`` 0: none. The cost is a line, so that the mean window is all that it depends on."""
         most = min(cap or MOST_RANKS, self.cap or MOST_RANKS)
         tokens = 1 + sum(g.value for g in self.gains[:most])
         rows = 1 + sum(r.value for r in self.reach[:most])
         pace = self.on
-        return tokens / (pace.per_stream(cost)(rows) + pace.overhead.value + pace.wait.value)
+        return tokens / (pace.per_stream(self.cost)(rows) + pace.overhead.value + pace.wait.value)
 
-    def without(self, cost: LineCost) -> float:
+    def without(self) -> float:
         """No drafter: the verifier's own guesses alone."""
-        pace = self.off if self.off.rounds > LOOK_ROUNDS else self.on
         right = self._right_alone
-        return (1 + right) / (self.on.per_stream(cost)(1 + ROWS_PER_HIT * right) + pace.overhead.value)
+        if not self.drafting:  # this very text, if there was one round of it
+            right = max(0.0, self.off.tokens.value - 1) if self.off.tokens.count else right
+        return (1 + right) / self._resting_us(right)
+
+    def _beyond_one(self, window: float) -> float:
+        """What a window's rows take beside the root's."""
+        forward = self.on.per_stream(self.cost)
+        return forward(1 + window) - forward(1)
+
+    def _resting_us(self, right: float) -> float:
+        """A round without the drafter in which the verifier guesses ``right`` tokens by itself."""
+        usual = self.on.per_stream(self.cost)(1) + (self.off if self.off.rounds else self.on).overhead.value
+        base = self.off_base.value if self._off_is_fresh() else usual
+        return base + self._beyond_one(ROWS_PER_HIT * right)
+
+    def _profit(self, stats: RoundStats) -> float:
+        """A round against what the same stretch of text would have been without the drafter.
+
+        Comparing rates of different stretches misleads: a text that copies is fast with any setting.
+        """
+        alone = float(stats.retrieved) if self.method == Method.AUTO else 0.0
+        wall = min(stats.wall_us, HICCUP * self.on.wall.value)
+        return stats.committed - (1 + alone) * wall / self._resting_us(alone)
 
     # --- the choice --------------------------------------------------------------------------------------------------
 
-    def decide(self, cost: LineCost) -> bool:
+    def decide(self) -> bool:
         """Choose; whether there is anything to say yet."""
         if self.on.rounds < LOOK_ROUNDS:
             return False
@@ -117,33 +142,35 @@ class PricedControl:
             if self.since_change >= self.rest:
                 self._switch(True)
         elif self.since_change >= LOOK_ROUNDS:
-            self._weigh(cost)
-        self._cap(cost)
+            self._weigh()
+        self._cap()
         self._wait()
-        self.predicted = self.with_cap(self.cap, cost) if self.drafting else self.without(cost)
+        self.predicted = self.with_cap(self.cap) if self.drafting else self.without()
         return True
 
-    def _weigh(self, cost: LineCost) -> None:
-        # The model knows a new pace sooner than a mean over rounds does, but it is no more than a model.
-        rate = max(self.on.rate, self.with_cap(self.cap, cost))
-        loses = rate < SURELY * self.without(cost) or (self._off_is_fresh() and rate < WORTH * self.off.rate)
-        if loses or self.added < LEAST_ADDED:
+    def _weigh(self) -> None:
+        if self.profit.surely_negative(LOOK_ROUNDS - 4) or self.added < LEAST_ADDED:
             self.rest = min(MOST_REST, 2 * self.rest) if self.since_change < 3 * LOOK_ROUNDS else LEAST_REST
             self._switch(False)
 
     def _off_is_fresh(self) -> bool:
         """Whether resting was measured so lately that the world is still the same: in a probe."""
-        return self.off.tokens.count >= LOOK_ROUNDS and self.since_change < 2 * LOOK_ROUNDS
+        lately = not self.drafting or self.since_change < 4 * LOOK_ROUNDS
+        return lately and self.off_base.count >= LOOK_ROUNDS
 
     def _switch(self, drafting: bool) -> None:
         self.drafting = drafting
         self.since_change = 0
         pace = self.on if drafting else self.off
         pace.restart()
-        for average in (self.first, *self.gains, *self.reach) if drafting else ():
-            average.count = min(average.count, 4.0)
+        if drafting:
+            for average in (self.first, self.retrieved, *self.gains, *self.reach):
+                average.count = min(average.count, 4.0)
+            self.profit.forget()
+        else:
+            self.off_base.count = 0.0
 
-    def _cap(self, cost: LineCost) -> None:
+    def _cap(self) -> None:
         """A cap hides what lies beyond it: now and then twice as much is looked at."""
         if self.cap and not self.looking and self.since_cap >= CAP_ROUNDS:
             self.cap = 2 * self.cap if 2 * self.cap < CAPS[-1] else 0
@@ -151,8 +178,8 @@ class PricedControl:
             return
         if self.since_cap < LOOK_ROUNDS or not self.drafting or (self.cap and not self.looking):
             return
-        best = max(CAPS, key=lambda cap: self.with_cap(cap, cost))
-        pays = self.with_cap(best, cost) > CAP_WORTH * self.with_cap(self.cap, cost)
+        best = max(CAPS, key=lambda cap: self.with_cap(cap))
+        pays = self.with_cap(best) > CAP_WORTH * self.with_cap(self.cap)
         if pays and (not self.cap or best < self.cap):
             self.cap, self.since_cap = best, 0
         elif self.looking:

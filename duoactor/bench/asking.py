@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
-import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import msgspec
-
 from duoactor.bench.methods import Row
 from duoactor.bench.results import Cost, Round
+from duoactor.client import AsyncClient
+from duoactor.reference import Reference
 from protocols import wire
-from protocols.errors import DuoactorError, ProtocolError, RequestError
+from protocols.errors import ProtocolError, RequestError
 from protocols.messages import ChatTurn, FailureCode, RequestStats, RoundStats, Sampling, Telemetry
 from protocols.transport import Feed
 
 LATE_S = 0.5  # how long telemetry may lag behind the last chunk
-REPLY_LIMIT = 2**26  # bytes of one line from the reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +43,6 @@ class Answers(Protocol):
     """Something that can be asked; RequestError when this one question cannot be answered."""
 
     async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer: ...
-
-
-class Piece(Protocol):
-    """What is read of a chunk."""
-
-    @property
-    def rid(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def token_ids(self) -> tuple[int, ...]: ...
-    @property
-    def stats(self) -> RequestStats | None: ...
-
-
-class Streams(Protocol):
-    """What is asked of :class:`duoactor.AsyncClient`."""
-
-    def stream(
-        self,
-        prompt: str = "",
-        *,
-        messages: Sequence[Any] = (),
-        sampling: Sampling | None = None,
-        method: str = "",
-        num_speculative_tokens: int = 0,
-        sequences: int = 0,
-    ) -> AsyncIterator[Piece]: ...
 
 
 @dataclass(slots=True)
@@ -110,7 +79,7 @@ class Rounds:
 class Ours:
     """The verifier. ``rounds`` None: no telemetry."""
 
-    def __init__(self, client: Streams, rounds: Rounds | None = None) -> None:
+    def __init__(self, client: AsyncClient, rounds: Rounds | None = None) -> None:
         self.client, self.rounds = client, rounds
         self.plain_prompts = False  # the target has no chat template
 
@@ -187,65 +156,12 @@ def cost_of(stats: RequestStats, rounds: Sequence[RoundStats]) -> Cost:
     )
 
 
-class Reference:
-    """``actors.engines.reference_server`` as a child; it sleeps while others are measured."""
+class Theirs:
+    """``transformers``."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.device = ""
-
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def started(cls, load: dict[str, Any]) -> AsyncIterator[Reference]:
-        """``load`` is what the server's ``Load`` holds. Raises DuoactorError when it cannot run."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "actors.engines.reference_server"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": str(load.get("threads", 1))},
-            start_new_session=True,  # Ctrl-C reaches us alone
-            limit=REPLY_LIMIT,
-        )
-        try:
-            reference = cls(process)
-            ready = await reference._exchange(load)
-            if ready.get("error"):
-                raise DuoactorError(f"the transformers rows cannot run: {ready['error']}")
-            reference.device = str(ready["device"])
-            yield reference
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-
-    async def _exchange(self, document: object) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
-            self.process.stdin.write(msgspec.json.encode(document) + b"\n")
-            await self.process.stdin.drain()
-            line = await self.process.stdout.readline()
-        except ConnectionError:
-            line = b""
-        if not line:
-            code = await self.process.wait()
-            raise DuoactorError(
-                f"the transformers process ended (exit code {code}): leave its rows out with --methods, "
-                "or see `python -m actors.engines.reference_server`"
-            )
-        found: dict[str, Any] = msgspec.json.decode(line)
-        return found
+    def __init__(self, reference: Reference) -> None:
+        self.reference = reference
 
     async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer:
-        found = await self._exchange(
-            {
-                "turns": [(turn.role, turn.content) for turn in turns],
-                "mode": row.mode,
-                "max_tokens": sampling.max_tokens,
-                "temperature": sampling.temperature,
-                "seed": sampling.seed % 2**63,
-            }
-        )
-        if found["error"]:
-            raise RequestError(FailureCode.UNSUPPORTED, found["error"])
-        return Answer(found["text"], tuple(found["token_ids"]), found["ttft_ms"], found["total_ms"])
+        found = await self.reference.generate(turns, row.mode, sampling)
+        return Answer(found.text, found.token_ids, found.ttft_ms, found.total_ms)

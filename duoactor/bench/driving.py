@@ -13,30 +13,28 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from duoactor.bench.asking import Answers, Ours, Reference, Rounds, Streams
+from duoactor.bench.asking import Answers, Ours, Rounds, Theirs
 from duoactor.bench.methods import Row
 from duoactor.bench.results import Lengths, Results, Settings, Store
 from duoactor.bench.runner import Bench, Schedule, Show
 from duoactor.bench.suites import Prompt
-from duoactor.demo import machine
+from duoactor.client import AsyncClient
 from duoactor.deployment import Deployment
 from duoactor.launcher import Event, Probe, Supervisor
+from duoactor.machine import machine
+from duoactor.reference import Reference
 from duoactor.render import model_name
 from protocols.address import parse
 from protocols.errors import DuoactorError
-from protocols.messages import Sampling, StatusReport
+from protocols.messages import Sampling
 from protocols.transport import Feed
 
 INFLATED = "duoactor_inflated"  # actors.engines.inflate.MARK
 PACKAGES = ("duoactor", "torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop")
-
-
-class Connection(Streams, Protocol):
-    async def status(self) -> StatusReport: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class World:
     """How to reach the actors; tests put their own in place."""
 
     probe: Probe
-    connect: Callable[[str], AbstractAsyncContextManager[Connection]]
+    connect: Callable[[str], AbstractAsyncContextManager[AsyncClient]]
     subscribe: Callable[[str], AbstractAsyncContextManager[Feed]] | None
     report: Callable[[Event], None] = lambda event: None
     started: Callable[[], None] = lambda: None
@@ -97,10 +95,11 @@ async def drive(deployment: Deployment, job: Job, store: Store, found: Found, wo
         answers: dict[str, Answers] = {row.name: ours for row in rows if row.ours}
         if others := [row for row in rows if not row.ours]:
             show("loading transformers", 0, 1)
-            load = _load(deployment, status, any(row.mode == "assisted" for row in others))
-            reference = await stack.enter_async_context(Reference.started(load))
+            draft = deployment.drafters[0].draft if any(row.mode == "assisted" for row in others) else ""
+            reference = await stack.enter_async_context(Reference.started(deployment.verifier, status, draft))
             found.device = reference.device
-            answers |= {row.name: reference for row in others}
+            theirs = Theirs(reference)
+            answers |= {row.name: theirs for row in others}
         bench = Bench(store, job.sampling, answers, show)
         found.missing |= await bench.warm_up(rows, job.prompts[0])
         rows = [row for row in rows if row.name not in found.missing]
@@ -119,18 +118,6 @@ async def _running(work: Any) -> Any:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def _load(deployment: Deployment, status: StatusReport, assisted: bool) -> dict[str, Any]:
-    verifier = deployment.verifier
-    return {
-        "target": verifier.target,
-        "draft": deployment.drafters[0].draft if assisted else "",
-        "dtype": status.dtype,
-        "device": status.device,
-        "threads": verifier.threads,
-        "cpus": verifier.cpus,
-    }
 
 
 async def measure_lengths(deployment: Deployment) -> Lengths:

@@ -18,9 +18,8 @@ from duoactor.cli.options import (
     struct_options,
 )
 from duoactor.cli.session import Session
-from duoactor.demo import Piece
 from protocols.errors import ConfigError
-from protocols.messages import ChatTurn, RequestStats, Sampling, TokenLogprobs
+from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, TokenLogprobs
 
 colour_option = click.option(
     "--color",
@@ -40,7 +39,7 @@ class Answer:
         self.finish_reason: str | None = None
         self.stats: RequestStats | None = None
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: Chunk) -> None:
         self.text += piece.text
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
@@ -59,7 +58,7 @@ class Answer:
         return found
 
 
-def _show(chunks: Iterator[Piece], answer: Answer, colour: str) -> None:
+def _show(chunks: Iterator[Chunk], answer: Answer, colour: str) -> None:
     out = render.TokenStream(sys.stdout, render.wants_colour(colour, sys.stdout))
     try:
         for piece in chunks:

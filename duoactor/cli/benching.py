@@ -160,7 +160,7 @@ async def _drive(
     launch = LaunchReport(lines=log_lines)
     world = driving.World(
         probe=session.probe(deployment),
-        connect=session.connect_async,  # type: ignore[arg-type]  # a chunk has its request's id, which Piece leaves out
+        connect=session.connect_async,
         subscribe=_subscribed,
         report=launch,
         started=launch.done,

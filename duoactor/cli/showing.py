@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from duoactor import demo as measuring
 from duoactor import launcher, render
 from duoactor.cli.options import json_option, log_options, method_option
 from duoactor.cli.session import Session, available_cpus
+from duoactor.client import AsyncClient
 from duoactor.deployment import Deployment, deploy
 from duoactor.launching import LaunchReport, actor_list, run_in_order
-from protocols.messages import Sampling
+from duoactor.machine import machine
+from duoactor.reference import Reference
+from protocols.messages import Method, Sampling
 
 SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
 
@@ -108,29 +112,33 @@ async def _show(session: Session, deployment: Deployment, show: Show) -> int:
     ) as supervisor:
         report.done()
         actors = actor_list(deployment, supervisor.actors)
-        async with session.connect_async(address) as client:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(session.connect_async(address))
             shown = [await _stream(client, number, show) for number in range(len(show.prompts))]
             progress = render.Spinner(sys.stderr)
-            fast, plain = await measuring.measure(
-                client, show.prompts, show.sampling, show.method, show.repeats, progress.show
-            )
-            status = await client.status()
-        rate = 0.0
-        if show.reference:
-            progress.show("measuring transformers' own generate …")
-            rate = await measuring.transformers_tokens_per_second(
-                deployment.verifier, status, show.prompts, show.sampling.max_tokens, show.repeats
-            )
+            contenders: list[measuring.Contender] = [
+                lambda number, prompt: measuring.ask(client, number, prompt, show.sampling, show.method),
+                lambda number, prompt: measuring.ask(client, number, prompt, show.sampling, Method.VANILLA),
+            ]
+            if show.reference:
+                progress.show("loading the target into transformers …")
+                status = await client.status()
+                reference = await stack.enter_async_context(Reference.started(deployment.verifier, status))
+                contenders.append(
+                    lambda number, prompt: measuring.ask_transformers(reference, number, prompt, show.sampling)
+                )
+            fast, plain, *others = await measuring.measure(contenders, show.prompts, show.repeats, progress.show)
         progress.show("")
     found = measuring.figures(fast, plain, shown)
+    rate = measuring.tokens_per_second(others[0]) if others else None
     if show.as_json:
-        render.print_json(_document(found, rate if show.reference else None, actors))
+        render.print_json(_document(found, rate, actors))
     else:
         _print_table(found, rate, actors)
     return 0 if found.identical else 1
 
 
-async def _stream(client: measuring.Streams, number: int, show: Show) -> measuring.Run:
+async def _stream(client: AsyncClient, number: int, show: Show) -> measuring.Run:
     prompt = show.prompts[number]
     if show.as_json:
         return await measuring.ask(client, number, prompt, show.sampling, show.method)
@@ -144,7 +152,7 @@ async def _stream(client: measuring.Streams, number: int, show: Show) -> measuri
             prompt,
             show.sampling,
             show.method,
-            lambda piece: out.write(piece.pieces, piece.accepted, piece.text),
+            lambda chunk: out.write(chunk.pieces, chunk.accepted, chunk.text),
         )
     finally:
         out.close()
@@ -156,11 +164,11 @@ def _document(found: measuring.Figures, reference: float | None, actors: list[di
         **asdict(found),
         "transformers_tokens_per_second": reference,
         "actors": actors,
-        "machine": measuring.machine(),
+        "machine": machine(),
     }
 
 
-def _print_table(found: measuring.Figures, reference: float, actors: list[dict[str, Any]]) -> None:
+def _print_table(found: measuring.Figures, reference: float | None, actors: list[dict[str, Any]]) -> None:
     speeds = render.table("", ">tokens/s", ">speed-up", ">first token")
     speeds.add_row(
         f"duoactor ({found.method})",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from duoactor import demo
-from protocols.messages import RequestStats, Sampling
+from duoactor.machine import machine
+from protocols.messages import Chunk, FinishReason, RequestStats, Sampling
 
 
 def ran(prompt: int, seconds: float, tokens: tuple[int, ...] = (1, 2, 3, 4), **stats: Any) -> demo.Run:
@@ -46,34 +46,34 @@ def test_one_different_token_anywhere_is_seen(where: str):
     assert not demo.figures(**runs).identical
 
 
-@dataclass
-class Piece:
-    text: str
-    token_ids: tuple[int, ...]
-    stats: RequestStats | None = None
+async def test_contenders_take_turns_at_being_first():
+    asked: list[tuple[int, str]] = []
+
+    def contender(name: str) -> demo.Contender:
+        async def run(number: int, prompt: str) -> demo.Run:
+            asked.append((number, name))
+            return ran(number, 1.0)
+
+        return run
+
+    runs = await demo.measure([contender(name) for name in "abc"], ["p", "q"], 2, lambda text: None)
+    assert asked[:3] == [(0, "a"), (0, "b"), (0, "c")]  # the warm-up is not counted
+    turns = ["".join(name for _, name in asked[at : at + 3]) for at in range(3, 15, 3)]
+    assert turns == ["abc", "bca", "bca", "cab"]
+    assert [[run.prompt for run in each] for each in runs] == [[0, 1, 0, 1]] * 3
 
 
-@dataclass
-class FakeStreams:
-    asked: list[tuple[str, str]] = field(default_factory=list)
-
-    async def stream(self, prompt: str = "", *, messages: Any, sampling: Sampling, method: str) -> AsyncIterator[Piece]:
-        self.asked.append((messages[0].content, method))
-        yield Piece("a", (1,))
-        yield Piece("b", (2,), RequestStats(method=method))
+class OneStream:
+    async def stream(self, *, messages: Any, sampling: Sampling, method: str) -> AsyncIterator[Chunk]:
+        yield Chunk("r", 0, (1,), ("a",), (False,))
+        yield Chunk("r", 1, (2,), ("b",), (True,), FinishReason.LENGTH, stats=RequestStats(method=method))
 
 
-async def test_methods_take_turns_and_each_is_first_every_other_time():
-    client = FakeStreams()
-    fast, plain = await demo.measure(client, ["p", "q"], Sampling(), "sps", 2, lambda text: None)  # type: ignore[arg-type]
-    assert client.asked[0] == ("p", "vanilla")  # the warm-up is not counted
-    assert client.asked[1:] == [
-        ("p", "sps"), ("p", "vanilla"), ("q", "vanilla"), ("q", "sps"),
-        ("p", "vanilla"), ("p", "sps"), ("q", "sps"), ("q", "vanilla"),
-    ]  # fmt: skip
-    assert [run.prompt for run in fast] == [run.prompt for run in plain] == [0, 1, 0, 1]
-    assert fast[0].text == "ab" and fast[0].token_ids == (1, 2) and fast[0].seconds > 0
+async def test_one_stream_is_timed_and_gathered():
+    run = await demo.ask(OneStream(), 3, "p", Sampling(), "sps")  # type: ignore[arg-type]
+    assert (run.prompt, run.text, run.token_ids, run.stats.method) == (3, "ab", (1, 2), "sps")
+    assert 0 < run.ttft_ms / 1000 <= run.seconds
 
 
 def test_the_machine_is_described_without_its_name():
-    assert set(demo.machine()) == {"system", "architecture", "cpu", "cpus", "python"}
+    assert set(machine()) == {"system", "architecture", "cpu", "cpus", "python"}

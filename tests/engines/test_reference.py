@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from actors.engines.lengths import TOKENS, Task, measure
-from actors.engines.reference_server import Ready, Reply, serve
+from actors.engines.reference import Ready, Reply, serve
 from duoactor.config import resolve_model
 
 
