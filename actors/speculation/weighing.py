@@ -16,6 +16,7 @@ LOOK_ROUNDS = 20  # on, before the first word and in a probe
 LEAST_REST, MOST_REST = 64, 2048  # rounds off before the next probe; doubles while probes fail
 HICCUP = 2.0  # times the usual round: what is longer says nothing of the drafter
 LEAST_ADDED = 0.02  # tokens a round: below, a core works for nothing, even where it does no harm
+COPIES = 0.5  # tokens a round that the verifier guesses right by itself
 CAP_WORTH = 1.15
 ROWS_PER_HIT = 3.0  # of the verifier's own guesses: what its windows are like on text that copies
 CAP_ROUNDS = 192  # before what a cap hides is looked at again
@@ -149,8 +150,11 @@ class PricedControl:
         return True
 
     def _weigh(self) -> None:
-        if self.profit.surely_negative(LOOK_ROUNDS - 4) or self.added < LEAST_ADDED:
-            self.rest = min(MOST_REST, 2 * self.rest) if self.since_change < 3 * LOOK_ROUNDS else LEAST_REST
+        # Text that copies leaves a drafter nothing to add for a while, and will not copy for ever.
+        patience = 3 * LOOK_ROUNDS if self._right_alone > COPIES else LOOK_ROUNDS
+        adds_nothing = self.added < LEAST_ADDED and self.since_change >= patience
+        if adds_nothing or self.profit.surely_negative(LOOK_ROUNDS - 4):
+            self.rest = min(MOST_REST, 2 * self.rest) if self.since_change < 4 * LOOK_ROUNDS else LEAST_REST
             self._switch(False)
 
     def _off_is_fresh(self) -> bool:

@@ -63,9 +63,19 @@ def test_a_few_unlucky_rounds_are_no_evidence():
 
 def test_a_drafter_that_adds_nothing_rests_whatever_there_is_to_copy():
     stream = Stream()
-    for copied in (0, 3, 0, 5):
+    for copied in (0, 3, 0, 5) * 5:
         stream.rounds(60, copied=copied, drafted=0, wait_us=1000.0)
-        assert not stream.control.drafting
+    assert stream.rounds(600, copied=2, drafted=0, wait_us=1000.0) < 100
+
+
+def test_a_probe_on_a_stretch_that_only_copies_is_not_lost():
+    stream = Stream()
+    stream.rounds(60, copied=0, drafted=0)
+    assert not stream.control.drafting
+    while not stream.drafting:
+        stream.round(6, 0)
+    assert stream.rounds(40, copied=6, drafted=0) == 40
+    assert stream.rounds(80, copied=0, drafted=2) == 80
 
 
 def test_a_drafter_that_slows_every_round_more_than_it_adds_rests_on_after_its_probe():
