@@ -7,7 +7,7 @@ from torch import nn
 
 from actors.engines.draft import HFDraft
 from actors.engines.engine import Engine
-from actors.engines.fused import FusedEngine, supports
+from actors.engines.fused.engine import FusedEngine, supports
 from actors.engines.hf import HFEngine
 from actors.engines.interface import ModelInfo
 from actors.engines.loading import (
@@ -19,7 +19,7 @@ from actors.engines.loading import (
     resolve_device,
     resolve_dtype,
 )
-from actors.engines.onnx import OnnxEngine, require
+from actors.engines.onnx.engine import OnnxEngine, require
 from actors.engines.target import HFTarget
 from protocols.errors import ConfigError
 

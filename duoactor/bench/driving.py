@@ -33,7 +33,7 @@ from protocols.errors import DuoactorError
 from protocols.messages import Sampling
 from protocols.transport import Feed
 
-INFLATED = "duoactor_inflated"  # actors.engines.inflate.MARK
+INFLATED = "duoactor_inflated"  # actors.engines.checkpoints.inflate.MARK
 PACKAGES = ("duoactor", "torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from benchkit import results
 
-from actors.engines.inflate import MARK
+from actors.engines.checkpoints.inflate import MARK
 from duoactor.bench import driving
 from duoactor.bench.results import Lengths, write_document
 from duoactor.cli import main

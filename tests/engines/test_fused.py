@@ -6,13 +6,13 @@ import torch
 from tiny import FAMILIES, VOCAB, info, make
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
-from actors.engines import fused
 from actors.engines.attention import span_for
 from actors.engines.engine import Segment
-from actors.engines.fused import FusedEngine, supports
-from actors.engines.fused_linear import half_rows, has_half, is_half, rows_for
-from actors.engines.fused_numpy import NumpyBody
-from actors.engines.fused_torch import TorchBody
+from actors.engines.fused import engine as fused
+from actors.engines.fused.engine import FusedEngine, supports
+from actors.engines.fused.linear import half_rows, has_half, is_half, rows_for
+from actors.engines.fused.numpy_body import NumpyBody
+from actors.engines.fused.torch_body import TorchBody
 from actors.engines.interface import ModelInfo
 from protocols.errors import ModelError
 

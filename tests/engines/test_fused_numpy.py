@@ -5,12 +5,12 @@ import pytest
 import torch
 from tiny import VOCAB, info, make
 
-from actors.engines import fused_numpy
 from actors.engines.engine import Segment
-from actors.engines.fused import FusedEngine
-from actors.engines.fused_linear import has_half
-from actors.engines.fused_numpy import ANY, NumpyBody, Product
-from actors.engines.fused_weights import Matrix
+from actors.engines.fused import numpy_body
+from actors.engines.fused.engine import FusedEngine
+from actors.engines.fused.linear import has_half
+from actors.engines.fused.numpy_body import ANY, NumpyBody, Product
+from actors.engines.fused.weights import Matrix
 
 
 def random_model(family: str, halves: bool = False) -> torch.nn.Module:
@@ -48,7 +48,7 @@ def test_norms_biases_and_scales_may_be_folded_into_the_weights(family):
 @pytest.mark.skipif(not has_half(), reason="no float16 kernels on this processor")
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_packed_kernels_agree_with_a_norm_that_is_not_folded(family, monkeypatch):
-    monkeypatch.setattr(fused_numpy, "CACHED", 0)  # every matrix that can be packed is
+    monkeypatch.setattr(numpy_body, "CACHED", 0)  # every matrix that can be packed is
     engine = steps_agree(family, halves=True)
     assert engine._body.head.packed_to == ANY and engine._body.head.table.size == 0
 
@@ -56,7 +56,7 @@ def test_packed_kernels_agree_with_a_norm_that_is_not_folded(family, monkeypatch
 @pytest.mark.skipif(not has_half(), reason="no float16 kernels on this processor")
 @pytest.mark.parametrize("packed", [True, False])
 def test_either_kernel_of_a_product_gives_the_same_rows(packed, monkeypatch):
-    monkeypatch.setattr(fused_numpy, "quicker", lambda one, other: packed)
+    monkeypatch.setattr(numpy_body, "quicker", lambda one, other: packed)
     chance = torch.Generator().manual_seed(0)
     weight, bias, norm = (torch.randn(shape, generator=chance).bfloat16().float() for shape in ((48, 32), (48,), (32,)))
     product = Product(Matrix(weight, bias), norm, int8=False, cached=True)

@@ -12,12 +12,13 @@ from test_fused import BUNDLED, OURS, SLOTS, chain, close, ids, load, plain
 from tiny import VOCAB, info, make
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from actors.engines import fused, graphs
 from actors.engines.attention import attend
-from actors.engines.attention_folded import FOLD, attend_folded
 from actors.engines.engine import Segment
-from actors.engines.fused import FusedEngine
-from actors.engines.graphs import Direct, Inbox, rows_bucket, span_bucket
+from actors.engines.fused import engine as fused
+from actors.engines.fused import graphs
+from actors.engines.fused.engine import FusedEngine
+from actors.engines.fused.folded_attention import FOLD, attend_folded
+from actors.engines.fused.graphs import Direct, Inbox, rows_bucket, span_bucket
 from actors.engines.interface import Window
 from actors.engines.pool import KVPool
 from actors.engines.selfcheck import ROWS

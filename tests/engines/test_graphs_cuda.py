@@ -8,8 +8,8 @@ import torch
 from test_fused import BUNDLED, chain, ids, load
 from test_graphs import fill, tree_round
 
-from actors.engines.fused import FusedEngine
-from actors.engines.graphs import CudaRecorder, Direct
+from actors.engines.fused.engine import FusedEngine
+from actors.engines.fused.graphs import CudaRecorder, Direct
 from actors.engines.interface import Window
 from actors.engines.target import HFTarget
 from protocols.messages import Sampling

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 import duoactor
-from actors.engines.inflate import MARK, inflate
+from actors.engines.checkpoints.inflate import MARK, inflate
 from protocols.errors import ConfigError, ModelError
 
 SMALL = {

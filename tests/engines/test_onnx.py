@@ -10,14 +10,14 @@ import torch
 from tiny import FAMILIES, VOCAB, info, make
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from actors.engines import onnx
 from actors.engines.attention import span_for
 from actors.engines.build import build_draft
 from actors.engines.engine import Engine, Segment
-from actors.engines.fused import FusedEngine, supports
+from actors.engines.fused.engine import FusedEngine, supports
 from actors.engines.interface import Leaf, ModelInfo
-from actors.engines.onnx import OnnxEngine
-from actors.engines.onnx_pool import BLOCK, BlockPool
+from actors.engines.onnx import engine as onnx
+from actors.engines.onnx.engine import OnnxEngine
+from actors.engines.onnx.pool import BLOCK, BlockPool
 from protocols.errors import ConfigError, ModelError
 from protocols.messages import Sampling
 
@@ -187,7 +187,7 @@ def test_int8_proposes_what_the_float_model_does_nearly_always(runtime, name):
 
 
 def test_processors_with_vnni_get_signed_weights_of_the_same_values(runtime, monkeypatch):
-    from actors.engines.onnx_graph import quantised
+    from actors.engines.onnx.graph import quantised
 
     weight = torch.randn(16, 64, generator=torch.Generator().manual_seed(0)).numpy()
     for vnni in (True, False):

@@ -32,7 +32,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from actors.engines.checkpoint_writer import Planned, write_checkpoint
+from actors.engines.checkpoints.writer import Planned, write_checkpoint
 from protocols.errors import ConfigError, ModelError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")

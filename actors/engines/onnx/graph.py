@@ -1,6 +1,6 @@
 """The fused decoder's forward as one ONNX graph.
 
-The pool is read where it lies: it comes in as blocks of slots (see :class:`actors.engines.onnx_pool.BlockPool`), and
+The pool is read where it lies: it comes in as blocks of slots (see :class:`actors.engines.onnx.pool.BlockPool`), and
 what is joined to the new rows' own part are scores, never keys or values.
 """
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from actors.engines.fused_weights import Layer, Matrix, Shape, Weights
-from actors.engines.onnx_pool import BLOCK
+from actors.engines.fused.weights import Layer, Matrix, Shape, Weights
+from actors.engines.onnx.pool import BLOCK
 
 CONTRIB = "com.microsoft"  # ONNX Runtime's own operations
 OPSET = 18

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.attention import attend
-from actors.engines.fused_batch import Batch
-from actors.engines.fused_linear import Linear, fast
-from actors.engines.fused_weights import Layer, Matrix, Shape, Weights
+from actors.engines.fused.batch import Batch
+from actors.engines.fused.linear import Linear, fast
+from actors.engines.fused.weights import Layer, Matrix, Shape, Weights
 from actors.engines.pool import KVPool
 
 Look = Callable[[int, Tensor], Tensor]  # layer and queries (heads, rows, width) -> (rows, heads * width)

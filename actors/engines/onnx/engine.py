@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.engines.engine import Segment
-from actors.engines.fused_weights import Weights, supports, take_weights
+from actors.engines.fused.weights import Weights, supports, take_weights
 from actors.engines.interface import ModelInfo
-from actors.engines.onnx_pool import BLOCK, BlockPool
+from actors.engines.onnx.pool import BLOCK, BlockPool
 from protocols.errors import ConfigError, ModelError
 
 PACKAGES = ("onnx", "onnxruntime")  # one builds the graph, one runs it
@@ -139,7 +139,7 @@ def visible_to(where: NDArray[np.int64], segments: Sequence[Segment], seen: int)
 def _session(weights: Weights, int8: bool, threads: int) -> Any:
     import onnxruntime
 
-    from actors.engines.onnx_graph import build
+    from actors.engines.onnx.graph import build
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from actors.engines.engine import Segment
-from actors.engines.fused_batch import Batch, additive
-from actors.engines.fused_linear import rows_for
-from actors.engines.fused_numpy import NumpyBody
-from actors.engines.fused_torch import TorchBody
-from actors.engines.fused_weights import supports, take_weights
-from actors.engines.graphs import MOST_ROWS, CudaRecorder, Graphs, Recorder
+from actors.engines.fused.batch import Batch, additive
+from actors.engines.fused.graphs import MOST_ROWS, CudaRecorder, Graphs, Recorder
+from actors.engines.fused.linear import rows_for
+from actors.engines.fused.numpy_body import NumpyBody
+from actors.engines.fused.torch_body import TorchBody
+from actors.engines.fused.weights import supports, take_weights
 from actors.engines.interface import ModelInfo
 from actors.engines.pool import KVPool
 from protocols.errors import ModelError
@@ -46,8 +46,8 @@ class FusedEngine:
 
         ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span, and the kernels
         are the same at every start: for a target. Otherwise the quickest are used: for a draft. ``int8``: weights of
-        a draft on a CPU. ``recorder``: how rounds of static shapes are recorded (:mod:`actors.engines.graphs`); None:
-        as CUDA graphs on a GPU, and not at all elsewhere.
+        a draft on a CPU. ``recorder``: how rounds of static shapes are recorded (:class:`Recorder`); None: as CUDA graphs on a
+        GPU, and not at all elsewhere.
         """
         if not supports(model.config):
             raise ModelError(f"the fused decoder does not know model {info.model_id}; use HFEngine for it")

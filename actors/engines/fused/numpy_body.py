@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.fused_batch import Batch
-from actors.engines.fused_linear import unscaled
-from actors.engines.fused_weights import Layer, Matrix, Weights
+from actors.engines.fused.batch import Batch
+from actors.engines.fused.linear import unscaled
+from actors.engines.fused.weights import Layer, Matrix, Weights
 from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]
@@ -96,7 +96,7 @@ class Block:
 
 
 class NumpyBody:
-    """From tokens to logits over a pool, like :class:`actors.engines.fused_torch.TorchBody`."""
+    """From tokens to logits over a pool, like :class:`actors.engines.fused.torch_body.TorchBody`."""
 
     def __init__(self, weights: Weights, pool: KVPool, int8: bool) -> None:
         self.shape = shape = weights.shape

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.attention import attend
-from actors.engines.attention_folded import FOLD, attend_folded
 from actors.engines.engine import Segment
-from actors.engines.fused_linear import rows_for
-from actors.engines.fused_torch import TorchBody
+from actors.engines.fused.folded_attention import FOLD, attend_folded
+from actors.engines.fused.linear import rows_for
+from actors.engines.fused.torch_body import TorchBody
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 MOST_ROWS = 64

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.attention import MIN_ROWS
-from actors.engines.fused_weights import Matrix
+from actors.engines.fused.weights import Matrix
 from actors.engines.linear import Int8Linear, PackedLinear, can_pack
 
 MOST_ROWS = 64  # up to here rows do not change with their number

@@ -1,0 +1,1 @@
+"""Writing checkpoints: of larger models that compute the same."""

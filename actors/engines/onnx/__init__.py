@@ -1,0 +1,1 @@
+"""Draft models in ONNX Runtime (the extra ``onnx``)."""
