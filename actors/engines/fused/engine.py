@@ -46,8 +46,8 @@ class FusedEngine:
 
         ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span, and the kernels
         are the same at every start: for a target. Otherwise the quickest are used: for a draft. ``int8``: weights of
-        a draft on a CPU. ``recorder``: how rounds of static shapes are recorded (:class:`Recorder`); None: as CUDA graphs on a
-        GPU, and not at all elsewhere.
+        a draft on a CPU. ``recorder``: how rounds of static shapes are recorded; None: as CUDA graphs on a GPU, and not
+        at all elsewhere.
         """
         if not supports(model.config):
             raise ModelError(f"the fused decoder does not know model {info.model_id}; use HFEngine for it")
