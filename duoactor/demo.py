@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from duoactor.client import AsyncClient
 from duoactor.reference import Reference
-from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling
+from protocols.errors import RequestError
+from protocols.messages import ChatTurn, Chunk, FailureCode, RequestStats, Sampling
 
 # in kind what the bundled pair was trained on
 PROMPTS = (
@@ -65,10 +67,20 @@ async def ask(
     method: str,
     show: Callable[[Chunk], None] = lambda chunk: None,
 ) -> Run:
-    """One stream, timed from the call."""
+    """One stream, timed from its request. A target without a chat template gets the bare prompt."""
+    options: dict[str, Any] = {"sampling": sampling, "method": method}
+    try:
+        return await _read(client.stream(messages=(ChatTurn("user", prompt),), **options), number, show)
+    except RequestError as error:
+        if error.code != FailureCode.UNSUPPORTED:
+            raise
+    return await _read(client.stream(prompt, **options), number, show)
+
+
+async def _read(stream: AsyncIterator[Chunk], number: int, show: Callable[[Chunk], None]) -> Run:
     text, ids, ttft, stats = "", list[int](), 0.0, RequestStats()
     started = time.perf_counter()
-    async for chunk in client.stream(messages=(ChatTurn("user", prompt),), sampling=sampling, method=method):
+    async for chunk in stream:
         if not ids and chunk.token_ids:
             ttft = time.perf_counter() - started
         text += chunk.text

@@ -9,7 +9,8 @@ import pytest
 
 from duoactor import demo
 from duoactor.machine import machine
-from protocols.messages import Chunk, FinishReason, RequestStats, Sampling
+from protocols.errors import RequestError
+from protocols.messages import Chunk, FailureCode, FinishReason, RequestStats, Sampling
 
 
 def ran(prompt: int, seconds: float, tokens: tuple[int, ...] = (1, 2, 3, 4), **stats: Any) -> demo.Run:
@@ -73,6 +74,24 @@ async def test_one_stream_is_timed_and_gathered():
     run = await demo.ask(OneStream(), 3, "p", Sampling(), "sps")  # type: ignore[arg-type]
     assert (run.prompt, run.text, run.token_ids, run.stats.method) == (3, "ab", (1, 2), "sps")
     assert 0 < run.ttft_ms / 1000 <= run.seconds
+
+
+class BaseModel(OneStream):
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def stream(self, prompt: str = "", *, messages: Any = (), **options: Any) -> AsyncIterator[Chunk]:
+        if messages:
+            raise RequestError(FailureCode.UNSUPPORTED, "no chat template")
+        self.asked.append(prompt)
+        async for chunk in super().stream(messages=(), **options):
+            yield chunk
+
+
+async def test_a_target_without_a_chat_template_gets_the_bare_prompt():
+    client = BaseModel()
+    run = await demo.ask(client, 0, "Once", Sampling(), "sps")  # type: ignore[arg-type]
+    assert client.asked == ["Once"] and run.text == "ab"
 
 
 def test_the_machine_is_described_without_its_name():
