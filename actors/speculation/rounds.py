@@ -10,12 +10,11 @@ from protocols.messages import FinishReason, RequestStats, TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A window as the engine wants it, with the nodes it came from; ``expected`` tokens come of it."""
+    """A window as the engine wants it, with the nodes it came from."""
 
     nodes: list[Node]
     tokens: list[int]
     parents: list[int]
-    expected: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from actors.speculation.retrieving import OWN, Aide, Sole, Sources
 from actors.speculation.rounds import Chosen, Committed, Counters
 from actors.speculation.strategies import Strategy
 from actors.speculation.tree import Fragment, Node, TokenTree, check_fragment
-from actors.speculation.windows import Cost, in_tree_order, likeliest_path, priced_window
+from actors.speculation.windows import Cost, Likely, in_tree_order, likeliest_path, priced_window
 from protocols.messages import FinishReason, Grow, Method, Plan, RequestStats, Sampling, Verdict
 
 MOST_NODES = 512  # in one fragment, and in one tree
@@ -122,8 +122,8 @@ class Speculation:
         """
         self.wait_until = None
         self.wait_for = 0
-        window = self.window(cost)
-        rows = 1 + len(window.nodes)
+        likely = self._likely(cost)
+        rows = 1 + len(likely)
         if pace is None or self.late >= 3 or self.resting:
             return rows
         bound = 0.0
@@ -135,7 +135,7 @@ class Speculation:
                 self.wait_for = 1
             case "priced":
                 depth = len(self.tree.chain(self.max_window))
-                value = window.expected / cost(rows)
+                value = (1.0 + sum(one.chance for one in likely)) / cost(rows)
                 more = patience(pace, cost, self.agreement.value, value)
                 if more <= depth:
                     pace.went()
@@ -190,18 +190,21 @@ class Speculation:
         return max(0, min(self.max_window, left, cap or self.max_window))
 
     def window(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> Chosen:
-        """The window that the tree as it is would give."""
+        """The window that the tree as it is gives."""
+        nodes = [one.node for one in self._likely(cost, rows_before, cap)]
+        order, parents = in_tree_order(nodes, self.tree.root)
+        return Chosen(order, [n.token for n in order], parents)
+
+    def _likely(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> list[Likely]:
         limit = self._limit(cap)
         match self.strategy.window:
             case "chain":
-                likely = likeliest_path(self.tree, limit)
+                return likeliest_path(self.tree, limit)
             case "priced":
                 rate = self.rate.value or 1.0 / cost(1)
-                likely = priced_window(self.tree, limit, cost, rate, rows_before, self.branches)
+                return priced_window(self.tree, limit, cost, rate, rows_before, self.branches)
             case _:
-                likely = []
-        order, parents = in_tree_order([one.node for one in likely], self.tree.root)
-        return Chosen(order, [n.token for n in order], parents, 1.0 + sum(one.chance for one in likely))
+                return []
 
     def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
         """Take the target's word: append, re-root, count, and see whether the request ends."""
