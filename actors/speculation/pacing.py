@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from actors.speculation.windows import Cost
 
 MOST_WAITED_FOR = 8
-WORTH = 1.05  # a wait must promise this much more: a processor that waits is slower when it goes on
+WORTH = 1.1  # a wait must promise this much more: a processor that waits is slower when it goes on
 USUAL_US = 600.0  # of a message there and back, before anything is known
 
 

@@ -178,6 +178,11 @@ class Aide(_Consulted):
             if total >= bound and row not in held:
                 held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
 
+    def held_back(self, most: int = 4) -> list[float]:
+        """Chances of the likeliest guesses of this round that are not in the tree yet."""
+        chances = [math.exp(total) for row, _, _, total in self.likely if row not in self.held]
+        return sorted(chances, reverse=True)[:most]
+
     def _ask(self, tree: TokenTree, committed: Sequence[int]) -> None:
         self.likely, self.held = [], {ROOT: tree.root}
         if self.costly:

@@ -62,7 +62,9 @@ class Speculation:
         self.epoch = 0
         self.round = 0
         self.counters = Counters()
-        self.agreement = Average(0.6, most=32, weight=4.0)
+        self.agreement = Average(0.6, most=32, weight=4.0)  # how often the drafter's best guess is right ...
+        self.unaided = Average(0.6, most=32, weight=4.0)  # ... where the verifier has none of its own
+        self.guessed = False  # whether it had one, when it decided whether to wait
         self.rate = Rate(usual)
         self.wait_until: float | None = None
         self.wait_since = 0.0
@@ -135,8 +137,13 @@ class Speculation:
                 self.wait_for = 1
             case "priced":
                 depth = len(self.tree.chain(self.max_window))
-                value = (1.0 + sum(one.chance for one in likely)) / cost(rows)
-                more = patience(pace, cost, self.agreement.value, value)
+                # Guesses less sure than the drafter's are not in the tree yet, but would be in a round that went now.
+                more_rows = [chance for aide in self.aides for chance in aide.held_back()][: self._limit(0)]
+                value = (1.0 + sum(one.chance for one in likely) + sum(more_rows)) / cost(rows + len(more_rows))
+                # Text that copies is easy for a drafter too: what it is worth elsewhere is what it does elsewhere.
+                self.guessed = any(child.rank == OWN for child in self.tree.root.children.values())
+                agreement = self.agreement if self.guessed else self.unaided
+                more = patience(pace, cost, agreement.value, value)
                 if more <= depth:
                     pace.went()
                 else:
@@ -223,7 +230,10 @@ class Speculation:
                 break
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
         if (best := self._best_draft()) is not None:
-            self.agreement.add(1.0 if tokens[0] == best.token else 0.0)
+            right = 1.0 if tokens[0] == best.token else 0.0
+            self.agreement.add(right)
+            if not self.guessed:
+                self.unaided.add(right)
         self.committed.extend(tokens)
         self.tree.advance(tokens)
         self._inform(chosen, outcome.sampled, tokens)

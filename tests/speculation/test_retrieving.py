@@ -3,12 +3,17 @@ from itertools import pairwise
 
 import pytest
 
+from actors.engines.interface import Outcome
 from actors.proposers.interface import FromFunction, Proposal
 from actors.proposers.ngram_pool import Lookahead
+from actors.speculation.costs import CostModel
+from actors.speculation.pacing import DrafterPace
 from actors.speculation.retrieving import FLOOR, OWN, Aide, Sole, Sources, Trust, fitting
+from actors.speculation.strategies import strategy_for
 from actors.speculation.tree import TokenTree
+from actors.speculation.verifying import Speculation
 from protocols.errors import RequestError
-from protocols.messages import Method
+from protocols.messages import Method, Plan, Sampling
 
 
 def saying(tokens, scores=None, parents=None):
@@ -52,6 +57,30 @@ def test_paths_below_the_floor_and_what_hangs_on_them_stay_out():
     assert tree.size == 1
     aide.merge(tree, [7])
     assert tree.size == int(math.log(FLOOR) / math.log(0.5))
+
+
+def test_what_is_not_sure_enough_to_be_in_the_tree_yet_is_known_all_the_same():
+    aide = Aide(saying(range(12), [0.5] * 12), Trust())
+    tree = TokenTree(1, 7)
+    aide.merge(tree, [7], 0.3)
+    assert aide.held_back() == pytest.approx([0.25, 0.125, 0.0625, 0.03125])
+    aide.merge(tree, [7])
+    assert aide.held_back() == []
+
+
+def test_a_round_that_could_go_with_unsure_guesses_of_its_own_does_not_wait_for_drafts_no_surer():
+    pace = DrafterPace(1000.0, 2000.0)
+    cost = CostModel({1: 10_000.0, 8: 10_100.0, 16: 20_000.0})
+    waits = []
+    for scores in ([0.01], [0.5, 0.5, 0.5]):
+        plan = Plan("auto", 0)
+        spec = Speculation("r", [7], Sampling(max_tokens=50), strategy_for("auto"), plan, 100, frozenset(), 31)
+        spec.aides = [Aide(saying(range(len(scores)), scores), Trust())]
+        spec.first(Outcome([], [8]))
+        assert not spec.tree.root.children  # a drafter is believed to be right in 60%
+        spec.decide_wait(0.0, pace, cost, True)
+        waits.append(spec.wait_until is not None)
+    assert waits == [True, False]
 
 
 def test_a_guess_that_the_drafter_shares_counts_as_the_drafters():
