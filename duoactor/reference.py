@@ -45,12 +45,13 @@ class Reference:
 
         Raises DuoactorError when it cannot run.
         """
+        threads = verifier.threads or 1
         load = {
             "target": verifier.target,
             "draft": draft,
             "dtype": status.dtype,
             "device": status.device,
-            "threads": verifier.threads,
+            "threads": threads,
             "cpus": verifier.cpus,
         }
         process = await asyncio.create_subprocess_exec(
@@ -58,7 +59,7 @@ class Reference:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": str(verifier.threads)},
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
             start_new_session=True,  # Ctrl-C reaches us alone
             limit=REPLY_LIMIT,
         )
