@@ -77,9 +77,8 @@ class Evidence:
         self.mean += off / self.count
         self.variance += (off * (sample - self.mean) - self.variance) / self.count
 
-    def forget(self, kept: float = 0.0) -> None:
-        """Let what comes weigh more: ``kept`` samples' worth of what was remains."""
-        self.count = min(self.count, kept)
+    def forget(self) -> None:
+        self.count = 0.0
 
     def surely_negative(self, least: int) -> bool:
         """Whether the mean is below zero by two standard errors, from ``least`` samples on."""

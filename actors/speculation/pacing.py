@@ -38,7 +38,7 @@ class DrafterPace:
         self.message_us += weight * (max(0.0, sample) - self.message_us)
 
 
-def patience(pace: DrafterPace, cost: Cost, agreement: float, value_now: float, rows_before: int = 0) -> int:
+def patience(pace: DrafterPace, cost: Cost, agreement: float, value_now: float) -> int:
     """How many draft tokens in a row are worth waiting for; 0: go now.
 
     Going now yields ``value_now`` tokens per microsecond. Waiting for m tokens yields
@@ -47,7 +47,7 @@ def patience(pace: DrafterPace, cost: Cost, agreement: float, value_now: float, 
     best, best_value, expected = 0, value_now, 1.0
     for drafts in range(1, MOST_WAITED_FOR + 1):
         expected += agreement**drafts
-        value = expected / (pace.time_to(drafts) + cost(rows_before + 1 + drafts))
+        value = expected / (pace.time_to(drafts) + cost(1 + drafts))
         if value > best_value * WORTH:
             best, best_value = drafts, value
     return best

@@ -124,6 +124,7 @@ class Speculation:
         """
         self.wait_until = None
         self.wait_for = 0
+        self.guessed = any(child.rank == OWN for child in self.tree.root.children.values())
         likely = self._likely(cost)
         rows = 1 + len(likely)
         if pace is None or self.late >= 3 or self.resting:
@@ -141,7 +142,6 @@ class Speculation:
                 more_rows = [chance for aide in self.aides for chance in aide.held_back()][: self._limit(0)]
                 value = (1.0 + sum(one.chance for one in likely) + sum(more_rows)) / cost(rows + len(more_rows))
                 # Text that copies is easy for a drafter too: what it is worth elsewhere is what it does elsewhere.
-                self.guessed = any(child.rank == OWN for child in self.tree.root.children.values())
                 agreement = self.agreement if self.guessed else self.unaided
                 more = patience(pace, cost, agreement.value, value)
                 if more <= depth:

@@ -1,7 +1,7 @@
 """The controller's mind on methods whose windows have prices (tree, auto): is the drafter worth it, and how much of it?
 
 The verifier prices every row and every wait by itself. What it cannot see from inside a round is seen here: that the
-drafts do not pay at all, that rows beyond some number never do, and how long a wait is worth with the drafter as it is.
+drafts do not pay at all, that rows beyond some number never do, and that streams which share a forward should not wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class PricedControl:
         self.profit = Evidence(most=96)  # tokens a round that drafting brings and resting would not, in the same time
         self.gains = [Average(0.0, most=96, weight=0.0) for _ in range(MOST_RANKS)]  # accepted, by rank in the window
         self.reach = [Average(0.0, most=96, weight=0.0) for _ in range(MOST_RANKS)]  # share of windows so large
-        self.first = Average(0.5, most=48, weight=2.0)  # windows whose root had a right child
         self.retrieved = Average(0.0, most=96, weight=0.0)
         self.drafting = True
         self.cap = 0
@@ -44,7 +43,6 @@ class PricedControl:
         self.since_cap = 0
         self.looking = False
         self.predicted = 0.0
-        self.wait_us = 0.0
 
     @property
     def rounds(self) -> int:
@@ -65,6 +63,12 @@ class PricedControl:
         return self.retrieved.value if self.method == Method.AUTO else 0.0
 
     @property
+    def wait_us(self) -> float:
+        """Streams that share a forward do not wait: who waits misses it, and the next one costs as much again. For a
+        stream alone the verifier knows best what a wait is worth."""
+        return 0.0 if self.on.streams.value < 1.5 else NEVER_US
+
+    @property
     def measured(self) -> float:
         return (self.on if self.drafting else self.off).rate
 
@@ -81,11 +85,6 @@ class PricedControl:
         self.on.observe(stats)
         self.retrieved.add(stats.retrieved)  # of these rounds alone: a text that copies while it rests is another text
         self.profit.add(self._profit(stats))
-        if stats.wait_us > 0:  # for up to four drafts in a row, as far as can be told from here
-            drafts = min(max(1, stats.window), 4)
-            self.on.message.add(max(0.0, stats.wait_us - drafts * self.on.step.value))
-        if stats.window > 0:
-            self.first.add(1.0 if stats.accepted else 0.0)
         for rank in range(min(MOST_RANKS, self.cap or MOST_RANKS)):
             self.reach[rank].add(1.0 if rank < stats.window else 0.0)
             self.gains[rank].add(1.0 if rank in stats.ranks else 0.0)
@@ -145,7 +144,6 @@ class PricedControl:
         elif self.since_change >= LOOK_ROUNDS:
             self._weigh()
         self._cap()
-        self._wait()
         self.predicted = self.with_cap(self.cap) if self.drafting else self.without()
         return True
 
@@ -168,7 +166,7 @@ class PricedControl:
         pace = self.on if drafting else self.off
         pace.restart()
         if drafting:
-            for average in (self.first, self.retrieved, *self.gains, *self.reach):
+            for average in (self.retrieved, *self.gains, *self.reach):
                 average.count = min(average.count, 4.0)
             self.profit.forget()
         else:
@@ -189,8 +187,3 @@ class PricedControl:
         elif self.looking:
             self.since_cap = 0  # the wider cap stays
         self.looking = False
-
-    def _wait(self) -> None:
-        """Streams that share a forward do not wait: who waits misses it, and the next one costs as much again. For a
-        stream alone the verifier knows best what a wait is worth."""
-        self.wait_us = 0.0 if self.on.streams.value < 1.5 else NEVER_US

@@ -88,10 +88,11 @@ class Ours:
             try:
                 return await self._answer({"messages": tuple(turns)}, row, sampling)
             except RequestError as error:
-                if error.code != FailureCode.UNSUPPORTED or "chat template" not in str(error):
+                if error.code != FailureCode.UNSUPPORTED:
                     raise
-                self.plain_prompts = True
-        return await self._answer({"prompt": "\n\n".join(turn.content for turn in turns)}, row, sampling)
+        answer = await self._answer({"prompt": "\n\n".join(turn.content for turn in turns)}, row, sampling)
+        self.plain_prompts = True  # an unsupported method has raised again by now
+        return answer
 
     async def _answer(self, question: dict[str, Any], row: Row, sampling: Sampling) -> Answer:
         pieces: list[str] = []

@@ -20,7 +20,6 @@ from actors.engines.fused.engine import FusedEngine
 from actors.engines.fused.folded_attention import FOLD, attend_folded
 from actors.engines.fused.graphs import Direct, Inbox, rows_bucket, span_bucket
 from actors.engines.interface import Window
-from actors.engines.pool import KVPool
 from actors.engines.selfcheck import ROWS
 from actors.engines.target import HFTarget, align, place
 from protocols.messages import Sampling
@@ -375,39 +374,3 @@ def test_what_is_packed_on_the_host_is_what_the_device_reads(count, rows, span, 
     assert slots.tolist() == [*numbers[2].tolist(), *range(2048, 2048 + rows - count)]
     assert base.tolist() == [12345] and sees.shape == (rows, span)
     assert torch.equal(sees[:, :seen], torch.from_numpy(visible[repeat])) and not sees[:, seen:].any()
-
-
-def some_attention(heads, kv_heads, rows, span, dtype=torch.float32, seed=0):
-    torch.manual_seed(seed)
-    query, keys, values = (
-        torch.randn(n, s, 32).to(dtype) for n, s in ((heads, rows), (kv_heads, span), (kv_heads, span))
-    )
-    seen = torch.rand(rows, span) < 0.6
-    seen[:, 0] = True
-    return query * 3, keys, values, torch.where(seen, 0.0, float("-inf"))
-
-
-@pytest.mark.parametrize("heads, kv_heads", [(4, 4), (8, 2), (6, 1)])
-@pytest.mark.parametrize("rows, span", [(1, 256), (3, 512), (8, 768), (16, 2048)])
-def test_folded_attention_is_attention(heads, kv_heads, rows, span):
-    given = some_attention(heads, kv_heads, rows, span)
-    close(attend_folded(*given, 32**-0.5), attend(*given, 32**-0.5))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("blocks", range(1, 9))
-def test_folded_attention_has_the_same_bits_whatever_is_masked_behind(blocks, dtype):
-    query, keys, values, mask = some_attention(4, 2, 8, 16 * FOLD, dtype)
-    mask[:, blocks * FOLD - 100 :] = float("-inf")
-    expected = attend_folded(query, keys[:, : blocks * FOLD], values[:, : blocks * FOLD], mask[:, : blocks * FOLD], 0.2)
-    for more in (blocks + 1, blocks + 2, 2 * blocks, 16):
-        span = more * FOLD
-        assert torch.equal(attend_folded(query, keys[:, :span], values[:, :span], mask[:, :span], 0.2), expected), more
-
-
-def test_a_pools_spare_slots_are_not_counted_and_gathering_is_a_view_by_data():
-    pool = KVPool(2, 3, 4, 10, torch.float32, "cpu", spare=5)
-    assert pool.slots == 10 and pool.keys[0].shape == (3, 15, 4) and len(pool.positions) == 10
-    pool.whole.normal_()
-    for found, expected in zip(pool.gather(1, torch.arange(2, 7)), pool.view(1, 2, 5), strict=True):
-        assert torch.equal(found, expected)

@@ -88,3 +88,11 @@ def test_room_in_pieces_is_not_room_in_a_row():
         allocator.alloc(40)
     allocator.free(bases[1])
     assert allocator.alloc(60) == 0
+
+
+def test_a_pools_spare_slots_are_not_counted_and_gathering_is_a_view_by_data():
+    pool = KVPool(2, 3, 4, 10, torch.float32, "cpu", spare=5)
+    assert pool.slots == 10 and pool.keys[0].shape == (3, 15, 4) and len(pool.positions) == 10
+    pool.whole.normal_()
+    for found, expected in zip(pool.gather(1, torch.arange(2, 7)), pool.view(1, 2, 5), strict=True):
+        assert torch.equal(found, expected)
