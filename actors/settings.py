@@ -6,7 +6,6 @@ The command line, ``duo.toml`` and ``docs/configuration.md`` are generated from 
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -17,13 +16,6 @@ from protocols.messages import Method
 BUNDLED = "bundled"  # the model pair that ships with duoactor
 
 Port = Annotated[str, Meta(description="address as ipc://PATH or tcp://HOST:PORT")]
-
-
-class DraftEngine(StrEnum):
-    """What computes a draft model."""
-
-    AUTO = "auto"
-    ONNX = "onnx"
 
 
 def retrieves(draft: str) -> bool:
@@ -77,12 +69,6 @@ class DrafterSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknow
     dtype: Annotated[str, Meta(description="auto, float32, bfloat16 or int8 (quantising never changes the output)")] = (
         "auto"
     )
-    engine: Annotated[
-        DraftEngine,
-        Meta(
-            description="auto: duoactor's own; onnx: ONNX Runtime, for the Llama family (pip install 'duoactor[onnx]')"
-        ),
-    ] = DraftEngine.AUTO
     kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: four full contexts", ge=0)] = 0
     threads: Annotated[int, Meta(description="compute threads", ge=1, le=1024)] = 1
     cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from duoactor.client import AsyncClient
-from duoactor.requesting import Completion
-from duoactor.stream import Stream
-from duoactor.sync_client import Client
+from duoactor.client.async_client import AsyncClient
+from duoactor.client.request import Completion
+from duoactor.client.stream import Stream
+from duoactor.client.sync_client import Client
 from protocols.errors import (
     ConfigError,
     ConnectionLost,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from actors.engines.backends.llama.engine import LlamaEngine, supports
+from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.draft import HFDraft
 from actors.engines.engine import Engine
-from actors.engines.fused.engine import FusedEngine, supports
-from actors.engines.hf import HFEngine
-from actors.engines.interface import ModelInfo
 from actors.engines.loading import (
     HFCodec,
     describe,
@@ -19,17 +18,17 @@ from actors.engines.loading import (
     resolve_device,
     resolve_dtype,
 )
-from actors.engines.onnx.engine import OnnxEngine, require
 from actors.engines.target import HFTarget
+from actors.models import ModelInfo
 from protocols.errors import ConfigError
 
 CONTEXTS = 4  # full contexts that a KV pool holds by default ...
-MOST_TOKENS = 16_384  # ... but no more tokens than this
+MAX_TOKENS = 16_384  # ... but no more tokens than this
 SMALL_DRAFT = 8_000_000  # parameters below which dispatch, not arithmetic, is a draft step's time: int8 buys nothing
 
 
 def _slots(asked: int, max_context: int) -> int:
-    return asked or max(max_context + 1024, min(CONTEXTS * max_context, MOST_TOKENS))
+    return asked or max(max_context + 1024, min(CONTEXTS * max_context, MAX_TOKENS))
 
 
 def _parameters(name: str) -> int:
@@ -44,8 +43,8 @@ def _parameters(name: str) -> int:
 def _engine(model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8: bool = False) -> Engine:
     """By hand for the Llama family, through transformers for everything else."""
     if supports(model.config):
-        return FusedEngine(model, info, slots, int8=int8, exact=exact)
-    return HFEngine(model, info, slots, int8=int8)
+        return LlamaEngine(model, info, slots, int8=int8, exact=exact)
+    return TransformersEngine(model, info, slots, int8=int8)
 
 
 def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> tuple[HFTarget, HFCodec]:
@@ -60,25 +59,16 @@ def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: in
     return HFTarget(engine), HFCodec(tokenizer)
 
 
-def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int, in_onnx: bool = False) -> HFDraft:
-    """The drafter's model. On a CPU its weights are int8 unless it is too small to gain from it.
-
-    ``in_onnx``: by ONNX Runtime, where the smallest gain from it too.
-    """
+def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> HFDraft:
+    """The drafter's model. On a CPU its weights are int8 unless it is too small to gain from it."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
-    if in_onnx:
-        require()
     parameters = _parameters(name)
-    gains = in_onnx or parameters >= SMALL_DRAFT
-    int8 = dtype == "int8" or (dtype == "auto" and where.type == "cpu" and gains)
+    int8 = dtype == "int8" or (dtype == "auto" and where.type == "cpu" and parameters >= SMALL_DRAFT)
     if int8 and where.type != "cpu":
         raise ConfigError("int8 drafts run on a CPU; choose --draft-dtype bfloat16 on a GPU")
     kind = torch.float32 if int8 else resolve_dtype(dtype, where, parameters)
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, "int8" if int8 else str(kind).removeprefix("torch."))
-    slots = _slots(kv_tokens, info.max_context)
-    if in_onnx:
-        return HFDraft(OnnxEngine(model, info, slots, int8, threads))
-    return HFDraft(_engine(model, info, slots, int8=int8, exact=False))
+    return HFDraft(_engine(model, info, _slots(kv_tokens, info.max_context), int8=int8, exact=False))

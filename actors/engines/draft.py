@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.engine import Engine, Segment
-from actors.engines.interface import Expansion, Leaf, ModelInfo
 from actors.engines.noise import gumbel_host, keys
 from actors.engines.pool import RegionAllocator
 from actors.engines.sampler import SamplerState
+from actors.models import Expansion, Leaf, ModelInfo
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
 
@@ -60,7 +60,7 @@ class _Mirror:
 
 
 class HFDraft:
-    """:class:`actors.engines.interface.DraftModel`. Owned by one compute thread."""
+    """:class:`actors.models.DraftModel`. Owned by one compute thread."""
 
     def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = 128) -> None:
         """``candidates``: how many children an expansion names; ``scratch_slots``: expanded nodes per request."""

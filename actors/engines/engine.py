@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.engines.interface import ModelInfo
+from actors.models import ModelInfo
 
 
 @dataclass(slots=True)

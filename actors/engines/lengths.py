@@ -16,7 +16,7 @@ from statistics import median
 import msgspec
 
 from actors.engines.build import build_draft, build_target
-from actors.engines.interface import DraftModel, Leaf, TargetModel, Window
+from actors.models import DraftModel, Leaf, TargetModel, Window
 from protocols.messages import Sampling
 
 TOKENS = 8

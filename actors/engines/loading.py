@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from actors.engines.interface import ModelInfo
+from actors.models import ModelInfo
 from protocols.errors import ConfigError, ModelError, RequestError
 from protocols.messages import ChatTurn
 
@@ -168,7 +168,7 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
 
 
 class HFCodec:
-    """The target's tokenizer as the verifier uses it (see :class:`actors.engines.interface.Codec`)."""
+    """The target's tokenizer as the verifier uses it (see :class:`actors.models.Codec`)."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer

@@ -1,4 +1,4 @@
-"""The yardstick: stock ``transformers`` generate as a server, one request at a time (see :mod:`duoactor.reference`).
+"""Stock ``transformers`` generate as a server, one request at a time, for :mod:`duoactor.bench.reference`.
 
 Run as a program (``python -m actors.engines.reference``) it reads a :class:`Load` as one line of JSON on stdin
 and answers with a :class:`Ready`; then each line is a :class:`Ask` that is answered by a :class:`Reply`. Between two

@@ -68,7 +68,7 @@ class SamplerState:
     __slots__ = ("greedy", "penalised", "plain", "sampling", "tally")
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int], generated: Sequence[int] = ()) -> None:
-        """``sampling`` has passed :func:`actors.speculation.validation.validate`."""
+        """``sampling`` has passed :func:`actors.verifier.validation.validate`."""
         self.sampling = sampling
         self.greedy = sampling.temperature == 0
         self.penalised = (

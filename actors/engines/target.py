@@ -13,20 +13,20 @@ import numpy as np
 import torch
 
 from actors.engines.engine import Engine, Segment
-from actors.engines.interface import ROOT, ModelInfo, Outcome, Window
 from actors.engines.pool import RegionAllocator
 from actors.engines.sampler import Rows, SamplerState, logprobs, sample
 from actors.engines.selfcheck import LARGE, ROWS, rows_that_agree
-from actors.speculation.walk import walk
+from actors.models import ROOT, ModelInfo, Outcome, Window
+from actors.tree.accept import walk
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Sampling, TokenLogprobs
 
 CHUNK = 256  # prompt rows per forward, counted from position 0: a prompt always runs in the same shapes
 SPAN = 64  # segments end at multiples of this, so that shapes repeat
 LANES = 16  # float32 values that one SIMD register sums side by side
-MOST_NODES = 2 * LANES  # of one window whose branches are as deep as they like ...
+MAX_NODES = 2 * LANES  # of one window whose branches are as deep as they like ...
 LARGEST = max(LARGE) - 1  # ... and of one no deeper than LANES
-USUAL = MOST_NODES - 1  # nodes that a request has room for unless it asks for more
+TABULATED = MAX_NODES - 1  # nodes that a request has room for unless it asks for more
 
 _Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 
@@ -42,7 +42,7 @@ def place(parents: Sequence[int]) -> tuple[list[int], list[int]]:
     the ancestors stay in order. The path of first-listed children gets the canonical slots (offset = depth, column
     0). Every other node goes to the first column to the right of them, not left of its parent's, that is free at its
     depth; column j begins ``j * stride`` slots further on, where the stride is a multiple of ``LANES`` that no depth
-    exceeds. Hence ``offset <= LANES * len(parents)`` for up to ``MOST_NODES`` nodes, and for any number of nodes in a
+    exceeds. Hence ``offset <= LANES * len(parents)`` for up to ``MAX_NODES`` nodes, and for any number of nodes in a
     chain or no deeper than ``LANES``.
     """
     depths: list[int] = []
@@ -116,7 +116,7 @@ def causal(start: int, end: int) -> _Mask:
 
 
 class HFTarget:
-    """:class:`actors.engines.interface.TargetModel`. Owned by one compute thread."""
+    """:class:`actors.models.TargetModel`. Owned by one compute thread."""
 
     def __init__(self, engine: Engine, max_window: int = LARGEST, rows_agree: Sequence[int] | None = None) -> None:
         """``rows_agree``: row counts that give equal bits; None: find out now, in a few forwards."""
@@ -159,7 +159,7 @@ class HFTarget:
         """
         assert len(prompt) > 0
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
-        most_nodes = min(most_nodes or USUAL, self._max_window)
+        most_nodes = min(most_nodes or TABULATED, self._max_window)
         size = align(text + LANES * most_nodes)
         most = self.kv_slots - SPAN
         if size > most:

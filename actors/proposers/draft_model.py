@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.engines.interface import Expansion, Leaf, ModelInfo
+from actors.models import Expansion, Leaf, ModelInfo
 from actors.proposers.datastore import Datastore
 from actors.proposers.interface import ROOT, Proposal, Proposer, ProposerSession
 from actors.proposers.prompt_lookup import PromptLookup
-from actors.proposers.retrieval import Retrieval
+from actors.proposers.rest import Retrieval
 from actors.proposers.suffix_automaton import SuffixAutomaton
 from protocols.errors import ConfigError
 from protocols.messages import Sampling
@@ -50,7 +50,7 @@ class _Mirror:
 
 
 class ProposerDraft:
-    """:class:`actors.engines.interface.DraftModel`. A leaf that the proposal does not hold has no children."""
+    """:class:`actors.models.DraftModel`. A leaf that the proposal does not hold has no children."""
 
     def __init__(self, proposer: Proposer, info: ModelInfo, scratch_slots: int = 256) -> None:
         self.proposer = proposer

@@ -8,9 +8,15 @@ from collections.abc import Sequence
 
 import click
 
-from duoactor.cli import acting, asking, benching, datastore, inflating, operating, showing
-from duoactor.cli.session import Session
-from duoactor.launching import Terminated
+from duoactor.cli import bench as benching
+from duoactor.cli import datastore
+from duoactor.cli import demo as showing
+from duoactor.cli import generate as asking
+from duoactor.cli import inflate as inflating
+from duoactor.cli import manage as operating
+from duoactor.cli import up as acting
+from duoactor.cli.environment import Environment
+from duoactor.launch.terminal import Terminated
 from protocols.errors import DuoactorError
 
 INTERRUPTED = 130  # as a shell reports SIGINT
@@ -21,7 +27,7 @@ TERMINATED = 143  # and SIGTERM
 @click.version_option(package_name="duoactor", message="duoactor %(version)s")
 @click.option("--debug", is_flag=True, help="show where an error comes from")
 @click.pass_obj
-def cli(session: Session, debug: bool) -> None:
+def cli(environment: Environment, debug: bool) -> None:
     """Speculative decoding on two devices at once: a draft model guesses while the target model verifies.
 
     \b
@@ -29,7 +35,7 @@ def cli(session: Session, debug: bool) -> None:
     Then:        duoactor up          and, in another terminal:
                  duoactor generate "Once upon a time"
     """
-    session.debug = debug
+    environment.debug = debug
 
 
 for command in (
@@ -52,15 +58,15 @@ for command in (
     cli.add_command(command)
 
 
-def main(arguments: Sequence[str] | None = None, session: Session | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:
     """Run one command line and return its exit code."""
-    session = session or Session()
+    environment = environment or Environment()
     try:
         result = cli.main(
             args=None if arguments is None else list(arguments),
             prog_name="duoactor",
             standalone_mode=False,
-            obj=session,
+            obj=environment,
         )
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
@@ -76,12 +82,12 @@ def main(arguments: Sequence[str] | None = None, session: Session | None = None)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except DuoactorError as error:
-        if session.debug:
+        if environment.debug:
             raise
         click.echo(f"duoactor: {error}", err=True)
         return 1
     except Exception as error:
-        if session.debug:
+        if environment.debug:
             raise
         click.echo(
             f"duoactor: unexpected {type(error).__name__}: {error}; `duoactor --debug …` shows where it comes from",

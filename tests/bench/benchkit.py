@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from duoactor.bench.asking import Answer
 from duoactor.bench.methods import Row
+from duoactor.bench.passes import Answer
 from duoactor.bench.results import Cost, Lengths, Results, Round, Run, Settings
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Sampling

@@ -13,12 +13,12 @@ import pytest
 from benchkit import results
 
 from actors.engines.checkpoints.inflate import MARK
-from duoactor.bench import driving
+from duoactor.bench import actors as driving
 from duoactor.bench.results import Lengths, write_document
 from duoactor.cli import main
-from duoactor.cli.session import Session
-from duoactor.deployment import Deployment
-from duoactor.launcher import Event, Probe
+from duoactor.cli.environment import Environment
+from duoactor.launch.deployment import Deployment
+from duoactor.launch.supervisor import Event, Probe
 from protocols.messages import ChatTurn, DrafterStatus, RequestStats, Role, StatusReport
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
@@ -56,7 +56,7 @@ class FakeClient:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> tuple[FakeClient, Session]:
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> tuple[FakeClient, Environment]:
     client = FakeClient()
 
     def command(*arguments: str) -> tuple[str, ...]:
@@ -78,10 +78,10 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> tuple[FakeClient, S
     async def no_lengths(deployment: Deployment) -> Lengths:
         return Lengths(tokens=8, lengths=(64, 128), draft_us=(1e3, 2e3), verify_us=(5e3, 6e3))
 
-    monkeypatch.setattr("duoactor.launching.LaunchReport.__call__", note)
+    monkeypatch.setattr("duoactor.launch.terminal.LaunchReport.__call__", note)
     monkeypatch.setattr(driving, "measure_lengths", no_lengths)
     monkeypatch.chdir(tmp_path)
-    return client, Session(command=command, probe=probe, connect_async=connect)  # type: ignore[arg-type]
+    return client, Environment(command=command, probe=probe, connect_async=connect)  # type: ignore[arg-type]
 
 
 BENCH = ("bench", "--limit", "1", "--tasks", "qa,code", "--repeats", "2", "--out", "out")
@@ -89,8 +89,8 @@ FEW = ("--methods", "sps,duodecoding-2,rest")
 
 
 def test_the_json_is_one_document_with_every_row(world, capsys):
-    client, session = world
-    assert main([*BENCH, *FEW, "--json"], session) == 0
+    client, environment = world
+    assert main([*BENCH, *FEW, "--json"], environment) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == 1 and document["complete"] is True and document["directory"] == "out"
     assert [line["name"] for line in document["table"]] == ["vanilla", "sps", "rest", "duodecoding-2"]
@@ -102,8 +102,8 @@ def test_the_json_is_one_document_with_every_row(world, capsys):
 
 
 def test_the_directory_holds_a_report_and_the_tables_are_printed(world, tmp_path, capsys):
-    _, session = world
-    assert main([*BENCH, *FEW, "--trace", "trace.json"], session) == 0
+    _, environment = world
+    assert main([*BENCH, *FEW, "--trace", "trace.json"], environment) == 0
     out = capsys.readouterr().out
     assert "Table 1: end-to-end tokens/s" in out and "REST" in out and "\x1b" not in out
     assert (tmp_path / "out" / "report.md").read_text().startswith("# duoactor bench\n\n- command: `duoactor")
@@ -112,30 +112,30 @@ def test_the_directory_holds_a_report_and_the_tables_are_printed(world, tmp_path
 
 
 def test_a_text_of_ours_that_differs_is_exit_code_1(world, capsys):
-    client, session = world
+    client, environment = world
     client.wrong = "sps"
-    assert main([*BENCH, *FEW], session) == 1
+    assert main([*BENCH, *FEW], environment) == 1
     assert "SpS (4 of 4 texts DIFFER)" in capsys.readouterr().out
 
 
 def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(world, tmp_path, capsys):
-    client, session = world
+    client, environment = world
     client.stop_after = 4 + 5  # behind the warm-up
-    assert main([*BENCH, *FEW], session) == 130
+    assert main([*BENCH, *FEW], environment) == 130
     assert "interrupted; go on with the same options and --resume --out out" in capsys.readouterr().err
     partial = json.loads((tmp_path / "out" / "results.json").read_text())
     assert partial["complete"] is False and len(partial["runs"]) == 5
     client.stop_after = 0
-    assert main([*BENCH, *FEW], session) == 1
+    assert main([*BENCH, *FEW], environment) == 1
     assert "out/results.jsonl holds results already: add --resume" in capsys.readouterr().err
     client.asked.clear()
-    assert main([*BENCH, *FEW, "--resume"], session) == 0
+    assert main([*BENCH, *FEW, "--resume"], environment) == 0
     assert len(client.asked) == 4 + 16 - 5
     assert json.loads((tmp_path / "out" / "results.json").read_text())["complete"] is True
 
 
 def test_the_sweep_asks_for_gammas_around_the_chosen_one(world, capsys):
-    client, session = world
+    client, environment = world
     original = client.stream
 
     async def stream(prompt: str = "", **options: Any) -> AsyncIterator[Any]:
@@ -145,7 +145,7 @@ def test_the_sweep_asks_for_gammas_around_the_chosen_one(world, capsys):
             yield piece
 
     client.stream = stream
-    assert main([*BENCH, "--methods", "duodecoding", "--sweep", "--limit", "1", "--tasks", "qa"], session) == 0
+    assert main([*BENCH, "--methods", "duodecoding", "--sweep", "--limit", "1", "--tasks", "qa"], environment) == 0
     assert {gamma for method, _, gamma in client.asked if gamma} == {3, 4, 5, 6, 7}
     assert "DuoDecoding, γ = 5 (chosen)" in capsys.readouterr().out
 
@@ -168,11 +168,11 @@ def test_the_sweep_asks_for_gammas_around_the_chosen_one(world, capsys):
     ],
 )
 def test_bad_input_is_one_sentence(world, tmp_path, capsys, arguments, said):
-    _, session = world
+    _, environment = world
     (tmp_path / "bad.jsonl").write_text(
         '{"id": 1, "task": "qa", "turns": ["a"]}\n{"id": 2, "task": "qa", "turns": []}\n'
     )
-    assert main(["bench", *arguments], session) == 1
+    assert main(["bench", *arguments], environment) == 1
     out, err = capsys.readouterr()
     assert said in err and err.count("\n") == 1 and out == ""
     assert not list(tmp_path.glob("bench-*"))

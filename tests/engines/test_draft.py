@@ -4,13 +4,13 @@ import pytest
 import torch
 from tiny import VOCAB, info, make
 
+from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.draft import HFDraft, rank
-from actors.engines.hf import HFEngine
-from actors.engines.interface import Leaf, Window
 from actors.engines.noise import gumbel
 from actors.engines.sampler import SamplerState
 from actors.engines.selfcheck import ROWS
 from actors.engines.target import HFTarget
+from actors.models import Leaf, Window
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
 
@@ -22,7 +22,7 @@ def one_thread():
 
 def engine_of(slots=4096, family="llama"):
     model = make(family)
-    return HFEngine(model, info(model), slots)
+    return TransformersEngine(model, info(model), slots)
 
 
 def some_prompt(length, seed=0):

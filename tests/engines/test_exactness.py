@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from actors.engines.build import build_target
-from actors.engines.interface import Window
+from actors.models import Window
 from protocols.messages import Sampling
 
 TARGET = str(Path(__file__).parents[2] / "duoactor" / "pair" / "target")

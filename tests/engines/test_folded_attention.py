@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from test_fused import close
+from test_llama import close
 
 from actors.engines.attention import attend
-from actors.engines.fused.folded_attention import FOLD, attend_folded
+from actors.engines.backends.llama.folded_attention import FOLD, attend_folded
 
 DTYPES = [torch.float32, torch.bfloat16]
 

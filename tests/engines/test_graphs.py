@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 from tape import TapeRecorder
-from test_fused import BUNDLED, OURS, SLOTS, chain, close, ids, load, plain
+from test_llama import BUNDLED, OURS, SLOTS, chain, close, ids, load, plain
 from tiny import VOCAB, info, make
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from actors.engines.attention import attend
+from actors.engines.backends.llama import engine as fused
+from actors.engines.backends.llama import graphs
+from actors.engines.backends.llama.engine import LlamaEngine
+from actors.engines.backends.llama.folded_attention import FOLD, attend_folded
+from actors.engines.backends.llama.graphs import Direct, Inbox, rows_bucket, span_bucket
 from actors.engines.engine import Segment
-from actors.engines.fused import engine as fused
-from actors.engines.fused import graphs
-from actors.engines.fused.engine import FusedEngine
-from actors.engines.fused.folded_attention import FOLD, attend_folded
-from actors.engines.fused.graphs import Direct, Inbox, rows_bucket, span_bucket
-from actors.engines.interface import Window
 from actors.engines.selfcheck import ROWS
 from actors.engines.target import HFTarget, align, place
+from actors.models import Window
 from protocols.messages import Sampling
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -33,19 +33,19 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-def pair_of(name: str, dtype: torch.dtype, slots: int = 2048) -> list[FusedEngine]:
+def pair_of(name: str, dtype: torch.dtype, slots: int = 2048) -> list[LlamaEngine]:
     """A model as it runs on a CPU, and the same one recorded."""
     engines = []
     for recorder in (None, TapeRecorder()):
         model = load("target", dtype) if name == "bundled" else make(name).to(dtype)
         details = BUNDLED if name == "bundled" else info(model)
-        engines.append(FusedEngine(model, details, slots, recorder=recorder))
+        engines.append(LlamaEngine(model, details, slots, recorder=recorder))
     return engines
 
 
-def recorded(family="llama", slots=SLOTS, recorder=None) -> FusedEngine:
+def recorded(family="llama", slots=SLOTS, recorder=None) -> LlamaEngine:
     model = make(family)
-    return FusedEngine(model, info(model), slots, recorder=recorder or TapeRecorder())
+    return LlamaEngine(model, info(model), slots, recorder=recorder or TapeRecorder())
 
 
 def tree_round(engine, base: int, length: int, tokens, parents) -> torch.Tensor:
@@ -183,7 +183,7 @@ def test_what_a_round_hands_back_outlives_the_next():
 
 
 def test_a_window_may_lie_at_the_very_end_of_the_pool():
-    engine, usual = recorded(), FusedEngine(make("llama"), info(make("llama")), SLOTS)
+    engine, usual = recorded(), LlamaEngine(make("llama"), info(make("llama")), SLOTS)
     text = ids(40)
     for each in (engine, usual):
         fill(each, SLOTS - 64, text)
@@ -202,7 +202,7 @@ def test_padding_rows_write_behind_the_pool_and_nowhere_else():
 
 def test_what_is_no_round_of_one_request_runs_as_usual():
     model = make("qwen2")
-    engine, usual = recorded("qwen2"), FusedEngine(model, info(model), SLOTS)
+    engine, usual = recorded("qwen2"), LlamaEngine(model, info(model), SLOTS)
     a, b = ids(9, seed=5), ids(2, seed=6)
     see = [np.tril(np.ones((len(t), 64), dtype=bool)) for t in (a, b)]
     two = [Segment(len(a), 0, 64, see[0]), Segment(len(b), 128, 64, see[1])]
@@ -264,7 +264,7 @@ def test_a_greedy_round_reads_the_chosen_tokens_and_no_logits():
 def test_speculated_text_is_plain_text_and_that_of_an_engine_without_graphs(temperature, rows_agree):
     prompt, count = ids(200, seed=4), 80
     sampling = Sampling(temperature=temperature, seed=3, max_tokens=count + 20, ignore_eos=True)
-    usual = HFTarget(FusedEngine(make("llama"), info(make("llama")), 2048), rows_agree=rows_agree)
+    usual = HFTarget(LlamaEngine(make("llama"), info(make("llama")), 2048), rows_agree=rows_agree)
     target = HFTarget(recorded(slots=2048), rows_agree=rows_agree)
 
     def begin(of):
@@ -315,7 +315,7 @@ def test_a_capture_that_fails_costs_one_warning_and_no_bit(caplog):
 
 
 def test_the_oldest_recordings_make_room_and_come_back_when_needed(monkeypatch):
-    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(graphs, "MAX_GRAPHS", 2)
     engine = recorded()
     tokens, made = ids(40), engine.graphs._recorder.tapes
     for start, rows, count in ((0, 16, 1), (16, 8, 2), (24, 8, 2), (32, 4, 3), (20, 8, 3), (0, 16, 4)):
@@ -328,7 +328,7 @@ def test_a_new_table_of_rotations_is_read_by_new_recordings(monkeypatch):
     model = make("llama")
     details = info(model)
     short = type(details)(details.model_id, details.vocab_size, 16, details.eos_token_ids, details.tokenizer_digest)
-    engine = FusedEngine(model, short, SLOTS, recorder=TapeRecorder())
+    engine = LlamaEngine(model, short, SLOTS, recorder=TapeRecorder())
     tokens = ids(40)
     out = torch.cat([chain(engine, tokens, start, 8) for start in range(0, 40, 8)])
     close(out, plain("llama", tokens))
@@ -338,13 +338,13 @@ def test_a_new_table_of_rotations_is_read_by_new_recordings(monkeypatch):
 def test_tables_are_made_as_long_as_the_context_so_that_recordings_last():
     assert len(recorded(slots=256)._turns) == fused.TURNS
     assert recorded().graphs is not None
-    assert FusedEngine(make("llama"), info(make("llama")), SLOTS).graphs is None
+    assert LlamaEngine(make("llama"), info(make("llama")), SLOTS).graphs is None
 
 
 def test_the_program_stays_on_its_device():
     with torch.device("meta"):
         nowhere = make("llama")
-    engine = FusedEngine(nowhere, info(nowhere), SLOTS, recorder=Direct())
+    engine = LlamaEngine(nowhere, info(nowhere), SLOTS, recorder=Direct())
     engine.graphs.attention = attend_folded
     out = chain(engine, ids(4), 0, 4)
     assert out.device.type == "meta" and out.shape == (4, VOCAB) and engine.best.device.type == "meta"

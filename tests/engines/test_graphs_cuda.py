@@ -5,13 +5,13 @@ import random
 
 import pytest
 import torch
-from test_fused import BUNDLED, chain, ids, load
 from test_graphs import fill, tree_round
+from test_llama import BUNDLED, chain, ids, load
 
-from actors.engines.fused.engine import FusedEngine
-from actors.engines.fused.graphs import CudaRecorder, Direct
-from actors.engines.interface import Window
+from actors.engines.backends.llama.engine import LlamaEngine
+from actors.engines.backends.llama.graphs import CudaRecorder, Direct
 from actors.engines.target import HFTarget
+from actors.models import Window
 from protocols.messages import Sampling
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -19,11 +19,11 @@ pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available()
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def engine_of(dtype: torch.dtype, recorder=None, slots: int = 4096) -> FusedEngine:
-    return FusedEngine(load("target", dtype).to("cuda"), BUNDLED, slots, recorder=recorder)
+def engine_of(dtype: torch.dtype, recorder=None, slots: int = 4096) -> LlamaEngine:
+    return LlamaEngine(load("target", dtype).to("cuda"), BUNDLED, slots, recorder=recorder)
 
 
-def still_recording(engine: FusedEngine) -> bool:
+def still_recording(engine: LlamaEngine) -> bool:
     return isinstance(engine.graphs._recorder, CudaRecorder) and len(engine.graphs) > 0
 
 
@@ -63,7 +63,7 @@ def test_the_gpu_agrees_with_the_cpu():
     tokens = ids(310, vocabulary=8192)
     outs = []
     for device in ("cpu", "cuda"):
-        engine = FusedEngine(load("target").to(device), BUNDLED, 1024)
+        engine = LlamaEngine(load("target").to(device), BUNDLED, 1024)
         fill(engine, 0, tokens)
         outs.append(chain(engine, tokens, 300, 10).cpu())
     torch.testing.assert_close(*outs, atol=2e-3, rtol=2e-3)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from tiny import info, make
 
-from actors.engines.hf import HFEngine
-from actors.engines.linear import can_pack
+from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.loading import describe, load_model, load_tokenizer
+from actors.engines.packed import can_pack
 from actors.engines.selfcheck import ROWS, rows_that_agree
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
@@ -18,7 +18,7 @@ def test_speculation_on_the_bundled_target_is_bit_exact_for_every_number_of_rows
     torch.set_num_threads(1)
     path = str(PAIR / "target")
     model = load_model(path, CPU, dtype)
-    engine = HFEngine(model, describe(path, model, load_tokenizer(path), CPU, str(dtype)), 256)
+    engine = TransformersEngine(model, describe(path, model, load_tokenizer(path), CPU, str(dtype)), 256)
     agree = rows_that_agree(engine)
     if dtype == torch.float32 and can_pack(dtype):
         assert set(ROWS) <= set(agree)
@@ -27,7 +27,7 @@ def test_speculation_on_the_bundled_target_is_bit_exact_for_every_number_of_rows
 
 def test_the_check_finds_a_row_count_that_differs():
     model = make("llama")
-    engine = HFEngine(model, info(model), 256)
+    engine = TransformersEngine(model, info(model), 256)
     honest = engine.forward
 
     def flawed(tokens, *rest, **options):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from tiny import VOCAB, info, make
 
-from actors.engines.hf import HFEngine
-from actors.engines.interface import ROOT, Window
+from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.selfcheck import ROWS
-from actors.engines.target import LANES, MOST_NODES, HFTarget, place
+from actors.engines.target import LANES, MAX_NODES, HFTarget, place
+from actors.models import ROOT, Window
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import Sampling
 
@@ -36,7 +36,7 @@ class Spy:
 
 def target_of(dtype=torch.float32, slots=4096, rows_agree=ROWS, family="llama"):
     model = make(family).to(dtype)
-    return HFTarget(Spy(HFEngine(model, info(model), slots)), rows_agree=rows_agree)
+    return HFTarget(Spy(TransformersEngine(model, info(model), slots)), rows_agree=rows_agree)
 
 
 def begin(target, prompt, sampling, generated=()):
@@ -83,7 +83,7 @@ def tree(chance, truth, first=True):
             elif chance.random() < 0.5:
                 tokens.append(chance.randrange(VOCAB))
                 parents.append(len(tokens) - 2)
-    return tokens[: MOST_NODES - 1], parents[: MOST_NODES - 1]
+    return tokens[: MAX_NODES - 1], parents[: MAX_NODES - 1]
 
 
 def speculate(target, prompt, sampling, truth, window, seed=0, on_round=None):
@@ -241,7 +241,7 @@ def test_sliding_windows_follow_the_text_not_the_slots():
 @pytest.mark.parametrize("seed", range(200))
 def test_columns_keep_lanes_and_the_order_of_ancestors(seed):
     chance = random.Random(seed)
-    nodes = chance.randrange(1, MOST_NODES + 1)
+    nodes = chance.randrange(1, MAX_NODES + 1)
     reach = chance.choice([1, 2, 5, nodes])  # deep or wide
     parents = [chance.randrange(max(-1, i - reach), i) for i in range(nodes)]
     depths, offsets = place(parents)

@@ -6,16 +6,16 @@ import pytest
 import torch
 from tiny import VOCAB, info, make
 
-from actors.calibrating import measure_target
-from actors.engines.hf import HFEngine
-from actors.engines.interface import Window
+from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.selfcheck import LARGE, ROWS
 from actors.engines.target import LANES, LARGEST, HFTarget, place
+from actors.models import Window
 from actors.proposers.datastore import Datastore, build
-from actors.speculation.costs import CostModel
-from actors.speculation.retrieving import Sources
-from actors.speculation.strategies import strategy_for
-from actors.speculation.verifying import Speculation
+from actors.tree.methods import strategy_for
+from actors.verifier.cost import CostModel
+from actors.verifier.retrieval import Sources
+from actors.verifier.speculation import Speculation
+from actors.verifier.timing import measure_target
 from protocols.messages import Plan, Sampling
 
 COST = CostModel({1: 1000.0, 8: 1200.0, 16: 1500.0})
@@ -28,7 +28,7 @@ def one_thread():
 
 def target_of(dtype=torch.float32, rows_agree=(*ROWS, *LARGE), slots=4096):
     model = make("llama").to(dtype)
-    return HFTarget(HFEngine(model, info(model), slots), rows_agree=rows_agree)
+    return HFTarget(TransformersEngine(model, info(model), slots), rows_agree=rows_agree)
 
 
 def generate(target, method, prompt, sampling, sources=None):

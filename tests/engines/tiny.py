@@ -16,7 +16,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from actors.engines.interface import ModelInfo
+from actors.models import ModelInfo
 
 VOCAB = 160
 COMMON = {

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from actors.calibrating import measure_draft
-from actors.engines.interface import Leaf
+from actors.drafter.timing import measure_draft
+from actors.models import Leaf
 from actors.proposers.datastore import build
 from actors.proposers.draft_model import build_proposer_draft
 from protocols.errors import ConfigError
@@ -90,9 +90,9 @@ def test_another_name_is_one_sentence():
 
 def test_a_drafter_without_a_model_needs_no_torch():
     program = (
-        "import sys, actors.assembly, actors.drafter, actors.calibrating\n"
+        "import sys, actors.drafter.start, actors.drafter.loop, actors.drafter.timing\n"
         "from actors.settings import DrafterSettings\n"
-        "from actors.assembly import _draft\n"
+        "from actors.drafter.start import _draft\n"
         "_draft(DrafterSettings(draft='sam'))\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
     )

@@ -6,16 +6,17 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from actors.compute import InlineCompute
-from actors.controller import Controller
-from actors.drafter import Drafter
+from memory_network import MemoryNetwork
+
+from actors.controller.loop import Controller
+from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
-from actors.speculation.costs import CostModel
-from actors.speculation.retrieving import Sources
-from actors.verifier import Verifier
+from actors.verifier.compute import InlineCompute
+from actors.verifier.cost import CostModel
+from actors.verifier.loop import Verifier
+from actors.verifier.retrieval import Sources
 from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
 from protocols import wire
-from protocols.memory import MemoryNetwork
 from protocols.messages import (
     Chunk,
     Failed,

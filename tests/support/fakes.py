@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.engines.interface import Expansion, Leaf, ModelInfo, Outcome, Window
+from actors.models import Expansion, Leaf, ModelInfo, Outcome, Window
 from actors.proposers.datastore import Datastore, build
-from actors.speculation.retrieving import Sources
-from actors.speculation.walk import walk
+from actors.tree.accept import walk
+from actors.verifier.retrieval import Sources
 from protocols.errors import PoolFull
 from protocols.messages import ChatTurn, Sampling, TokenLogprobs
 

@@ -15,10 +15,10 @@ from cluster import ADDRESS, Caller
 from timed import INFO, LONGEST, Fate, SlowNetwork, Stage, TimedCompute, TimedDraft, TimedDrafter, TimedTarget, World
 from virtual_time import run
 
-from actors.controller import Controller
+from actors.controller.loop import Controller
 from actors.settings import VerifierSettings
-from actors.speculation.costs import CostModel
-from actors.verifier import Verifier
+from actors.verifier.cost import CostModel
+from actors.verifier.loop import Verifier
 from fakes import ToyCodec
 from protocols import wire
 from protocols.messages import Budget, DraftStats, Generate, Hello, Role, RoundStats, Sampling

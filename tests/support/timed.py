@@ -11,11 +11,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from actors.drafter import Drafter
-from actors.engines.interface import Expansion, Leaf, Outcome, Window
-from actors.speculation.walk import walk
+from memory_network import MemoryNetwork
+
+from actors.drafter.loop import Drafter
+from actors.models import Expansion, Leaf, Outcome, Window
+from actors.tree.accept import walk
 from fakes import INFO, VOCAB
-from protocols.memory import MemoryNetwork
 from protocols.messages import Sampling
 
 LONGEST = 40_000  # positions

@@ -1,0 +1,92 @@
+"""The budget controller: hears the telemetry, thinks, publishes budgets. Never on the token path."""
+
+from __future__ import annotations
+
+import asyncio
+
+from actors.controller.choice import PRICED, Control
+from actors.peer import Line
+from actors.process import work_until
+from protocols import wire
+from protocols.address import reachable
+from protocols.errors import ProtocolError
+from protocols.messages import Budget, DraftStats, Drain, Hello, RoundStats, Telemetry, ToController
+from protocols.transport import Feed, Network
+
+PERIOD_S = 0.1  # of decisions while rounds happen
+ENOUGH_ROUNDS = 12  # for an earlier one
+MIN_S = 0.02  # between two
+REPEAT_S = 0.5  # a budget that says nothing new but its rates
+
+
+class Controller:
+    def __init__(self, network: Network, address: str, hello: Hello) -> None:
+        self.network = network
+        self.line = Line(network, address, hello, wire.Decoder(ToController))
+        self.control = Control()
+        self.decoder = wire.Decoder(Telemetry)
+        self.rounds = 0  # since the last decision
+        self.enough = asyncio.Event()
+        self.said: dict[str, tuple[Budget, float]] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Control until ``stop`` is set or the verifier asks us to leave."""
+        try:
+            await work_until(stop, self._serve())
+        finally:
+            self.line.close("leaving")
+
+    async def _serve(self) -> None:
+        welcome = await self.line.open()
+        feed = self.network.subscribe(reachable(welcome.telemetry, self.line.address))
+        try:
+            await work_until(asyncio.Event(), self._listen(feed), self._decide(), self._converse(), self.line.beat())
+        finally:
+            feed.close()
+
+    async def _listen(self, feed: Feed) -> None:
+        while True:
+            try:
+                message = self.decoder.decode(await feed.receive())
+            except ProtocolError:
+                continue
+            match message:
+                case RoundStats():
+                    self.control.observe_round(message)
+                    self.rounds += 1
+                    if self.rounds >= ENOUGH_ROUNDS:
+                        self.enough.set()
+                case DraftStats():
+                    self.control.observe_draft(message)
+                case _:
+                    pass
+
+    async def _decide(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(MIN_S)
+            timer = loop.call_later(PERIOD_S - MIN_S, self.enough.set)
+            await self.enough.wait()
+            timer.cancel()
+            self.enough.clear()
+            if self.rounds:
+                self.rounds = 0
+                for budget in self.control.decide():
+                    self._say(budget, loop.time())
+
+    def _say(self, budget: Budget, now: float) -> None:
+        """A budget that differs leaves at once; one that does not, often enough to keep it and its rates alive."""
+        known, until = self.said.get(budget.method, (None, 0.0))
+        if known is None or now >= until or _setting(known) != _setting(budget):
+            self.said[budget.method] = (budget, now + REPEAT_S)
+            self.line.send(budget)
+
+    async def _converse(self) -> None:
+        while not isinstance(await self.line.next(), Drain):
+            pass
+
+
+def _setting(budget: Budget) -> tuple[bool, int, int, int, float]:
+    # The gamma of a priced tree describes, it does not command.
+    gamma = 0 if budget.method in PRICED else budget.gamma
+    return (budget.gamma > 0, gamma, budget.sequences, budget.window, budget.wait_us)

@@ -1,0 +1,74 @@
+"""Puts a drafter together from its settings: draft model, calibration, network, loop.
+
+torch is imported here, lazily, and not at all by a drafter that retrieves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from actors.process import CLOCK, default_actor_id, incarnation, open_network, pin, run_actor
+from actors.settings import DrafterSettings, retrieves
+from protocols import wire
+from protocols.messages import Hello, Role
+
+if TYPE_CHECKING:
+    from actors.models import DraftModel
+
+log = logging.getLogger("duoactor")
+
+
+def _draft(settings: DrafterSettings) -> DraftModel:
+    if retrieves(settings.draft):
+        from actors.proposers.draft_model import build_proposer_draft
+
+        return build_proposer_draft(settings.draft)
+    from actors.engines.build import build_draft
+
+    return build_draft(
+        settings.draft,
+        settings.device,
+        settings.dtype,
+        settings.kv_tokens,
+        settings.threads,
+    )
+
+
+def run_drafter(settings: DrafterSettings) -> int:
+    """Load the draft model, measure it, draft until a signal or until drained."""
+
+    async def main(stop: asyncio.Event) -> None:
+        from actors.drafter.loop import Drafter
+        from actors.drafter.timing import measure_draft
+
+        pin(settings.cpus)
+        network = open_network(settings)
+        try:
+            model = _draft(settings)
+            steps = measure_draft(model)
+            info = model.info
+            hello = Hello(
+                Role.DRAFTER,
+                settings.actor_id or default_actor_id("drafter"),
+                incarnation(),
+                wire.PROTOCOL,
+                info.model_id,
+                info.vocab_size,
+                info.tokenizer_digest,
+                info.max_context,
+                socket.gethostname(),
+                os.getpid(),
+                steps[min(steps)],
+            )
+            gc.freeze()
+            log.info("drafter %s ready: %s, %.2f ms a step", hello.actor_id, info.model_id, steps[min(steps)] / 1000)
+            await Drafter(model, network, settings.connect, hello, steps, clock=CLOCK).run(stop)
+        finally:
+            network.close()
+
+    return run_actor(main)

@@ -1,0 +1,1 @@
+"""What computes a forward: any transformers model, or the Llama family by hand."""

@@ -1,0 +1,113 @@
+"""The Llama family by hand: the same :class:`actors.engines.engine.Engine`, in a fraction of transformers' time.
+
+With models that a CPU runs in a millisecond most of a transformers forward is Python and dispatch. Here a layer is some
+twenty operations on fused matrices, and the matrices are read in half the bytes where that loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from actors.engines.backends.llama.batch import Batch, additive
+from actors.engines.backends.llama.graphs import MAX_ROWS, CudaRecorder, Graphs, Recorder
+from actors.engines.backends.llama.linear import rows_for
+from actors.engines.backends.llama.numpy_body import NumpyBody
+from actors.engines.backends.llama.torch_body import TorchBody
+from actors.engines.backends.llama.weights import supports, take_weights
+from actors.engines.engine import Segment
+from actors.engines.pool import KVPool
+from actors.models import ModelInfo
+from protocols.errors import ModelError
+
+SMALL = 24_000_000  # weights of a draft up to which numpy is quicker (2x at 1.5M, 1.2x at 17M)
+TURNS = 2048  # positions of the first rotation table; it doubles as texts grow
+
+__all__ = ["LlamaEngine", "supports"]
+
+
+class LlamaEngine:
+    """See :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        info: ModelInfo,
+        slots: int,
+        int8: bool = False,
+        exact: bool = True,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """Takes the weights out of a ``transformers`` model of a configuration that :func:`supports` accepts; the
+        model is spent. Device and dtype are the model's.
+
+        ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span, and the kernels
+        are the same at every start: for a target. Otherwise the quickest are used: for a draft. ``int8``: weights of
+        a draft on a CPU. ``recorder``: how rounds of static shapes are recorded; None: as CUDA graphs on a GPU, and not
+        at all elsewhere.
+        """
+        if not supports(model.config):
+            raise ModelError(f"the fused decoder does not know model {info.model_id}; use TransformersEngine for it")
+        if int8 and exact:
+            raise ModelError("int8 changes the model, so it is for draft models only; choose float32 or bfloat16")
+        self.info = info
+        parameter = next(model.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+        weights = take_weights(model)
+        shape = weights.shape
+        if recorder is None and self.device.type == "cuda":
+            recorder = CudaRecorder(self.device)
+        spare = 0 if recorder is None else MAX_ROWS
+        self.pool = KVPool(shape.layers, shape.kv_heads, shape.width, slots, self.dtype, self.device, spare)
+        self._weights = weights
+        # graphs hold on to the table, and a new one would cost them all
+        self._turns = weights.turns(TURNS if recorder is None else max(TURNS, min(slots, info.max_context)))
+        self._pads = exact and self.device.type == "cpu"
+        small = self.dtype == torch.float32 and self.device.type == "cpu" and weights.count() <= SMALL
+        self._body: TorchBody | NumpyBody
+        self.graphs: Graphs | None = None
+        if small and not exact and recorder is None:
+            self._body = NumpyBody(weights, self.pool, int8)
+        else:
+            self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
+            if recorder is not None:
+                self.graphs = Graphs(self._body, recorder, info.vocab_size, self._pads)
+        weights.spend()
+
+    @property
+    def best(self) -> Tensor | None:
+        return None if self.graphs is None else self.graphs.best
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        segments: Sequence[Segment],
+        select: Sequence[int] | None = None,
+    ) -> Tensor:
+        self.pool.positions[np.asarray(slots)] = positions
+        last = max(positions)
+        if last >= len(self._turns):
+            self._turns = self._weights.turns(1 << last.bit_length())
+        if self.graphs is not None:
+            logits = self.graphs.forward(tokens, positions, slots, segments, select, self._turns)
+            if logits is not None:
+                return logits
+        count = len(tokens)
+        rows = rows_for(count) if self._pads else count
+        extra = rows - count
+        if extra:
+            tokens, positions = [*tokens, *[tokens[-1]] * extra], [*positions, *[positions[-1]] * extra]
+        turns = self._turns.index_select(0, torch.tensor(positions, dtype=torch.int64, device=self.device))
+        wanted = count if select is None else len(select)
+        keep = None
+        if select is not None:
+            keep = [*select, *[select[-1]] * (rows_for(wanted) - wanted if self._pads else 0)]
+        spans = [(segment.base, segment.span) for segment in segments]
+        batch = Batch(tokens, turns, slots, spans, additive(segments, extra), keep)
+        return self._body.run(batch)[:wanted]

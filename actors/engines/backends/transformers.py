@@ -1,0 +1,195 @@
+"""Any Hugging Face causal language model as an engine, without model code of our own.
+
+Three hooks into transformers do it: a cache whose ``update`` writes keys and values into the given slots, an attention
+function registered under a name of our own, which looks at each segment's part of the pool, and ``logits_to_keep``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache
+
+from actors.engines.attention import attend
+from actors.engines.engine import Segment
+from actors.engines.packed import pack_linears
+from actors.engines.pool import KVPool
+from actors.models import ModelInfo
+from protocols.errors import ModelError
+
+PROBE = 24  # tokens by which a model is compared with itself before and after its attention is replaced
+_PLAIN_LAYERS = {"full_attention", "sliding_attention"}
+_names = itertools.count()
+
+
+class SlotCache(Cache):  # type: ignore[misc]
+    """What transformers takes for a KV cache: it stores into the round's slots and hands the new keys back."""
+
+    def __init__(self, pool: KVPool) -> None:
+        super().__init__(layers=[])
+        self.pool = pool
+        self.slots: Tensor | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        self.pool.write(layer_idx, self.slots, key_states[0], value_states[0])  # type: ignore[arg-type]
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        return self.pool.slots
+
+
+class TransformersEngine:
+    """See :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
+
+    def __init__(self, model: nn.Module, info: ModelInfo, slots: int, pack: bool = True, int8: bool = False) -> None:
+        """Takes the model over: attention is replaced, and on a CPU its linear layers are packed."""
+        self.model: Any = model
+        self.info = info
+        parameter = next(model.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+        config: Any = self.model.config
+        self.config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        heads = getattr(self.config, "num_attention_heads", None)
+        if not heads:
+            raise self._refusal()
+        kv_heads = getattr(self.config, "num_key_value_heads", None) or heads
+        width = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
+        self.best: Tensor | None = None  # logits are all that it computes
+        self.pool = KVPool(self.config.num_hidden_layers, kv_heads, width, slots, self.dtype, self.device)
+        self.cache = SlotCache(self.pool)
+        self._segments: Sequence[Segment] = ()
+        self._masks: dict[tuple[int, int], Tensor] = {}
+        self._positions: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(0, dtype=np.int64)
+        # transformers passes masks of four dimensions through unseen
+        self._four_d = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
+        self._adopt()
+        if pack and self.device.type == "cpu":
+            pack_linears(model, int8)
+
+    @torch.inference_mode()
+    def _adopt(self) -> None:
+        """Put our attention in the place of the model's, and see that the logits stay what they were.
+
+        Many architectures on the hub do more than attend to a KV cache (attention sinks, chunks, recurrent states,
+        latent caches); through slots they would run, and be wrong. ModelError for those.
+        """
+        if set(getattr(self.config, "layer_types", None) or ()) - _PLAIN_LAYERS:
+            raise self._refusal()
+        compare = self.device.type != "meta"
+        tokens = [7919 * (i + 1) % self.info.vocab_size for i in range(min(PROBE, self.pool.slots))]
+        ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
+        try:
+            expected = self.model(input_ids=ids, use_cache=False).logits[0].float() if compare else None
+            name = f"duoactor_slots_{next(_names)}"
+            AttentionInterface.register(name, _without_owning(self))
+            self.model.set_attn_implementation(name)
+            if self.config._attn_implementation != name:
+                raise self._refusal()
+            if expected is None:
+                return
+            places = range(len(tokens))
+            visible = np.tril(np.ones((len(tokens), len(tokens)), dtype=np.bool_))
+            found = self.forward(tokens, places, places, [Segment(len(tokens), 0, len(tokens), visible)])
+        except (torch.OutOfMemoryError, ModelError):
+            raise
+        except Exception:
+            raise self._refusal() from None
+        tolerance = 0.01 if self.dtype == torch.float32 else 0.15
+        if not (found - expected).norm() <= tolerance * expected.norm():  # NaN fails too
+            raise self._refusal()
+
+    def _refusal(self) -> ModelError:
+        return ModelError(
+            f"model {self.info.model_id} ({type(self.model).__name__}) does not attend in the plain way that slots of "
+            "a KV pool allow; use a model of the Llama, Qwen, Mistral, Gemma or Phi families"
+        )
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        segments: Sequence[Segment],
+        select: Sequence[int] | None = None,
+    ) -> Tensor:
+        self._positions = np.asarray(positions, dtype=np.int64)
+        self.pool.positions[np.asarray(slots)] = self._positions
+        self._segments, self._masks = segments, {}
+        self.cache.slots = torch.tensor(slots, dtype=torch.int64, device=self.device)
+        ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
+        places = torch.tensor([positions], dtype=torch.int64, device=self.device)
+        out = self.model(
+            input_ids=ids,
+            position_ids=places,
+            attention_mask=self._four_d,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=0 if select is None else torch.tensor(select, dtype=torch.int64, device=self.device),
+        )
+        logits: Tensor = out.logits[0].float()
+        return logits
+
+    def attention(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, None]:
+        """What transformers calls in every layer, with query ``(1, heads, n, d)``; returns ``(1, n, heads, d)``."""
+        layer: int = module.layer_idx  # type: ignore[assignment]
+        scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+        outs: list[Tensor] = []
+        start = 0
+        for index, segment in enumerate(self._segments):
+            keys, values = self.pool.view(layer, segment.base, segment.span)
+            mask = self._mask(index, start, sliding_window or 0)
+            outs.append(attend(query[0, :, start : start + segment.rows], keys, values, mask, scale, softcap))
+            start += segment.rows
+        out = outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
+        return out.transpose(0, 1).unsqueeze(0), None
+
+    def _mask(self, index: int, start: int, window: int) -> Tensor:
+        """Additive mask of a segment; made once a forward and kind of layer."""
+        mask = self._masks.get((index, window))
+        if mask is None:
+            segment = self._segments[index]
+            visible = segment.visible
+            if window:
+                rows = self._positions[start : start + segment.rows, None]
+                slots = self.pool.positions[None, segment.base : segment.base + segment.span]
+                visible = visible & (rows - slots < window)
+            host = np.where(visible, np.float32(0), np.float32(-np.inf))
+            mask = self._masks[index, window] = torch.from_numpy(host).to(self.device)
+        return mask
+
+
+def _without_owning(engine: TransformersEngine) -> Any:
+    """transformers keeps attention functions for ever: this one does not keep the engine, its weights and its pool."""
+    owner = weakref.ref(engine)
+
+    def attention(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        engine = owner()
+        assert engine is not None, "the engine outlives its model"
+        return engine.attention(*args, **kwargs)
+
+    return attention

@@ -1,1 +1,0 @@
-"""Draft models in ONNX Runtime (the extra ``onnx``)."""

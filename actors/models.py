@@ -1,0 +1,169 @@
+"""What the actors ask of a model. No torch here: the actors and their tests run without it.
+
+Positions count from 0; ``length`` is the number of committed tokens, so the last committed token (the *root* of the
+tree) sits at position ``length - 1``. A tree node at depth d (children of the root: 1) sits at ``length - 1 + d``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from protocols.messages import ChatTurn, Sampling, TokenLogprobs
+
+ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    model_id: str
+    vocab_size: int  # ids below this may be sampled
+    max_context: int  # tokens, prompt and output together
+    eos_token_ids: frozenset[int]
+    tokenizer_digest: str  # SHA-256 over the sorted vocabulary and the merges
+    parameters: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One request's share of a round: a connected subtree below its root, parents before children."""
+
+    handle: int
+    tokens: Sequence[int] = ()
+    parents: Sequence[int] = ()  # index into ``tokens``; ROOT for children of the root
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the target made of a window: ``tokens`` are committed; ``path`` are the accepted nodes' indices.
+
+    ``len(tokens) == len(path) + 1``: the accepted tokens, then one of the target's own. ``sampled[0]`` is the target's
+    token behind the root, ``sampled[i + 1]`` that behind node i of the window (after a prefill it is empty).
+    """
+
+    path: list[int]
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    sampled: list[int] = field(default_factory=list)
+
+
+class TargetModel(Protocol):
+    """The verifier's model. Not thread-safe: one compute thread owns it. Handles are small integers."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def kv_slots(self) -> int: ...
+    @property
+    def kv_used(self) -> int: ...
+    @property
+    def max_window(self) -> int:
+        """Most tree nodes of one request in one round."""
+        ...
+
+    @property
+    def rows_agree(self) -> tuple[int, ...]:
+        """Row counts whose results were bit-equal in the start-up self-check."""
+        ...
+
+    def open(
+        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = 0
+    ) -> int:
+        """Reserve room for ``prompt + max_tokens``; ``generated`` are output tokens to replay (a resumed stream).
+
+        ``most_nodes``: of the request's largest window, at most ``max_window``; 0: at most 31.
+        Raises :class:`protocols.errors.PoolFull` when it must wait for another request to end.
+        """
+        ...
+
+    def prefill(self, handle: int) -> Outcome | None:
+        """Compute the next chunk of the prompt. The outcome of the first new token once all is done, else None.
+
+        Replayed tokens run in the shape of decode rounds, so that a resumed stream has the same bits.
+        """
+        ...
+
+    def verify(self, windows: Sequence[Window]) -> list[Outcome]:
+        """One flat forward over every window's root and nodes; samples, walks, commits. One outcome per window."""
+        ...
+
+    def close(self, handle: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A node to expand. ``path`` holds the slots of its already expanded ancestors below the root, top first."""
+
+    handle: int
+    token: int
+    path: tuple[int, ...]  # len(path) + 1 == depth of this node; ignored for the root
+    is_root: bool = False  # expand the last committed token (catches up on tokens not yet computed)
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """The likely children of an expanded node, best first.
+
+    ``probs`` are the draft's confidences: softmax of its processed logits at temperature 0, softmax of
+    ``logits / T + noise`` otherwise, so that rank 0 is the token that shared noise would pick.
+    """
+
+    slot: int  # where the node's K/V now lies (-1 for the root)
+    tokens: tuple[int, ...]
+    probs: tuple[float, ...]
+
+
+class DraftModel(Protocol):
+    """The drafter's model: a mirror of committed prefixes plus scratch slots for tree nodes."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def scratch_slots(self) -> int:
+        """Most expanded tree nodes that one request may hold at once."""
+        ...
+
+    def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
+        """Raises :class:`protocols.errors.PoolFull` when there is no room."""
+        ...
+
+    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
+        """One batched forward. A root among the leaves is the only leaf of its request in that call."""
+        ...
+
+    def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
+        """Append committed tokens; ``slots[i]`` is where token i's K/V lies (copied home and freed), or -1."""
+        ...
+
+    def release(self, handle: int, slots: Sequence[int]) -> None:
+        """Give scratch slots of dead nodes back."""
+        ...
+
+    def close(self, handle: int) -> None: ...
+
+
+class Codec(Protocol):
+    """Text to token ids and back, with the target's tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a raw prompt, with the special tokens that the tokenizer puts in front."""
+        ...
+
+    def chat(self, turns: Sequence[ChatTurn]) -> list[int]:
+        """Ids of a conversation in the model's chat template, ready for the assistant's answer.
+
+        Raises :class:`protocols.errors.RequestError` when the model has no chat template.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens left out."""
+        ...
+
+
+def sample_tokens(count: int, vocab_size: int) -> list[int]:
+    """Ordinary-looking ids, away from the special tokens at the start of most vocabularies."""
+    return [(7919 * (i + 1)) % max(1, vocab_size - 16) + min(16, vocab_size - 1) for i in range(count)]

@@ -1,0 +1,89 @@
+"""An actor's process: its signals, event loop and cores."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+from actors.settings import SecuritySettings
+from protocols.errors import DuoactorError
+from protocols.security import load_security
+from protocols.zeromq import ZmqNetwork
+
+log = logging.getLogger("duoactor.actor")
+CLOCK = time.monotonic  # uvloop's own counts whole milliseconds: too coarse for waits of one or two
+
+
+def incarnation() -> str:
+    """A name for this start of this process; peers tell a restart from a reconnect by it."""
+    return uuid.uuid4().hex[:12]
+
+
+def default_actor_id(role: str) -> str:
+    return f"{role}-{socket.gethostname()}-{os.getpid()}"
+
+
+def pin(cpus: str) -> None:
+    """Pin this process to the CPUs named as ``0`` or ``0,1``; where the system cannot, it runs unpinned."""
+    if cpus and hasattr(os, "sched_setaffinity"):
+        try:
+            os.sched_setaffinity(0, {int(c) for c in cpus.split(",")})
+        except (OSError, ValueError):
+            log.warning("cannot pin to CPUs %s; running unpinned", cpus)
+
+
+def own_cpus() -> int:
+    """How many CPUs this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
+    """Run ``main(stop)`` on uvloop until it returns; SIGINT and SIGTERM set ``stop``. Returns the exit code."""
+
+    async def body() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, stop.set)
+        await main(stop)
+
+    try:
+        uvloop.run(body())
+    except DuoactorError as error:
+        print(f"duoactor: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+async def work_until(stop: asyncio.Event, *work: Coroutine[Any, Any, None]) -> None:
+    """Run all of it until one ends, fails or ``stop`` is set, then cancel the rest. A failure is raised: an exception
+    in our own code ends the actor, and the supervisor starts it again."""
+    tasks = [asyncio.create_task(part) for part in (*work, _wait(stop))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _wait(stop: asyncio.Event) -> None:
+    await stop.wait()
+
+
+def open_network(settings: SecuritySettings) -> ZmqNetwork:
+    """The network that those keys give. ConfigError if they cannot be read."""
+    secured = settings.key or settings.server_key or settings.allow
+    return ZmqNetwork(load_security(settings.key, settings.server_key, settings.allow) if secured else None)

@@ -1,0 +1,89 @@
+"""Which part of the tree the target verifies next: a connected subtree below the root."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actors.tree.tree import Node, TokenTree
+
+Cost = Callable[[int], float]  # microseconds of a target forward with that many rows
+
+
+@dataclass(frozen=True, slots=True)
+class Likely:
+    """A node and the chance that the target follows the path from the root to it."""
+
+    node: Node
+    chance: float
+
+
+def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
+    """The ``limit`` likeliest nodes, best first. Chances fall downwards, so they are connected.
+
+    Siblings may come from sources that do not know of each other (the drafter and the verifier's own proposers);
+    where they add up to more than certainty, each is worth its share.
+    """
+    heap: list[tuple[float, int, Node]] = []
+    chosen: list[Likely] = []
+    tickets = itertools.count()
+    node, chance = tree.root, 1.0
+    while len(chosen) < limit:
+        if node.children:
+            each = [(child, math.exp(min(0.0, child.logprob))) for child in node.children.values()]
+            share = chance / max(1.0, sum(p for _, p in each))
+            for child, p in each:
+                heapq.heappush(heap, (-share * p, next(tickets), child))
+        if not heap:
+            break
+        negative, _, node = heapq.heappop(heap)
+        chance = -negative
+        chosen.append(Likely(node, chance))
+    return chosen
+
+
+def likeliest_path(tree: TokenTree, limit: int) -> list[Likely]:
+    """The likeliest child of the likeliest child …: the window of SpS, PEARL and DuoDecoding."""
+    return [Likely(node, math.exp(min(0.0, tree.total(node)))) for node in tree.chain(limit)]
+
+
+def priced_window(
+    tree: TokenTree, limit: int, cost: Cost, rate: float, rows_before: int = 0, branches: bool = True
+) -> list[Likely]:
+    """The prefix of :func:`best_nodes` that maximises ``expected tokens - rate * time`` (DESIGN section 5, point 3).
+
+    ``rate`` is tokens per microsecond now: time that buys fewer tokens than the current rate is not spent.
+    ``rows_before`` rows of other requests share the forward. Without ``branches`` the likeliest path alone is priced.
+    """
+    likely = best_nodes(tree, limit) if branches else likeliest_path(tree, limit)
+    base = cost(rows_before + 1)
+    best_count, best_value, expected = 0, 0.0, 0.0
+    for count, one in enumerate(likely, 1):
+        expected += one.chance
+        value = expected - rate * (cost(rows_before + 1 + count) - base)
+        if value > best_value:
+            best_count, best_value = count, value
+    return likely[:best_count]
+
+
+def in_tree_order(nodes: list[Node], root: Node) -> tuple[list[Node], list[int]]:
+    """Depth-first with likely children first, and each node's parent as an index (-1: the root).
+
+    The engine gives canonical slots to the path of first-listed children, so the likeliest path comes first.
+    """
+    chosen = {id(node) for node in nodes}
+    order: list[Node] = []
+    parents: list[int] = []
+    stack: list[tuple[Node, int]] = [(root, -1)]
+    while stack:
+        node, index = stack.pop()
+        if node is not root:
+            order.append(node)
+            parents.append(index)
+            index = len(order) - 1
+        below = sorted((c for c in node.children.values() if id(c) in chosen), key=lambda c: c.logprob)
+        stack.extend((child, index) for child in below)
+    return order, parents

@@ -1,0 +1,69 @@
+"""What a round took and brought. The controller and the benchmark live on these statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actors.models import Outcome
+from actors.verifier.drafters import DrafterPeer
+from actors.verifier.request import Request
+from actors.verifier.rounds import Chosen, Committed
+from protocols.messages import RoundStats
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A round's target forward: microseconds, the first since the verifier's start; ``rows`` of all its requests."""
+
+    started_us: float
+    took_us: float
+    rows: int
+
+
+def account(
+    request: Request,
+    drafter: DrafterPeer | None,
+    forward: Forward,
+    chosen: Chosen,
+    outcome: Outcome,
+    committed: Committed,
+    now: float,
+) -> RoundStats:
+    """Close one request's books on a round that ends at ``now`` (seconds)."""
+    spec = request.spec
+    wall_us = (now - request.round_ended_at) * 1e6
+    wait_us = spec.counters.wait_us - request.waited_us
+    request.waited_us = spec.counters.wait_us
+    request.round_ended_at = now
+    request.overhead_us += max(0.0, wall_us - forward.took_us - wait_us)
+    spec.counters.forward_us += forward.took_us
+    spec.rate.add(len(committed.tokens), wall_us)
+    if drafter is not None:
+        drafter.drafted += len(chosen.nodes)
+        drafter.accepted += sum(committed.accepted)
+    draft_us, draft_steps = spec.take_draft_time()
+    phase_sequences, phase_rank = spec.take_phase()
+    return RoundStats(
+        request.rid,
+        spec.round,
+        request.method,
+        drafter.actor_id if drafter is not None else "",
+        window=len(chosen.nodes),
+        accepted=sum(committed.accepted),
+        committed=len(committed.tokens),
+        rows=forward.rows,
+        forward_us=forward.took_us,
+        wait_us=wait_us,
+        wall_us=wall_us,
+        draft_us=draft_us,
+        draft_steps=draft_steps,
+        sequences=spec.sequences,
+        needed_sequences=committed.needed_sequences,
+        gamma=spec.plan.gamma,
+        started_us=forward.started_us,
+        phase_sequences=phase_sequences,
+        phase_rank=phase_rank,
+        ranks=spec.ranks(chosen, outcome.path),
+        retrieved=spec.retrieved(committed),
+        resting=spec.resting,
+    )

@@ -1,0 +1,230 @@
+"""The verifier's own guesses, made by a proposer (:mod:`actors.proposers`) instead of a draft model.
+
+They are used in two ways. With PLD, SAM, REST and Lookahead the proposal is the window (:class:`SoleProposer`). With
+method auto it joins the drafter's nodes in one tree (:class:`FallbackProposer`), so that a stream speculates on while
+its drafter is late or dead, and a text that copies is not left to a model that guesses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from actors.proposers.datastore import Datastore
+from actors.proposers.interface import NOTHING, ROOT, Proposal, Proposer, ProposerSession
+from actors.proposers.ngram_pool import Lookahead, LookaheadSession
+from actors.proposers.prompt_lookup import PromptLookup
+from actors.proposers.rest import Retrieval
+from actors.proposers.suffix_automaton import SuffixAutomaton
+from actors.tree.calibration import AcceptanceBias, Calibration
+from actors.tree.tree import Node, TokenTree
+from protocols.errors import RequestError
+from protocols.messages import FailureCode, Method
+
+FLOOR = 0.03  # a path less likely than this is not worth a row in any window
+LOG_FLOOR = math.log(FLOOR)
+NEARLY_CERTAIN = math.log(0.75)
+SUREST = math.log(0.99)
+LONGEST_REST = 32  # rounds
+OWN = -1  # rank of a node that no drafter has named
+FALLBACK_NODES = 16
+
+
+class Sources:
+    """What one verifier process can retrieve from, and how far each source is to be trusted."""
+
+    def __init__(self, datastore: Datastore | None = None) -> None:
+        self.datastore = datastore
+        self._trust: dict[tuple[str, bool], Trust] = {}
+
+    def proposer(self, name: str, most_nodes: int, gamma: int = 0) -> Proposer:
+        """A strategy's proposer, for windows of ``most_nodes``. ``gamma``: draft length; 0: the proposer's own.
+
+        RequestError ("unsupported") when it needs a datastore and there is none.
+        """
+        match name:
+            case Method.PLD | Method.PLD_EARLIEST:
+                lookup = PromptLookup(earliest=name == Method.PLD_EARLIEST)
+                return replace(lookup, tokens=gamma) if gamma else lookup
+            case Method.SAM:
+                return SuffixAutomaton(tokens=gamma) if gamma else SuffixAutomaton()
+            case Method.LOOKAHEAD:
+                return fitting(Lookahead(), most_nodes)
+            case Method.REST:
+                if self.datastore is None:
+                    raise RequestError(
+                        FailureCode.UNSUPPORTED,
+                        "method rest needs a datastore; build one with `duoactor datastore build` and start the "
+                        "verifier with --datastore DIR",
+                    )
+                return Retrieval(self.datastore)
+        raise AssertionError(f"there is no proposer {name}")
+
+    def fallbacks(self, sampled: bool) -> list[FallbackProposer]:
+        """The stand-ins of one request. ``sampled``: its temperature is above 0, where matches are right less often."""
+        kinds: list[tuple[str, Proposer]] = [("sam", SuffixAutomaton(tokens=FALLBACK_NODES))]
+        if self.datastore is not None:
+            kinds.append(("rest", Retrieval(self.datastore, tokens=8, nodes=FALLBACK_NODES, matches=64)))
+        return [
+            FallbackProposer(proposer, self._trust.setdefault((kind, sampled), Trust()), costly=kind == "rest")
+            for kind, proposer in kinds
+        ]
+
+
+def fitting(options: Lookahead, most_nodes: int) -> Lookahead:
+    """Those options, or the largest W = G below them whose rows all fit one window."""
+    while options.max_rows > most_nodes and options.window > 1:
+        size = min(options.window, options.guesses, options.window - 1)
+        options = replace(options, window=size, guesses=size)
+    return options
+
+
+class _Consulted:
+    """A proposer's session over one request's committed text, made when it is first needed."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self.proposer = proposer
+        self.session: ProposerSession | None = None
+
+    def prepare(self, committed: Sequence[int]) -> ProposerSession:
+        """Read the text. Costs microseconds per token, so it is called while the prompt is computed."""
+        if self.session is None:
+            self.session = self.proposer.open(committed)
+        return self.session
+
+
+class SoleProposer(_Consulted):
+    """A method that is nothing but a proposer: each proposal is the window of its round."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        super().__init__(proposer)
+        self.rows: list[Node] | None = None  # nodes of the pending proposal, in its order
+
+    def plant(self, tree: TokenTree, committed: Sequence[int], limit: int) -> list[Node]:
+        """Put the proposal, at most ``limit`` nodes, into an empty tree and return its nodes."""
+        proposal = self.prepare(committed).propose(max(0, limit))
+        rows = self.rows = []
+        for token, parent, score in zip(proposal.tokens, proposal.parents, proposal.scores, strict=True):
+            above = tree.root if parent == ROOT else rows[parent]
+            rows.append(tree.add(above, token, math.log(min(score, 1.0)), OWN))
+        return rows
+
+    def commit(self, window: Sequence[Node], sampled: Sequence[int], tokens: Sequence[int]) -> None:
+        """``sampled``: the target's token behind the root and behind each node of ``window``; ``tokens``: committed."""
+        rows, self.rows = self.rows, None
+        if self.session is None:
+            return
+        if isinstance(self.session, LookaheadSession) and rows is not None and len(sampled) == len(window) + 1:
+            behind = {id(node): token for node, token in zip(window, sampled[1:], strict=True)}
+            self.session.ingest([behind[id(node)] for node in rows], tokens)
+        else:
+            self.session.extend(tokens)
+
+
+class Trust:
+    """From the scores of one source to chances, learned from the target; shared by the requests of a process."""
+
+    REFRESH = 32  # observations for which chances are remembered: looking one up costs more than the rest of a round
+
+    def __init__(self) -> None:
+        self.calibration = Calibration()
+        self._known: dict[float, float] = {}
+        self._age = 0
+
+    def logprob(self, score: float) -> float:
+        """Log of the chance that the target picks a token of that score."""
+        known = self._known.get(score)
+        if known is None:
+            chance = self.calibration.probability(0, score)
+            known = self._known[score] = math.log(min(max(chance, 1e-6), 0.999))
+        return known
+
+    def observe(self, score: float, right: bool) -> None:
+        self.calibration.observe((score,), 0 if right else -1)
+        self._age += 1
+        if self._age >= self.REFRESH:
+            self._age = 0
+            self._known.clear()
+
+
+class FallbackProposer(_Consulted):
+    """A proposer beside the drafter. Its scores are priors: what is believed of a node is learned from the target.
+
+    A ``costly`` one is asked only where nothing in the tree is nearly certain, and after rounds in which it was of no
+    use it rests for as many again.
+    """
+
+    def __init__(self, proposer: Proposer, trust: Trust, costly: bool = False) -> None:
+        super().__init__(proposer)
+        self.trust = trust
+        self.costly = costly
+        self.useless = 0  # rounds in a row
+        self.rest = 0  # rounds until it is asked again
+        self.proposal: Proposal | None = None  # of this round
+        self.likely: list[tuple[int, int, float, float]] = []  # (row, row of the parent, log chance, of the whole path)
+        self.held: dict[int, Node] = {}  # rows that are in the tree
+        self.bias = AcceptanceBias()  # of this text
+        self.matched = 0  # tokens of the newest commit that it had proposed, from the first on
+
+    def merge(self, tree: TokenTree, committed: Sequence[int], least: float = FLOOR) -> None:
+        """Add what the target follows with a chance of at least ``least``; the proposer is asked once per round."""
+        if self.proposal is None:
+            self._ask(tree, committed)
+        assert self.proposal is not None
+        bound = math.log(max(least, FLOOR))
+        held = self.held
+        for row, parent, logprob, total in self.likely:
+            if total >= bound and row not in held:
+                held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
+
+    def held_back(self, most: int = 4) -> list[float]:
+        """Chances of the likeliest guesses of this round that are not in the tree yet."""
+        chances = [math.exp(total) for row, _, _, total in self.likely if row not in self.held]
+        return sorted(chances, reverse=True)[:most]
+
+    def _ask(self, tree: TokenTree, committed: Sequence[int]) -> None:
+        self.likely, self.held = [], {ROOT: tree.root}
+        if self.costly:
+            best = tree.root.best_child()
+            if self.rest > 0 or (best is not None and best.logprob > NEARLY_CERTAIN):
+                self.rest -= self.rest > 0
+                self.proposal = NOTHING
+                return
+        proposal = self.proposal = self.prepare(committed).propose(FALLBACK_NODES)
+        totals = {ROOT: 0.0}
+        bias = math.log(self.bias.factor)
+        for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
+            above = totals.get(parent)
+            if above is None:
+                continue
+            logprob = min(SUREST, self.trust.logprob(score) + bias)
+            total = above + logprob
+            if total >= LOG_FLOOR:
+                totals[row] = total
+                self.likely.append((row, parent, logprob, total))
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Learn from every node whose parent the target has followed: it followed the node as well, or it did not."""
+        if self.session is None:
+            return
+        proposal, self.proposal = self.proposal, None
+        self.matched = 0
+        if proposal is not None and proposal is not NOTHING:
+            self._learn(proposal, tokens)
+        self.session.extend(tokens)
+
+    def _learn(self, proposal: Proposal, tokens: Sequence[int]) -> None:
+        depths = {ROOT: 0}  # of nodes on the committed path
+        for row, parent in enumerate(proposal.parents):
+            depth = depths.get(parent, len(tokens))
+            if depth < len(tokens):
+                right = proposal.tokens[row] == tokens[depth]
+                score = proposal.scores[row]
+                self.bias.observe(math.exp(self.trust.logprob(score)), right)
+                self.trust.observe(score, right)
+                if right:
+                    depths[row] = depth + 1
+        self.matched = max(depths.values())
+        self.useless = 0 if len(depths) > 1 else min(self.useless + 1, LONGEST_REST)
+        self.rest = max(0, self.useless - 1)

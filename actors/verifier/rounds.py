@@ -1,0 +1,62 @@
+"""One round of one request: what was verified, what came of it, and the sums over a request's rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from actors.tree.tree import Node
+from protocols.messages import FinishReason, RequestStats, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A window as the engine wants it, with the nodes it came from."""
+
+    nodes: list[Node]
+    tokens: list[int]
+    parents: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What one round added to a request. ``accepted[i]``: token i was a draft token."""
+
+    base_len: int
+    tokens: list[int]
+    accepted: list[bool]
+    logprobs: list[TokenLogprobs]
+    finish: FinishReason | None
+    needed_sequences: int = 0  # rank (from 1) of the token that followed the accepted path; 0: nobody drafted it
+
+
+@dataclass(slots=True)
+class Counters:
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    histogram: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    gamma_sum: float = 0.0
+    forward_us: float = 0.0
+    wait_us: float = 0.0
+    resyncs: int = 0
+
+    def count(self, where: list[int], value: int) -> None:
+        where.extend([0] * (value + 1 - len(where)))
+        where[value] += 1
+
+    def stats(self, method: str, prompt_tokens: int, completion_tokens: int) -> RequestStats:
+        return RequestStats(
+            method=method,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            rounds=self.rounds,
+            draft_tokens=self.drafted,
+            accepted_tokens=self.accepted,
+            acceptance_histogram=tuple(self.histogram),
+            sequences_histogram=tuple(self.sequences),
+            gamma=self.gamma_sum / self.rounds if self.rounds else 0.0,
+            forward_ms=self.forward_us / 1000,
+            wait_ms=self.wait_us / 1000,
+            resyncs=self.resyncs,
+        )

@@ -1,0 +1,316 @@
+"""The verifier's side of one request: fragments and outcomes in, windows, waits and committed tokens out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from actors.models import Outcome
+from actors.tree.methods import Strategy
+from actors.tree.tree import Fragment, Node, TokenTree, check_fragment
+from actors.tree.window import Cost, Likely, in_tree_order, likeliest_path, priced_window
+from actors.verifier.retrieval import OWN, FallbackProposer, SoleProposer, Sources
+from actors.verifier.rounds import Chosen, Committed, Counters
+from actors.verifier.waiting import Average, DrafterPace, Rate, patience
+from protocols.messages import FinishReason, Grow, Method, Plan, RequestStats, Sampling, Verdict
+
+MAX_NODES = 512  # in one fragment, and in one tree
+
+
+class Speculation:
+    """The book of record of one request. Everything but ``committed`` may be lost at any time."""
+
+    def __init__(
+        self,
+        rid: str,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        strategy: Strategy,
+        plan: Plan,
+        vocab_size: int,
+        eos: frozenset[int],
+        max_window: int,
+        generated: Sequence[int] = (),
+        sources: Sources | None = None,
+        branches: bool = True,
+        usual: Average | None = None,
+    ) -> None:
+        """RequestError when the strategy needs a source of guesses that is not among ``sources``.
+
+        ``branches``: whether a window may hold more than one path. A token beside the likeliest path sees its
+        ancestors in other slots, and attention then adds up in another order: no difference that matters in float32
+        (the sixth digit), but one that flips near-ties in 16 bits. ``usual``: see :class:`Rate`.
+        """
+        self.branches = branches
+        self.rid = rid
+        self.committed = [*prompt, *generated]
+        self.prompt_len = len(prompt)
+        self.sampling = sampling
+        self.strategy = strategy
+        self.plan = plan
+        self.vocab_size = vocab_size
+        self.stop_tokens = (frozenset() if sampling.ignore_eos else eos) | set(sampling.stop_token_ids)
+        self.max_window = min(max_window, strategy.nodes)
+        self.sole: SoleProposer | None = None
+        self.fallbacks: list[FallbackProposer] = []
+        sources = sources or Sources()
+        if strategy.window == "proposal":
+            self.sole = SoleProposer(sources.proposer(strategy.proposer, self.max_window, plan.gamma))
+        elif strategy.proposer:
+            self.fallbacks = sources.fallbacks(sampling.temperature > 0)
+        self.tree = TokenTree(len(self.committed), self.committed[-1])
+        self.epoch = 0
+        self.round = 0
+        self.counters = Counters()
+        self.agreement = Average(0.6, most=32, weight=4.0)  # how often the drafter's best guess is right ...
+        self.unaided = Average(0.6, most=32, weight=4.0)  # ... where the verifier has none of its own
+        self.guessed = False  # whether it had one, when it decided whether to wait
+        self.rate = Rate(usual)
+        self.wait_until: float | None = None
+        self.wait_since = 0.0
+        self.awaited_pace: DrafterPace | None = None  # of the drafter that a priced wait is for
+        self.wait_for = 0  # depth of drafts that ends the wait; 0: the end of the drafting phase
+        self.phase_complete = False
+        self.late = 0
+        self.told_plan: Plan | None = None
+        self.told_len = 0  # committed tokens that the newest verdict went up to; 0: none was sent
+        self.sequences = 0
+        self.draft_us = 0.0  # the drafter's time and forwards since the last round was accounted for
+        self.draft_steps = 0
+        self.phase = (0, 0)  # the drafter's word on a decided phase: sequences, and the rank of the token that came
+
+    # --- drafts ------------------------------------------------------------------------------------------------------
+
+    def grow(self, message: Grow) -> str | None:
+        """Merge a drafter's fragment; why it was fenced off, or None when it was used."""
+        if message.epoch != self.epoch:
+            return "epoch"
+        if 0.0 <= message.draft_us < math.inf:
+            self.draft_us += message.draft_us
+            self.draft_steps += max(0, message.steps)
+        if message.phase_sequences > 0:
+            self.phase = (min(message.phase_sequences, 64), max(0, message.phase_rank))
+        if not 1 <= message.base_len <= len(self.committed):
+            return "base_len"
+        fragment = Fragment(message.parents, message.tokens, message.logprobs)
+        if check_fragment(fragment, self.vocab_size, MAX_NODES) is not None:
+            return "fragment"
+        if self.tree.size > 2 * MAX_NODES:
+            return "budget"
+        alive = self.tree.merge(self.committed, message.base_len, fragment)
+        if message.sequences > 0:
+            self.sequences = min(message.sequences, 64)
+            if message.complete:
+                self.counters.count(self.counters.sequences, self.sequences)
+        if message.base_len == len(self.committed) or alive:
+            self.late = 0
+            self.phase_complete |= message.complete and message.base_len == len(self.committed)
+        return None
+
+    @property
+    def resting(self) -> bool:
+        """Whether the plan in force asks for no drafts."""
+        return self.plan.method == Method.VANILLA or (self.strategy.window == "chain" and self.plan.gamma == 0)
+
+    # --- wait or go --------------------------------------------------------------------------------------------------
+
+    def decide_wait(
+        self, now_us: float, pace: DrafterPace | None, cost: Cost, covered: bool, wait_us: float = 0.0
+    ) -> int:
+        """Called once after each commit: how long may the next round wait for drafts?
+
+        ``covered``: the whole window was accepted, so drafts below it may have survived. Returns the rows that the
+        next round would have as things stand.
+        """
+        self.wait_until = None
+        self.wait_for = 0
+        self.guessed = any(child.rank == OWN for child in self.tree.root.children.values())
+        likely = self._likely(cost)
+        rows = 1 + len(likely)
+        if pace is None or self.late >= 3 or self.resting:
+            return rows
+        bound = 0.0
+        match self.strategy.waits:
+            case "phase":
+                bound = 2 * pace.time_to(self.plan.gamma) + 5000.0
+            case "survivor" if covered and not self.tree.root.children:
+                bound = wait_us or (pace.time_to(1) + pace.step_us)
+                self.wait_for = 1
+            case "priced":
+                depth = len(self.tree.chain(self.max_window))
+                # Guesses less sure than the drafter's are not in the tree yet, but would be in a round that went now.
+                more_rows = [chance for fallback in self.fallbacks for chance in fallback.held_back()][: self._limit(0)]
+                value = (1.0 + sum(one.chance for one in likely) + sum(more_rows)) / cost(rows + len(more_rows))
+                # Text that copies is easy for a drafter too: what it is worth elsewhere is what it does elsewhere.
+                agreement = self.agreement if self.guessed else self.unaided
+                more = patience(pace, cost, agreement.value, value)
+                if more <= depth:
+                    pace.went()
+                else:
+                    self.awaited_pace = pace
+                    bound = wait_us or (pace.time_to(more) + pace.step_us)
+                    self.wait_for = more
+            case _:
+                pass
+        if bound > 1.0:  # a microsecond is the controller's way to say "never"
+            self.wait_since = now_us
+            self.wait_until = now_us + bound
+        return rows
+
+    def ready(self, now_us: float) -> bool:
+        """Whether the next round may begin; ends a wait and books its length."""
+        if self.wait_until is None:
+            return True
+        arrived = self.phase_complete or (0 < self.wait_for <= len(self.tree.chain(self.wait_for)))
+        if not arrived and now_us < self.wait_until:
+            return False
+        waited = now_us - self.wait_since
+        if not arrived:
+            self.late += 1
+        if self.awaited_pace is not None:
+            self.awaited_pace.waited(waited if arrived else 1.5 * waited, self.wait_for)
+            self.awaited_pace = None
+        self.counters.wait_us += waited
+        self.wait_until = None
+        return True
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Let the verifier's own proposers read the prompt; called while it is computed."""
+        for guesser in (*self.fallbacks, *([self.sole] if self.sole is not None else [])):
+            guesser.prepare(self.committed)
+
+    def choose(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> Chosen:
+        """The next round's window, after the verifier's own proposers have been heard."""
+        if self.sole is not None:
+            self.tree = TokenTree(len(self.committed), self.committed[-1])
+            nodes = self.sole.plant(self.tree, self.committed, self._limit(cap))
+            order, parents = in_tree_order(nodes, self.tree.root)
+            return Chosen(order, [n.token for n in order], parents)
+        for fallback in self.fallbacks:
+            fallback.merge(self.tree, self.committed)
+        return self.window(cost, rows_before, cap)
+
+    def _limit(self, cap: int) -> int:
+        left = self.prompt_len + self.sampling.max_tokens - len(self.committed) - 1
+        return max(0, min(self.max_window, left, cap or self.max_window))
+
+    def window(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> Chosen:
+        """The window that the tree as it is gives."""
+        nodes = [one.node for one in self._likely(cost, rows_before, cap)]
+        order, parents = in_tree_order(nodes, self.tree.root)
+        return Chosen(order, [n.token for n in order], parents)
+
+    def _likely(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> list[Likely]:
+        limit = self._limit(cap)
+        match self.strategy.window:
+            case "chain":
+                return likeliest_path(self.tree, limit)
+            case "priced":
+                rate = self.rate.value or 1.0 / cost(1)
+                return priced_window(self.tree, limit, cost, rate, rows_before, self.branches)
+            case _:
+                return []
+
+    def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
+        """Take the target's word: append, re-root, count, and see whether the request ends."""
+        base = len(self.committed)
+        tokens = list(outcome.tokens)
+        tip = chosen.nodes[outcome.path[-1]] if outcome.path else self.tree.root
+        needed = self._rank(tip, tokens[-1])
+        finish: FinishReason | None = None
+        for i, token in enumerate(tokens):
+            if token in self.stop_tokens:
+                finish = FinishReason.STOP
+            elif base + i + 1 >= self.prompt_len + self.sampling.max_tokens:
+                finish = FinishReason.LENGTH
+            if finish is not None:
+                tokens = tokens[: i + 1]
+                break
+        accepted = [i < len(outcome.path) for i in range(len(tokens))]
+        if (best := self._best_draft()) is not None:
+            right = 1.0 if tokens[0] == best.token else 0.0
+            self.agreement.add(right)
+            if not self.guessed:
+                self.unaided.add(right)
+        self.committed.extend(tokens)
+        self.tree.advance(tokens)
+        self._inform(chosen, outcome.sampled, tokens)
+        self.phase_complete = False
+        c = self.counters
+        c.rounds += 1
+        c.drafted += len(chosen.nodes)
+        c.accepted += sum(accepted)
+        c.gamma_sum += self.plan.gamma or len(chosen.nodes)  # a priced tree has no gamma but what it verified
+        c.count(c.histogram, sum(accepted))
+        self.round += 1
+        return Committed(base, tokens, accepted, outcome.logprobs[: len(tokens)], finish, needed)
+
+    def _inform(self, chosen: Chosen, sampled: Sequence[int], tokens: list[int]) -> None:
+        """Tell the verifier's own proposers. Guesses surer than the drafter's would be are in the tree before it is
+        decided whether to wait for the drafter; the others fill up what it left."""
+        if self.sole is not None:
+            self.sole.commit(chosen.nodes, sampled, tokens)
+        for fallback in self.fallbacks:
+            fallback.commit(tokens)
+            fallback.merge(self.tree, self.committed, self.agreement.value)
+
+    def first(self, outcome: Outcome) -> Committed:
+        """The token that ends the prefill (or the replay of a resumed stream): the target's own."""
+        committed = self.commit(Chosen([], [], []), outcome)
+        self.counters = Counters()
+        return committed
+
+    def verdict(self, committed: Committed, now_us: float, verify_us: float) -> Verdict:
+        due = max(1.0, self.wait_until - now_us) if self.wait_until is not None else 0.0
+        plan = self.plan if self.plan != self.told_plan else None
+        self.told_plan = self.plan
+        base = self.told_len or committed.base_len  # a drafter that rested hears of many rounds at once
+        self.told_len = len(self.committed)
+        news = tuple(self.committed[base:])
+        awaited = self.wait_for if due else 0
+        return Verdict(self.rid, self.epoch, self.round, base, news, due, plan, verify_us, awaited)
+
+    def ranks(self, chosen: Chosen, path: Sequence[int]) -> tuple[int, ...]:
+        """Of the accepted nodes among the window's by path probability, from 0."""
+        if self.strategy.window != "priced":
+            return ()
+        totals = [node.total for node in chosen.nodes]
+        return tuple(sum(1 for total in totals if total > totals[i]) for i in path)
+
+    def retrieved(self, committed: Committed) -> int:
+        """Draft tokens of a round that the verifier's own proposers had as well."""
+        return min(max((fallback.matched for fallback in self.fallbacks), default=0), len(committed.tokens) - 1)
+
+    def missed(self, have_len: int) -> Verdict | None:
+        """The verdict that brings a drafter at ``have_len`` committed tokens up to date."""
+        self.counters.resyncs += 1
+        if not 0 < have_len < len(self.committed):
+            return None
+        return Verdict(self.rid, self.epoch, self.round, have_len, tuple(self.committed[have_len:]), 0.0, self.plan)
+
+    def _best_draft(self) -> Node | None:
+        """What the drafter holds likeliest to come next."""
+        drafted = (node for node in self.tree.root.children.values() if node.rank != OWN)
+        return max(drafted, key=lambda node: node.logprob, default=None)
+
+    def _rank(self, node: Node, token: int) -> int:
+        child = node.children.get(token)
+        if child is None:
+            return 0
+        return 1 + sum(1 for other in node.children.values() if other.logprob > child.logprob)
+
+    def take_draft_time(self) -> tuple[float, int]:
+        """The drafter's microseconds and forwards since the last call."""
+        spent = (self.draft_us, self.draft_steps)
+        self.draft_us, self.draft_steps = 0.0, 0
+        return spent
+
+    def take_phase(self) -> tuple[int, int]:
+        """What the drafter told of a decided phase since the last call; (0, 0): nothing."""
+        phase, self.phase = self.phase, (0, 0)
+        return phase
+
+    def stats(self, method: str) -> RequestStats:
+        return self.counters.stats(method, self.prompt_len, len(self.committed) - self.prompt_len)

@@ -1,0 +1,78 @@
+"""Puts the verifier together from its settings: target, calibration, network, loop.
+
+torch is imported here, lazily: naming the verifier's settings and commands loads none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from typing import TYPE_CHECKING
+
+from actors.process import CLOCK, incarnation, open_network, own_cpus, pin, run_actor
+from actors.settings import VerifierSettings
+
+if TYPE_CHECKING:
+    from actors.models import ModelInfo
+    from actors.verifier.retrieval import Sources
+
+log = logging.getLogger("duoactor")
+MAX_THREADS = 16
+INLINE_US = 50_000.0  # a CPU forward this short runs in the event loop: handing it to a thread costs more than it hides
+
+
+def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
+    """What the verifier retrieves from. ConfigError or ModelError in one sentence."""
+    from actors.proposers.datastore import Datastore
+    from actors.verifier.retrieval import Sources
+
+    if not settings.datastore:
+        return Sources()
+    store = Datastore.open(settings.datastore, info.tokenizer_digest)
+    log.info("datastore %s: %d tokens of %d documents", settings.datastore, store.meta.tokens, store.meta.documents)
+    return Sources(store)
+
+
+def run_verifier(settings: VerifierSettings) -> int:
+    """Load the target, measure it, serve until a signal. Returns the process's exit code."""
+
+    async def main(stop: asyncio.Event) -> None:
+        from actors.engines.build import build_target
+        from actors.verifier.compute import InlineCompute, ThreadCompute
+        from actors.verifier.cost import CostModel
+        from actors.verifier.loop import Verifier
+        from actors.verifier.timing import measure_target
+
+        network = open_network(settings)
+        compute = ThreadCompute()
+        try:
+            listener = network.listen(settings.bind)  # before the model: an address in use is known at once
+            # After the network: its own thread may write to sockets on another core while this one computes.
+            pin(settings.cpus)
+            threads = settings.threads or min(MAX_THREADS, own_cpus())
+            model, codec = await compute.start(
+                lambda: build_target(settings.target, settings.device, settings.dtype, settings.kv_tokens, threads)
+            )
+            sources = _sources(settings, model.info)
+            cost = CostModel(await compute.start(lambda: measure_target(model)))
+            serving = compute if model.info.device != "cpu" or cost(8) > INLINE_US else InlineCompute()
+            verifier = Verifier(
+                settings, model, codec, cost, listener, serving, incarnation(), clock=CLOCK, sources=sources
+            )
+            gc.freeze()
+            log.info(
+                "verifier ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once",
+                verifier.address,
+                model.info.model_id,
+                model.info.dtype,
+                model.info.device,
+                cost(1) / 1000,
+                cost(8) / 1000,
+            )
+            await verifier.run(stop)
+        finally:
+            compute.close()
+            network.close()
+
+    return run_actor(main)

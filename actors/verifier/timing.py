@@ -1,0 +1,60 @@
+"""What a forward costs on this hardware, measured through the interface that serves requests."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from statistics import median
+
+from actors.models import TargetModel, Window, sample_tokens
+from protocols.errors import RequestError
+from protocols.messages import Sampling
+
+PROMPT = 64
+COARSE = (1, 4, 8, 16, 32, 64)  # measured however long it takes
+# Kernels work in tiles (six rows with AVX2), so time climbs in steps: a window must know that its seventh row costs as
+# much as the first six, and that the eighth costs nothing more.
+FINE = (6, 7, 12, 2, 3, 5, 10, 14, 18, 24, 48)
+DEFAULT_ROWS = 32
+REPEATS = 7
+FEW = 3  # ... of the largest
+PATIENCE_S = 4.0  # a slow model is measured fewer times, not for minutes
+
+
+def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
+    """Median time in microseconds of a round by its number of rows (root and window together)."""
+    rows = [r for r in (*COARSE, *FINE) if r - 1 <= model.max_window]
+    prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
+    room = min(model.info.max_context - len(prompt), DEFAULT_ROWS * (REPEATS + 2))
+    sampling = Sampling(max_tokens=room, ignore_eos=True)
+    try:
+        handle = model.open(prompt, sampling, most_nodes=max(rows) - 1)
+    except RequestError:  # a small pool has no room for the largest windows
+        rows = [r for r in rows if r <= DEFAULT_ROWS]
+        handle = model.open(prompt, sampling)
+    times: dict[int, list[float]] = {r: [] for r in rows}
+    left = room - 1 - max(rows)
+    try:
+        while model.prefill(handle) is None:
+            pass
+        start = timer()
+        for repeat, r in itertools.product(range(REPEATS + 1), rows):
+            late = timer() - start > PATIENCE_S
+            if left <= 0 or (late and (repeat or r not in COARSE)):
+                break
+            if r <= DEFAULT_ROWS or repeat <= FEW:
+                spent, committed = _timed_round(model, handle, prompt[: r - 1], timer)
+                left -= committed
+                times[r].append(spent)
+    finally:
+        model.close(handle)
+    # the first pass warms caches and allocators up; it counts where there was no time for a second
+    return {r: median(t[1:] or t) * 1e6 for r, t in sorted(times.items()) if t}
+
+
+def _timed_round(model: TargetModel, handle: int, nodes: list[int], timer: Callable[[], float]) -> tuple[float, int]:
+    window = Window(handle, nodes, list(range(-1, len(nodes) - 1)))
+    begin = timer()
+    outcome = model.verify([window])[0]
+    return timer() - begin, len(outcome.tokens)

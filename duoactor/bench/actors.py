@@ -1,0 +1,227 @@
+"""One benchmark from start to end: the actors, the reference beside them, every unit, and each model's cost alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from duoactor.bench.machine import machine
+from duoactor.bench.methods import Row
+from duoactor.bench.passes import Answers, Ours, Rounds, Theirs
+from duoactor.bench.reference import Reference
+from duoactor.bench.results import Lengths, Results, Settings, Store
+from duoactor.bench.runner import Bench, Schedule, Show
+from duoactor.bench.suites import Prompt
+from duoactor.client.async_client import AsyncClient
+from duoactor.launch.deployment import Deployment
+from duoactor.launch.supervisor import Event, Probe, Supervisor
+from duoactor.render import model_name
+from protocols.address import parse
+from protocols.errors import DuoactorError
+from protocols.messages import Sampling
+from protocols.transport import Feed
+
+INFLATED = "duoactor_inflated"  # actors.engines.checkpoints.inflate.MARK
+PACKAGES = ("duoactor", "torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """How to reach the actors; tests put their own in place."""
+
+    probe: Probe
+    connect: Callable[[str], AbstractAsyncContextManager[AsyncClient]]
+    subscribe: Callable[[str], AbstractAsyncContextManager[Feed]] | None
+    report: Callable[[Event], None] = lambda event: None
+    started: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be measured."""
+
+    prompts: Sequence[Prompt]
+    rows: Sequence[Row]
+    repeats: int
+    sampling: Sampling
+    sweep: bool = False
+
+
+@dataclass(slots=True)
+class Found:
+    """What is learnt beside the runs."""
+
+    models: dict[str, Any] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    sweep_gamma: int = 0
+    lengths: Lengths | None = None
+    device: str = ""
+
+
+async def drive(deployment: Deployment, job: Job, store: Store, found: Found, world: World, show: Show) -> None:
+    """Measure everything; ``found`` and ``store`` hold what is finished at any time."""
+    rows = list(job.rows)
+    address = deployment.address
+    async with AsyncExitStack() as stack:
+        supervisor = Supervisor(deployment.plans, world.probe, report=world.report, address=address)
+        await stack.enter_async_context(supervisor)
+        world.started()
+        client = await stack.enter_async_context(world.connect(address))
+        status = await client.status()
+        found.models |= {
+            "target": model_name(deployment.verifier.target),
+            "draft": model_name(deployment.drafters[0].draft),
+            "device": status.device,
+            "dtype": status.dtype,
+        }
+        rounds = None
+        if world.subscribe is not None:
+            feed = await stack.enter_async_context(world.subscribe(str(parse(address).telemetry)))
+            rounds = Rounds(feed)
+            await stack.enter_async_context(_running(rounds.listen()))
+        ours = Ours(client, rounds)
+        answers: dict[str, Answers] = {row.name: ours for row in rows if row.ours}
+        if others := [row for row in rows if not row.ours]:
+            show("loading transformers", 0, 1)
+            draft = deployment.drafters[0].draft if any(row.mode == "assisted" for row in others) else ""
+            reference = await stack.enter_async_context(Reference.started(deployment.verifier, status, draft))
+            found.device = reference.device
+            theirs = Theirs(reference)
+            answers |= {row.name: theirs for row in others}
+        bench = Bench(store, job.sampling, answers, show)
+        found.missing |= await bench.warm_up(rows, job.prompts[0])
+        rows = [row for row in rows if row.name not in found.missing]
+        await bench.run(Schedule(job.prompts, rows, job.repeats))
+        if job.sweep:
+            found.sweep_gamma = await bench.run_sweep(job.prompts, job.repeats)
+    show("measuring both models by length of input", 0, 1)
+    found.lengths = await measure_lengths(deployment)
+
+
+@contextlib.asynccontextmanager
+async def _running(work: Any) -> Any:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def measure_lengths(deployment: Deployment) -> Lengths:
+    """Figure 1, in a child: both models as the actors build them, once the actors are gone."""
+    verifier, drafter = deployment.verifier, deployment.drafters[0]
+    task = {
+        "target": verifier.target,
+        "draft": drafter.draft,
+        "device": verifier.device,
+        "dtype": verifier.dtype,
+        "threads": verifier.threads,
+        "cpus": verifier.cpus,
+        "draft_device": drafter.device,
+        "draft_dtype": drafter.dtype,
+        "draft_threads": drafter.threads,
+        "draft_cpus": drafter.cpus,
+    }
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "actors.engines.lengths"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": str(verifier.threads)},
+        start_new_session=True,
+    )
+    try:
+        out, said = await child.communicate(msgspec.json.encode(task))
+    except BaseException:
+        if child.returncode is None:
+            child.kill()
+        raise
+    if child.returncode != 0:
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        raise DuoactorError(f"the models could not be timed by length of input: {last}")
+    return msgspec.json.decode(out, type=Lengths)
+
+
+# --- what goes with the figures --------------------------------------------------------------------------------------
+
+
+def settings_of(deployment: Deployment, job: Job, suite: str, datastore: str) -> Settings:
+    texts = [[p.id, p.task, list(p.turns)] for p in job.prompts]
+    verifier = deployment.verifier
+    return Settings(
+        target=verifier.target,
+        draft=deployment.drafters[0].draft,
+        suite=suite,
+        suite_digest=hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:12],
+        prompts=len(job.prompts),
+        tasks=tuple(dict.fromkeys(p.task for p in job.prompts)),
+        max_tokens=job.sampling.max_tokens,
+        temperature=job.sampling.temperature,
+        seed=job.sampling.seed,
+        device=verifier.device,
+        dtype=verifier.dtype,
+        datastore=datastore,
+    )
+
+
+def results_of(
+    deployment: Deployment, job: Job, store: Store, found: Found, command: str, load: str, complete: bool
+) -> Results:
+    """The document, of what there is so far."""
+    models = {"target": deployment.verifier.target, "draft": deployment.drafters[0].draft}
+    origins = {kind: inflated(path) for kind, path in models.items()}
+    where = {**machine(), "load": load}
+    if found.device and found.device != found.models.get("device"):
+        where["accelerator"] = found.device
+    if deployment.verifier.cpus:
+        where["pinned"] = f"verifier to {deployment.verifier.cpus}, drafter to {deployment.drafters[0].cpus or 'none'}"
+    return Results(
+        command=command,
+        settings=store.settings,
+        complete=complete,
+        repeats=job.repeats,
+        methods=tuple(row.name for row in job.rows),
+        missing=found.missing,
+        machine=where,
+        versions=versions(),
+        models=found.models,
+        inflated={kind: origin for kind, origin in origins.items() if origin is not None},
+        sweep_gamma=found.sweep_gamma,
+        lengths=found.lengths,
+        runs=tuple(store.runs),
+    )
+
+
+def inflated(model: str) -> Any:
+    """What ``config.json`` says of the model whose function this one computes; None: it is its own."""
+    with contextlib.suppress(OSError, ValueError):
+        config = json.loads((Path(model) / "config.json").read_text())
+        if isinstance(config, dict):
+            return config.get(INFLATED)
+    return None
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def load_now() -> str:
+    """How busy the machine was before we began."""
+    return f"{os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else "unknown"

@@ -1,0 +1,252 @@
+"""Commands that measure: bench and bench compare."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, VerifierSettings
+from duoactor import config, render
+from duoactor.bench import actors as driving
+from duoactor.bench import compare as comparing
+from duoactor.bench import figures, report, stores, tables, timeline
+from duoactor.bench.methods import BY_NAME, choose
+from duoactor.bench.results import Results, Store, read_document
+from duoactor.bench.runner import Show
+from duoactor.bench.suites import BUILTIN, load_suite, select
+from duoactor.cli.environment import Environment, available_cpus
+from duoactor.cli.options import json_option, log_options
+from duoactor.launch.deployment import Deployment, deploy
+from duoactor.launch.terminal import LaunchReport, Terminated, run_in_order
+from protocols.errors import ConfigError
+from protocols.messages import Method, Sampling
+from protocols.transport import Feed
+
+SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "--suite", default=BUILTIN, metavar="PATH", help="a JSONL file: ours, Spec-Bench's or HumanEval  [builtin]"
+)
+@click.option("--methods", default="all", metavar="LIST", help="rows, by commas; vanilla is always one  [all]")
+@click.option("--tasks", default="", metavar="LIST", help="only these tasks, by commas  [all]")
+@click.option("--limit", default=0, type=click.IntRange(0), metavar="N", help="most prompts per task; 0: all  [0]")
+@click.option("--repeats", default=2, type=click.IntRange(1), metavar="N", help="runs per prompt and method  [2]")
+@click.option("--max-tokens", default=128, type=click.IntRange(1), metavar="N", help="most tokens per answer  [128]")
+@click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 is greedy  [0]")
+@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="of the noise at a temperature  [0]")
+@click.option("--target", default=BUNDLED, metavar="TEXT", help="target model: a directory or hub id  [bundled]")
+@click.option("--draft", default=BUNDLED, metavar="TEXT", help="draft model: a directory or hub id  [bundled]")
+@click.option("--device", default="auto", metavar="TEXT", help="torch device of the target  [auto]")
+@click.option("--dtype", default="auto", metavar="TEXT", help="auto, float32, bfloat16 or float16  [auto]")
+@click.option("--datastore", default="", metavar="DIR", help="for rest, and auto  [of Python's own library]")
+@click.option("--datastore-from", multiple=True, metavar="FILE", help="build a datastore of this file; may be repeated")
+@click.option(
+    "--sweep", is_flag=True, help="also DuoDecoding with gamma two below to two above the chosen one (table 3)"
+)
+@click.option("--out", default="", metavar="DIR", help="where results go  [a new bench-DATE-TIME]")
+@click.option("--resume", is_flag=True, help="go on with what --out holds")
+@click.option("--trace", default="", metavar="FILE", help="also write the rounds for Perfetto or chrome://tracing")
+@json_option
+@log_options
+@click.pass_context
+def bench(context: click.Context, /, **options: Any) -> int:
+    """Measure every method side by side: tables, pictures and a JSON file.
+
+    Methods take turns on each prompt, so that a noisy machine favours none; transformers' own generate is among them.
+    Ctrl-C keeps what is finished, and --resume with the same options goes on. The exit code is 1 if a text of ours
+    differs from the target's own.
+
+    \b
+    Example:  duoactor bench --limit 2
+              duoactor bench --methods vanilla,sps,tree --tasks code,rag --out results
+              duoactor bench --suite question.jsonl --target ./my-model --draft ./my-draft --device cuda
+              duoactor bench compare before/results.json after/results.json
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    return _bench(context.obj, **options)
+
+
+def _bench(
+    environment: Environment,
+    *,
+    suite: str,
+    methods: str,
+    tasks: str,
+    limit: int,
+    repeats: int,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+    target: str,
+    draft: str,
+    device: str,
+    dtype: str,
+    datastore: str,
+    datastore_from: tuple[str, ...],
+    sweep: bool,
+    out: str,
+    resume: bool,
+    trace: str,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
+) -> int:
+    rows = choose(methods)
+    prompts = select(load_suite(suite), [t.strip() for t in tasks.split(",") if t.strip()], limit)
+    job = driving.Job(prompts, rows, repeats, Sampling(temperature, max_tokens=max_tokens, seed=seed), sweep)
+    if resume and not out:
+        raise ConfigError("--resume needs --out DIR, the directory to go on with")
+    directory = Path(out or time.strftime("bench-%Y%m%d-%H%M%S"))
+    needed = any(row.method == Method.REST for row in rows)
+    made = directory / "datastore"
+    target = config.resolve_model(target, "target")  # a wrong name is told before anything is built
+    stored = stores.datastore_for(datastore, datastore_from, needed, made, target, environment.command)
+    with _socket() as socket:
+        deployment = deploy(
+            VerifierSettings(
+                target=target, device=device, dtype=dtype, datastore=stored.directory, bind=f"ipc://{socket}"
+            ),
+            [DrafterSettings(draft=draft)],
+            ControllerSettings(),
+            cpus=available_cpus(),
+            command=environment.command,
+            log_flags=("--verbose",) if verbose else ("--quiet",),
+        )
+        store = Store(directory, driving.settings_of(deployment, job, suite, stored.origin), resume=resume)
+        if not figures.available() and not quiet:
+            click.echo(f"duoactor: {figures.NO_MATPLOTLIB}", err=True)
+        found, load = driving.Found(), driving.load_now()
+        complete, began = False, time.monotonic()
+        try:
+            with _progress() as show:
+                run_in_order(_drive(environment, deployment, job, store, found, show, verbose))
+            complete = True
+        except (KeyboardInterrupt, Terminated):
+            click.echo(f"duoactor: interrupted; go on with the same options and --resume --out {directory}", err=True)
+            raise
+        finally:
+            # also after Ctrl-C, and when an actor could not be kept up
+            store.close()
+            results = driving.results_of(deployment, job, store, found, _command(), load, complete)
+            results.seconds = time.monotonic() - began
+            if store.runs:
+                _leave(results, directory, trace)
+    _print(results, directory, as_json)
+    return 1 if any(line["different"] and BY_NAME[line["name"]].ours for line in results.table) else 0
+
+
+async def _drive(
+    environment: Environment,
+    deployment: Deployment,
+    job: driving.Job,
+    store: Store,
+    found: driving.Found,
+    show: Show,
+    log_lines: bool,
+) -> None:
+    launch = LaunchReport(lines=log_lines)
+    world = driving.World(
+        probe=environment.probe(deployment),
+        connect=environment.connect_async,
+        subscribe=_subscribed,
+        report=launch,
+        started=launch.done,
+    )
+    await driving.drive(deployment, job, store, found, world, show)
+
+
+@asynccontextmanager
+async def _subscribed(address: str) -> AsyncIterator[Feed]:
+    from protocols.zeromq import ZmqNetwork
+
+    network = ZmqNetwork()
+    try:
+        yield network.subscribe(address)
+    finally:
+        network.close()
+
+
+@contextlib.contextmanager
+def _socket() -> Iterator[Path]:
+    roomy = len(tempfile.gettempdir()) <= SHORT_ENOUGH
+    with tempfile.TemporaryDirectory(prefix="duo-", dir=None if roomy else "/tmp") as directory:
+        yield Path(directory) / "verifier.sock"
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Show]:
+    """A bar with the time left on a terminal; nothing in a pipe."""
+    bar = Progress(
+        BarColumn(30),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    task = bar.add_task("", total=None)
+
+    def show(text: str, done: int, count: int) -> None:
+        bar.update(task, description=text, completed=done, total=count)
+        bar.start()  # not before: until the actors are ready the line is theirs
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+def _leave(results: Results, directory: Path, trace: str) -> None:
+    report.write_all(results, directory)
+    if trace:
+        timeline.write_trace(Path(trace), results.runs)
+
+
+def _print(results: Results, directory: Path, as_json: bool) -> None:
+    if as_json:
+        document = render.plain(results)
+        document.pop("runs")  # they are in the file
+        render.print_json({**document, "directory": str(directory)})
+        return
+    for table in tables.all_tables(results):
+        table.show()
+    print(f"* is the best. Everything is in {directory}: {report.REPORT}, results.json and the pictures.", flush=True)
+
+
+def _command() -> str:
+    return shlex.join(["duoactor", *sys.argv[1:]])
+
+
+@bench.command()
+@click.argument("before", metavar="A.json")
+@click.argument("after", metavar="B.json")
+@json_option
+def compare(before: str, after: str, as_json: bool) -> int:
+    """Show what changed between two results: speed-ups, their ratio, and whether it is beyond the repeats' spread.
+
+    \b
+    Example:  duoactor bench compare before/results.json after/results.json
+    """
+    found = comparing.compare(read_document(Path(before)), read_document(Path(after)))
+    if as_json:
+        render.print_json(comparing.document(found))
+        return 0
+    comparing.table(found).show()
+    for sentence in comparing.sentences(found):
+        print(sentence)
+    return 0

@@ -1,0 +1,198 @@
+"""The demo: three processes on a private address, a stream to look at, and a table."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, VerifierSettings
+from duoactor import render
+from duoactor.bench import demo as measuring
+from duoactor.bench.machine import machine
+from duoactor.bench.reference import Reference
+from duoactor.cli.environment import Environment, available_cpus
+from duoactor.cli.options import json_option, log_options, method_option
+from duoactor.client.async_client import AsyncClient
+from duoactor.launch import supervisor as launcher
+from duoactor.launch.deployment import Deployment, deploy
+from duoactor.launch.terminal import LaunchReport, actor_list, run_in_order
+from protocols.messages import Method, Sampling
+
+SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """What to run, and how to show it."""
+
+    prompts: Sequence[str]
+    sampling: Sampling
+    method: str
+    repeats: int
+    reference: bool
+    as_json: bool
+    log_lines: bool
+
+
+@click.command()
+@click.option("--target", default=BUNDLED, metavar="TEXT", help="target model: a directory or hub id  [bundled]")
+@click.option("--draft", default=BUNDLED, metavar="TEXT", help="draft model: a directory or hub id  [bundled]")
+@method_option
+@click.option("--device", default="auto", metavar="TEXT", help="torch device of the target  [auto]")
+@click.option("--dtype", default="auto", metavar="TEXT", help="auto, float32, bfloat16 or float16  [auto]")
+@click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="your own prompt; may be repeated")
+@click.option("--max-tokens", default=96, type=click.IntRange(1), metavar="N", help="most tokens per answer  [96]")
+@click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 is greedy  [0]")
+@click.option("--repeats", default=3, type=click.IntRange(1), metavar="N", help="timed runs per prompt and method  [3]")
+@click.option("--no-reference", is_flag=True, help="do not time transformers' own generate")
+@json_option
+@log_options
+@click.pass_obj
+def demo(
+    environment: Environment,
+    /,
+    target: str,
+    draft: str,
+    method: str,
+    device: str,
+    dtype: str,
+    prompts: tuple[str, ...],
+    max_tokens: int,
+    temperature: float,
+    repeats: int,
+    no_reference: bool,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
+) -> int:
+    """Watch three processes stream text, and see how much faster than the target alone that is.
+
+    Drafted tokens are green, the target's own magenta. Exit code 1 if any two texts differ: they never should.
+
+    \b
+    Example:  duoactor demo
+              duoactor demo --target ./my-model --draft ./my-draft --device cuda
+              duoactor demo --json | jq .speedup
+    """
+    show = Show(
+        prompts=prompts or measuring.PROMPTS,
+        sampling=Sampling(temperature=temperature, max_tokens=max_tokens),
+        method=method,
+        repeats=repeats,
+        reference=not no_reference,
+        as_json=as_json,
+        log_lines=verbose,
+    )
+    roomy = len(tempfile.gettempdir()) <= SHORT_ENOUGH
+    with tempfile.TemporaryDirectory(prefix="duo-", dir=None if roomy else "/tmp") as directory:
+        deployment = deploy(
+            VerifierSettings(
+                target=target, device=device, dtype=dtype, bind=f"ipc://{Path(directory) / 'verifier.sock'}"
+            ),
+            [DrafterSettings(draft=draft)],
+            ControllerSettings(),
+            cpus=available_cpus(),
+            command=environment.command,
+            log_flags=("--verbose",) if verbose else ("--quiet",) if quiet else (),
+        )
+        return run_in_order(_show(environment, deployment, show))
+
+
+async def _show(environment: Environment, deployment: Deployment, show: Show) -> int:
+    report = LaunchReport(lines=show.log_lines)
+    address = deployment.address
+    async with launcher.Supervisor(
+        deployment.plans, environment.probe(deployment), report=report, address=address
+    ) as supervisor:
+        report.done()
+        actors = actor_list(deployment, supervisor.actors)
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(environment.connect_async(address))
+            shown = [await _stream(client, number, show) for number in range(len(show.prompts))]
+            progress = render.Spinner(sys.stderr)
+            contenders: list[measuring.Contender] = [
+                lambda number, prompt: measuring.ask(client, number, prompt, show.sampling, show.method),
+                lambda number, prompt: measuring.ask(client, number, prompt, show.sampling, Method.VANILLA),
+            ]
+            if show.reference:
+                progress.show("loading the target into transformers …")
+                status = await client.status()
+                reference = await stack.enter_async_context(Reference.started(deployment.verifier, status))
+                contenders.append(
+                    lambda number, prompt: measuring.ask_transformers(reference, number, prompt, show.sampling)
+                )
+            fast, plain, *others = await measuring.measure(contenders, show.prompts, show.repeats, progress.show)
+        progress.show("")
+    found = measuring.figures(fast, plain, shown)
+    rate = measuring.tokens_per_second(others[0]) if others else None
+    if show.as_json:
+        render.print_json(_document(found, rate, actors))
+    else:
+        _print_table(found, rate, actors)
+    return 0 if found.identical else 1
+
+
+async def _stream(client: AsyncClient, number: int, show: Show) -> measuring.Run:
+    prompt = show.prompts[number]
+    if show.as_json:
+        return await measuring.ask(client, number, prompt, show.sampling, show.method)
+    colour = render.wants_colour("auto", sys.stdout)
+    print(f"{render.DIM}> {prompt}{render.RESET}" if colour else f"> {prompt}", flush=True)
+    out = render.TokenStream(sys.stdout, colour)
+    try:
+        return await measuring.ask(
+            client,
+            number,
+            prompt,
+            show.sampling,
+            show.method,
+            lambda chunk: out.write(chunk.pieces, chunk.accepted, chunk.text),
+        )
+    finally:
+        out.close()
+        print(flush=True)
+
+
+def _document(found: measuring.Figures, reference: float | None, actors: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        **asdict(found),
+        "transformers_tokens_per_second": reference,
+        "actors": actors,
+        "machine": machine(),
+    }
+
+
+def _print_table(found: measuring.Figures, reference: float | None, actors: list[dict[str, Any]]) -> None:
+    speeds = render.table("", ">tokens/s", ">speed-up", ">first token")
+    speeds.add_row(
+        f"duoactor ({found.method})",
+        f"{found.tokens_per_second:.1f}",
+        f"{found.speedup:.2f}x",
+        f"{found.ttft_ms:.1f} ms",
+    )
+    speeds.add_row(
+        "target alone (vanilla)", f"{found.vanilla_tokens_per_second:.1f}", "1.00x", f"{found.vanilla_ttft_ms:.1f} ms"
+    )
+    if reference:
+        speeds.add_row(
+            "transformers generate", f"{reference:.1f}", f"{reference / found.vanilla_tokens_per_second:.2f}x", ""
+        )
+    render.print_table(speeds)
+    print()
+    facts = render.table("", "")
+    facts.show_header = False
+    facts.add_row("speed-up, median of the prompts", f"{found.speedup_median:.2f}x")
+    facts.add_row("mean acceptance length", f"{found.mean_acceptance_length:.2f} tokens per round of the target")
+    facts.add_row("gamma, sequences", f"{found.gamma:.1f}, {found.sequences:.1f} (means of what was chosen)")
+    facts.add_row("overhead", f"{found.overhead_ms_per_round:.2f} ms per round")
+    facts.add_row("texts identical", "yes" if found.identical else "NO: please report this")
+    facts.add_row("processes", ", ".join(f"{actor['role']} {actor['pid']}" for actor in actors))
+    render.print_table(facts)
+    sys.stdout.flush()

@@ -1,0 +1,37 @@
+"""What a command line needs from the world; tests put their own in place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+
+from duoactor.client.async_client import AsyncClient
+from duoactor.client.sync_client import Client
+from duoactor.launch.deployment import Deployment
+from duoactor.launch.supervisor import Probe, own_command
+from duoactor.launch.terminal import verifier_status
+
+
+def _connect(address: str, key: str, server_key: str) -> Client:
+    return Client(address, key=key, server_key=server_key)
+
+
+def available_cpus() -> tuple[int, ...]:
+    """The CPUs this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+@dataclass(slots=True)
+class Environment:
+    """``connect(address, key, server_key)`` gives a client; ``command(*arguments)`` is how a child is run;
+    ``probe(deployment)`` asks whether the actors are ready."""
+
+    debug: bool = False
+    connect: Callable[[str, str, str], AbstractContextManager[Client]] = _connect
+    command: Callable[..., tuple[str, ...]] = own_command
+    probe: Callable[[Deployment], Probe] = verifier_status
+    connect_async: Callable[[str], AbstractAsyncContextManager[AsyncClient]] = AsyncClient

@@ -1,0 +1,184 @@
+"""Commands that ask for text: generate and chat."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from duoactor import render
+from duoactor.cli.environment import Environment
+from duoactor.cli.options import (
+    connection_options,
+    json_option,
+    sampling_from,
+    speculation_options,
+    struct_options,
+)
+from protocols.errors import ConfigError
+from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, TokenLogprobs
+
+colour_option = click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="never",
+    help="colour drafted (green) and target-made (magenta) tokens  [never]",
+)
+
+
+class Answer:
+    """Gathers the chunks of one stream."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
+        self.finish_reason: str | None = None
+        self.stats: RequestStats | None = None
+
+    def take(self, piece: Chunk) -> None:
+        self.text += piece.text
+        self.token_ids += piece.token_ids
+        self.logprobs += piece.logprobs
+        self.finish_reason = str(piece.finish_reason) if piece.finish_reason else self.finish_reason
+        self.stats = piece.stats or self.stats
+
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "metrics": render.metrics(self.stats or RequestStats()),
+        }
+        if self.logprobs:
+            found["logprobs"] = self.logprobs
+        return found
+
+
+def _show(chunks: Iterator[Chunk], answer: Answer, colour: str) -> None:
+    out = render.TokenStream(sys.stdout, render.wants_colour(colour, sys.stdout))
+    try:
+        for piece in chunks:
+            answer.take(piece)
+            out.write(piece.pieces, piece.accepted, piece.text)
+    finally:
+        out.close()
+
+
+@click.command()
+@click.argument("prompt")
+@click.option("--chat", "as_chat", is_flag=True, help="treat PROMPT as a question: apply the model's chat template")
+@struct_options(Sampling)
+@speculation_options
+@connection_options
+@colour_option
+@json_option
+@click.pass_obj
+def generate(
+    environment: Environment,
+    /,
+    prompt: str,
+    as_chat: bool,
+    connect: str,
+    key: str,
+    server_key: str,
+    color: str,
+    as_json: bool,
+    method: str,
+    num_speculative_tokens: int,
+    sequences: int,
+    **values: Any,
+) -> int:
+    """Continue PROMPT and stream the text; "-" reads the prompt from standard input.
+
+    \b
+    Example:  duoactor generate "Once upon a time" --max-tokens 50
+              duoactor generate --chat "Wie geht es dir?" --temperature 0.7 --seed 3
+              cat report.txt | duoactor generate - --json
+    """
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text:
+        raise ConfigError("the prompt is empty: give a text, or - to read it from standard input")
+    question = {"messages": (ChatTurn("user", text),)} if as_chat else {"prompt": text}
+    answer = Answer()
+    with environment.connect(connect, key, server_key) as client:
+        chunks = client.stream(
+            **question,
+            sampling=sampling_from(values),
+            method=method,
+            num_speculative_tokens=num_speculative_tokens,
+            sequences=sequences,
+        )
+        if as_json:
+            for piece in chunks:
+                answer.take(piece)
+            render.print_json(answer.document())
+        else:
+            _show(chunks, answer, color)
+            render.print_summary(answer.stats)
+    return 0
+
+
+@click.command()
+@click.option("--system", default="", metavar="TEXT", help="a system message before the first turn")
+@struct_options(Sampling)
+@speculation_options
+@connection_options
+@colour_option
+@click.pass_obj
+def chat(
+    environment: Environment,
+    /,
+    system: str,
+    connect: str,
+    key: str,
+    server_key: str,
+    color: str,
+    method: str,
+    num_speculative_tokens: int,
+    sequences: int,
+    **values: Any,
+) -> int:
+    """Talk with the model, turn by turn; /quit or Ctrl-D ends it. In a pipe each line is a turn.
+
+    \b
+    Example:  duoactor chat
+              printf 'Hello!\\nAnd in German?\\n' | duoactor chat --max-tokens 60
+    """
+    history = [ChatTurn("system", system)] if system else []
+    with environment.connect(connect, key, server_key) as client:
+        for line in _turns():
+            history.append(ChatTurn("user", line))
+            answer = Answer()
+            chunks = client.stream(
+                messages=tuple(history),
+                sampling=sampling_from(values),
+                method=method,
+                num_speculative_tokens=num_speculative_tokens,
+                sequences=sequences,
+            )
+            _show(chunks, answer, color)
+            render.print_summary(answer.stats)
+            history.append(ChatTurn("assistant", answer.text))
+    return 0
+
+
+def _turns() -> Iterator[str]:
+    if not sys.stdin.isatty():
+        yield from (line.strip() for line in sys.stdin if line.strip())
+        return
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  importing it gives input() its editing keys and history
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            print()
+            return
+        if line in ("/quit", "/exit"):
+            return
+        if line:
+            yield line

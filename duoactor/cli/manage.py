@@ -1,0 +1,107 @@
+"""Commands that look at a running set of actors and change it: status, drafters, swap, drain, keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from duoactor import render
+from duoactor.cli.environment import Environment
+from duoactor.cli.options import connection_options, json_option
+
+
+@click.command()
+@connection_options
+@json_option
+@click.pass_obj
+def status(environment: Environment, /, connect: str, key: str, server_key: str, as_json: bool) -> None:
+    """Show the verifier, its drafters and the requests in flight.
+
+    \b
+    Example:  duoactor status
+              duoactor status --json | jq .drafters
+    """
+    with environment.connect(connect, key, server_key) as client:
+        report = client.status()
+    if as_json:
+        render.print_json(report)
+    else:
+        render.print_status(report)
+
+
+@click.command()
+@connection_options
+@json_option
+@click.pass_obj
+def drafters(environment: Environment, /, connect: str, key: str, server_key: str, as_json: bool) -> None:
+    """List the drafters: state, leases, step time, acceptance.
+
+    \b
+    Example:  duoactor drafters
+    """
+    with environment.connect(connect, key, server_key) as client:
+        report = client.status()
+    if as_json:
+        render.print_json(report.drafters)
+    else:
+        render.print_drafters(report.drafters)
+
+
+@click.command()
+@click.argument("old")
+@click.argument("new")
+@connection_options
+@json_option
+@click.pass_obj
+def swap(
+    environment: Environment, /, old: str, new: str, connect: str, key: str, server_key: str, as_json: bool
+) -> None:
+    """Move every stream from drafter OLD to drafter NEW, while they run.
+
+    The text stays token for token what it would have been. `duoactor drafters` lists the names.
+
+    \b
+    Example:  duoactor swap drafter-1 drafter-2
+    """
+    with environment.connect(connect, key, server_key) as client:
+        detail = client.swap(old, new)
+    render.print_done({"old": old, "new": new, "detail": detail}, f"{old} hands over to {new}", as_json)
+
+
+@click.command()
+@click.argument("actor_id", metavar="ID")
+@connection_options
+@json_option
+@click.pass_obj
+def drain(environment: Environment, /, actor_id: str, connect: str, key: str, server_key: str, as_json: bool) -> None:
+    """Take drafter ID out of service: its streams move away, then it leaves.
+
+    \b
+    Example:  duoactor drain drafter-1
+    """
+    with environment.connect(connect, key, server_key) as client:
+        detail = client.drain(actor_id)
+    render.print_done({"actor_id": actor_id, "detail": detail}, f"{actor_id} leaves", as_json)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--directory", default=".", metavar="DIR", help="where to write the two files  [.]")
+@json_option
+def keys(name: str, directory: str, as_json: bool) -> None:
+    """Make a CURVE key pair for an actor or a client that talks across a network.
+
+    NAME.key is secret and stays on the host that uses it. Copy NAME.pub to the verifier's --allow directory (or,
+    for the verifier's own pair, to the hosts that connect to it: it is their --server-key).
+
+    \b
+    Example:  duoactor keys verifier --directory keys
+              duoactor keys laptop --directory keys
+    """
+    from protocols.security import KeyPair
+
+    secret, public = KeyPair.generate().write(Path(directory), name)
+    render.print_done(
+        {"secret": str(secret), "public": str(public)}, f"wrote {secret} (keep it secret) and {public}", as_json
+    )

@@ -1,0 +1,1 @@
+"""Starting the actors and watching over them."""

@@ -1,0 +1,123 @@
+"""From settings to a set of actors on this machine: addresses, models, cores, command lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from actors.settings import ControllerSettings, DrafterSettings, Settings, VerifierSettings
+from duoactor.config import options, resolve_model
+from duoactor.launch.restart import assign_cores, format_cpus
+from duoactor.launch.supervisor import ActorPlan, own_command
+from protocols.address import parse
+from protocols.errors import ConfigError
+from protocols.messages import Role
+
+ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One verifier, its drafters and a controller, every option decided."""
+
+    verifier: VerifierSettings
+    drafters: tuple[DrafterSettings, ...]
+    controller: ControllerSettings
+    plans: tuple[ActorPlan, ...]
+
+    @property
+    def address(self) -> str:
+        """Where a client on this machine connects."""
+        return self.controller.connect
+
+
+def deploy(
+    verifier: VerifierSettings,
+    drafters: Sequence[DrafterSettings],
+    controller: ControllerSettings,
+    *,
+    cpus: Sequence[int],
+    log_flags: Sequence[str] = (),
+    command: Callable[..., tuple[str, ...]] = own_command,
+) -> Deployment:
+    """Complete the settings and make a plan for each actor.
+
+    ``verifier.bind`` must be given. ``cpus`` are the CPUs that may be used; ``log_flags`` go to every child.
+    Raises ConfigError or ModelError before anything is started.
+    """
+    address = _connectable(verifier.bind)
+    names = _names(drafters)
+    cores = assign_cores(
+        cpus, [drafter.threads for drafter in drafters], drafters_need_cores=any(d.device == "cpu" for d in drafters)
+    )
+    verifier = msgspec.structs.replace(
+        verifier,
+        target=resolve_model(verifier.target, "target"),
+        cpus=verifier.cpus or format_cpus(cores.verifier),
+        threads=verifier.threads or min(16, len(cores.verifier) or 1),
+    )
+    keys = _family_keys(verifier)
+    drafters = tuple(
+        msgspec.structs.replace(
+            drafter if drafter.key else msgspec.structs.replace(drafter, **keys),
+            connect=drafter.connect or address,
+            draft=resolve_model(drafter.draft, "draft"),
+            cpus=drafter.cpus or format_cpus(own),
+            actor_id=name,
+        )
+        for drafter, name, own in zip(drafters, names, cores.drafters, strict=True)
+    )
+    controller = msgspec.structs.replace(
+        controller if controller.key else msgspec.structs.replace(controller, **keys),
+        connect=controller.connect or address,
+    )
+
+    def line(role: Role, settings: Settings) -> tuple[str, ...]:
+        return command(str(role), "--supervised", *log_flags, *flags(settings))
+
+    plans = (
+        ActorPlan(Role.VERIFIER, "verifier", line(Role.VERIFIER, verifier), verifier.threads),
+        *(ActorPlan(Role.DRAFTER, d.actor_id, line(Role.DRAFTER, d), d.threads) for d in drafters),
+        ActorPlan(Role.CONTROLLER, "controller", line(Role.CONTROLLER, controller)),
+    )
+    return Deployment(verifier, drafters, controller, plans)
+
+
+def flags(settings: Settings) -> list[str]:
+    """The command-line flags that give these settings; ``=`` because a value may begin with a dash."""
+    return [
+        f"{option.flag}={getattr(settings, option.name)}"
+        for option in options(type(settings))
+        if getattr(settings, option.name) != option.default
+    ]
+
+
+def _connectable(bind: str) -> str:
+    address = parse(bind, bind=True)
+    if address.scheme == "tcp" and address.port == 0:
+        raise ConfigError(f"{bind} leaves the port open, but the other actors must know it: give --bind a port")
+    if address.host in ANY_HOST:
+        host = ANY_HOST[address.host]
+        return f"tcp://{f'[{host}]' if ':' in host else host}:{address.port}"
+    return str(address)
+
+
+def _family_keys(verifier: VerifierSettings) -> dict[str, str]:
+    """A verifier admits its own key, so actors started beside it may use that when they have none themselves."""
+    if not verifier.key:
+        return {}
+    return {"key": verifier.key, "server_key": str(Path(verifier.key).with_suffix(".pub"))}
+
+
+def _names(drafters: Sequence[DrafterSettings]) -> list[str]:
+    names = [
+        drafter.actor_id or (f"drafter-{number}" if len(drafters) > 1 else "drafter")
+        for number, drafter in enumerate(drafters, start=1)
+    ]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ConfigError(f"two drafters have the actor_id {min(twice)}: give each its own")
+    return names

@@ -1,0 +1,30 @@
+"""``transformers`` in a process of its own, as the demo and the benchmark ask it."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.settings import VerifierSettings
+from duoactor.bench.reference import Reference
+from duoactor.config import resolve_model
+from protocols.errors import DuoactorError
+from protocols.messages import ChatTurn, Sampling, StatusReport
+
+STATUS = StatusReport("", "m", "cpu", "float32", "auto", 0.0, 0, 0)
+
+
+async def test_the_reference_answers_with_the_targets_tokens_and_times():
+    async with Reference.started(VerifierSettings(target=resolve_model("bundled", "target")), STATUS) as reference:
+        turns = (ChatTurn("user", "Two plus two?"),)
+        plain = await reference.generate(turns, "plain", Sampling(max_tokens=6))
+        copied = await reference.generate(turns, "prompt_lookup", Sampling(max_tokens=6))
+    assert reference.device == "cpu"
+    assert 1 <= len(plain.token_ids) <= 6
+    assert copied.token_ids == plain.token_ids
+    assert 0 < plain.ttft_ms <= plain.total_ms
+
+
+async def test_a_model_that_cannot_be_loaded_is_one_sentence(tmp_path):
+    with pytest.raises(DuoactorError, match="cannot run: "):
+        async with Reference.started(VerifierSettings(target=str(tmp_path)), STATUS):
+            pass

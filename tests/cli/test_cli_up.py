@@ -1,0 +1,96 @@
+"""``duoactor up`` as a process, with small programs in place of the actors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+from duoactor.cli import main
+from duoactor.cli.environment import Environment
+from protocols.messages import DrafterStatus, StatusReport
+
+LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
+FAILS = "print('duoactor: there is no model x: name another'); raise SystemExit(1)"
+
+
+def command(role, *arguments):
+    return (sys.executable, "-S", "-c", FAILS if FAIL and role == "verifier" else LIVES)
+
+
+def probe(deployment):
+    async def ask():
+        import os, subprocess
+        pids = [int(p) for p in open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()]
+        if len(pids) < 3:
+            return None
+        drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=pids[1])
+        return StatusReport("", "m", "", "", "", 0.0, 0, 0, drafters=(drafter,), pid=pids[0], controller="c")
+    return ask
+
+
+sys.exit(main(sys.argv[1:], Environment(command=command, probe=probe)))
+"""
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def start(tmp_path: Path, *arguments: str, fail: bool = False) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", f"FAIL = {fail}\n{PROGRAM}", *arguments, f"--bind=ipc://{tmp_path}/v.sock"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def document(process: subprocess.Popen[str]) -> dict[str, object]:
+    """The one JSON document, read while the process goes on."""
+    text = ""
+    assert process.stdout
+    for line in process.stdout:
+        text += line
+        if line == "}\n":
+            return json.loads(text)
+    raise AssertionError(f"it ended: {text}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_prints_its_actors_once_and_a_signal_ends_them_all(tmp_path: Path, number: signal.Signals):
+    process = start(tmp_path, "up", "--json")
+    found = document(process)
+    assert found["address"] == f"ipc://{tmp_path}/v.sock"
+    actors = found["actors"]
+    assert isinstance(actors, list)
+    assert [actor["role"] for actor in actors] == ["verifier", "drafter", "controller"]
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "")
+    assert "Traceback" not in err
+    assert not [actor for actor in actors if os.path.exists(f"/proc/{actor['pid']}")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_up_shows_an_actors_own_sentence_and_ends(tmp_path: Path):
+    process = start(tmp_path, "up", fail=True)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "")
+    assert err.splitlines()[-1] == "duoactor: verifier: there is no model x: name another"
+
+
+def test_the_summary_says_how_to_connect(tmp_path: Path):
+    pytest.importorskip("duoactor.launch.paths")
+    process = start(tmp_path, "up")
+    assert process.stdout
+    lines = [process.stdout.readline() for _ in range(7)]
+    process.terminate()
+    process.communicate(timeout=60)
+    assert f"duoactor is up at ipc://{tmp_path}/v.sock\n" in lines
+    assert f'Try:   duoactor generate --connect ipc://{tmp_path}/v.sock "Once upon a time"\n' in lines

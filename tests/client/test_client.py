@@ -1,0 +1,198 @@
+"""AsyncClient and Client against the real verifier actor with toy models."""
+
+import asyncio
+import threading
+
+import pytest
+from cluster import ADDRESS, Cluster
+from memory_network import MemoryNetwork
+from virtual_time import run
+
+from duoactor import AsyncClient, ChatTurn, Client, ConnectionLost, RequestError, Sampling
+from fakes import ToyLanguage
+from protocols.zeromq import ZmqNetwork
+
+PROMPT = (5, 9, 33)
+LANGUAGE = ToyLanguage()
+
+
+def client_of(cluster: Cluster, **options) -> AsyncClient:
+    return AsyncClient(ADDRESS, network=cluster.network.host("client"), **options)
+
+
+def test_it_streams_text_and_ends_with_statistics():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            chunks = [c async for c in client.stream(PROMPT, max_tokens=20, method="vanilla")]
+            whole = await client.generate(PROMPT, max_tokens=20)
+            return chunks, whole
+
+    chunks, whole = run(go())
+    truth = LANGUAGE.continuation(PROMPT, Sampling(max_tokens=20))
+    assert [t for c in chunks for t in c.token_ids] == truth == list(whole.token_ids)
+    assert "".join(c.text for c in chunks) == whole.text == "".join(chr(63 + t) for t in truth)
+    assert whole.stats.completion_tokens == 20 and whole.stats.prompt_tokens == 3
+
+
+def test_a_prompt_may_be_text_or_ids_or_a_conversation():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            ids = await client.generate([5, 9, 33], max_tokens=8)
+            text = await client.generate(chr(68) + chr(72) + chr(96), max_tokens=8)
+            turns = [{"role": "user", "content": chr(68) + chr(72)}, ChatTurn("user", chr(96))]
+            chat = await client.chat(turns, max_tokens=8)
+            return ids.text, text.text, chat.text
+
+    assert len(set(run(go()))) == 1
+
+
+def test_the_seed_that_was_drawn_gives_the_same_text_again():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            first = await client.generate(PROMPT, temperature=1.0, max_tokens=30)
+            again = await client.generate(PROMPT, temperature=1.0, max_tokens=30, seed=first.sampling.seed)
+            other = await client.generate(PROMPT, temperature=1.0, max_tokens=30)
+            return first, again, other
+
+    first, again, other = run(go())
+    assert first.text == again.text != other.text
+
+
+def test_leaving_the_loop_cancels_the_request():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            async for chunk in client.stream(PROMPT, max_tokens=4000):
+                if chunk.offset > 20:
+                    break
+            while cluster.target.kv_used:
+                await asyncio.sleep(0.01)
+            return True
+
+    assert run(go())
+
+
+@pytest.mark.parametrize("crash", [True, False], ids=["killed", "shut down"])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_stream_goes_on_by_itself_when_the_verifier_comes_back(crash, temperature):
+    sampling = Sampling(temperature=temperature, seed=3, max_tokens=300)
+
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            cluster.start_drafter("d1")
+            await cluster.connected("d1")
+            async with client_of(cluster) as client:
+                ids: list[int] = []
+                restarted = False
+                async for chunk in client.stream(PROMPT, sampling=sampling, method="duodecoding"):
+                    assert chunk.offset == len(ids)
+                    ids += chunk.token_ids
+                    if len(ids) > 100 and not restarted:
+                        restarted = True
+                        if crash:
+                            cluster.tasks["verifier"].cancel()
+                        else:
+                            cluster.stops["verifier"].set()
+                        await asyncio.gather(cluster.tasks["verifier"], return_exceptions=True)
+                        cluster.target.open_requests.clear()
+                        cluster.start_verifier()
+                assert restarted
+                return ids
+
+    assert run(go()) == LANGUAGE.continuation(PROMPT, sampling)
+
+
+def test_a_verifier_that_stays_away_is_given_up_after_the_time_allowed():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            client = client_of(cluster, reconnect_timeout=5.0)
+            stream = client.stream(PROMPT, max_tokens=4000)
+            await stream.__anext__()
+            cluster.tasks["verifier"].cancel()
+            with pytest.raises(ConnectionLost, match="has not come back within 5 s"):
+                async for _ in stream:
+                    pass
+            await client.aclose()
+            cluster.stops.pop("verifier")
+            cluster.tasks.pop("verifier")
+
+    run(go())
+
+
+def test_nobody_at_the_address_is_one_clear_sentence():
+    async def go():
+        with pytest.raises(
+            ConnectionLost, match="no verifier answers at memory://nobody; start one with `duoactor up`"
+        ):
+            await AsyncClient("memory://nobody", network=MemoryNetwork()).connect()
+
+    run(go())
+
+
+def test_a_bad_option_is_named_with_those_that_there_are():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            with pytest.raises(RequestError, match=r"temprature.*temperature"):
+                await client.generate(PROMPT, temprature=1)
+            with pytest.raises(RequestError, match="temperature"):
+                await client.generate(PROMPT, temperature=-1.0)
+            assert len((await client.generate(PROMPT, max_tokens=3)).token_ids) == 3
+
+    run(go())
+
+
+def test_swap_and_drain_answer_with_a_sentence():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            cluster.start_drafter("a")
+            cluster.start_drafter("b")
+            await cluster.connected("a", "b")
+            assert "moved 0 streams" in await client.swap("a", "b")
+            with pytest.raises(RequestError, match="no drafter is named c; connected are: a, b"):
+                await client.swap("a", "c")
+            assert "a is leaving" in await client.drain("a")
+            assert {d.actor_id for d in (await client.status()).drafters} <= {"a", "b"}
+
+    run(go())
+
+
+def test_the_blocking_client_streams_over_a_real_socket(tmp_path):
+    address = f"ipc://{tmp_path}/run/v.ipc"
+    ready, done = threading.Event(), threading.Event()
+
+    async def serve():
+        network = ZmqNetwork()
+        cluster = Cluster(language=LANGUAGE)
+        cluster.network = _At(network, address)
+        async with cluster:
+            ready.set()
+            while not done.is_set():
+                await asyncio.sleep(0.01)
+        network.close()
+
+    server = threading.Thread(target=asyncio.run, args=(serve(),))
+    server.start()
+    try:
+        assert ready.wait(10)
+        with Client(address) as client:
+            truth = LANGUAGE.continuation(PROMPT, Sampling(max_tokens=50))
+            assert [t for c in client.stream(PROMPT, max_tokens=50) for t in c.token_ids] == truth
+            for chunk in client.stream(PROMPT, max_tokens=4000):
+                if chunk.offset > 5:
+                    break
+            assert list(client.generate(PROMPT, max_tokens=50).token_ids) == truth
+            assert client.status().model_id == "toy"
+        with pytest.raises(ConnectionLost, match="closed"):
+            client.status()
+    finally:
+        done.set()
+        server.join(10)
+
+
+class _At:
+    """A real network whose one address replaces the cluster's."""
+
+    def __init__(self, network: ZmqNetwork, address: str) -> None:
+        self.network, self.address = network, address
+
+    def listen(self, address: str):
+        return self.network.listen(self.address)

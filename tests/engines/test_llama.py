@@ -1,0 +1,229 @@
+"""The hand-written decoder against transformers' own forward of the same weights."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import FAMILIES, VOCAB, info, make
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
+
+from actors.engines.attention import span_for
+from actors.engines.backends.llama import engine as fused
+from actors.engines.backends.llama.engine import LlamaEngine, supports
+from actors.engines.backends.llama.linear import half_rows, has_half, is_half, rows_for
+from actors.engines.backends.llama.numpy_body import NumpyBody
+from actors.engines.backends.llama.torch_body import TorchBody
+from actors.engines.engine import Segment
+from actors.models import ModelInfo
+from protocols.errors import ModelError
+
+SLOTS = 512
+BUNDLED = ModelInfo("bundled", 8192, 2048, frozenset({1}), "bundled")
+OURS = [name for name in FAMILIES if supports(make(name).config)]
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+BODIES = ["exact", "torch", "numpy"]
+
+
+def build(body: str, family: str) -> LlamaEngine:
+    with pytest.MonkeyPatch.context() as patch:
+        if body == "torch":
+            patch.setattr(fused, "SMALL", 0)
+        model = make(family)
+        return LlamaEngine(model, info(model), SLOTS, exact=body == "exact")
+
+
+def plain(family: str, tokens: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        return make(family)(torch.tensor([tokens])).logits[0].float()
+
+
+def ids(count: int, seed: int = 0, vocabulary: int = VOCAB) -> list[int]:
+    return torch.randint(2, vocabulary, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def chain(engine: LlamaEngine, tokens: list[int], start: int, rows: int, span: int = 0) -> torch.Tensor:
+    """Rows ``start .. start + rows`` of a text in slots 0 .."""
+    places = range(start, start + rows)
+    visible = np.tril(np.ones((rows, span or span_for(start + rows)), dtype=bool), k=start)
+    return engine.forward(tokens[start : start + rows], places, places, [Segment(rows, 0, visible.shape[1], visible)])
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, atol=3e-5, rtol=3e-4)
+
+
+def bundled(name: str, **options) -> LlamaEngine:
+    return LlamaEngine(load(name), BUNDLED, SLOTS, **options)
+
+
+def load(name: str, dtype: torch.dtype = torch.float32):
+    return AutoModelForCausalLM.from_pretrained(f"duoactor/pair/{name}", dtype=dtype).eval().requires_grad_(False)
+
+
+def test_the_families_are_those_that_are_computed_here():
+    assert OURS == ["llama", "llama-tied", "qwen2", "qwen3", "mistral"]
+    assert not supports(MistralConfig(sliding_window=64))
+    assert not supports(LlamaConfig(hidden_act="gelu"))
+    assert not supports(LlamaConfig(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}))
+    assert supports(LlamaConfig(rope_parameters=LLAMA3))
+    model = make("gemma2")
+    with pytest.raises(ModelError, match="TransformersEngine"):
+        LlamaEngine(model, info(model), SLOTS)
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("family", OURS)
+def test_steps_of_any_width_agree_with_the_plain_model(family, body):
+    tokens = ids(40)
+    engine = build(body, family)
+    assert isinstance(engine._body, NumpyBody if body == "numpy" else TorchBody)
+    outs, start = [], 0
+    for rows in (23, 1, 2, 5, 9):
+        outs.append(chain(engine, tokens, start, rows))
+        start += rows
+    close(torch.cat(outs), plain(family, tokens))
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("family", OURS)
+def test_a_tree_in_scattered_slots_agrees_with_one_plain_forward_per_branch(family, body):
+    prompt, tree, base = ids(12), ids(6, seed=2), 64
+    home = torch.randperm(100, generator=torch.Generator().manual_seed(1)).tolist()
+    engine = build(body, family)
+    span = 128
+    visible = np.zeros((12, span), dtype=bool)
+    for row in range(12):
+        visible[row, home[: row + 1]] = True
+    engine.forward(prompt, range(12), [base + s for s in home[:12]], [Segment(12, base, span, visible)], [11])
+    paths: list[list[int]] = []
+    for node, parent in enumerate([-1, 0, 0, 1, 2, -1]):
+        paths.append([*(paths[parent] if parent >= 0 else []), node])
+    visible = np.zeros((6, span), dtype=bool)
+    for node, path in enumerate(paths):
+        visible[node, home[:12] + [home[20 + n] for n in path]] = True
+    slots = [base + home[20 + n] for n in range(6)]
+    out = engine.forward(tree, [11 + len(p) for p in paths], slots, [Segment(6, base, span, visible)])
+    for node, path in enumerate(paths):
+        close(out[node], plain(family, [*prompt, *(tree[n] for n in path)])[-1])
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_two_requests_in_one_flat_batch_do_not_see_each_other(body):
+    a, b = ids(9, seed=5), ids(2, seed=6)
+    engine = build(body, "qwen2")
+    see = [np.tril(np.ones((len(t), 64), dtype=bool)) for t in (a, b)]
+    segments = [Segment(len(a), 0, 64, see[0]), Segment(len(b), 128, 64, see[1])]
+    out = engine.forward([*a, *b], [*range(9), *range(2)], [*range(9), 128, 129], segments)
+    assert out.shape == (11, VOCAB)
+    close(out[:9], plain("qwen2", a))
+    close(out[9:], plain("qwen2", b))
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_only_the_selected_rows_get_logits(body):
+    tokens, engine = ids(8), build(body, "llama")
+    visible = np.tril(np.ones((8, 64), dtype=bool))
+    some = engine.forward(tokens, range(8), range(8), [Segment(8, 0, 64, visible)], select=[2, 7])
+    assert some.shape == (2, VOCAB)
+    close(some, plain("llama", tokens)[[2, 7]])
+
+
+def test_padding_rows_write_no_slot_but_the_rounds_own():
+    engine = build("exact", "llama")
+    chain(engine, ids(1), 0, 1)
+    assert all(not keys[:, 1:].any() and keys[:, 0].any() for keys in engine.pool.keys)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_scaled_rotations_agree_and_texts_may_outgrow_the_first_table(exact, monkeypatch):
+    monkeypatch.setattr(fused, "TURNS", 16)
+    config = LlamaConfig(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                         num_attention_heads=4, max_position_embeddings=512, rope_parameters=LLAMA3)  # fmt: skip
+    torch.manual_seed(0)
+    model, tokens = LlamaForCausalLM(config).eval(), ids(90)
+    with torch.inference_mode():
+        expected = model(torch.tensor([tokens])).logits[0]
+    close(chain(LlamaEngine(model, info(model), SLOTS, exact=exact), tokens, 0, 90), expected)
+
+
+def test_the_targets_bits_do_not_depend_on_the_rows_beside_or_on_the_span():
+    torch.set_num_threads(1)
+    engine = bundled("target")
+    tokens = ids(340, vocabulary=8192)
+    for start in (37, 119, 250):
+        chain(engine, tokens, 0, start)
+        whole = chain(engine, tokens, start, 64)
+        for rows, span in ((1, 0), (2, 0), (3, 384), (4, 448), (5, 0), (7, 0), (8, 512), (14, 0), (16, 0), (31, 448)):
+            assert torch.equal(chain(engine, tokens, start, rows, span), whole[:rows]), (start, rows, span)
+
+
+def test_the_bundled_pair_agrees_with_transformers():
+    tokens = ids(300, vocabulary=8192)
+    for name, exact in (("draft", False), ("draft", True), ("target", True)):
+        with torch.inference_mode():
+            expected = load(name)(torch.tensor([tokens])).logits[0, 290:]
+        engine = bundled(name, exact=exact)
+        chain(engine, tokens, 0, 290)
+        torch.testing.assert_close(chain(engine, tokens, 290, 10), expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_int8_drafts_stay_close_to_the_float_model(small, monkeypatch):
+    if not small:
+        monkeypatch.setattr(fused, "SMALL", 0)
+    tokens = ids(200, vocabulary=8192)
+    with torch.inference_mode():
+        expected = load("draft")(torch.tensor([tokens])).logits[0].log_softmax(-1)
+    ours = chain(bundled("draft", exact=False, int8=True), tokens, 0, 200).log_softmax(-1)
+    divergence = (expected.exp() * (expected - ours)).sum(-1)
+    assert divergence.mean() < 0.01 and divergence.max() < 0.1
+
+
+def test_int8_is_refused_for_a_target():
+    model = make("llama")
+    with pytest.raises(ModelError, match="draft"):
+        LlamaEngine(model, info(model), SLOTS, int8=True)
+
+
+def test_bfloat16_is_close_to_float32():
+    tokens = ids(60, vocabulary=8192)
+    with torch.inference_mode():
+        expected = load("target")(torch.tensor([tokens])).logits[0].log_softmax(-1)
+    engine = LlamaEngine(load("target", torch.bfloat16), BUNDLED, SLOTS)
+    assert engine.pool.keys[0].dtype == torch.bfloat16
+    out = chain(engine, tokens, 0, 60)
+    assert out.dtype == torch.float32
+    assert (expected.exp() * (expected - out.log_softmax(-1))).sum(-1).mean() < 0.02
+
+
+def test_sixteen_bit_checkpoints_fit_float16_and_others_do_not():
+    chance = torch.Generator().manual_seed(0)
+    weight = torch.randn(32, 48, generator=chance) * 1e-3
+    assert is_half(weight.bfloat16().float()) and is_half(weight.half().float())
+    assert not is_half(weight)
+
+
+@pytest.mark.skipif(not has_half(), reason="no float16 kernels on this processor")
+def test_rows_are_padded_to_counts_whose_sums_run_in_one_order():
+    agreeing = half_rows()
+    assert {rows_for(n) for n in range(1, 65)} <= set(agreeing)
+    assert all(n <= rows_for(n) <= n + 3 for n in range(1, 65))
+    assert rows_for(1000) == 1000
+
+
+def test_the_transformers_model_is_spent_and_the_device_is_explicit():
+    model = make("llama")
+    engine = LlamaEngine(model, info(model), SLOTS)
+    assert sum(p.numel() for p in model.parameters()) == 0
+    assert engine.device == torch.device("cpu") and engine.pool.keys[0].device == engine.device
+    with torch.device("meta"):
+        nowhere = make("llama")
+    ghost = LlamaEngine(nowhere, info(nowhere), SLOTS)
+    out = chain(ghost, ids(4), 0, 4)
+    assert out.device.type == "meta" and out.shape == (4, VOCAB)

@@ -1,0 +1,115 @@
+"""Restart policy and core assignment, without processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from duoactor.launch.restart import GiveUp, Leave, Lifecycle, Start, assign_cores, describe_exit
+
+
+def test_the_delay_doubles_from_half_a_second_to_ten():
+    life = Lifecycle()
+    delays = []
+    for _ in range(8):
+        life.started(0.0)
+        life.ready(0.0)
+        action = life.exited(1.0, -9)
+        assert isinstance(action, Start)
+        delays.append(action.at - 1.0)
+    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+
+
+def test_thirty_healthy_seconds_reset_the_delay():
+    life = Lifecycle()
+    for _ in range(4):
+        life.started(0.0)
+        life.ready(0.0)
+        life.exited(1.0, -9)
+    life.started(100.0)
+    life.ready(101.0)
+    assert life.exited(131.0, -9) == Start(at=131.5)
+
+
+def test_a_healthy_time_counts_from_readiness_and_not_from_the_start():
+    life = Lifecycle()
+    for now in (0.0, 100.0):
+        life.started(now)
+        life.ready(now + 50.0)
+        action = life.exited(now + 70.0, -9)
+    assert action == Start(at=171.0)
+
+
+def test_five_deaths_before_readiness_are_enough():
+    life = Lifecycle()
+    actions = []
+    for now in range(5):
+        life.started(float(now))
+        actions.append(life.exited(float(now), -11))
+    assert all(isinstance(action, Start) for action in actions[:4])
+    assert actions[4] == GiveUp("was killed by SIGSEGV", deaths=5)
+
+
+def test_readiness_starts_the_count_of_deaths_anew():
+    life = Lifecycle()
+    for now in range(4):
+        life.started(float(now))
+        life.exited(float(now), -11)
+    life.started(10.0)
+    life.ready(10.0)
+    assert isinstance(life.exited(11.0, -11), Start)
+    for now in range(4):
+        life.started(20.0 + now)
+        assert isinstance(life.exited(20.0 + now, -11), Start)
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_an_actor_that_says_why_it_cannot_run_is_not_started_again(code: int):
+    life = Lifecycle()
+    life.started(0.0)
+    assert life.exited(0.3, code) == GiveUp(f"ended with exit code {code}", deaths=1)
+
+
+def test_the_same_exit_code_after_a_good_life_is_a_crash():
+    life = Lifecycle()
+    life.started(0.0)
+    life.ready(1.0)
+    assert life.exited(5.0, 1) == Start(at=5.5)
+    life.started(5.5)
+    assert life.exited(5.6, 1) == Start(at=6.6)
+
+
+def test_an_actor_that_ends_in_good_order_stays_away():
+    life = Lifecycle()
+    life.started(0.0)
+    life.ready(1.0)
+    assert life.exited(2.0, 0) == Leave()
+
+
+def test_an_exit_is_described_by_its_signal():
+    assert describe_exit(-9) == "was killed by SIGKILL"
+    assert describe_exit(-100) == "was killed by signal 100"
+    assert describe_exit(3) == "ended with exit code 3"
+
+
+@pytest.mark.parametrize(
+    ("cpus", "threads", "verifier", "drafters"),
+    [
+        ([0], [1], (), ((),)),  # one core: the scheduler shares it
+        ([0, 1], [1], (0,), ((1,),)),
+        ([4, 9], [1], (4,), ((9,),)),  # the numbers that the affinity mask allows, whatever they are
+        ([0, 1, 2, 3], [1], (0, 1, 2), ((3,),)),
+        ([0, 1, 2, 3], [2], (0, 1), ((2, 3),)),
+        ([0, 1, 2, 3], [1, 2], (0,), ((3,), (1, 2))),
+        ([0, 1], [1, 1], (0,), ((1,), (1,))),  # too few: the drafters share
+        ([0, 1, 2, 3], [8], (0, 1), ((2, 3),)),
+        ([0, 1, 2], [], (), ()),
+    ],
+)
+def test_verifier_and_drafters_share_no_core(cpus, threads, verifier, drafters):
+    cores = assign_cores(cpus, threads)
+    assert (cores.verifier, cores.drafters) == (verifier, drafters)
+    assert not set(cores.verifier) & {cpu for own in cores.drafters for cpu in own}
+
+
+def test_a_drafter_on_an_accelerator_takes_no_core():
+    assert assign_cores([0, 1], [1], drafters_need_cores=False).verifier == ()

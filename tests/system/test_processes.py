@@ -1,0 +1,290 @@
+"""The product as people run it: real processes, the bundled pair, signals and sockets."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from duoactor import Client, ConnectionLost
+from protocols import wire
+from protocols.messages import Generate, Hello, Role
+
+pytestmark = pytest.mark.processes
+PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
+QUESTION = [{"role": "user", "content": "Tom has 12 apples and buys 7 more. How many apples does he have?"}]
+WAIT_S = 120  # for processes to load a model on a busy machine; only a hang reaches it
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "duoactor", *arguments]
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=WAIT_S, **options)
+
+
+def until(condition, what: str):
+    """Poll processes, which tell nobody; a hang fails with what was waited for."""
+    end = time.monotonic() + WAIT_S
+    while not (result := condition()):
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.05)
+    return result
+
+
+class Up:
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self.directory = directory
+        self.address = f"ipc://{directory}/run/v.ipc"
+        self.process = subprocess.Popen(
+            command("up", "--bind", self.address, "--json", *flags),
+            stdout=subprocess.PIPE,
+            stderr=(directory / "up.log").open("w"),
+            text=True,
+        )
+        assert self.process.stdout is not None
+        decoder, text = json.JSONDecoder(), ""
+        for line in self.process.stdout:
+            text += line
+            try:
+                self.document, _ = decoder.raw_decode(text)
+                return
+            except ValueError:
+                continue
+        raise AssertionError((directory / "up.log").read_text())
+
+    def pid(self, role: str) -> int:
+        return next(actor["pid"] for actor in self.document["actors"] if actor["role"] == role)
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(WAIT_S)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    up = Up(tmp_path_factory.mktemp("up"))
+    yield up
+    up.stop()
+
+
+@pytest.fixture
+def client(up):
+    with Client(up.address, reconnect_timeout=WAIT_S) as client:
+        until(lambda: client.status().drafters, "a drafter")
+        yield client
+
+
+@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "tree", "auto"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_every_method_gives_vanillas_text(client, method, temperature):
+    options = {"temperature": temperature, "seed": 11, "max_tokens": 60, "ignore_eos": True}
+    plain = client.chat(QUESTION, method="vanilla", **options)
+    drafted = client.chat(QUESTION, method=method, **options)
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.text == plain.text
+    assert drafted.stats.draft_tokens > 0 and plain.stats.draft_tokens == 0
+
+
+def test_logits_are_equal_bit_for_bit_not_only_the_text(client):
+    options = {"max_tokens": 50, "ignore_eos": True, "logprobs": 2}
+    plain = client.chat(QUESTION, method="vanilla", **options)
+    for method in ("sps", "pearl", "duodecoding"):
+        assert client.chat(QUESTION, method=method, **options).logprobs == plain.logprobs
+
+
+def test_kill_9_of_the_drafter_in_mid_stream_costs_speed_only_and_it_comes_back(up, client):
+    options = {"max_tokens": 400, "ignore_eos": True}
+    plain = client.chat(QUESTION, method="vanilla", **options)
+    victim = client.status().drafters[0]
+    ids: list[int] = []
+    for chunk in client.stream(messages=QUESTION, method="duodecoding", **options):
+        ids += chunk.token_ids
+        if victim is not None and len(ids) > 60:
+            os.kill(victim.pid, signal.SIGKILL)
+            dead, victim = victim.pid, None
+    assert tuple(ids) == plain.token_ids
+    until(lambda: any(d.pid != dead for d in client.status().drafters), "the drafter's successor")
+
+
+def test_swapping_to_another_process_in_mid_stream_changes_no_token(up, client, tmp_path):
+    options = {"max_tokens": 400, "ignore_eos": True}
+    plain = client.chat(QUESTION, method="vanilla", **options)
+    old = until(lambda: client.status().drafters, "a drafter")[0].actor_id
+    other = subprocess.Popen(command("drafter", "--connect", up.address, "--actor-id", "other"))
+    try:
+        until(lambda: any(d.actor_id == "other" for d in client.status().drafters), "the other drafter")
+        ids: list[int] = []
+        swapped = False
+        for chunk in client.stream(messages=QUESTION, method="pearl", **options):
+            ids += chunk.token_ids
+            if len(ids) > 60 and not swapped:
+                swapped = True
+                holder = next(d.actor_id for d in client.status().drafters if d.leases)
+                target = "other" if holder == old else old
+                result = run("swap", holder, target, "--connect", up.address)
+                assert result.returncode == 0, result.stderr
+        assert tuple(ids) == plain.token_ids
+        assert set(chunk.stats.drafters) == {old, "other"}
+        drained = run("drain", "other", "--connect", up.address)
+        assert drained.returncode == 0, drained.stderr
+        assert other.wait(WAIT_S) == 0
+        run("swap", old, old, "--connect", up.address)
+    finally:
+        other.kill()
+
+
+def test_kill_9_of_the_verifier_in_mid_stream_and_the_client_resumes_by_itself(up, client):
+    options = {"max_tokens": 300, "ignore_eos": True}
+    plain = client.chat(QUESTION, method="vanilla", **options)
+    ids: list[int] = []
+    killed = False
+    for chunk in client.stream(messages=QUESTION, method="duodecoding", **options):
+        ids += chunk.token_ids
+        if len(ids) > 60 and not killed:
+            killed = True
+            os.kill(client.status().pid, signal.SIGKILL)
+    assert tuple(ids) == plain.token_ids
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be pinned here")
+def test_a_busy_loop_on_the_drafters_core_changes_the_setting_but_no_token(up, client):
+    options = {"max_tokens": 150, "ignore_eos": True}
+    plain = client.chat(QUESTION, method="vanilla", **options)
+    drafter = until(lambda: client.status().drafters, "a drafter")[0]
+
+    def believed():
+        """The drafter's step and the controller's newest word, after another answer; None where one is missing."""
+        assert client.chat(QUESTION, method="sps", **options).token_ids == plain.token_ids
+        status = client.status()
+        budgets = [b for b in status.budgets if b.method == "sps"]
+        steps = [d.step_us for d in status.drafters if d.pid == drafter.pid]
+        return (steps[0], budgets[0]) if steps and budgets else None
+
+    step, before = until(believed, "a budget for sps")
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    try:
+        for loop in loops:
+            os.sched_setaffinity(loop.pid, os.sched_getaffinity(drafter.pid))
+
+        def slower():
+            now = believed()
+            return now if now is not None and now[0] > 1.3 * step and setting(now[1]) != setting(before) else None
+
+        contended, during = until(slower, "a slower step and another budget")
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert during.revision > before.revision
+
+    def faster():
+        now = believed()
+        return now is not None and now[0] < 0.8 * contended and now[1].predicted_tokens_per_second
+
+    until(faster, "the step to recover")
+
+
+def setting(budget) -> tuple:
+    return (budget.gamma, budget.sequences, round(budget.predicted_tokens_per_second))
+
+
+def test_garbage_on_the_socket_harms_nobody(up, client):
+    import zmq
+
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.LINGER, 0)
+    dealer.connect(up.address)
+    for frames in ([b"\x00" * 1000], [b"duoactor/1", b"\xff\xff"], [b"GET / HTTP/1.1"], [b"", b"", b""]):
+        dealer.send_multipart(frames)
+    hello = Hello(Role.CLIENT, "odd", "1", 1)
+    dealer.send_multipart(wire.encode(hello))
+    dealer.send_multipart(wire.encode(Generate("x", tuple(range(3000)))))
+    assert len(client.chat(QUESTION, max_tokens=5, ignore_eos=True).token_ids) == 5
+    dealer.close()
+    context.term()
+
+
+def test_the_commands_talk_to_it(up, client):
+    status = run("status", "--json", "--connect", up.address)
+    assert status.returncode == 0 and json.loads(status.stdout)
+    drafters = run("drafters", "--json", "--connect", up.address)
+    assert drafters.returncode == 0 and json.loads(drafters.stdout)
+    text = run("generate", "Once", "--max-tokens", "8", "--connect", up.address)
+    assert text.returncode == 0 and text.stdout.strip()
+    document = run("generate", "Once", "--max-tokens", "8", "--json", "--connect", up.address)
+    answer = json.loads(document.stdout)
+    assert answer["text"].strip() == text.stdout.strip()
+    assert "mean_acceptance_length" in json.dumps(answer)
+    chat = run("chat", "--max-tokens", "8", "--connect", up.address, input="Hello\n")
+    assert chat.returncode == 0 and chat.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generate", ""], "empty"),
+        (["generate", "x", "--temperature", "-1"], "temperature"),
+        (["generate", "x", "--method", "magic"], "magic"),
+        (["swap", "nobody", "nothing"], "nobody"),
+    ],
+)
+def test_a_bad_request_is_one_sentence_and_exit_code_1_or_2(up, client, arguments, words):
+    result = run(*arguments, "--connect", up.address)
+    assert result.returncode in (1, 2)
+    assert words in result.stderr and "Traceback" not in result.stderr
+
+
+def test_an_address_in_use_is_said_before_anything_is_loaded(up):
+    result = run("verifier", "--bind", up.address)
+    assert result.returncode == 1
+    assert "in use" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused_with_the_reason(up, client, tmp_path):
+    shutil.copytree(PAIR / "draft", tmp_path / "draft")
+    tokenizer = json.loads((tmp_path / "draft" / "tokenizer.json").read_text())
+    tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:-1]
+    (tmp_path / "draft" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    result = run("drafter", "--draft", str(tmp_path / "draft"), "--connect", up.address)
+    assert result.returncode == 1
+    assert "tokenizer" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["/nowhere/model", "no-such-org/no-such-model"])
+def test_an_unknown_model_is_one_sentence(tmp_path, name):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    result = run("verifier", "--target", name, "--bind", f"ipc://{tmp_path}/run/v.ipc", env=environment)
+    assert result.returncode == 1
+    assert name in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+def test_nobody_there_is_one_sentence(tmp_path):
+    with pytest.raises(ConnectionLost, match="duoactor up"):
+        Client(f"ipc://{tmp_path}/run/v.ipc", timeout=0.5).status()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_behind(tmp_path, how):
+    up = Up(tmp_path)
+    pids = [actor["pid"] for actor in up.document["actors"]]
+    assert len(pids) == 3 and all(alive(pid) for pid in pids)
+    up.stop(how)
+    until(lambda: not any(alive(pid) for pid in pids), "the actors to end")
+    left = [p.name for p in (tmp_path / "run").iterdir()] if (tmp_path / "run").exists() else []
+    assert left == [] or how == signal.SIGKILL

@@ -1,0 +1,75 @@
+"""The three actors together, on the in-memory network and a virtual clock: the text is always the target's own."""
+
+import pytest
+from cluster import Cluster, tokens_of
+from memory_network import MemoryNetwork, only
+from virtual_time import run
+
+from fakes import ToyLanguage, toy_sources
+from protocols.messages import Sampling
+
+PROMPT = (5, 9, 33)
+RETRIEVING = ["pld", "pld-earliest", "sam", "rest", "lookahead"]
+METHODS = ["vanilla", "sps", "pearl", "duodecoding", "tree", "auto", *RETRIEVING]
+DRAFTING = only("Open", "Verdict", "Close", "Grow", "Resync", "Budget", "DraftStats")
+
+
+async def one_stream(cluster: Cluster, sampling: Sampling, method: str, skill: float = 0.8, **fields):
+    async with cluster:
+        cluster.start_drafter(skill=skill)
+        cluster.start_controller()
+        await cluster.connected("d1")
+        caller = await cluster.caller()
+        return await caller.generate(PROMPT, sampling, method, **fields)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    return toy_sources(tmp_path_factory.mktemp("store"), ToyLanguage(), PROMPT)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_method_streams_the_targets_own_text(method, temperature, sources):
+    language = ToyLanguage(eos_rate=0.01)
+    for seed in range(3):
+        sampling = Sampling(temperature=temperature, seed=seed, max_tokens=60)
+        chunks = run(one_stream(Cluster(language=language, sources=sources), sampling, method))
+        assert tokens_of(chunks) == language.continuation(PROMPT, sampling)
+
+
+@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "tree"])
+def test_drafts_are_really_used(method):
+    chunks = run(one_stream(Cluster(), Sampling(max_tokens=200), method, skill=1.0))
+    stats = chunks[-1].stats
+    assert stats.accepted_tokens > 60
+    assert stats.rounds < 140
+    assert sum(sum(c.accepted) for c in chunks) == stats.accepted_tokens
+    assert stats.drafters == ("d1",)
+
+
+def test_a_drafter_is_credited_with_every_accepted_token_the_last_rounds_too():
+    async def story():
+        async with Cluster() as cluster:
+            cluster.start_drafter(skill=1.0)
+            await cluster.connected("d1")
+            caller = await cluster.caller()
+            chunks = await caller.generate(PROMPT, Sampling(max_tokens=40), "sps")
+            [drafter] = cluster.verifier.book.drafters.by_peer.values()
+            return chunks[-1].stats, drafter
+
+    stats, drafter = run(story())
+    assert (drafter.drafted, drafter.accepted) == (stats.draft_tokens, stats.accepted_tokens)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("gamma", [1, 3, 8])
+@pytest.mark.parametrize("sequences", [0, 1, 3])
+def test_a_network_that_drops_repeats_reorders_and_delays_changes_no_token(method, gamma, sequences, sources):
+    language = ToyLanguage(eos_rate=0.005)
+    for seed in range(4):
+        sampling = Sampling(temperature=0.7 * (seed % 2), seed=seed, max_tokens=50)
+        network = MemoryNetwork(seed, drop=0.2, duplicate=0.2, reorder=0.3, delay=5, faulty=DRAFTING)
+        cluster = Cluster(network, language, sources)
+        chunks = run(one_stream(cluster, sampling, method, num_speculative_tokens=gamma, sequences=sequences))
+        assert tokens_of(chunks) == language.continuation(PROMPT, sampling)

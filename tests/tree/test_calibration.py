@@ -1,0 +1,80 @@
+import random
+
+import pytest
+
+from actors.tree.calibration import AcceptanceBias, Calibration, TextCalibration
+
+
+def teach(calibration: Calibration, truth, rounds: int, seed: int) -> None:
+    """``truth(rank, p)`` is the chance that the candidate of that rank is the target's token."""
+    chance = random.Random(seed)
+    for _ in range(rounds):
+        top = chance.uniform(0.2, 0.95)
+        probs = (top, (1 - top) * 0.6, (1 - top) * 0.2)
+        draw, hit = chance.random(), -1
+        for rank, p in enumerate(probs):
+            draw -= truth(rank, p)
+            if draw < 0:
+                hit = rank
+                break
+        calibration.observe(probs, hit)
+
+
+def test_before_any_evidence_the_drafts_own_probability_speaks():
+    assert Calibration().probability(0, 0.37) == pytest.approx(0.37)
+
+
+def test_it_recovers_a_known_map():
+    calibration = Calibration()
+    teach(calibration, lambda rank, p: min(0.95, p**0.5) if rank == 0 else p * 0.3, 6000, seed=1)
+    for p in (0.3, 0.5, 0.7, 0.9):
+        assert calibration.probability(0, p) == pytest.approx(min(0.95, p**0.5), abs=0.1)
+    assert calibration.probability(1, 0.2) == pytest.approx(0.06, abs=0.05)
+
+
+def test_it_follows_a_shift():
+    calibration = Calibration()
+    teach(calibration, lambda rank, p: 0.9 if rank == 0 else 0.0, 3000, seed=2)
+    assert calibration.probability(0, 0.6) > 0.8
+    teach(calibration, lambda rank, p: 0.2 if rank == 0 else 0.0, 3000, seed=3)
+    assert calibration.probability(0, 0.6) < 0.3
+
+
+def test_its_memory_is_bounded():
+    calibration = Calibration()
+    teach(calibration, lambda rank, p: 0.5, 5000, seed=4)
+    assert max(max(row) for row in calibration.seen) <= 1 / (1 - 0.995) + 1
+
+
+def test_a_rank_beyond_the_table_keeps_its_probability():
+    assert Calibration().probability(50, 0.01) == 0.01
+
+
+def test_a_text_that_agrees_less_bends_the_shared_map_for_itself_alone():
+    shared = Calibration()
+    teach(shared, lambda rank, p: 0.8 if rank == 0 else 0.0, 3000, seed=5)
+    before = shared.probability(0, 0.6)
+    text = TextCalibration(shared)
+    assert text.probability(0, 0.6) == pytest.approx(before)
+    for _ in range(12):
+        text.observe((0.6, 0.2), hit=-1)
+    assert text.probability(0, 0.6) < 0.5 * before
+    assert TextCalibration(shared).probability(0, 0.6) > 0.85 * before
+    assert text.probability(1, 0.2) == shared.probability(1, 0.2)
+
+
+def test_a_text_is_never_believed_to_be_certain():
+    text = TextCalibration(Calibration())
+    for _ in range(200):
+        text.observe((0.5,), hit=0)
+    assert text.probability(0, 0.95) == 0.99
+
+
+def test_what_a_text_was_like_long_ago_fades():
+    bias = AcceptanceBias()
+    for _ in range(1000):
+        bias.observe(0.5, True)
+    assert bias.factor > 1.8
+    for _ in range(300):
+        bias.observe(0.5, False)
+    assert bias.factor < 0.2

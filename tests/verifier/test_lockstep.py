@@ -1,0 +1,257 @@
+"""The verifier's and the drafter's state machines against each other over a channel that misbehaves.
+
+No sockets, no clock, no torch: each seed is one interleaving of a lossy, reordering, repeating channel.
+"""
+
+import random
+
+import pytest
+
+from actors.drafter.lease import Lease
+from actors.models import Window
+from actors.tree.calibration import Calibration
+from actors.tree.methods import strategy_for
+from actors.verifier.cost import CostModel
+from actors.verifier.speculation import Speculation
+from actors.verifier.waiting import DrafterPace
+from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget, toy_sources
+from protocols.messages import FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
+
+PROMPT = [5, 9, 33]
+COST = CostModel({1: 1000.0, 8: 1200.0, 16: 1500.0})
+
+
+class Pair:
+    """One request, its verifier and its drafter; messages wait in two bags from which a random one is delivered."""
+
+    def __init__(
+        self,
+        seed,
+        method,
+        gamma,
+        sequences,
+        sampling,
+        language,
+        skill,
+        drop=0.0,
+        repeat=0.0,
+        scratch=64,
+        sources=None,
+        prompt=PROMPT,
+    ):
+        self.random = random.Random(seed)
+        self.drop, self.repeat = drop, repeat
+        self.target = ToyTarget(language)
+        self.draft = ToyDraft(language, skill, scratch_slots=scratch)
+        plan = Plan(method, gamma, sequences)
+        self.prompt = prompt
+        self.spec = Speculation(
+            "r",
+            prompt,
+            sampling,
+            strategy_for(method),
+            plan,
+            VOCAB,
+            INFO.eos_token_ids,
+            self.target.max_window,
+            sources=sources,
+        )
+        self.spec.epoch = 7
+        self.handle = self.target.open(prompt, sampling)
+        self.calibration = Calibration()
+        self.lease: Lease | None = None
+        self.to_drafter: list = []
+        self.to_verifier: list = []
+        self.finish: FinishReason | None = None
+        self.now = 0.0
+        self.fenced = 0
+        self.send(self.to_drafter, self.opening())
+
+    def opening(self) -> Open:
+        spec = self.spec
+        return Open("r", spec.epoch, tuple(spec.committed), spec.prompt_len, spec.sampling, spec.plan)
+
+    def send(self, bag: list, message) -> None:
+        if self.random.random() >= self.drop:
+            bag.append(message)
+        if self.random.random() < self.repeat:
+            bag.append(message)
+
+    def take(self, bag: list):
+        # In order unless this channel repeats: a repeating channel reorders, too.
+        return bag.pop(self.random.randrange(len(bag)) if self.repeat else 0)
+
+    def drafter_receives(self) -> None:
+        message = self.take(self.to_drafter)
+        match message:
+            case Open():
+                if self.lease is not None:
+                    if len(self.lease.committed) >= len(message.prefix):
+                        return
+                    self.draft.close(self.lease.handle)
+                handle = self.draft.open(message.prefix, message.prompt_len, message.sampling)
+                self.lease = Lease(message, handle, INFO.eos_token_ids, self.calibration, self.draft.scratch_slots)
+            case Verdict() if self.lease is None:
+                self.send(self.to_verifier, Resync("r", message.epoch, 0))
+            case Verdict():
+                change = self.lease.verdict(message, self.now)
+                if isinstance(change, Resync):
+                    self.send(self.to_verifier, change)
+                elif change is not None:
+                    self.draft.commit(self.lease.handle, change.tokens, change.slots)
+                    self.draft.release(self.lease.handle, change.dead)
+
+    def drafter_works(self) -> None:
+        lease = self.lease
+        if lease is None:
+            return
+        nodes = lease.wanted(4)
+        if nodes:
+            for node, expansion in zip(nodes, self.draft.expand([lease.leaf(n) for n in nodes]), strict=True):
+                lease.expanded(node, expansion)
+        assert lease.used == len(self.draft.paths)
+        if lease.must_flush(self.now) or self.random.random() < 0.2:
+            self.send(self.to_verifier, lease.flush(self.now))
+
+    def verifier_receives(self) -> None:
+        message = self.take(self.to_verifier)
+        match message:
+            case Grow():
+                self.fenced += self.spec.grow(message) is not None
+            case Resync():
+                missed = self.spec.missed(message.have_len)
+                self.send(self.to_drafter, missed if missed is not None else self.opening())
+
+    def verifier_works(self) -> None:
+        spec = self.spec
+        if spec.round == 0:
+            outcome = self.target.prefill(self.handle)
+            committed, covered = spec.first(outcome), True
+        else:
+            if not spec.ready(self.now):
+                return
+            chosen = spec.choose(COST)
+            outcome = self.target.verify([Window(self.handle, chosen.tokens, chosen.parents)])[0]
+            covered = len(outcome.path) == len(chosen.nodes)
+            committed = spec.commit(chosen, outcome)
+        self.finish = committed.finish
+        if self.finish is None:
+            spec.decide_wait(self.now, DrafterPace(100.0), COST, covered)
+            self.send(self.to_drafter, spec.verdict(committed, self.now, 1000.0))
+
+    def run(self) -> list[int]:
+        steps = 0
+        while self.finish is None:
+            steps += 1
+            self.now += 150.0
+            assert steps < 20000, "no progress"
+            choices = [self.verifier_works, self.drafter_works, self.drafter_works]
+            choices += [self.drafter_receives] * bool(self.to_drafter)
+            choices += [self.verifier_receives] * bool(self.to_verifier)
+            self.random.choice(choices)()
+        return self.spec.committed[len(self.prompt) :]
+
+
+RETRIEVING = ["pld", "pld-earliest", "sam", "rest", "lookahead"]
+METHODS = ["vanilla", "sps", "pearl", "duodecoding", "tree", "auto", *RETRIEVING]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    return toy_sources(tmp_path_factory.mktemp("store"), ToyLanguage(), PROMPT)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("gamma", [1, 4, 9])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_is_the_targets_own_whatever_the_channel_does(method, gamma, temperature, sources):
+    language = ToyLanguage(eos_rate=0.01)
+    for seed in range(12):
+        sampling = Sampling(temperature=temperature, seed=seed, max_tokens=40)
+        pair = Pair(seed, method, gamma, seed % 4, sampling, language, 0.8, drop=0.15, repeat=0.15, sources=sources)
+        assert pair.run() == language.continuation(PROMPT, sampling)
+
+
+@pytest.mark.parametrize("method", ["pld", "pld-earliest", "sam", "auto"])
+def test_a_text_that_repeats_its_prompt_takes_few_rounds(method, sources):
+    language = ToyLanguage()
+    prompt = [*PROMPT, *language.continuation(PROMPT, Sampling(max_tokens=90)), *PROMPT]
+    sampling = Sampling(max_tokens=80)
+    pair = Pair(0, method, 0, 0, sampling, language, 0.0, drop=1.0, prompt=prompt)  # a drafter that is never heard
+    assert pair.run() == language.continuation(prompt, sampling)
+    assert pair.spec.counters.rounds < 20
+
+
+@pytest.mark.parametrize("method", ["rest", "auto"])
+def test_a_text_that_the_datastore_knows_takes_few_rounds(method, sources):
+    sampling = Sampling(max_tokens=80)
+    pair = Pair(0, method, 0, 0, sampling, ToyLanguage(), 0.0, drop=1.0, sources=sources)
+    assert pair.run() == ToyLanguage().continuation(PROMPT, sampling)
+    assert pair.spec.counters.rounds < 30
+
+
+def test_lookahead_learns_the_ngrams_of_a_text_that_goes_in_circles():
+    class Circle(ToyLanguage):
+        def next(self, context, sampling):
+            return 2 + (context[-1] * 7 + 3) % 61
+
+    sampling = Sampling(max_tokens=150)
+    pair = Pair(0, "lookahead", 0, 0, sampling, Circle(), 0.0)
+    assert pair.run() == Circle().continuation(PROMPT, sampling)
+    assert pair.spec.counters.rounds < 75
+
+
+def test_the_windows_of_other_methods_stay_within_32_rows(sources):
+    for method in METHODS:
+        spec = Pair(0, method, 4, 0, Sampling(), ToyLanguage(), 0.5, sources=sources).spec
+        assert spec.max_window == {"lookahead": 55, "rest": 63}.get(method, 31)
+
+
+def test_a_guess_that_no_drafter_made_says_nothing_about_the_drafter(sources):
+    pair = Pair(0, "auto", 0, 0, Sampling(max_tokens=60), ToyLanguage(), 1.0, drop=1.0, sources=sources)
+    pair.run()
+    assert pair.spec.counters.accepted > 20
+    assert pair.spec.agreement.value == 0.6
+
+
+@pytest.mark.parametrize("skill", [0.0, 1.0])
+def test_neither_a_useless_nor_a_perfect_drafter_changes_the_text(skill, sources):
+    language = ToyLanguage(eos_rate=0.02)
+    for seed in range(10):
+        for method in METHODS:
+            sampling = Sampling(temperature=1.0, seed=seed, max_tokens=30)
+            pair = Pair(seed, method, 5, 0, sampling, language, skill, sources=sources)
+            assert pair.run() == language.continuation(PROMPT, sampling)
+
+
+def test_a_perfect_drafter_on_a_sound_channel_saves_rounds():
+    for method in ("sps", "pearl", "duodecoding", "tree"):
+        sampling = Sampling(max_tokens=60)
+        pair = Pair(1, method, 6, 0, sampling, ToyLanguage(), 1.0)
+        pair.run()
+        assert pair.spec.counters.rounds < 40
+        assert pair.spec.counters.accepted == pair.spec.counters.drafted or method == "tree"
+
+
+def test_a_lease_never_asks_for_more_slots_than_there_are():
+    for seed in range(6):
+        pair = Pair(seed, "tree", 0, 0, Sampling(max_tokens=60), ToyLanguage(), 0.7, scratch=5)
+        pair.run()  # ToyDraft asserts it
+
+
+def test_stop_tokens_end_the_text_and_ignore_eos_does_not():
+    language = ToyLanguage(eos_rate=0.2)
+    ended = Pair(3, "duodecoding", 4, 0, Sampling(max_tokens=50), language, 0.9)
+    assert ended.run()[-1] == EOS and ended.finish is FinishReason.STOP
+    going_on = Pair(3, "duodecoding", 4, 0, Sampling(max_tokens=50, ignore_eos=True), language, 0.9)
+    assert len(going_on.run()) == 50 and going_on.finish is FinishReason.LENGTH
+
+
+def test_a_message_of_another_epoch_is_fenced_off():
+    pair = Pair(0, "pearl", 4, 0, Sampling(), ToyLanguage(), 1.0)
+    assert pair.spec.grow(Grow("r", 6, 3, (-1,), (2,), (0.0,))) == "epoch"
+    assert pair.spec.grow(Grow("r", 7, 4, (-1,), (2,), (0.0,))) == "base_len"
+    assert pair.spec.grow(Grow("r", 7, 3, (-1,), (VOCAB,), (0.0,))) == "fragment"
+    assert pair.spec.tree.size == 0
+    assert pair.spec.grow(Grow("r", 7, 3, (-1,), (2,), (0.0,))) is None
+    assert pair.spec.tree.size == 1

@@ -1,0 +1,62 @@
+import pytest
+
+from actors.verifier.text import Detokenizer, StopStrings
+
+
+def bytes_decode(ids):
+    return bytes(ids).decode("utf-8", errors="replace")
+
+
+def test_pieces_join_to_the_whole_text_and_never_split_a_character():
+    text = "naïve 😀 Grüße, 世界!"
+    detokenizer = Detokenizer(bytes_decode)
+    pieces = [detokenizer.push(b) for b in text.encode()]
+    assert "".join(pieces) == text
+    assert all("�" not in piece for piece in pieces)
+
+
+def test_an_unfinished_character_comes_out_at_the_end():
+    detokenizer = Detokenizer(bytes_decode)
+    assert detokenizer.push("é".encode()[0]) == ""
+    assert detokenizer.flush() == "�"
+
+
+def test_a_long_output_keeps_a_short_buffer():
+    detokenizer = Detokenizer(bytes_decode)
+    text = "abc" * 1000
+    assert "".join(detokenizer.push(b) for b in text.encode()) == text
+    assert len(detokenizer.ids) < 600
+
+
+def run(stops, pieces):
+    matcher = StopStrings(stops)
+    out = ""
+    for piece in pieces:
+        text, done = matcher.push(piece)
+        out += text
+        if done:
+            return out, True
+    return out + matcher.flush(), False
+
+
+@pytest.mark.parametrize(
+    ("stops", "text", "expected"),
+    [
+        (["END"], "one ENtwo END three", ("one ENtwo ", True)),
+        (["END"], "no stop EN", ("no stop EN", False)),
+        (["bc", "abcd"], "xabcd", ("xa", True)),
+        (["aab"], "aaab", ("a", True)),
+        (["\n\n"], "a\nb\n\nc", ("a\nb", True)),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 99])
+def test_text_stops_before_the_first_stop_string_however_it_is_cut(stops, text, expected, size):
+    pieces = [text[i : i + size] for i in range(0, len(text), size)]
+    assert run(stops, pieces) == expected
+
+
+def test_nothing_that_may_begin_a_stop_string_is_released_early():
+    matcher = StopStrings(["END"])
+    assert matcher.push("x E") == ("x ", False)
+    assert matcher.push("N") == ("", False)
+    assert matcher.push("x") == ("ENx", False)

@@ -1,0 +1,65 @@
+import math
+
+import msgspec
+import pytest
+
+from actors.verifier.validation import problems, validate
+from protocols.errors import RequestError
+from protocols.messages import Sampling
+
+BAD = [
+    ("temperature", -0.1),
+    ("temperature", math.nan),
+    ("temperature", math.inf),
+    ("temperature", 1e-7),
+    ("top_p", 0.0),
+    ("top_p", 1.1),
+    ("top_p", math.nan),
+    ("top_k", -1),
+    ("min_p", -0.1),
+    ("min_p", 1.5),
+    ("min_p", math.nan),
+    ("repetition_penalty", 0.0),
+    ("repetition_penalty", math.inf),
+    ("presence_penalty", 2.5),
+    ("frequency_penalty", -3.0),
+    ("frequency_penalty", math.nan),
+    ("max_tokens", 0),
+    ("logprobs", 21),
+    ("logprobs", -2),
+    ("stop", ("x",) * 17),
+    ("stop", ("a", "")),
+    ("stop", ("y" * 2000,)),
+    ("stop_token_ids", (1, 100)),
+    ("stop_token_ids", (-1,)),
+    ("seed", 1 << 64),
+    ("seed", -(1 << 63) - 1),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD)
+def test_a_bad_value_is_refused_in_one_sentence_that_names_it(field, value):
+    with pytest.raises(RequestError) as refused:
+        validate(msgspec.structs.replace(Sampling(), **{field: value}), 100)
+    assert refused.value.code == "bad_request"
+    text = str(refused.value)
+    assert field in text
+    assert text.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=1e-5, top_k=1000, top_p=1e-9, min_p=1.0, seed=(1 << 64) - 1),
+        Sampling(repetition_penalty=1.3, presence_penalty=-2.0, frequency_penalty=2.0, seed=-(1 << 63)),
+        Sampling(stop=("a", "\n\n"), stop_token_ids=(0, 99), logprobs=20, max_tokens=1),
+    ],
+)
+def test_values_at_the_edge_of_their_range_pass(sampling):
+    validate(sampling, 100)
+
+
+def test_every_bad_value_has_its_own_sentence():
+    found = list(problems(Sampling(temperature=-1.0, top_k=-1, top_p=2.0), 100))
+    assert [text.split()[0] for text in found] == ["temperature", "top_k", "top_p"]
