@@ -35,7 +35,7 @@ class Option:
     """One field of a settings struct, as people see it."""
 
     name: str
-    kind: Literal["text", "integer", "number", "switch", "choice"]
+    kind: Literal["text", "integer", "number", "switch", "choice", "token number"]
     default: Any
     description: str = ""
     choices: tuple[str, ...] = ()
@@ -82,6 +82,8 @@ def _option(entry: inspect.Field) -> Option:
             return Option(kind="number", at_least=ge, at_most=le, **common)
         case inspect.StrType():
             return Option(kind="text", **common)
+        case inspect.TupleType(item_types=(inspect.IntType(), inspect.FloatType())):
+            return Option(kind="token number", **common)
     raise TypeError(f"no option can be made of the field {entry.name}")
 
 

@@ -89,6 +89,7 @@ class Sampling(Struct, frozen=True):
     seed: int = 0
     logprobs: int = -1  # -1: none; n >= 0: the chosen token's and the n most likely
     ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added to its logit), as in OpenAI's API
 
 
 class ChatTurn(Struct, frozen=True):

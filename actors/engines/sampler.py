@@ -1,4 +1,4 @@
-"""The target's token, row by row: penalties, temperature, top_k, top_p, min_p, shared noise, argmax.
+"""The target's token, row by row: logit bias, penalties, temperature, top_k, top_p, min_p, shared noise, argmax.
 
 That order is transformers' and vLLM's. Penalties depend on the text, so each row of a window is penalised along its
 own path. Every step gives a row the same bits whatever other rows stand beside it, because a speculated token must
@@ -63,19 +63,22 @@ class Tally:
 
 
 class SamplerState:
-    """One request's sampling: its parameters, and the tally of its text where penalties need one."""
+    """One request's sampling: its parameters, and the tally of its text where penalties need one.
 
-    __slots__ = ("greedy", "penalised", "plain", "sampling", "tally")
+    ``penalised``: logits are changed before a token is chosen, by penalties or by a bias.
+    """
+
+    __slots__ = ("_bias", "greedy", "penalised", "plain", "sampling", "tally")
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int], generated: Sequence[int] = ()) -> None:
         """``sampling`` has passed :func:`actors.verifier.validation.validate`."""
         self.sampling = sampling
         self.greedy = sampling.temperature == 0
-        self.penalised = (
-            sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
-        )
+        counts = sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
+        self.penalised = counts or bool(sampling.logit_bias)
         self.plain = self.greedy and not self.penalised
-        self.tally = Tally(prompt) if self.penalised else None
+        self.tally = Tally(prompt) if counts else None
+        self._bias: tuple[Tensor, Tensor] | None = None  # ids and values, on the logits' device
         self.append(generated)
 
     def append(self, tokens: Sequence[int]) -> None:
@@ -85,14 +88,16 @@ class SamplerState:
                 self.tally.add(token)
 
     def penalise(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """Logits ``(rows, vocabulary)`` after the penalties; row i's text is the committed one and ``paths[i]``.
+        """Logits ``(rows, vocabulary)`` after bias and penalties; row i's text is the committed one and ``paths[i]``.
 
-        Repetition as in transformers, over prompt and output; presence and frequency as in OpenAI's API, over the
-        output. Returns ``logits`` itself when there are none.
+        Bias first, as in vLLM. Repetition as in transformers, over prompt and output; presence and frequency as in
+        OpenAI's API, over the output. Returns ``logits`` itself when there are none.
         """
+        s = self.sampling
+        if s.logit_bias:
+            logits = self._biased(logits)
         if self.tally is None:
             return logits
-        s = self.sampling
         ids, counts, seen = self.tally.along(paths)
         where = torch.from_numpy(ids).to(logits.device)
         count = torch.from_numpy(counts).to(logits.device)
@@ -103,6 +108,13 @@ class SamplerState:
             values = torch.where(torch.from_numpy(seen).to(logits.device), repeated, values)
         values = values - s.frequency_penalty * count - s.presence_penalty * (count > 0)
         return logits.index_copy(1, where, values)
+
+    def _biased(self, logits: Tensor) -> Tensor:
+        if self._bias is None or self._bias[0].device != logits.device:
+            ids, numbers = zip(*self.sampling.logit_bias, strict=True)
+            self._bias = (torch.tensor(ids, device=logits.device), torch.tensor(numbers, device=logits.device))
+        where, values = self._bias
+        return logits.index_copy(1, where, logits[:, where] + values.to(logits.dtype))
 
     def process(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """``processed logits / temperature``, -inf where a filter removed a token. At temperature > 0 only."""

@@ -12,6 +12,7 @@ MIN_TEMPERATURE = 1e-5  # below it logits / temperature leaves float32
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
 LONGEST_STOP = 1024  # characters
+MAX_BIASES = 1024
 
 
 def validate(sampling: Sampling, vocab_size: int) -> None:
@@ -48,5 +49,14 @@ def problems(s: Sampling, vocab_size: int) -> Iterator[str]:
     for token in s.stop_token_ids:
         if not 0 <= token < vocab_size:
             yield f"stop_token_ids must be ids of this vocabulary (0 to {vocab_size - 1}), not {token}."
+    if len(s.logit_bias) > MAX_BIASES:
+        yield f"logit_bias takes at most {MAX_BIASES} tokens, not {len(s.logit_bias)}."
+    if len({token for token, _ in s.logit_bias}) < len(s.logit_bias):
+        yield "logit_bias must name each token once."
+    for token, bias in s.logit_bias:
+        if not 0 <= token < vocab_size:
+            yield f"logit_bias must name ids of this vocabulary (0 to {vocab_size - 1}), not {token}."
+        if not -100 <= bias <= 100:
+            yield f"logit_bias must be between -100 and 100, not {bias}."
     if not -(1 << 63) <= s.seed < 1 << 64:
         yield f"seed must fit into 64 bits, which {s.seed} does not."

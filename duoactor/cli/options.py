@@ -28,7 +28,16 @@ SAMPLING_HELP: Mapping[str, str] = {
     "seed": "the same seed gives the same text, whatever drafts",
     "logprobs": "report the n most likely tokens' log-probabilities (with --json); -1 is none",
     "ignore_eos": "go on behind the end-of-text token",
+    "logit_bias": "ID:X adds X (-100 to 100) to the logit of token ID; may be repeated",
 }
+
+
+def _token_number(text: str) -> tuple[int, float]:
+    token, _, number = text.partition(":")
+    try:
+        return int(token), float(number)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a token id and a number, such as 42:-5") from None
 
 
 def click_option(option: Option, name: str) -> Callable[[F], F]:
@@ -39,9 +48,10 @@ def click_option(option: Option, name: str) -> Callable[[F], F]:
         "integer": click.IntRange(_whole(option.at_least), _whole(option.at_most)) if bounded else click.INT,
         "number": click.FloatRange(option.at_least, option.at_most) if bounded else click.FLOAT,
         "choice": click.Choice(option.choices),
+        "token number": click.types.FuncParamType(_token_number),
         "switch": click.BOOL,
     }[option.kind]
-    metavar = {"text": "TEXT", "integer": "N", "number": "X"}.get(option.kind)
+    metavar = {"text": "TEXT", "integer": "N", "number": "X", "token number": "ID:X"}.get(option.kind)
     shown = "" if option.default in ("", ()) or option.default is False else f"  [{option.default}]"
     details: dict[str, Any] = {"is_flag": True} if option.kind == "switch" else {"type": kind, "metavar": metavar}
     flag = "--" + name.replace("_", "-")

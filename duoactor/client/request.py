@@ -44,6 +44,8 @@ def make_sampling(given: Sampling | None, options: Mapping[str, Any]) -> Samplin
         known = ", ".join((*Sampling.__struct_fields__, "method", "num_speculative_tokens", "sequences"))
         raise RequestError(FailureCode.BAD_REQUEST, f"option {unknown[0]!r} is not known; there are {known}")
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    if isinstance(bias := options.get("logit_bias"), Mapping):
+        fields["logit_bias"] = tuple(bias.items())
     if isinstance(fields.get("stop"), str):
         fields["stop"] = (fields["stop"],)
     seeded = "seed" in fields and fields["seed"] is not None

@@ -239,8 +239,15 @@ def test_every_sampling_flag_reaches_the_request(client: FakeClient):
     arguments = ["--temperature=0.5", "--top-k=4", "--top-p=0.9", "--min-p=0.1", "--repetition-penalty=1.1"]
     arguments += ["--presence-penalty=0.2", "--frequency-penalty=0.3", "--stop=END", "--stop=.", "--stop-token-ids=5"]
     arguments += ["--max-tokens=9", "--seed=8", "--logprobs=0", "--ignore-eos"]
+    arguments += ["--logit-bias=4:-100", "--logit-bias=7:2.5"]
     assert run(client, "generate", "x", *arguments) == 0
-    assert client.asked[0]["sampling"] == Sampling(0.5, 4, 0.9, 0.1, 1.1, 0.2, 0.3, ("END", "."), (5,), 9, 8, 0, True)
+    expected = Sampling(0.5, 4, 0.9, 0.1, 1.1, 0.2, 0.3, ("END", "."), (5,), 9, 8, 0, True, ((4, -100.0), (7, 2.5)))
+    assert client.asked[0]["sampling"] == expected
+
+
+def test_a_logit_bias_that_is_none_is_a_usage_error(client: FakeClient, capsys: pytest.CaptureFixture[str]):
+    assert run(client, "generate", "x", "--logit-bias=4") == 2
+    assert "'4' is not a token id and a number, such as 42:-5" in capsys.readouterr().err
 
 
 def test_without_flags_sampling_is_the_default(client: FakeClient):

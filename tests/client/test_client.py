@@ -58,6 +58,14 @@ def test_the_seed_that_was_drawn_gives_the_same_text_again():
     assert first.text == again.text != other.text
 
 
+def test_a_logit_bias_may_be_a_mapping():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            return (await client.generate(PROMPT, max_tokens=2, logit_bias={7: -5})).sampling
+
+    assert run(go()).logit_bias == ((7, -5),)
+
+
 def test_leaving_the_loop_cancels_the_request():
     async def go():
         async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:

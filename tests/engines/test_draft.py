@@ -51,6 +51,7 @@ SAMPLINGS = [
     Sampling(max_tokens=80, temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, seed=1),
     Sampling(max_tokens=80, repetition_penalty=1.4, presence_penalty=0.5),
     Sampling(max_tokens=80, temperature=0.9, frequency_penalty=0.7, seed=2),
+    Sampling(max_tokens=80, temperature=0.9, logit_bias=((7, 3.0),), seed=2),
 ]
 
 

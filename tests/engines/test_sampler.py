@@ -68,6 +68,33 @@ def test_presence_and_frequency_count_the_output_only():
     torch.testing.assert_close(got, expected)
 
 
+def test_a_bias_is_added_to_every_row_before_the_penalties_and_the_logits_themselves_stay():
+    logits = some_logits(3)
+    before = logits.clone()
+    sampling = Sampling(logit_bias=((4, 2.5), (11, -100.0)), repetition_penalty=2.0)
+    got = SamplerState(sampling, [4]).penalise(logits, [[], [11], []])
+    expected = before.clone()
+    expected[:, 4] += 2.5
+    expected[:, 11] -= 100.0
+    for row, seen in ((0, [4]), (1, [4, 11]), (2, [4])):
+        values = expected[row, seen]
+        expected[row, seen] = torch.where(values < 0, values * 2, values / 2)
+    assert torch.equal(logits, before)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_bias_forces_and_forbids_tokens_and_a_batch_with_it_is_not_taken_for_plain(temperature):
+    logits = some_logits(4)
+    best = logits.argmax(-1)
+    wanted = SamplerState(Sampling(temperature=temperature, logit_bias=((3, 100.0),)), [1])
+    assert sample(logits, [Rows(wanted, [1, 2, 3, 4], [[]] * 4)], best) == [[3] * 4]
+    without = SamplerState(
+        Sampling(temperature=temperature, logit_bias=tuple((int(b), -100.0) for b in set(best.tolist()))), [1]
+    )
+    assert not set(sample(logits, [Rows(without, [1, 2, 3, 4], [[]] * 4)], best)[0]) & set(best.tolist())
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_row_is_penalised_along_its_own_path_as_if_the_path_were_committed(temperature):
     sampling = Sampling(

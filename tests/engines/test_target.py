@@ -111,6 +111,7 @@ SAMPLINGS = [
     Sampling(max_tokens=64, temperature=1.2, top_k=30, top_p=0.9, min_p=0.01, seed=2**63),
     Sampling(max_tokens=64, repetition_penalty=1.3, frequency_penalty=0.4),
     Sampling(max_tokens=64, temperature=0.7, presence_penalty=0.6, repetition_penalty=1.1, seed=-5),
+    Sampling(max_tokens=64, logit_bias=((7, 3.0), (9, -100.0))),
 ]
 
 

@@ -32,6 +32,12 @@ BAD = [
     ("stop", ("y" * 2000,)),
     ("stop_token_ids", (1, 100)),
     ("stop_token_ids", (-1,)),
+    ("logit_bias", ((100, 1.0),)),
+    ("logit_bias", ((-1, 1.0),)),
+    ("logit_bias", ((5, 100.5),)),
+    ("logit_bias", ((5, math.nan),)),
+    ("logit_bias", ((5, 1.0), (5, 2.0))),
+    ("logit_bias", tuple((i, 1.0) for i in range(1025))),
     ("seed", 1 << 64),
     ("seed", -(1 << 63) - 1),
 ]
@@ -53,6 +59,7 @@ def test_a_bad_value_is_refused_in_one_sentence_that_names_it(field, value):
         Sampling(),
         Sampling(temperature=1e-5, top_k=1000, top_p=1e-9, min_p=1.0, seed=(1 << 64) - 1),
         Sampling(repetition_penalty=1.3, presence_penalty=-2.0, frequency_penalty=2.0, seed=-(1 << 63)),
+        Sampling(logit_bias=((0, -100.0), (99, 100.0))),
         Sampling(stop=("a", "\n\n"), stop_token_ids=(0, 99), logprobs=20, max_tokens=1),
     ],
 )
