@@ -12,7 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cluster import ADDRESS, Caller
-from timed import INFO, LONGEST, Fate, SlowNetwork, Stage, TimedCompute, TimedDraft, TimedDrafter, TimedTarget, World
+from timed import (
+    INFO,
+    LONGEST,
+    Fate,
+    HeldInbox,
+    SlowNetwork,
+    Stage,
+    TimedCompute,
+    TimedDraft,
+    TimedDrafter,
+    TimedInlineCompute,
+    TimedTarget,
+    World,
+)
 from virtual_time import run
 
 from actors.controller.loop import Controller
@@ -51,8 +64,11 @@ class Trace:
 
 
 class Simulation:
-    def __init__(self, world: World, method: str, control: object | None = None, seed: int = 0) -> None:
-        self.method, self.control = method, control
+    def __init__(
+        self, world: World, method: str, control: object | None = None, seed: int = 0, inline: bool = False
+    ) -> None:
+        """``inline``: the target's forward runs in the verifier's event loop, as with a small target on a CPU."""
+        self.method, self.control, self.inline = method, control, inline
         self.stage = Stage(world, Fate(seed), random.Random(seed))
         self.trace = Trace()
         self.done = 0  # tokens of the first stream
@@ -94,13 +110,15 @@ class Simulation:
         start = self.stage.world
         cost = CostModel({rows: start.verify(rows) for rows in (1, 2, 4, 8, 16, 32)})
         settings = VerifierSettings(bind=ADDRESS)
+        listener = network.listen(ADDRESS)
+        listener.inbox = inbox = HeldInbox()
         verifier = Verifier(
             settings,
             target,
             ToyCodec(),
             cost,
-            network.listen(ADDRESS),
-            TimedCompute(target),
+            listener,
+            TimedInlineCompute(target, inbox) if self.inline else TimedCompute(target),
             "v",
             timer=lambda: target.spent_s,
         )

@@ -18,6 +18,7 @@ from actors.models import Expansion, Leaf, Outcome, Window
 from actors.tree.accept import walk
 from fakes import INFO, VOCAB
 from protocols.messages import Sampling
+from protocols.transport import Inbox
 
 LONGEST = 40_000  # positions
 OVERHEAD_US = 150.0  # of a round, outside the forward
@@ -188,7 +189,7 @@ class TimedDrafter(Drafter):
 
 
 class TimedCompute:
-    """The forward happens at its beginning, and is known of at its end."""
+    """A forward on a thread of its own: it happens at its beginning, and is known of at its end."""
 
     def __init__(self, target: TimedTarget) -> None:
         self.target = target
@@ -202,6 +203,48 @@ class TimedCompute:
         return future
 
     def close(self) -> None: ...
+
+
+class HeldInbox(Inbox):
+    """A socket whose owner may be computing: what arrives meanwhile lies there, and is read when somebody looks."""
+
+    held = False
+
+    async def get(self):
+        while self.held or not self._items:
+            self.raise_if_closed()
+            self._changed.clear()
+            await self._changed.wait()
+        return self._items.popleft()
+
+    def release(self) -> None:
+        self.held = False
+        self._changed.set()
+
+
+class TimedInlineCompute(TimedCompute):
+    """A forward in the event loop's own turn: nothing that arrives is read before it ends, and whoever waits for the
+    forward has the next turn."""
+
+    def __init__(self, target: TimedTarget, inbox: HeldInbox) -> None:
+        super().__init__(target)
+        self.inbox = inbox
+
+    def start(self, job: Callable[[], object]) -> asyncio.Future:
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(self._begin, job, future)
+        return future
+
+    def _begin(self, job: Callable[[], object], future: asyncio.Future) -> None:
+        if future.cancelled():
+            return
+        self.inbox.held = True
+        super().start(job).add_done_callback(lambda done: self._end(done, future))
+
+    def _end(self, done: asyncio.Future, future: asyncio.Future) -> None:
+        if not future.cancelled() and not done.cancelled():
+            future.set_result(done.result())
+        self.inbox.release()
 
 
 class SlowNetwork(MemoryNetwork):
