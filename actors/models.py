@@ -117,7 +117,11 @@ class Expansion:
 
 
 class DraftModel(Protocol):
-    """The drafter's model: a mirror of committed prefixes plus scratch slots for tree nodes."""
+    """The drafter's model: a mirror of committed prefixes plus scratch slots for tree nodes.
+
+    ``info.vocab_size`` and ``info.max_context`` are the draft's own and may be smaller than the target's: a text that
+    holds an id from ``vocab_size`` on, or that leaves no position below ``max_context``, cannot be mirrored.
+    """
 
     @property
     def info(self) -> ModelInfo: ...
@@ -127,15 +131,23 @@ class DraftModel(Protocol):
         ...
 
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
-        """Raises :class:`protocols.errors.PoolFull` when there is no room."""
+        """Raises :class:`protocols.errors.PoolFull` when there is no room, and :class:`protocols.errors.CannotDraft`
+        when this model can never mirror the prefix."""
         ...
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
-        """One batched forward. A root among the leaves is the only leaf of its request in that call."""
+        """One batched forward. A root among the leaves is the only leaf of its request in that call.
+
+        A leaf at a position from ``info.max_context`` on is not computed: its expansion has slot -1 and no tokens.
+        """
         ...
 
     def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
-        """Append committed tokens; ``slots[i]`` is where token i's K/V lies (copied home and freed), or -1."""
+        """Append committed tokens; ``slots[i]`` is where token i's K/V lies (copied home and freed), or -1.
+
+        Raises :class:`protocols.errors.CannotDraft` when the text has grown to what this model cannot mirror: the
+        handle is good for nothing but ``close`` then.
+        """
         ...
 
     def release(self, handle: int, slots: Sequence[int]) -> None:

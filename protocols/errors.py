@@ -41,3 +41,10 @@ class ModelError(DuoactorError):
 
 class PoolFull(DuoactorError):
     """The KV pool has no room at present; the request waits until another ends."""
+
+
+class CannotDraft(DuoactorError):
+    """The draft model cannot mirror this text: a token beyond its vocabulary, or more tokens than its context holds.
+
+    The request goes on without its drafts.
+    """

@@ -7,10 +7,10 @@ from torch import nn
 
 from actors.engines.backends.llama.engine import LlamaEngine, supports
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.draft import HFDraft
+from actors.engines.draft import Draft
 from actors.engines.engine import Engine
 from actors.engines.loading import (
-    HFCodec,
+    TokenizerCodec,
     describe,
     load_config,
     load_model,
@@ -18,7 +18,7 @@ from actors.engines.loading import (
     resolve_device,
     resolve_dtype,
 )
-from actors.engines.target import HFTarget
+from actors.engines.target import Target
 from actors.models import ModelInfo
 from protocols.errors import ConfigError
 
@@ -47,7 +47,7 @@ def _engine(model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8:
     return TransformersEngine(model, info, slots, int8=int8)
 
 
-def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> tuple[HFTarget, HFCodec]:
+def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> tuple[Target, TokenizerCodec]:
     """The verifier's model and its tokenizer. ModelError or ConfigError in one sentence."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
@@ -56,10 +56,10 @@ def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: in
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, str(kind).removeprefix("torch."))
     engine = _engine(model, info, _slots(kv_tokens, info.max_context), exact=True)
-    return HFTarget(engine), HFCodec(tokenizer)
+    return Target(engine), TokenizerCodec(tokenizer)
 
 
-def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> HFDraft:
+def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> Draft:
     """The drafter's model. On a CPU its weights are int8 unless it is too small to gain from it."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
@@ -71,4 +71,4 @@ def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, "int8" if int8 else str(kind).removeprefix("torch."))
-    return HFDraft(_engine(model, info, _slots(kv_tokens, info.max_context), int8=int8, exact=False))
+    return Draft(_engine(model, info, _slots(kv_tokens, info.max_context), int8=int8, exact=False))

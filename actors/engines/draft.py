@@ -21,7 +21,7 @@ from actors.engines.noise import gumbel_host, keys
 from actors.engines.pool import RegionAllocator
 from actors.engines.sampler import SamplerState
 from actors.models import Expansion, Leaf, ModelInfo
-from protocols.errors import PoolFull
+from protocols.errors import CannotDraft, PoolFull
 from protocols.messages import Sampling
 
 CHUNK = 256  # committed tokens computed in one forward
@@ -59,7 +59,7 @@ class _Mirror:
             self.free.append(slot)
 
 
-class HFDraft:
+class Draft:
     """:class:`actors.models.DraftModel`. Owned by one compute thread."""
 
     def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = 128) -> None:
@@ -81,8 +81,10 @@ class HFDraft:
         return self._scratch
 
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
-        """Reserves room for ``prompt_len + max_tokens``; the first root expansion computes the prefix."""
-        room = max(len(prefix) + 1, prompt_len + sampling.max_tokens)
+        """Reserves room for ``prompt_len + max_tokens``, or for the draft's own context if that is shorter; the first
+        root expansion computes the prefix."""
+        self._check(prefix, len(prefix))
+        room = min(max(len(prefix) + 1, prompt_len + sampling.max_tokens), self.info.max_context)
         size = self._scratch + -(-room // SPAN) * SPAN
         base = self._allocator.alloc(size)
         sampler = SamplerState(sampling, prefix[:prompt_len], prefix[prompt_len:])
@@ -103,6 +105,7 @@ class HFDraft:
 
     def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
         m = self._mirrors[handle]
+        self._check(tokens, m.length + len(tokens))
         if m.length + len(tokens) > m.room:
             raise PoolFull("The committed text has outgrown the slots reserved for it; open the request again.")
         home = m.base + self._scratch
@@ -122,12 +125,28 @@ class HFDraft:
         m.length += len(tokens)
         m.sampler.append(tokens)
 
+    def _check(self, tokens: Sequence[int], length: int) -> None:
+        """CannotDraft if the model has no embedding for one of ``tokens``, or no position for ``length`` of them."""
+        info = self.info
+        if length > info.max_context:
+            raise CannotDraft(
+                f"the text has {length} tokens and the context of draft model {info.model_id} holds {info.max_context}"
+            )
+        if max(tokens, default=0) >= info.vocab_size:
+            raise CannotDraft(
+                f"the text holds token {max(tokens)} and draft model {info.model_id} knows {info.vocab_size} tokens"
+            )
+
     # --- expansion ---------------------------------------------------------------------------------------------------
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
+        expansions = [Expansion(-1, (), ())] * len(leaves)  # of leaves beyond the context
         groups: dict[int, list[int]] = {}
         for index, leaf in enumerate(leaves):
-            groups.setdefault(leaf.handle, []).append(index)
+            if leaf.is_root or self._mirrors[leaf.handle].length + len(leaf.path) < self.info.max_context:
+                groups.setdefault(leaf.handle, []).append(index)
+        if not groups:
+            return expansions
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -162,10 +181,9 @@ class HFDraft:
                 rows.append(_Row(index, slot, m.sampler, position + 1, path))
         select = None if len(wanted) == len(tokens) else wanted
         logits = self.engine.forward(tokens, positions, slots, segments, select)[:, : self.info.vocab_size]
-        expansions: list[Expansion | None] = [None] * len(leaves)
         for row_, (ids, probs) in zip(rows, rank(logits, rows, self.candidates), strict=True):
             expansions[row_.index] = Expansion(row_.slot, tuple(ids), tuple(probs))
-        return [expansion for expansion in expansions if expansion is not None]
+        return expansions
 
     def _catch_up(self, m: _Mirror, leave: int) -> int:
         """Compute committed tokens until at most ``leave`` are missing; where the missing ones (or the last) start."""

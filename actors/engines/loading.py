@@ -167,7 +167,7 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
     )
 
 
-class HFCodec:
+class TokenizerCodec:
     """The target's tokenizer as the verifier uses it (see :class:`actors.models.Codec`)."""
 
     def __init__(self, tokenizer: Any) -> None:

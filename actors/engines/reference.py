@@ -17,7 +17,7 @@ from typing import Any, Literal, TextIO
 import msgspec
 import torch
 
-from actors.engines.loading import HFCodec, load_model, load_tokenizer
+from actors.engines.loading import TokenizerCodec, load_model, load_tokenizer
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import ChatTurn
 
@@ -81,7 +81,7 @@ class Generator:
         torch.set_num_threads(load.threads)
         device, dtype = torch.device(load.device), getattr(torch, load.dtype)
         tokenizer = load_tokenizer(load.target)
-        self.codec = HFCodec(tokenizer)
+        self.codec = TokenizerCodec(tokenizer)
         target: Any = load_model(load.target, device, dtype)
         draft: Any = load_model(load.draft, device, dtype) if load.draft else None
         self.target, self.draft = target, draft

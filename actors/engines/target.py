@@ -115,7 +115,7 @@ def causal(start: int, end: int) -> _Mask:
     return mask
 
 
-class HFTarget:
+class Target:
     """:class:`actors.models.TargetModel`. Owned by one compute thread."""
 
     def __init__(self, engine: Engine, max_window: int = LARGEST, rows_agree: Sequence[int] | None = None) -> None:

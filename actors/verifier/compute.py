@@ -1,5 +1,11 @@
 """Where model code runs: on a thread of its own, so that sockets are served while a forward is under way, or, where
-forwards are short and on this very core, in the event loop between two of its turns."""
+forwards are short and on this very core, in the event loop between two of its turns.
+
+A target that computes with several threads is served by the thread that built it. OpenMP keeps a team of workers for
+each thread that ever ran a parallel region. Once there are more workers than CPUs, libgomp's no longer spin between
+regions but sleep, and each of a forward's hundreds of regions waits for the kernel to wake them: on two CPUs the
+bundled target made 155 tokens/s from a second thread's team, 350 from the first's (docs/benchmarks.md).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+INLINE_US = 50_000.0  # a CPU forward this short runs in the event loop: handing it to a thread costs more than it hides
 
 
 class Compute(Protocol):
@@ -17,6 +24,11 @@ class Compute(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def runs_inline(device: str, threads: int, forward_us: float) -> bool:
+    """Whether the event loop's thread may run what another thread built: short forwards of one thread on a CPU."""
+    return device == "cpu" and threads == 1 and forward_us <= INLINE_US
 
 
 class ThreadCompute:
@@ -35,8 +47,8 @@ class ThreadCompute:
 class InlineCompute:
     """Runs the job in the event loop's thread, in its next turn.
 
-    With the target on a CPU a second thread has no core of its own: waking it and sharing the interpreter lock with it
-    cost more than they hide (docs/benchmarks.md). Also for tests on a virtual clock.
+    With a target of one thread on a CPU a second thread has no core of its own: waking it and sharing the interpreter
+    lock with it cost more than they hide (docs/benchmarks.md). Also for tests on a virtual clock.
     """
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:

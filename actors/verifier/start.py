@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duoactor")
 MAX_THREADS = 16
-INLINE_US = 50_000.0  # a CPU forward this short runs in the event loop: handing it to a thread costs more than it hides
 
 
 def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
@@ -39,7 +38,7 @@ def run_verifier(settings: VerifierSettings) -> int:
 
     async def main(stop: asyncio.Event) -> None:
         from actors.engines.build import build_target
-        from actors.verifier.compute import InlineCompute, ThreadCompute
+        from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
         from actors.verifier.cost import CostModel
         from actors.verifier.loop import Verifier
         from actors.verifier.timing import measure_target
@@ -56,7 +55,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             )
             sources = _sources(settings, model.info)
             cost = CostModel(await compute.start(lambda: measure_target(model)))
-            serving = compute if model.info.device != "cpu" or cost(8) > INLINE_US else InlineCompute()
+            serving = InlineCompute() if runs_inline(model.info.device, threads, cost(8)) else compute
             verifier = Verifier(
                 settings, model, codec, cost, listener, serving, incarnation(), clock=CLOCK, sources=sources
             )

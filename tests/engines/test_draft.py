@@ -5,13 +5,13 @@ import torch
 from tiny import VOCAB, info, make
 
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.draft import HFDraft, rank
+from actors.engines.draft import Draft, rank
 from actors.engines.noise import gumbel
 from actors.engines.sampler import SamplerState
 from actors.engines.selfcheck import ROWS
-from actors.engines.target import HFTarget
+from actors.engines.target import Target
 from actors.models import Leaf, Window
-from protocols.errors import PoolFull
+from protocols.errors import CannotDraft, PoolFull
 from protocols.messages import Sampling
 
 
@@ -36,7 +36,7 @@ def root(handle):
 
 def fresh(engine, tokens, prompt_len, sampling):
     """What a drafter says that sees the whole text for the first time."""
-    draft = HFDraft(engine)
+    draft = Draft(engine)
     return draft.expand([root(draft.open(tokens, prompt_len, sampling))])[0]
 
 
@@ -58,7 +58,7 @@ SAMPLINGS = [
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_a_tree_node_expands_as_if_its_path_were_committed(sampling):
     engine, other = engine_of(), engine_of()
-    draft = HFDraft(engine)
+    draft = Draft(engine)
     prompt = some_prompt(300)
     handle = draft.open(prompt, 300, sampling)
     [top] = draft.expand([root(handle)])
@@ -74,7 +74,7 @@ def test_a_tree_node_expands_as_if_its_path_were_committed(sampling):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_after_any_commits_the_mirror_equals_a_fresh_one(sampling):
-    draft, other = HFDraft(engine_of()), engine_of()
+    draft, other = Draft(engine_of()), engine_of()
     chance = random.Random(5)
     text = some_prompt(40)
     handle = draft.open(text, 40, sampling)
@@ -103,7 +103,7 @@ def test_after_any_commits_the_mirror_equals_a_fresh_one(sampling):
 
 
 def test_survivors_below_the_new_root_stay_valid():
-    draft, other = HFDraft(engine_of()), engine_of()
+    draft, other = Draft(engine_of()), engine_of()
     prompt = some_prompt(70)
     handle = draft.open(prompt, 70, SAMPLINGS[0])
     draft.expand([root(handle)])
@@ -125,7 +125,7 @@ def test_a_step_looks_at_the_text_and_at_scratch_blocks_in_use_only(monkeypatch)
         return forward(tokens, positions, slots, segments, select)
 
     monkeypatch.setattr(engine, "forward", watched)
-    draft = HFDraft(engine, scratch_slots=128)
+    draft = Draft(engine, scratch_slots=128)
     prompt, path, slots = some_prompt(70), [], []
     handle = draft.open(prompt, 70, SAMPLINGS[0])
     draft.expand([root(handle)])
@@ -144,7 +144,7 @@ def test_a_step_looks_at_the_text_and_at_scratch_blocks_in_use_only(monkeypatch)
 
 
 def test_several_requests_grow_in_one_batch():
-    draft, other = HFDraft(engine_of()), engine_of()
+    draft, other = Draft(engine_of()), engine_of()
     prompts = [some_prompt(n, n) for n in (10, 90, 280)]
     settings = [SAMPLINGS[0], SAMPLINGS[1], SAMPLINGS[4]]
     handles = [draft.open(p, len(p), s) for p, s in zip(prompts, settings, strict=True)]
@@ -162,7 +162,7 @@ def test_several_requests_grow_in_one_batch():
                                                  (SAMPLINGS[2], 0.95), (SAMPLINGS[4], 0.95)])  # fmt: skip
 def test_a_target_accepts_nearly_all_that_it_drafted_itself(sampling, least):
     """Shared noise: the same model at the same position picks the same token, sampled or not."""
-    draft, target = HFDraft(engine_of()), HFTarget(engine_of(), rows_agree=ROWS)
+    draft, target = Draft(engine_of()), Target(engine_of(), rows_agree=ROWS)
     drafted = accepted = 0
     for seed in range(3):
         prompt = some_prompt(50, seed)
@@ -209,7 +209,7 @@ def test_candidates_are_ranked_by_the_value_that_shared_noise_gives():
 
 
 def test_a_full_pool_and_full_scratch_say_so():
-    draft = HFDraft(engine_of(slots=512))
+    draft = Draft(engine_of(slots=512))
     handle = draft.open(some_prompt(20), 20, Sampling(max_tokens=100))
     with pytest.raises(PoolFull):
         draft.open(some_prompt(100), 100, Sampling(max_tokens=300))
@@ -222,3 +222,46 @@ def test_a_full_pool_and_full_scratch_say_so():
         draft.commit(handle, [1] * 200, [-1] * 200)
     draft.close(handle)
     draft.close(draft.open(some_prompt(100), 100, Sampling(max_tokens=250)))
+
+
+def test_a_prompt_with_a_token_that_the_draft_lacks_cannot_be_drafted():
+    draft = Draft(engine_of())
+    with pytest.raises(CannotDraft, match="token 160 and draft model tiny knows 160"):
+        draft.open([5, VOCAB, 7], 3, Sampling())
+    draft.open([5, VOCAB - 1, 7], 3, Sampling())
+
+
+def test_a_committed_token_that_the_draft_lacks_ends_its_mirror_and_no_other():
+    draft, other = Draft(engine_of()), engine_of()
+    lost, kept = draft.open([5, 6], 2, Sampling()), draft.open([5, 6], 2, Sampling())
+    draft.expand([root(lost), root(kept)])
+    with pytest.raises(CannotDraft):
+        draft.commit(lost, [9, VOCAB + 3], [-1, -1])
+    draft.close(lost)
+    draft.commit(kept, [9], [-1])
+    assert_same(draft.expand([root(kept)])[0], fresh(other, [5, 6, 9], 2, Sampling()))
+
+
+def test_a_text_longer_than_the_drafts_context_cannot_be_drafted():
+    draft = Draft(engine_of())
+    context = draft.info.max_context
+    with pytest.raises(CannotDraft, match="513 tokens and the context of draft model tiny holds 512"):
+        draft.open(some_prompt(context + 1), context + 1, Sampling())
+    handle = draft.open(some_prompt(context - 1), context - 1, Sampling(max_tokens=100))
+    draft.commit(handle, [5], [-1])
+    with pytest.raises(CannotDraft):
+        draft.commit(handle, [5], [-1])
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_nothing_is_computed_beyond_the_drafts_context(family):
+    draft = Draft(engine_of(family=family))
+    context = draft.info.max_context
+    handle = draft.open(some_prompt(context - 1), context - 1, Sampling(max_tokens=100))
+    [top] = draft.expand([root(handle)])
+    assert top.tokens
+    [last] = draft.expand([Leaf(handle, 5, ())])
+    assert last.tokens and last.slot >= 0
+    [within, beyond] = draft.expand([Leaf(handle, 6, ()), Leaf(handle, 7, (last.slot,))])
+    assert within.tokens and (beyond.slot, beyond.tokens) == (-1, ())
+    assert draft.expand([Leaf(handle, 7, (last.slot,))])[0].tokens == ()

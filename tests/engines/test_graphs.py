@@ -20,7 +20,7 @@ from actors.engines.backends.llama.folded_attention import FOLD, attend_folded
 from actors.engines.backends.llama.graphs import Direct, Inbox, rows_bucket, span_bucket
 from actors.engines.engine import Segment
 from actors.engines.selfcheck import ROWS
-from actors.engines.target import HFTarget, align, place
+from actors.engines.target import Target, align, place
 from actors.models import Window
 from protocols.messages import Sampling
 
@@ -250,7 +250,7 @@ def test_a_greedy_round_reads_the_chosen_tokens_and_no_logits():
     texts = []
     for forward in (honest, without_logits):
         engine.forward = forward
-        target = HFTarget(engine, rows_agree=ROWS)
+        target = Target(engine, rows_agree=ROWS)
         handle = target.open(ids(9), Sampling(temperature=0.0, max_tokens=40, ignore_eos=True))
         text = target.prefill(handle).tokens
         for _ in range(10):
@@ -264,8 +264,8 @@ def test_a_greedy_round_reads_the_chosen_tokens_and_no_logits():
 def test_speculated_text_is_plain_text_and_that_of_an_engine_without_graphs(temperature, rows_agree):
     prompt, count = ids(200, seed=4), 80
     sampling = Sampling(temperature=temperature, seed=3, max_tokens=count + 20, ignore_eos=True)
-    usual = HFTarget(LlamaEngine(make("llama"), info(make("llama")), 2048), rows_agree=rows_agree)
-    target = HFTarget(recorded(slots=2048), rows_agree=rows_agree)
+    usual = Target(LlamaEngine(make("llama"), info(make("llama")), 2048), rows_agree=rows_agree)
+    target = Target(recorded(slots=2048), rows_agree=rows_agree)
 
     def begin(of):
         handle = of.open(prompt, sampling)

@@ -10,7 +10,7 @@ from test_llama import BUNDLED, chain, ids, load
 
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.graphs import CudaRecorder, Direct
-from actors.engines.target import HFTarget
+from actors.engines.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 
@@ -94,7 +94,7 @@ def test_a_round_waits_for_nothing_before_its_tokens_are_read():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_speculated_text_is_plain_text(dtype, temperature):
-    target = HFTarget(engine_of(dtype))
+    target = Target(engine_of(dtype))
     assert len(target.rows_agree) >= 3, "too few row counts agree for speculation to be exact here"
     prompt, count = ids(240, seed=4, vocabulary=8192), 120
     sampling = Sampling(temperature=temperature, seed=3, max_tokens=count + 40, ignore_eos=True)

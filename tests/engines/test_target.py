@@ -6,7 +6,7 @@ from tiny import VOCAB, info, make
 
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.selfcheck import ROWS
-from actors.engines.target import LANES, MAX_NODES, HFTarget, place
+from actors.engines.target import LANES, MAX_NODES, Target, place
 from actors.models import ROOT, Window
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import Sampling
@@ -36,7 +36,7 @@ class Spy:
 
 def target_of(dtype=torch.float32, slots=4096, rows_agree=ROWS, family="llama"):
     model = make(family).to(dtype)
-    return HFTarget(Spy(TransformersEngine(model, info(model), slots)), rows_agree=rows_agree)
+    return Target(Spy(TransformersEngine(model, info(model), slots)), rows_agree=rows_agree)
 
 
 def begin(target, prompt, sampling, generated=()):

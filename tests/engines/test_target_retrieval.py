@@ -8,7 +8,7 @@ from tiny import VOCAB, info, make
 
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.selfcheck import LARGE, ROWS
-from actors.engines.target import LANES, LARGEST, HFTarget, place
+from actors.engines.target import LANES, LARGEST, Target, place
 from actors.models import Window
 from actors.proposers.datastore import Datastore, build
 from actors.tree.methods import strategy_for
@@ -28,7 +28,7 @@ def one_thread():
 
 def target_of(dtype=torch.float32, rows_agree=(*ROWS, *LARGE), slots=4096):
     model = make("llama").to(dtype)
-    return HFTarget(TransformersEngine(model, info(model), slots), rows_agree=rows_agree)
+    return Target(TransformersEngine(model, info(model), slots), rows_agree=rows_agree)
 
 
 def generate(target, method, prompt, sampling, sources=None):

@@ -6,6 +6,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -40,6 +42,7 @@ FAMILIES = {
     "mistral": lambda: MistralForCausalLM(MistralConfig(**COMMON, sliding_window=None)),
     "mistral-sliding": lambda: MistralForCausalLM(MistralConfig(**COMMON, sliding_window=9)),
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**COMMON, head_dim=16, sliding_window=9)),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**COMMON | {"num_key_value_heads": 4})),
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**COMMON, head_dim=16, sliding_window=9)),
 }
 

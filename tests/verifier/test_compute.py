@@ -1,0 +1,30 @@
+"""Where forwards run."""
+
+import asyncio
+import threading
+
+from actors.verifier.compute import INLINE_US, ThreadCompute, runs_inline
+
+
+def test_a_target_of_several_threads_is_served_by_the_thread_that_built_it():
+    assert not runs_inline("cpu", 2, 1_000.0)
+
+
+def test_a_short_forward_of_one_thread_runs_in_the_event_loop():
+    assert runs_inline("cpu", 1, INLINE_US)
+
+
+def test_a_long_forward_or_one_on_a_gpu_leaves_the_event_loop_free():
+    assert not runs_inline("cpu", 1, INLINE_US + 1)
+    assert not runs_inline("cuda:0", 1, 1_000.0)
+
+
+def test_the_compute_thread_is_one_and_the_same_for_building_and_serving():
+    async def idents() -> list[int]:
+        compute = ThreadCompute()
+        found = [await compute.start(threading.get_ident) for _ in range(3)]
+        compute.close()
+        return found
+
+    found = asyncio.run(idents())
+    assert len(set(found)) == 1 and threading.get_ident() not in found
