@@ -214,7 +214,7 @@ def _choices(budget: Budget) -> tuple[str, str, str, str]:
     priced = budget.method in (Method.TREE, Method.AUTO)
     gamma = f"~{budget.gamma}" if priced else str(budget.gamma)
     sequences = "-"
-    if budget.method == Method.DUODECODING:
+    if budget.method in (Method.DUODECODING, Method.DUODECODING_LOCKSTEP):
         sequences = f"at most {budget.sequences}" if budget.sequences else "by theta"
     window = "-"
     if priced:

@@ -40,6 +40,7 @@ class Method(StrEnum):
     AUTO = "auto"
     PLD_EARLIEST = "pld-earliest"
     SAM = "sam"
+    DUODECODING_LOCKSTEP = "duodecoding-lockstep"
 
 
 class RefuseCode(StrEnum):

@@ -15,7 +15,8 @@ from protocols.messages import Budget, DraftStats, Method, RoundStats
 
 DEPTHS = 16
 HEADS = 8
-ADAPTED = (Method.SPS, Method.PEARL, Method.DUODECODING)
+THETA = (Method.DUODECODING, Method.DUODECODING_LOCKSTEP)  # the number of sequences is chosen in every phase
+ADAPTED = (Method.SPS, Method.PEARL, *THETA)
 PRICED = (Method.TREE, Method.AUTO)
 HYSTERESIS = 1.03  # a new setting must promise this much more than the one in force
 WARM_UP = 6  # rounds before the first word
@@ -59,7 +60,7 @@ class MethodControl:
     @property
     def sequences(self) -> float:
         """How many there are in a phase, on the average: the theta rule chooses anew each time."""
-        return max(1.0, self.theta.value) if self.method == Method.DUODECODING else 1.0
+        return max(1.0, self.theta.value) if self.method in THETA else 1.0
 
     def observe(self, stats: RoundStats) -> None:
         self.since_change += 1

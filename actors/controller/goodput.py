@@ -67,9 +67,13 @@ def goodput(method: str, gamma: int, sequences: float, belief: Belief, cost: Cos
     # but for the first token, which it waits for.
     k = max(1.0, min(sequences, gamma))
     step = belief.step_us * (1 + belief.width_penalty * (k - 1))
-    in_time = (cost(1 + round(gamma / k)) - belief.message_us) / step
-    length = max(0, round(min(gamma / k, max(1.0, in_time))) - 1)
-    first = step + belief.message_us
+    if method == Method.DUODECODING_LOCKSTEP:  # here the verifier waits until the whole phase is there
+        length = max(0, round(gamma / k) - 1)
+        first = gamma / k * step + belief.message_us
+    else:
+        in_time = (cost(1 + round(gamma / k)) - belief.message_us) / step
+        length = max(0, round(min(gamma / k, max(1.0, in_time))) - 1)
+        first = step + belief.message_us
     accepted, whole = belief.expected(length)
     enter = belief.head(round(k))
     stay = whole * enter

@@ -194,7 +194,7 @@ def growth_for(method: str, stop_tokens: frozenset[int], chances: Chances) -> Gr
     match method:
         case Method.SPS | Method.PEARL:
             return ChainGrowth(stop_tokens)
-        case Method.DUODECODING:
+        case Method.DUODECODING | Method.DUODECODING_LOCKSTEP:
             return ThetaGrowth(stop_tokens)
         case Method.TREE | Method.AUTO:
             return TreeGrowth(stop_tokens, chances)

@@ -18,7 +18,8 @@ class Strategy:
     drafter: bool = False  # a drafter process grows the tree
     window: str = "root"  # "root", "chain", "priced" or "proposal" (whatever the verifier's own proposer says)
     waits: str = "never"  # "phase": until gamma is drafted; "survivor": briefly, when drafts should have survived;
-    #                       "priced": as long as drafts come faster than tokens do now
+    #                       "priced": as long as drafts come faster than tokens do now; "lockstep": until the phase
+    #                       drafted during the round is over, and the drafter hears of the round no sooner
     proposer: str = ""  # the verifier's own guesses: alone (window "proposal") or beside a drafter's
     nodes: int = DEFAULT_NODES  # most nodes of a window; the engine may allow fewer
 
@@ -30,6 +31,7 @@ STRATEGIES: dict[Method, Strategy] = {
         Strategy(Method.SPS, drafter=True, window="chain", waits="phase"),
         Strategy(Method.PEARL, drafter=True, window="chain", waits="survivor"),
         Strategy(Method.DUODECODING, drafter=True, window="chain", waits="survivor"),
+        Strategy(Method.DUODECODING_LOCKSTEP, drafter=True, window="chain", waits="lockstep"),
         Strategy(Method.TREE, drafter=True, window="priced", waits="priced"),
         Strategy(Method.AUTO, drafter=True, window="priced", waits="priced", proposer="sam"),
         Strategy(Method.PLD, window="proposal", proposer="pld"),

@@ -25,9 +25,7 @@ class Leases:
         if drafter is None:
             return False
         spec = request.spec
-        spec.epoch = self.book.next_epoch()
-        spec.plan = spec.told_plan = self.book.plan(spec.strategy, request.message, drafter.pace.step_us, now)
-        spec.late = spec.told_len = 0
+        spec.lent(self.book.next_epoch(), self.book.plan(spec.strategy, request.message, drafter.pace.step_us, now))
         if not self.send(drafter.peer, self.opening(request)):
             return False
         request.drafter = drafter.peer
@@ -38,6 +36,7 @@ class Leases:
 
     def opening(self, request: Request) -> Open:
         spec = request.spec
+        spec.told()
         return Open(spec.rid, spec.epoch, tuple(spec.committed), spec.prompt_len, spec.sampling, spec.plan)
 
     def recall(self, request: Request) -> None:

@@ -195,6 +195,8 @@ class Verifier:
         rows = 0
         now = self.clock()
         for request in ready:
+            if request.spec.owes_verdict:
+                self._tell_drafter(request)  # both sides begin their step now
             budget = self.book.budget_for(request.method, now)
             cap = budget.window if budget is not None else 0
             chosen = request.spec.choose(self.book.cost, rows, cap)
@@ -284,8 +286,14 @@ class Verifier:
         rows = spec.decide_wait(now * 1e6, drafter.pace, self.book.cost, covered, wait_us)
         if spec.resting and spec.plan == spec.told_plan:
             return  # it would wake up for nothing; it catches up when it is wanted again
-        verify_us = self.book.cost(rows)
-        if not self.send(drafter.peer, spec.verdict(committed, now * 1e6, verify_us)):
+        if not spec.holds_verdict:
+            self._tell_drafter(request, self.book.cost(rows))
+
+    def _tell_drafter(self, request: Request, verify_us: float = 0.0) -> None:
+        drafter = self.book.drafters.of(request.drafter)
+        if drafter is None:
+            return
+        if not self.send(drafter.peer, request.spec.verdict(self.clock() * 1e6, verify_us)):
             self.reception.gone(drafter.peer, "unreachable")
 
     def _publish_rounds(self) -> None:

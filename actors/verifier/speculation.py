@@ -73,7 +73,7 @@ class Speculation:
         self.phase_complete = False
         self.late = 0
         self.told_plan: Plan | None = None
-        self.told_len = 0  # committed tokens that the newest verdict went up to; 0: none was sent
+        self.told_len = len(self.committed)  # that the drafter was told of: its drafting phase began behind them
         self.sequences = 0
         self.draft_us = 0.0  # the drafter's time and forwards since the last round was accounted for
         self.draft_steps = 0
@@ -102,9 +102,10 @@ class Speculation:
             self.sequences = min(message.sequences, 64)
             if message.complete:
                 self.counters.count(self.counters.sequences, self.sequences)
-        if message.base_len == len(self.committed) or alive:
+        if message.base_len == self.told_len:
+            self.phase_complete |= message.complete
+        if message.base_len in (self.told_len, len(self.committed)) or alive:
             self.late = 0
-            self.phase_complete |= message.complete and message.base_len == len(self.committed)
         return None
 
     @property
@@ -132,6 +133,8 @@ class Speculation:
         bound = 0.0
         match self.strategy.waits:
             case "phase":
+                bound = 2 * pace.time_to(self.plan.gamma) + 5000.0
+            case "lockstep" if not self.phase_complete:
                 bound = 2 * pace.time_to(self.plan.gamma) + 5000.0
             case "survivor" if covered and not self.tree.root.children:
                 bound = wait_us or (pace.time_to(1) + pace.step_us)
@@ -237,7 +240,6 @@ class Speculation:
         self.committed.extend(tokens)
         self.tree.advance(tokens)
         self._inform(chosen, outcome.sampled, tokens)
-        self.phase_complete = False
         c = self.counters
         c.rounds += 1
         c.drafted += len(chosen.nodes)
@@ -262,14 +264,41 @@ class Speculation:
         self.counters = Counters()
         return committed
 
-    def verdict(self, committed: Committed, now_us: float, verify_us: float) -> Verdict:
+    @property
+    def holds_verdict(self) -> bool:
+        """Whether the drafter is not to hear of the last round yet: in lock-step a phase is never cut short."""
+        return self.strategy.waits == "lockstep" and self.wait_until is not None
+
+    @property
+    def owes_verdict(self) -> bool:
+        """Whether a lock-step drafter waits for a verdict that was held back."""
+        return self.strategy.waits == "lockstep" and self.told_len < len(self.committed)
+
+    def lent(self, epoch: int, plan: Plan) -> None:
+        """A drafter takes the request under that epoch, and is told everything."""
+        self.epoch, self.plan, self.told_plan = epoch, plan, plan
+        self.late = 0
+        self.phase_complete = False
+        self.told_len = len(self.committed)
+
+    def told(self) -> None:
+        """The drafter hears of all that is committed, and begins a phase behind it if any of it is news."""
+        if self.told_len != len(self.committed):
+            self.told_len = len(self.committed)
+            self.phase_complete = False
+
+    def verdict(self, now_us: float, verify_us: float) -> Verdict:
+        """What was committed since the drafter was last told, which may be many rounds if it rested. ``verify_us``:
+        expected length of the round that begins next."""
         due = max(1.0, self.wait_until - now_us) if self.wait_until is not None else 0.0
         plan = self.plan if self.plan != self.told_plan else None
         self.told_plan = self.plan
-        base = self.told_len or committed.base_len  # a drafter that rested hears of many rounds at once
-        self.told_len = len(self.committed)
+        base = self.told_len
         news = tuple(self.committed[base:])
+        self.told()
         awaited = self.wait_for if due else 0
+        if self.strategy.waits == "lockstep":
+            verify_us = 0.0  # a phase is told of as a whole
         return Verdict(self.rid, self.epoch, self.round, base, news, due, plan, verify_us, awaited)
 
     def ranks(self, chosen: Chosen, path: Sequence[int]) -> tuple[int, ...]:
@@ -288,6 +317,7 @@ class Speculation:
         self.counters.resyncs += 1
         if not 0 < have_len < len(self.committed):
             return None
+        self.told()
         return Verdict(self.rid, self.epoch, self.round, have_len, tuple(self.committed[have_len:]), 0.0, self.plan)
 
     def _best_draft(self) -> Node | None:

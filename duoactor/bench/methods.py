@@ -41,6 +41,7 @@ ROWS = (
     Row("duodecoding-1", "DuoDecoding, 1 sequence", Method.DUODECODING, sequences=1),
     Row("duodecoding-2", "DuoDecoding, 2 sequences", Method.DUODECODING, sequences=2),
     Row("duodecoding-3", "DuoDecoding, 3 sequences", Method.DUODECODING, sequences=3),
+    Row("duodecoding-lockstep", "DuoDecoding, lock-step", Method.DUODECODING_LOCKSTEP),
     Row(DYNAMIC, "DuoDecoding", Method.DUODECODING),
     Row("tree", "tree (ours)", Method.TREE),
     Row("auto", "auto (ours)", Method.AUTO),

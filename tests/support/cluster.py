@@ -32,7 +32,7 @@ from protocols.messages import (
 )
 
 ADDRESS = "memory://verifier"
-COST = CostModel({1: 1000.0, 8: 1200.0, 16: 1500.0})
+COST = {1: 1000.0, 8: 1200.0, 16: 1500.0}  # microseconds by rows
 
 
 class Caller:
@@ -135,7 +135,7 @@ class Cluster:
             self.settings,
             self.target,
             ToyCodec(),
-            COST,
+            CostModel(COST),
             self.network.listen(ADDRESS),
             InlineCompute(),
             f"v{next(self.starts)}",

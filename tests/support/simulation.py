@@ -73,6 +73,7 @@ class Simulation:
         self.trace = Trace()
         self.done = 0  # tokens of the first stream
         self.at = 64  # position at which streams begin
+        self.gamma = 0  # that requests ask for; 0: they leave it to the controller
 
     # --- what tests call ---------------------------------------------------------------------------------------------
 
@@ -162,7 +163,11 @@ class Simulation:
             while streams < wanted:
                 sampling = Sampling(max_tokens=LONGEST - self.at - 64, ignore_eos=True)
                 prompt = tuple(self.stage.fate.truth[: self.at])
-                caller.send(Generate(f"r{streams}", prompt, sampling=sampling, method=self.method))
+                caller.send(
+                    Generate(
+                        f"r{streams}", prompt, sampling=sampling, method=self.method, num_speculative_tokens=self.gamma
+                    )
+                )
                 streams += 1
             begin = len(self.trace.rounds)
             goal = self.tokens(begin) + tokens

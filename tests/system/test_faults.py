@@ -50,7 +50,7 @@ async def stream_with(event, sampling, method="duodecoding", at=20, drafters=("d
         return chunks, caller
 
 
-@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "tree"])
+@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_killing_the_drafter_in_mid_stream_costs_speed_only(method, temperature):
     sampling = Sampling(temperature=temperature, seed=4, max_tokens=120)
@@ -62,7 +62,7 @@ def test_killing_the_drafter_in_mid_stream_costs_speed_only(method, temperature)
     assert tokens_of(chunks) == LANGUAGE.continuation(PROMPT, sampling)
 
 
-@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "tree"])
+@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree"])
 def test_a_stream_goes_on_with_the_other_drafter_when_its_own_is_killed(method):
     sampling = Sampling(max_tokens=200)
 
@@ -98,7 +98,7 @@ def test_a_drafter_that_is_cut_off_loses_its_lease_by_heartbeat():
     assert chunks[-1].stats.accepted_tokens > 100
 
 
-@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "tree"])
+@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree"])
 def test_swapping_drafters_in_mid_stream_changes_no_token(method):
     sampling = Sampling(temperature=0.5, seed=2, max_tokens=200)
 

@@ -10,7 +10,7 @@ from protocols.messages import Sampling
 
 PROMPT = (5, 9, 33)
 RETRIEVING = ["pld", "pld-earliest", "sam", "rest", "lookahead"]
-METHODS = ["vanilla", "sps", "pearl", "duodecoding", "tree", "auto", *RETRIEVING]
+METHODS = ["vanilla", "sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree", "auto", *RETRIEVING]
 DRAFTING = only("Open", "Verdict", "Close", "Grow", "Resync", "Budget", "DraftStats")
 
 
@@ -38,7 +38,7 @@ def test_every_method_streams_the_targets_own_text(method, temperature, sources)
         assert tokens_of(chunks) == language.continuation(PROMPT, sampling)
 
 
-@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "tree"])
+@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree"])
 def test_drafts_are_really_used(method):
     chunks = run(one_stream(Cluster(), Sampling(max_tokens=200), method, skill=1.0))
     stats = chunks[-1].stats

@@ -69,6 +69,7 @@ class Pair:
 
     def opening(self) -> Open:
         spec = self.spec
+        spec.told()
         return Open("r", spec.epoch, tuple(spec.committed), spec.prompt_len, spec.sampling, spec.plan)
 
     def send(self, bag: list, message) -> None:
@@ -130,6 +131,8 @@ class Pair:
         else:
             if not spec.ready(self.now):
                 return
+            if spec.owes_verdict:
+                self.send(self.to_drafter, spec.verdict(self.now, 1000.0))
             chosen = spec.choose(COST)
             outcome = self.target.verify([Window(self.handle, chosen.tokens, chosen.parents)])[0]
             covered = len(outcome.path) == len(chosen.nodes)
@@ -137,7 +140,8 @@ class Pair:
         self.finish = committed.finish
         if self.finish is None:
             spec.decide_wait(self.now, DrafterPace(100.0), COST, covered)
-            self.send(self.to_drafter, spec.verdict(committed, self.now, 1000.0))
+            if not spec.holds_verdict:
+                self.send(self.to_drafter, spec.verdict(self.now, 1000.0))
 
     def run(self) -> list[int]:
         steps = 0
@@ -153,7 +157,7 @@ class Pair:
 
 
 RETRIEVING = ["pld", "pld-earliest", "sam", "rest", "lookahead"]
-METHODS = ["vanilla", "sps", "pearl", "duodecoding", "tree", "auto", *RETRIEVING]
+METHODS = ["vanilla", "sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree", "auto", *RETRIEVING]
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +229,7 @@ def test_neither_a_useless_nor_a_perfect_drafter_changes_the_text(skill, sources
 
 
 def test_a_perfect_drafter_on_a_sound_channel_saves_rounds():
-    for method in ("sps", "pearl", "duodecoding", "tree"):
+    for method in ("sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree"):
         sampling = Sampling(max_tokens=60)
         pair = Pair(1, method, 6, 0, sampling, ToyLanguage(), 1.0)
         pair.run()
