@@ -1,123 +1,112 @@
-"""A peer's line to the verifier."""
+"""A peer's line to the verifier: what drafters, the controller and clients share.
+
+:class:`protocols.handshake.Handshake` decides what to say and when; this drives it with a socket and a clock.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 
 from protocols import wire
-from protocols.errors import ConnectionLost, ProtocolError, RefusedError
-from protocols.messages import Goodbye, Heartbeat, Hello, Message, Refuse, RefuseCode, Welcome
+from protocols.errors import ProtocolError
+from protocols.handshake import Handshake, Lost, Step
+from protocols.messages import Goodbye, Hello, Message, Refuse, Welcome
 from protocols.transport import Link, Network
+
+log = logging.getLogger("duoactor.peer")
+SILENT_WAIT_S = 3.0  # a verifier that is up answers in milliseconds: after this long, say what is waited for
 
 
 class Line:
-    """A peer's line to the verifier: Hello, heartbeats, and noticing that the verifier is gone or new.
-
-    ``next()`` gives the messages that the peer itself must handle, and ``None`` whenever the verifier has lost its
-    memory of this peer (it restarted, or was silent for too long): everything that was leased is void then.
-    """
+    """``next()`` gives what concerns the peer itself: messages, a ``Welcome`` whenever the verifier comes to know this
+    peer anew, and :class:`Lost` when it does not know it any more: everything that was leased is void then."""
 
     def __init__(self, network: Network, address: str, hello: Hello, decoder: wire.Decoder) -> None:
         self.address = address
         self.hello = hello
         self.decoder = decoder
         self.link: Link = network.connect(address)
-        self.loop = asyncio.get_running_loop()
-        self.welcome: Welcome | None = None
-        self.heard_at = self.loop.time()
         self.malformed = 0
-        self.busy_ms = 0.0
-        self.lost = False
+        self._loop = asyncio.get_running_loop()
+        self._handshake = Handshake(hello, self._loop.time())
+        self._news: deque[Message | Lost] = deque()  # of a moment in which nobody was reading
 
-    async def open(self, timeout: float | None = None) -> Welcome:
-        """Say Hello and wait for Welcome: for ever, since a verifier may be loading its model, or ``timeout`` seconds.
+    @property
+    def known(self) -> bool:
+        """Whether the verifier knows this peer: it hears nothing but Hello from one that it does not know."""
+        return self._handshake.known
 
-        Raises RefusedError with the verifier's sentence, or ConnectionLost.
+    async def open(self) -> Welcome:
+        """Say Hello and wait for Welcome: for ever, since a verifier may be loading its model.
+
+        Raises RefusedError with the verifier's sentence, ConnectionLost, or ProtocolError (another version).
         """
-        greeting = asyncio.create_task(self._greet_until_welcome())
-        waiting = asyncio.create_task(self._await_welcome())
+        beating = asyncio.create_task(self.beat())
+        meeting = asyncio.create_task(self._meet())
+        waiting = self._loop.call_later(SILENT_WAIT_S, self._say_what_is_waited_for)
         try:
-            done, _ = await asyncio.wait([waiting, greeting], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if greeting in done:
-                greeting.result()
-            if waiting not in done:
-                raise ConnectionLost(f"no verifier answers at {self.address}; start one with `duoactor up`")
-            return waiting.result()
+            await asyncio.wait([meeting, beating], return_when=asyncio.FIRST_COMPLETED)
+            if beating.done():
+                beating.result()
+            return meeting.result()
         finally:
-            greeting.cancel()
             waiting.cancel()
+            beating.cancel()
+            meeting.cancel()
+            await asyncio.gather(beating, meeting, return_exceptions=True)
 
-    def _greet(self) -> None:
-        self.link.send(wire.encode(self.hello))
+    def _say_what_is_waited_for(self) -> None:
+        log.info("%s waits for a verifier at %s", self.hello.actor_id, self.address)
 
-    async def _greet_until_welcome(self) -> None:
-        while True:
-            await self.link.writable()
-            self._greet()
-            await asyncio.sleep(1.0)
+    async def _meet(self) -> Welcome:
+        while not isinstance(news := await self.next(), Welcome):
+            pass
+        return news
 
-    async def _await_welcome(self) -> Welcome:
-        while self.welcome is None:
-            self._decode(await self.link.receive())
-        return self.welcome
+    async def next(self) -> Message | Lost:
+        while not self._news:
+            self._read(await self.link.receive())
+        return self._news.popleft()
 
-    def _decode(self, frames: list[bytes]) -> Message | None:
-        """A message for the peer; None for what the line itself deals with."""
-        try:
-            message: Message = self.decoder.decode(frames)
-        except ProtocolError:
-            self.malformed += 1
-            return None
-        self.heard_at = self.loop.time()
-        match message:
-            case Welcome():
-                self.welcome = message
-                return None
-            case Heartbeat():
-                return None
-            case Refuse(code=RefuseCode.UNKNOWN_PEER):
-                self.lost = True
-                self._greet()
-                return None
-            case Refuse(code=RefuseCode.DUPLICATE) if self.welcome is not None:
-                return None  # our own repeated Hello
-            case Refuse():
-                raise RefusedError(message.code, message.detail)
-        return message
-
-    async def next(self) -> Message | None:
-        while True:
-            message = self._decode(await self.link.receive())
-            if message is not None or self.forgotten():
-                return message
-
-    def next_nowait(self) -> Message | None:
-        while (frames := self.link.receive_nowait()) is not None:
-            message = self._decode(frames)
-            if message is not None:
-                return message
-        return None
-
-    def forgotten(self) -> bool:
-        """Whether the verifier has forgotten this peer since the last call."""
-        lost, self.lost = self.lost, False
-        return lost
+    def next_nowait(self) -> Message | Lost | None:
+        while not self._news and (frames := self.link.receive_nowait()) is not None:
+            self._read(frames)
+        return self._news.popleft() if self._news else None
 
     def send(self, message: Message) -> bool:
-        return self.link.send(wire.encode(message))
+        """False if it cannot be sent now, or would mean nothing to a verifier that does not know this peer."""
+        return self.known and self.link.send(wire.encode(message))
 
     async def beat(self) -> None:
-        """Heartbeats, for ever. After a long silence the verifier's memory of us is taken to be void."""
-        seq = 0
+        """Hello until the verifier answers, then heartbeats; for ever."""
         while True:
-            assert self.welcome is not None
-            await asyncio.sleep(self.welcome.heartbeat_ms / 1000)
-            seq += 1
-            self.send(Heartbeat(self.hello.incarnation, seq, self.busy_ms))
-            if self.loop.time() - self.heard_at > self.welcome.ttl_ms / 1000 and not self.lost:
-                self.lost = True
-                self.heard_at = self.loop.time()
+            if not self.known:
+                await self.link.writable()
+            await asyncio.sleep(max(0.0, self._handshake.due - self._loop.time()))
+            self._take(self._handshake.tick(self._loop.time()))
 
     def close(self, reason: str = "") -> None:
         self.send(Goodbye(reason))
         self.link.close()
+
+    def _read(self, frames: list[bytes]) -> None:
+        try:
+            message = self.decoder.decode(frames)
+        except ProtocolError:
+            if not self.known and wire.is_foreign(frames):
+                raise  # this is how a verifier of another version answers Hello
+            self.malformed += 1
+            return
+        if isinstance(message, Refuse) and self.known:
+            log.info("the verifier at %s answers %s: %s", self.address, self.hello.actor_id, message.detail)
+        self._take(self._handshake.receive(message, self._loop.time()))
+
+    def _take(self, step: Step) -> None:
+        if step.send is not None:
+            self.link.send(wire.encode(step.send))
+        if step.news is not None:
+            if isinstance(step.news, Lost):
+                log.info("%s has lost the verifier at %s (%s)", self.hello.actor_id, self.address, step.news.why)
+            self._news.append(step.news)

@@ -38,6 +38,11 @@ def kind(frames: Sequence[bytes]) -> str:
     return body[start + 1 : start + 1 + (body[start] & 0x1F)].decode("ascii", "replace")
 
 
+def is_foreign(frames: Sequence[bytes]) -> bool:
+    """Whether the sender speaks another version of the protocol, or none at all."""
+    return not frames or frames[0] != HEADER
+
+
 class Decoder:
     """Decodes the messages that one kind of receiver understands, such as ``Decoder(ToVerifier)``."""
 

@@ -20,6 +20,7 @@ from actors.tree.calibration import Calibration
 from actors.tree.tree import Node
 from protocols import wire
 from protocols.errors import PoolFull
+from protocols.handshake import Lost
 from protocols.messages import (
     Budget,
     Close,
@@ -31,6 +32,7 @@ from protocols.messages import (
     Resync,
     ToDrafter,
     Verdict,
+    Welcome,
 )
 from protocols.transport import Network
 
@@ -95,12 +97,10 @@ class Drafter:
     def _receive(self) -> None:
         while (message := self.line.next_nowait()) is not None:
             self._take(message)
-        if self.line.forgotten():
-            self._take(None)
 
-    def _take(self, message: Message | None) -> None:
+    def _take(self, message: Message | Lost) -> None:
         match message:
-            case None:
+            case Lost() | Welcome():
                 for rid in list(self.leases):
                     self._drop(rid)
             case Verdict():
@@ -189,7 +189,6 @@ class Drafter:
                 self.line.send(lease.flush(now * 1e6))
         if now - self.reported_at >= REPORT_S:
             busy = self.worked_s / (now - self.reported_at)
-            self.line.busy_ms += self.worked_s * 1000
             steps = tuple(sorted((width, us) for width, us in self.step_us.items()))
             self.line.send(DraftStats(self.line.hello.actor_id, steps, busy, len(self.leases)))
             self.worked_s, self.reported_at = 0.0, now

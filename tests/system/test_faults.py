@@ -4,11 +4,9 @@ import asyncio
 
 import pytest
 from cluster import Caller, Cluster, tokens_of
-from memory_network import MemoryNetwork
 from virtual_time import run
 
 from fakes import ToyLanguage
-from protocols import wire
 from protocols.messages import (
     Cancel,
     Chunk,
@@ -17,8 +15,6 @@ from protocols.messages import (
     FinishReason,
     Generate,
     Goodbye,
-    Hello,
-    Role,
     Sampling,
     Status,
     StatusReport,
@@ -260,20 +256,6 @@ def test_a_stop_string_ends_the_text_before_it():
     chunks = run(go())
     assert "".join(p for c in chunks for p in c.pieces) == text[: text.index(stop)]
     assert chunks[-1].finish_reason is FinishReason.STOP
-
-
-def test_a_network_without_a_verifier_is_reported_and_not_waited_for_without_end():
-    from actors.peer import Line
-    from protocols.errors import ConnectionLost
-    from protocols.messages import ToDrafter
-
-    async def go():
-        hello = Hello(Role.DRAFTER, "d", "1", 1)
-        line = Line(MemoryNetwork(), "memory://nobody", hello, wire.Decoder(ToDrafter))
-        with pytest.raises(ConnectionLost, match="memory://nobody"):
-            await line.open(timeout=20.0)
-
-    run(go())
 
 
 def test_an_actor_that_still_waits_for_a_verifier_stops_when_asked():

@@ -1,0 +1,108 @@
+"""The handshake as a table: what happens, at what time, and what the peer sends and learns then."""
+
+import pytest
+
+from protocols.errors import RefusedError
+from protocols.handshake import GREET_S, Handshake, Lost, Why
+from protocols.messages import Cancel, Close, Drain, Heartbeat, Hello, Refuse, RefuseCode, Role, Welcome
+
+HELLO = Hello(Role.DRAFTER, "d1", "i1", 1)
+CLIENT = Hello(Role.CLIENT, "c1", "i1", 1)
+WELCOME = Welcome("v1", heartbeat_ms=500, ttl_ms=2500, telemetry="")
+RESTARTED = Welcome("v2", heartbeat_ms=500, ttl_ms=2500, telemetry="")
+UNKNOWN = Refuse(RefuseCode.UNKNOWN_PEER, "who?")
+DRAINING = Refuse(RefuseCode.DRAINING, "shutting down")
+MALFORMED = Refuse(RefuseCode.MALFORMED, "what?")
+TICK = None
+
+
+def beat(seq):
+    return Heartbeat("i1", seq)
+
+
+# (when, what happens: a message or a tick, what is sent, what the peer is told)
+MET = [(0.0, TICK, HELLO, None), (0.1, WELCOME, None, WELCOME)]
+TABLE = {
+    "Hello is repeated until it is answered": [
+        (0.0, TICK, HELLO, None),
+        (0.3, TICK, None, None),
+        (GREET_S, TICK, HELLO, None),
+        (0.6, WELCOME, None, WELCOME),
+        (0.7, TICK, None, None),
+    ],
+    "heartbeats are counted, and their echoes are no news": [
+        *MET,
+        (0.6, TICK, beat(1), None),
+        (0.7, beat(1), None, None),
+        (1.1, TICK, beat(2), None),
+    ],
+    "what concerns the peer is handed on": [*MET, (0.2, Close("r", 1), None, Close("r", 1))],
+    "a repeated Welcome is no news": [*MET, (0.2, WELCOME, None, None)],
+    "a Welcome of another incarnation is": [*MET, (0.2, RESTARTED, None, RESTARTED)],
+    "a verifier that has forgotten us is greeted at once, once, and its Welcome is news": [
+        *MET,
+        (0.6, UNKNOWN, HELLO, Lost(Why.FORGOTTEN)),
+        (0.6, UNKNOWN, None, None),
+        (0.7, WELCOME, None, WELCOME),
+    ],
+    "silence for longer than the time to live is a loss, and Hello is said until it ends": [
+        *MET,
+        *((0.6 + 0.5 * n, TICK, beat(1 + n), None) for n in range(5)),
+        (3.1, TICK, HELLO, Lost(Why.SILENT)),
+        (3.6, TICK, HELLO, None),
+        (3.7, WELCOME, None, WELCOME),
+    ],
+    "any message ends a silence": [
+        *MET,
+        *((0.6 + 0.5 * n, TICK, beat(1 + n), None) for n in range(5)),
+        (3.0, Close("r", 1), None, Close("r", 1)),
+        (3.1, TICK, beat(6), None),
+    ],
+    "time in which the peer itself did not run is not the verifier's silence": [
+        *MET,
+        (60.0, TICK, beat(1), None),
+        (60.4, beat(1), None, None),
+        (60.5, TICK, beat(2), None),
+    ],
+    "a verifier that shuts down is lost, and greeted again later": [
+        *MET,
+        (0.2, DRAINING, None, Lost(Why.DRAINING)),
+        (0.6, TICK, HELLO, None),
+        (0.7, DRAINING, None, None),
+        (1.1, TICK, HELLO, None),
+        (1.2, RESTARTED, None, RESTARTED),
+    ],
+    "a message that the verifier could not read is the peer's business": [*MET, (0.2, MALFORMED, None, MALFORMED)],
+    "Drain asks a drafter to leave": [*MET, (0.2, Drain(), None, Drain())],
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_events_lead_to_what_the_table_says(name):
+    machine = Handshake(HELLO, 0.0)
+    for when, event, sent, news in TABLE[name]:
+        step = machine.tick(when) if event is TICK else machine.receive(event, when)
+        assert (step.send, step.news) == (sent, news), f"at {when}"
+
+
+def test_drain_tells_a_client_that_the_verifier_leaves():
+    machine = Handshake(CLIENT, 0.0)
+    machine.receive(WELCOME, 0.1)
+    assert machine.receive(Drain(), 0.2).news == Lost(Why.DRAINING)
+    assert not machine.known
+    assert machine.tick(0.3).send is None
+    assert machine.tick(0.2 + GREET_S).send == CLIENT
+
+
+@pytest.mark.parametrize("code", [RefuseCode.VERSION, RefuseCode.TOKENIZER, RefuseCode.MALFORMED, RefuseCode.DUPLICATE])
+def test_a_refused_peer_learns_it_with_the_verifiers_sentence(code):
+    with pytest.raises(RefusedError, match="a sentence") as caught:
+        Handshake(HELLO, 0.0).receive(Refuse(code, "a sentence"), 0.1)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("stranger", [Cancel("r"), beat(3)])
+def test_a_message_before_the_welcome_makes_nobody_known(stranger):
+    machine = Handshake(HELLO, 0.0)
+    machine.receive(stranger, 0.1)
+    assert not machine.known
