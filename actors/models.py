@@ -171,8 +171,12 @@ class Codec(Protocol):
         """
         ...
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens left out."""
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of ids."""
+        ...
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Text of each id as it stands behind others; special tokens by their names, U+FFFD for half a character."""
         ...
 
 

@@ -6,9 +6,14 @@ name ends in; there is no wall-clock time on the wire. Token ids are in the targ
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
+
+# isort: off
+# fmt: off
+from protocols.enumerations import FailureCode as FailureCode, FinishReason as FinishReason, Method as Method
+from protocols.enumerations import RefuseCode as RefuseCode, Role as Role
+# fmt: on
+# isort: on
 
 
 class Struct(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -17,58 +22,6 @@ class Struct(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class Message(msgspec.Struct, array_like=True, frozen=True, tag=True, gc=False):
     """A whole message: an array whose first element is the class name."""
-
-
-class Role(StrEnum):
-    CLIENT = "client"
-    DRAFTER = "drafter"
-    CONTROLLER = "controller"
-    VERIFIER = "verifier"
-
-
-class Method(StrEnum):
-    """How draft tokens are grown and verified; ``""`` in a message means "the receiver's default"."""
-
-    VANILLA = "vanilla"
-    SPS = "sps"
-    PEARL = "pearl"
-    DUODECODING = "duodecoding"
-    TREE = "tree"
-    PLD = "pld"
-    REST = "rest"
-    LOOKAHEAD = "lookahead"
-    AUTO = "auto"
-    PLD_EARLIEST = "pld-earliest"
-    SAM = "sam"
-    DUODECODING_LOCKSTEP = "duodecoding-lockstep"
-
-
-class RefuseCode(StrEnum):
-    VERSION = "version"
-    VOCABULARY = "vocabulary"
-    TOKENIZER = "tokenizer"
-    CONTEXT = "context"
-    UNKNOWN_PEER = "unknown_peer"  # "say Hello first": after a restart of the verifier
-    DUPLICATE = "duplicate"
-    MALFORMED = "malformed"
-    DRAINING = "draining"
-
-
-class FailureCode(StrEnum):
-    BAD_REQUEST = "bad_request"
-    CONTEXT_LENGTH = "context_length"
-    UNSUPPORTED = "unsupported"
-    NOT_FOUND = "not_found"
-    OVERLOADED = "overloaded"
-    CANCELLED = "cancelled"
-    DRAINING = "draining"
-    INTERNAL = "internal"
-
-
-class FinishReason(StrEnum):
-    STOP = "stop"
-    LENGTH = "length"
-    CANCELLED = "cancelled"
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -227,6 +180,21 @@ class Status(Message, frozen=True):
     rid: str = ""
 
 
+class Tokenize(Message, frozen=True):
+    """Which tokens are that? Exactly one of ``text`` and ``messages`` is given. Nothing is generated."""
+
+    rid: str
+    text: str = ""
+    messages: tuple[ChatTurn, ...] = ()
+
+
+class Detokenize(Message, frozen=True):
+    """Which text is that?"""
+
+    rid: str
+    token_ids: tuple[int, ...]
+
+
 class Swap(Message, frozen=True):
     """Move every lease of drafter ``old`` to drafter ``new``."""
 
@@ -256,6 +224,8 @@ class Chunk(Message, frozen=True):
     finish_reason: FinishReason | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
     stats: RequestStats | None = None
+    stop_reason: str | int | None = None  # the stop string or stop token that ended it; None: the model's own end
+    prompt_tokens: int = 0  # in the first chunk
 
     @property
     def text(self) -> str:
@@ -274,6 +244,15 @@ class Done(Message, frozen=True):
 
     rid: str
     detail: str = ""
+
+
+class Tokenized(Message, frozen=True):
+    """A text and its tokens: the answer to Tokenize and to Detokenize."""
+
+    rid: str
+    token_ids: tuple[int, ...]
+    pieces: tuple[str, ...]  # [i]: token i inside a text; U+FFFD stands for a part of a character
+    text: str  # special tokens by their names
 
 
 class StatusReport(Message, frozen=True):
@@ -432,9 +411,22 @@ class Budget(Message, frozen=True):
 
 
 ToVerifier = (
-    Hello | Heartbeat | Goodbye | Generate | Cancel | Status | Swap | DrainActor | Grow | Resync | DraftStats | Budget
+    Hello
+    | Heartbeat
+    | Goodbye
+    | Generate
+    | Cancel
+    | Status
+    | Tokenize
+    | Detokenize
+    | Swap
+    | DrainActor
+    | Grow
+    | Resync
+    | DraftStats
+    | Budget
 )
-ToClient = Welcome | Refuse | Drain | Heartbeat | Chunk | Failed | Done | StatusReport
+ToClient = Welcome | Refuse | Drain | Heartbeat | Chunk | Failed | Done | Tokenized | StatusReport
 ToDrafter = Welcome | Refuse | Drain | Heartbeat | Open | Verdict | Close | Budget
 ToController = Welcome | Refuse | Drain | Heartbeat
 Telemetry = RoundStats | DraftStats | ActorUp | ActorDown | Budget

@@ -188,11 +188,20 @@ class TokenizerCodec:
             raise RequestError("bad_request", f"the chat template refused the messages: {first}") from None
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         # The wrapper around the Rust tokenizer costs more than the decoding, and this runs for every token.
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is not None:
-            text: str = backend.decode(list(ids), skip_special_tokens=True)
+            text: str = backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
             return text
-        slow: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        slow: str = self.tokenizer.decode(
+            list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
         return slow
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        # Tokenizers strip the space from the first token of a text, so each is decoded behind another.
+        before = self.encode("a")[-1:]
+        start = len(self.decode(before, False))
+        distinct = {token: self.decode([*before, token], False)[start:] for token in set(ids)}
+        return [distinct[token] for token in ids]

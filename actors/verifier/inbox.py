@@ -10,6 +10,7 @@ from actors.verifier.admission import admit
 from actors.verifier.book import HEARTBEAT_MS, TTL_MS, Book, ClientPeer
 from actors.verifier.leases import Leases
 from actors.verifier.request import Request
+from actors.verifier.texts import Texts
 from protocols import wire
 from protocols.errors import ProtocolError, RequestError
 from protocols.messages import (
@@ -17,6 +18,7 @@ from protocols.messages import (
     ActorUp,
     Budget,
     Cancel,
+    Detokenize,
     Done,
     DraftStats,
     Drain,
@@ -36,6 +38,7 @@ from protocols.messages import (
     Status,
     StatusReport,
     Swap,
+    Tokenize,
     ToVerifier,
     Welcome,
 )
@@ -51,13 +54,14 @@ class Reception:
         book: Book,
         codec: Codec,
         leases: Leases,
+        texts: Texts,
         send: Callable[[bytes, Message], bool],
         publish: Callable[[Message], None],
         clock: Callable[[], float],
         telemetry: str = "",
         kv: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
-        self.book, self.codec, self.leases = book, codec, leases
+        self.book, self.codec, self.leases, self.texts = book, codec, leases, texts
         self.send, self.publish, self.clock = send, publish, clock
         self.telemetry = telemetry
         self.kv = kv
@@ -99,6 +103,8 @@ class Reception:
                 self._budget(peer, message)
             case Status():
                 self.send(peer, self._report(message.rid))
+            case Tokenize() | Detokenize():
+                self.texts.ask(peer, message)
             case Swap():
                 self._swap(peer, message)
             case DrainActor():

@@ -18,7 +18,7 @@ from actors.process import work_until
 from actors.settings import VerifierSettings
 from actors.verifier.accounting import Forward, account
 from actors.verifier.book import HEARTBEAT_MS, TTL_MS, Book
-from actors.verifier.compute import Compute
+from actors.verifier.compute import Compute, InlineCompute
 from actors.verifier.cost import CostModel
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.inbox import Reception
@@ -26,6 +26,7 @@ from actors.verifier.leases import Leases
 from actors.verifier.request import Request
 from actors.verifier.retrieval import Sources
 from actors.verifier.rounds import Chosen, Committed
+from actors.verifier.texts import Texts
 from protocols import wire
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import Drain, FailureCode, Message, RoundStats
@@ -71,9 +72,10 @@ class Verifier:
         clock: Callable[[], float] | None = None,
         timer: Callable[[], float] = time.perf_counter,
         sources: Sources | None = None,
+        tokenizing: Compute | None = None,
     ) -> None:
         """``clock`` gives seconds for waits and time-outs, ``timer`` measures forwards; ``sources`` is what the
-        verifier retrieves from beside a request's own text."""
+        verifier retrieves from beside a request's own text; ``tokenizing`` runs clients' questions about tokens."""
         self.model, self.compute, self.timer = model, compute, timer
         self.clock = clock or asyncio.get_running_loop().time
         self.listener = listener
@@ -83,6 +85,7 @@ class Verifier:
             self.book,
             codec,
             self.leases,
+            Texts(codec, model.info.vocab_size, tokenizing or InlineCompute(), self.send),
             self.send,
             self.publish,
             self.clock,

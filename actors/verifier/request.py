@@ -47,15 +47,18 @@ class Request:
         """The next chunk. Ends the request when a stop token, the limit or a stop string ends it."""
         pieces: list[str] = []
         finish = committed.finish
+        stop_reason: str | int | None = None
         stop_tokens = self.spec.stop_tokens
         for token in committed.tokens:
             if token in stop_tokens:
                 pieces.append("")
+                if token in self.message.sampling.stop_token_ids:
+                    stop_reason = token
                 continue
             text, stopped = self.stops.push(self.detokenizer.push(token))
             pieces.append(text)
             if stopped:
-                finish = FinishReason.STOP
+                finish, stop_reason = FinishReason.STOP, self.stops.found
                 break
         else:
             if finish is not None:
@@ -71,6 +74,8 @@ class Request:
             tuple(committed.accepted[:count]),
             finish,
             logprobs,
+            stop_reason=stop_reason,
+            prompt_tokens=self.spec.prompt_len if self.offset == len(self.message.generated) else 0,
         )
         self.offset += count
         if finish is not None:

@@ -44,7 +44,7 @@ def run_verifier(settings: VerifierSettings) -> int:
         from actors.verifier.timing import measure_target
 
         network = open_network(settings)
-        compute = ThreadCompute()
+        compute, tokenizing = ThreadCompute(), ThreadCompute()
         try:
             listener = network.listen(settings.bind)  # before the model: an address in use is known at once
             # After the network: its own thread may write to sockets on another core while this one computes.
@@ -57,7 +57,16 @@ def run_verifier(settings: VerifierSettings) -> int:
             cost = CostModel(await compute.start(lambda: measure_target(model)))
             serving = InlineCompute() if runs_inline(model.info.device, threads, cost(8)) else compute
             verifier = Verifier(
-                settings, model, codec, cost, listener, serving, incarnation(), clock=CLOCK, sources=sources
+                settings,
+                model,
+                codec,
+                cost,
+                listener,
+                serving,
+                incarnation(),
+                clock=CLOCK,
+                sources=sources,
+                tokenizing=tokenizing,
             )
             gc.freeze()
             log.info(
@@ -72,6 +81,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             await verifier.run(stop)
         finally:
             compute.close()
+            tokenizing.close()
             network.close()
 
     return run_actor(main)

@@ -52,6 +52,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self.stops = tuple(stops)
         self.held = ""
+        self.found: str | None = None  # the one that is complete
 
     def push(self, piece: str) -> tuple[str, bool]:
         """(text to release, whether a stop string is complete)."""
@@ -59,10 +60,11 @@ class StopStrings:
             return piece, False
         text = self.held + piece
         # The one that is complete first wins, as if the text had come one character at a time.
-        ends = [(at + len(stop), at) for stop in self.stops if (at := text.find(stop)) >= 0]
+        ends = [(at + len(stop), at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
         if ends:
             self.held = ""
-            return text[: min(ends)[1]], True
+            _, at, self.found = min(ends)
+            return text[:at], True
         keep = max((n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
         self.held = text[len(text) - keep :] if keep else ""
         return text[: len(text) - keep], False

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from duoactor.client.request import Completion, Prompt, make_request, make_sampling
+from duoactor.client.request import Completion, Prompt, make_request, make_sampling, turns
 from duoactor.client.resume import Session
 from duoactor.client.stream import Stream
 from duoactor.launch.paths import default_address
@@ -23,6 +23,7 @@ from protocols.errors import ConnectionLost, DuoactorError, ProtocolError
 from protocols.messages import (
     Cancel,
     ChatTurn,
+    Detokenize,
     Done,
     DrainActor,
     Goodbye,
@@ -35,6 +36,8 @@ from protocols.messages import (
     StatusReport,
     Swap,
     ToClient,
+    Tokenize,
+    Tokenized,
 )
 from protocols.transport import Network
 
@@ -275,7 +278,7 @@ class AsyncClient:
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, question: Status | Swap | DrainActor) -> Any:
+    async def _ask(self, question: Status | Swap | DrainActor | Tokenize | Detokenize) -> Any:
         await self.connect()
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._asked[question.rid] = answer
@@ -291,6 +294,18 @@ class AsyncClient:
         """What the verifier is doing: requests, drafters, counters, the budget in force."""
         report: StatusReport = await self._ask(Status(uuid.uuid4().hex))
         return report
+
+    async def tokenize(self, text: str | Sequence[ChatTurn | Mapping[str, str]]) -> Tokenized:
+        """The target's tokens of a text, or of a conversation in its chat template."""
+        rid = uuid.uuid4().hex
+        asked = Tokenize(rid, text) if isinstance(text, str) else Tokenize(rid, messages=turns(text))
+        tokenized: Tokenized = await self._ask(asked)
+        return tokenized
+
+    async def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
+        """The text of tokens, together and one by one."""
+        tokenized: Tokenized = await self._ask(Detokenize(uuid.uuid4().hex, tuple(token_ids)))
+        return tokenized
 
     async def swap(self, old: str, new: str) -> str:
         """Move every stream of drafter ``old`` to drafter ``new``; a sentence that says how many."""

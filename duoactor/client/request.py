@@ -60,15 +60,19 @@ def _turn(turn: ChatTurn | Mapping[str, str]) -> ChatTurn:
     return turn if isinstance(turn, ChatTurn) else ChatTurn(str(turn["role"]), str(turn["content"]))
 
 
+def turns(given: Sequence[ChatTurn | Mapping[str, str]]) -> tuple[ChatTurn, ...]:
+    return tuple(_turn(turn) for turn in given)
+
+
 def make_request(prompt: Prompt, messages: Sequence[Any], sampling: Sampling, **rest: Any) -> Generate:
     rid = uuid.uuid4().hex
     if messages:
-        return Generate(rid, messages=tuple(_turn(t) for t in messages), sampling=sampling, **rest)
+        return Generate(rid, messages=turns(messages), sampling=sampling, **rest)
     if isinstance(prompt, str):
         return Generate(rid, prompt, sampling=sampling, **rest)
     if all(isinstance(item, int) for item in prompt):
         return Generate(rid, tuple(prompt), sampling=sampling, **rest)  # type: ignore[arg-type]
-    return Generate(rid, messages=tuple(_turn(t) for t in prompt), sampling=sampling, **rest)  # type: ignore[arg-type]
+    return Generate(rid, messages=turns(prompt), sampling=sampling, **rest)  # type: ignore[arg-type]
 
 
 def complete(chunks: Sequence[Chunk], sampling: Sampling) -> Completion:

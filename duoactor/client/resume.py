@@ -24,6 +24,7 @@ from protocols.messages import (
     Refuse,
     RefuseCode,
     StatusReport,
+    Tokenized,
     Welcome,
 )
 
@@ -68,7 +69,7 @@ class Result:
     """What one message led to: news for a stream or a question by its id, and messages to send."""
 
     rid: str = ""
-    news: Chunk | Done | StatusReport | DuoactorError | None = None
+    news: Chunk | Done | StatusReport | Tokenized | DuoactorError | None = None
     send: Sequence[Message] = ()
     greet: bool = False  # say Hello (again)
 
@@ -109,7 +110,7 @@ class Session:
                 return self._chunk(message)
             case Failed():
                 return self._failed(message)
-            case Done() | StatusReport():
+            case Done() | StatusReport() | Tokenized():
                 return Result(message.rid, message)
         return Result()
 

@@ -16,7 +16,7 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.client.request import Completion, Prompt
 from duoactor.client.stream import Stream
 from protocols.errors import ConnectionLost
-from protocols.messages import ChatTurn, Chunk, StatusReport
+from protocols.messages import ChatTurn, Chunk, StatusReport, Tokenized
 
 T = TypeVar("T")
 
@@ -95,6 +95,14 @@ class Client:
     def status(self) -> StatusReport:
         """See :meth:`AsyncClient.status`."""
         return self._run(self._client.status())
+
+    def tokenize(self, text: str | Sequence[ChatTurn | Mapping[str, str]]) -> Tokenized:
+        """See :meth:`AsyncClient.tokenize`."""
+        return self._run(self._client.tokenize(text))
+
+    def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
+        """See :meth:`AsyncClient.detokenize`."""
+        return self._run(self._client.detokenize(token_ids))
 
     def swap(self, old: str, new: str) -> str:
         """See :meth:`AsyncClient.swap`."""

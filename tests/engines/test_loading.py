@@ -159,3 +159,12 @@ def test_bfloat16_is_chosen_only_where_it_is_fast(monkeypatch, device, hardware,
     assert resolve_dtype("float16", torch.device(device), parameters) == torch.float16
     with pytest.raises(ConfigError, match="dtype 'int3' is not known"):
         resolve_dtype("int3", torch.device(device), parameters)
+
+
+def test_a_tokens_piece_is_its_text_behind_others():
+    codec = loading.TokenizerCodec(load_tokenizer(str(PAIR / "target")))
+    ids = codec.encode("Tell a story, wörld <s> now")
+    assert codec.pieces([]) == []
+    assert "".join(codec.pieces(ids)) == codec.decode(ids, skip_special_tokens=False) == "Tell a story, wörld <s> now"
+    assert codec.decode(ids) == "Tell a story, wörld  now"
+    assert set(codec.pieces(codec.encode("日"))) == {"\ufffd"}

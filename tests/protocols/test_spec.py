@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import zmq
 
-from protocols import messages, wire, zeromq
+from protocols import enumerations, messages, wire, zeromq
 from protocols.messages import FailureCode, RefuseCode
 
 TEXT = (Path(messages.__file__).parent / "SPEC.md").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ CODE = {
     and one.__struct_fields__ is not None
     and one not in (msgspec.Struct, messages.Struct, messages.Message)
 }
-ENUMS = {name: one for name, one in vars(messages).items() if isinstance(one, type) and issubclass(one, StrEnum)}
+ENUMS = {name: one for name, one in vars(enumerations).items() if isinstance(one, type) and issubclass(one, StrEnum)}
 ENUMS.pop("StrEnum")
 UNIONS = ["ToVerifier", "ToClient", "ToDrafter", "ToController", "Telemetry"]
 

@@ -188,5 +188,8 @@ class ToyCodec:
     def chat(self, turns: Sequence[ChatTurn]) -> list[int]:
         return self.encode("".join(turn.content for turn in turns))
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(63 + i) for i in ids)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [self.decode([i]) for i in ids]

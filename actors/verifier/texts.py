@@ -1,0 +1,74 @@
+"""Answers clients' questions about text and tokens, beside the loop that decodes.
+
+They run on a thread of their own, one at a time, so that a long text holds up no round; a bounded number may wait.
+The tokenizer is the loop's own: encoding and decoding only read it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from actors.models import Codec
+from actors.verifier.compute import Compute
+from protocols.errors import RequestError
+from protocols.messages import Detokenize, Failed, FailureCode, Message, Tokenize, Tokenized
+
+log = logging.getLogger("duoactor.verifier")
+MAX_WAITING = 64
+MAX_TEXT = 4 * 1024 * 1024  # characters: the text of a million tokens, a second's work
+MAX_TOKENS = 1024 * 1024
+
+
+class Texts:
+    """``send(peer, message)`` takes the answers; it is called in the event loop."""
+
+    def __init__(
+        self, codec: Codec, vocab_size: int, compute: Compute, send: Callable[[bytes, Message], object]
+    ) -> None:
+        self._codec, self._vocab_size = codec, vocab_size
+        self._compute = compute
+        self._send = send
+        self._waiting = 0
+
+    def ask(self, peer: bytes, question: Tokenize | Detokenize) -> None:
+        if self._waiting >= MAX_WAITING:
+            detail = f"{MAX_WAITING} texts wait to be tokenized already; try again later"
+            self._send(peer, Failed(question.rid, FailureCode.OVERLOADED, detail))
+            return
+        self._waiting += 1
+        self._compute.start(partial(self._answer, question)).add_done_callback(
+            lambda future: self._answered(peer, None if future.cancelled() else future.result())
+        )
+
+    def _answered(self, peer: bytes, answer: Message | None) -> None:
+        self._waiting -= 1
+        if answer is not None:
+            self._send(peer, answer)
+
+    def _answer(self, question: Tokenize | Detokenize) -> Tokenized | Failed:
+        try:
+            ids = self._ids(question)
+            return Tokenized(question.rid, tuple(ids), tuple(self._codec.pieces(ids)), self._codec.decode(ids, False))
+        except RequestError as error:
+            return Failed(question.rid, FailureCode(error.code), str(error))
+        except Exception as error:  # a tokenizer's own, about this text: no reason to end the verifier
+            log.warning("a text could not be tokenized", exc_info=True)
+            return Failed(question.rid, FailureCode.INTERNAL, f"the tokenizer failed: {error}")
+
+    def _ids(self, question: Tokenize | Detokenize) -> list[int]:
+        match question:
+            case Detokenize(token_ids=ids):
+                if len(ids) > MAX_TOKENS:
+                    raise RequestError(FailureCode.BAD_REQUEST, f"at most {MAX_TOKENS} tokens at once, not {len(ids)}")
+                if any(not 0 <= token < self._vocab_size for token in ids):
+                    detail = f"tokens must be ids of this vocabulary (0 to {self._vocab_size - 1})"
+                    raise RequestError(FailureCode.BAD_REQUEST, detail)
+                return list(ids)
+            case Tokenize(messages=turns, text=text):
+                if len(text) + sum(len(turn.content) for turn in turns) > MAX_TEXT:
+                    raise RequestError(FailureCode.BAD_REQUEST, f"at most {MAX_TEXT} characters at once")
+                if turns and text:
+                    raise RequestError(FailureCode.BAD_REQUEST, "give either a text or messages, not both")
+                return self._codec.chat(turns) if turns else self._codec.encode(text)

@@ -1,0 +1,57 @@
+"""The enumerations of the protocol; they travel as their values."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    CLIENT = "client"
+    DRAFTER = "drafter"
+    CONTROLLER = "controller"
+    VERIFIER = "verifier"
+
+
+class Method(StrEnum):
+    """How draft tokens are grown and verified; ``""`` in a message means "the receiver's default"."""
+
+    VANILLA = "vanilla"
+    SPS = "sps"
+    PEARL = "pearl"
+    DUODECODING = "duodecoding"
+    TREE = "tree"
+    PLD = "pld"
+    REST = "rest"
+    LOOKAHEAD = "lookahead"
+    AUTO = "auto"
+    PLD_EARLIEST = "pld-earliest"
+    SAM = "sam"
+    DUODECODING_LOCKSTEP = "duodecoding-lockstep"
+
+
+class RefuseCode(StrEnum):
+    VERSION = "version"
+    VOCABULARY = "vocabulary"
+    TOKENIZER = "tokenizer"
+    CONTEXT = "context"
+    UNKNOWN_PEER = "unknown_peer"  # "say Hello first": after a restart of the verifier
+    DUPLICATE = "duplicate"
+    MALFORMED = "malformed"
+    DRAINING = "draining"
+
+
+class FailureCode(StrEnum):
+    BAD_REQUEST = "bad_request"
+    CONTEXT_LENGTH = "context_length"
+    UNSUPPORTED = "unsupported"
+    NOT_FOUND = "not_found"
+    OVERLOADED = "overloaded"
+    CANCELLED = "cancelled"
+    DRAINING = "draining"
+    INTERNAL = "internal"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
