@@ -13,6 +13,7 @@ from typing import Protocol
 from protocols.messages import ChatTurn, Sampling, TokenLogprobs
 
 ROOT = -1
+DEFAULT_NODES = 31  # of a request's largest window, unless it names another number
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,11 @@ class TargetModel(Protocol):
         ...
 
     def open(
-        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = 0
+        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = DEFAULT_NODES
     ) -> int:
         """Reserve room for ``prompt + max_tokens``; ``generated`` are output tokens to replay (a resumed stream).
 
-        ``most_nodes``: of the request's largest window, at most ``max_window``; 0: at most 31.
+        ``most_nodes``: of the request's largest window; more than ``max_window`` are never computed.
         Raises :class:`protocols.errors.PoolFull` when it must wait for another request to end.
         """
         ...

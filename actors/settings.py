@@ -45,7 +45,7 @@ class VerifierSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unkno
         int, Meta(description="draft length gamma; 0 measures the hardware and adapts", ge=0, le=256)
     ] = 0
     sequences: Annotated[int, Meta(description="draft sequences; 0 lets the theta rule decide", ge=0, le=64)] = 0
-    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: four full contexts", ge=0)] = 0
+    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: by the free memory", ge=0)] = 0
     threads: Annotated[
         int,
         Meta(description="compute threads of a target on a CPU; 0: one per CPU of its own, to 16", ge=0, le=1024),
@@ -69,7 +69,7 @@ class DrafterSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknow
     dtype: Annotated[str, Meta(description="auto, float32, bfloat16 or int8 (quantising never changes the output)")] = (
         "auto"
     )
-    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: four full contexts", ge=0)] = 0
+    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: by the free memory", ge=0)] = 0
     threads: Annotated[int, Meta(description="compute threads", ge=1, le=1024)] = 1
     cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""
     actor_id: Annotated[str, Meta(description="name in status output; empty: drafter-HOST-PID")] = ""

@@ -18,17 +18,14 @@ from actors.engines.loading import (
     resolve_device,
     resolve_dtype,
 )
-from actors.engines.target import Target
+from actors.engines.memory import MIN_TOKENS, kv_slots
+from actors.engines.pool import KVShape
+from actors.engines.target import TRASH, Target
 from actors.models import ModelInfo
 from protocols.errors import ConfigError
 
-CONTEXTS = 4  # full contexts that a KV pool holds by default ...
-MAX_TOKENS = 16_384  # ... but no more tokens than this
+DRAFT_SHARE = 0.5  # of the memory for KV pools: the target may be on the same device
 SMALL_DRAFT = 8_000_000  # parameters below which dispatch, not arithmetic, is a draft step's time: int8 buys nothing
-
-
-def _slots(asked: int, max_context: int) -> int:
-    return asked or max(max_context + 1024, min(CONTEXTS * max_context, MAX_TOKENS))
 
 
 def _parameters(name: str) -> int:
@@ -38,6 +35,15 @@ def _parameters(name: str) -> int:
     hidden, layers = int(text.hidden_size), int(text.num_hidden_layers)
     inner = int(getattr(text, "intermediate_size", 4 * hidden) or 4 * hidden)
     return layers * hidden * (4 * hidden + 3 * inner) + int(text.vocab_size) * hidden
+
+
+def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, fixed: int = 0) -> int:
+    """Of the KV pool. A model without attention heads gets the smallest: its engine refuses it by name."""
+    parameter = next(model.parameters())
+    shape = KVShape.of(model.config)
+    if shape is None:
+        return MIN_TOKENS
+    return kv_slots(asked, full_request, shape.slot_bytes(parameter.dtype), parameter.device, share, fixed)
 
 
 def _engine(model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8: bool = False) -> Engine:
@@ -55,8 +61,8 @@ def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: in
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, str(kind).removeprefix("torch."))
-    engine = _engine(model, info, _slots(kv_tokens, info.max_context), exact=True)
-    return Target(engine), TokenizerCodec(tokenizer)
+    slots = _slots(kv_tokens, model, Target.full_request(info.max_context), fixed=TRASH)
+    return Target(_engine(model, info, slots, exact=True)), TokenizerCodec(tokenizer)
 
 
 def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> Draft:
@@ -71,4 +77,5 @@ def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, "int8" if int8 else str(kind).removeprefix("torch."))
-    return Draft(_engine(model, info, _slots(kv_tokens, info.max_context), int8=int8, exact=False))
+    slots = _slots(kv_tokens, model, Draft.full_request(info.max_context), DRAFT_SHARE)
+    return Draft(_engine(model, info, slots, int8=int8, exact=False))

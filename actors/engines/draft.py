@@ -26,6 +26,7 @@ from protocols.messages import Sampling
 
 CHUNK = 256  # committed tokens computed in one forward
 SPAN = 64  # segments end at multiples of this
+SCRATCH = 128  # expanded tree nodes of one request
 RANKED = 256  # likeliest tokens that compete once noise is added; 64 hold 0.87 of a small draft's mass at T=1, 256 0.94
 
 Value = TypeVar("Value", bound=np.generic)
@@ -62,7 +63,7 @@ class _Mirror:
 class Draft:
     """:class:`actors.models.DraftModel`. Owned by one compute thread."""
 
-    def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = 128) -> None:
+    def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
         """``candidates``: how many children an expansion names; ``scratch_slots``: expanded nodes per request."""
         assert scratch_slots % SPAN == 0
         self.engine = engine
@@ -71,6 +72,11 @@ class Draft:
         self._allocator = RegionAllocator(engine.pool.slots)
         self._mirrors: dict[int, _Mirror] = {}
         self._next_handle = 0
+
+    @staticmethod
+    def full_request(max_context: int) -> int:
+        """Slots that a request of the whole context takes."""
+        return SCRATCH + -(-max_context // SPAN) * SPAN
 
     @property
     def info(self) -> ModelInfo:

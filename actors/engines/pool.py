@@ -4,37 +4,55 @@ accepted tokens."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from actors.engines.memory import zeros
 from protocols.errors import PoolFull
 
 
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What one slot holds."""
+
+    layers: int
+    kv_heads: int
+    width: int  # of a head
+
+    @classmethod
+    def of(cls, config: Any) -> KVShape | None:
+        """By a ``transformers`` configuration; None for a model without attention heads."""
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        heads = getattr(text, "num_attention_heads", None)
+        if not heads:
+            return None
+        kv_heads = getattr(text, "num_key_value_heads", None) or heads
+        return cls(text.num_hidden_layers, kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads)
+
+    def slot_bytes(self, dtype: torch.dtype) -> int:
+        return 2 * self.layers * self.kv_heads * self.width * dtype.itemsize
+
+
 class KVPool:
-    """Per layer two tensors ``(kv_heads, slots, head_dim)``, made once; ``positions[slot]`` is the text position."""
+    """Per layer two tensors ``(kv_heads, slots, width)``, made once; ``positions[slot]`` is the text position."""
 
     def __init__(
-        self,
-        layers: int,
-        kv_heads: int,
-        head_dim: int,
-        slots: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-        spare: int = 0,
+        self, shape: KVShape, slots: int, dtype: torch.dtype, device: torch.device | str, spare: int = 0
     ) -> None:
         """``spare``: slots behind the others for what nobody reads, one for each padding row of a round."""
         self.slots = slots
         # in one piece, so that a slot of all layers is copied in one operation
-        self.whole = torch.zeros((layers, 2, kv_heads, slots + spare, head_dim), dtype=dtype, device=device)
-        self.keys = [self.whole[layer, 0] for layer in range(layers)]
-        self.values = [self.whole[layer, 1] for layer in range(layers)]
+        self.whole = zeros((shape.layers, 2, shape.kv_heads, slots + spare, shape.width), dtype, torch.device(device))
+        self.keys = [self.whole[layer, 0] for layer in range(shape.layers)]
+        self.values = [self.whole[layer, 1] for layer in range(shape.layers)]
         self.positions = np.zeros(slots, dtype=np.int64)
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """``keys`` and ``values``: ``(kv_heads, n, head_dim)`` for int64 slots ``(n,)``."""
+        """``keys`` and ``values``: ``(kv_heads, n, width)`` for int64 slots ``(n,)``."""
         self.keys[layer].index_copy_(1, slots, keys)
         self.values[layer].index_copy_(1, slots, values)
 

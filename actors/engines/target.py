@@ -16,17 +16,17 @@ from actors.engines.engine import Engine, Segment
 from actors.engines.pool import RegionAllocator
 from actors.engines.sampler import Rows, SamplerState, logprobs, sample
 from actors.engines.selfcheck import LARGE, ROWS, rows_that_agree
-from actors.models import ROOT, ModelInfo, Outcome, Window
+from actors.models import DEFAULT_NODES, ROOT, ModelInfo, Outcome, Window
 from actors.tree.accept import walk
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Sampling, TokenLogprobs
 
 CHUNK = 256  # prompt rows per forward, counted from position 0: a prompt always runs in the same shapes
 SPAN = 64  # segments end at multiples of this, so that shapes repeat
+TRASH = SPAN  # slots that padding rows write to
 LANES = 16  # float32 values that one SIMD register sums side by side
 MAX_NODES = 2 * LANES  # of one window whose branches are as deep as they like ...
 LARGEST = max(LARGE) - 1  # ... and of one no deeper than LANES
-TABULATED = MAX_NODES - 1  # nodes that a request has room for unless it asks for more
 
 _Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 
@@ -126,13 +126,23 @@ class Target:
         # a single request's round never has more rows than were checked
         self._max_window = max(1, min(max_window, LARGEST, max(self._rows_agree, default=max_window + 1) - 1))
         self._allocator = RegionAllocator(engine.pool.slots)
-        self._trash = self._allocator.alloc(SPAN)  # padding rows write here
+        self._trash = self._allocator.alloc(TRASH)
         self._requests: dict[int, _Request] = {}
         self._next_handle = 0
 
     @property
     def info(self) -> ModelInfo:
         return self.engine.info
+
+    @staticmethod
+    def full_request(max_context: int) -> int:
+        """Slots that a request of the whole context takes, with a window of the default size."""
+        return align(max_context + LANES * DEFAULT_NODES)
+
+    @property
+    def full_requests(self) -> int:
+        """How many requests of the whole context the pool holds at once."""
+        return (self.kv_slots - TRASH) // self.full_request(self.info.max_context)
 
     @property
     def kv_slots(self) -> int:
@@ -151,7 +161,7 @@ class Target:
         return self._rows_agree
 
     def open(
-        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = 0
+        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = DEFAULT_NODES
     ) -> int:
         """Takes ``prompt + max_tokens`` slots, and 16 per node of its largest window behind them.
 
@@ -159,9 +169,9 @@ class Target:
         """
         assert len(prompt) > 0
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
-        most_nodes = min(most_nodes or TABULATED, self._max_window)
+        most_nodes = min(most_nodes, self._max_window)
         size = align(text + LANES * most_nodes)
-        most = self.kv_slots - SPAN
+        most = self.kv_slots - TRASH
         if size > most:
             raise RequestError(
                 FailureCode.CONTEXT_LENGTH,

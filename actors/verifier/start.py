@@ -33,6 +33,12 @@ def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
     return Sources(store)
 
 
+def _capacity(slots: int, full_requests: int, max_context: int) -> str:
+    if full_requests:
+        return f"{slots:,} tokens, {full_requests} request{'s' * (full_requests > 1)} of full length"
+    return f"{slots:,} tokens, too few for a request of the whole context of {max_context:,}"
+
+
 def run_verifier(settings: VerifierSettings) -> int:
     """Load the target, measure it, serve until a signal. Returns the process's exit code."""
 
@@ -70,13 +76,14 @@ def run_verifier(settings: VerifierSettings) -> int:
             )
             gc.freeze()
             log.info(
-                "verifier ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once",
+                "verifier ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once; KV cache: %s",
                 verifier.address,
                 model.info.model_id,
                 model.info.dtype,
                 model.info.device,
                 cost(1) / 1000,
                 cost(8) / 1000,
+                _capacity(model.kv_slots, model.full_requests, model.info.max_context),
             )
             await verifier.run(stop)
         finally:

@@ -1,13 +1,15 @@
 import pytest
 import torch
 
-from actors.engines.pool import KVPool, RegionAllocator
+from actors.engines.pool import KVPool, KVShape, RegionAllocator
 from protocols.errors import PoolFull
+
+SHAPE = KVShape(layers=2, kv_heads=3, width=4)
 
 
 def filled(slots: int = 12) -> KVPool:
     """Slot s holds s in layer 0 and 100 + s in layer 1; values are negative."""
-    pool = KVPool(2, 3, 4, slots, torch.float32, "cpu")
+    pool = KVPool(SHAPE, slots, torch.float32, "cpu")
     for layer in range(2):
         rows = (torch.arange(slots) + 100.0 * layer).view(1, -1, 1).expand(3, slots, 4)
         pool.write(layer, torch.arange(slots), rows, -rows)
@@ -22,7 +24,7 @@ def held(pool: KVPool, layer: int = 0) -> list[int]:
 
 
 def test_a_row_is_written_into_its_own_slot_of_its_own_layer():
-    pool = KVPool(2, 3, 4, 10, torch.float32, "cpu")
+    pool = KVPool(SHAPE, 10, torch.float32, "cpu")
     keys, values = torch.randn(3, 2, 4), torch.randn(3, 2, 4)
     pool.write(1, torch.tensor([7, 2]), keys, values)
     assert not pool.keys[0].any() and not pool.values[0].any()
@@ -56,7 +58,7 @@ def test_swapping_two_slots_and_copying_nothing():
 
 
 def test_the_pool_takes_what_it_says():
-    assert KVPool(2, 3, 4, 10, torch.bfloat16, "meta").bytes == 2 * 2 * 3 * 4 * 10 * 2
+    assert KVPool(SHAPE, 10, torch.bfloat16, "meta").bytes == 2 * 2 * 3 * 4 * 10 * 2
 
 
 def test_regions_never_overlap_and_the_first_gap_that_fits_is_taken():
@@ -91,7 +93,7 @@ def test_room_in_pieces_is_not_room_in_a_row():
 
 
 def test_a_pools_spare_slots_are_not_counted_and_gathering_is_a_view_by_data():
-    pool = KVPool(2, 3, 4, 10, torch.float32, "cpu", spare=5)
+    pool = KVPool(SHAPE, 10, torch.float32, "cpu", spare=5)
     assert pool.slots == 10 and pool.keys[0].shape == (3, 15, 4) and len(pool.positions) == 10
     pool.whole.normal_()
     for found, expected in zip(pool.gather(1, torch.arange(2, 7)), pool.view(1, 2, 5), strict=True):

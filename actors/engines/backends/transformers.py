@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache
 from actors.engines.attention import attend
 from actors.engines.engine import Segment
 from actors.engines.packed import pack_linears
-from actors.engines.pool import KVPool
+from actors.engines.pool import KVPool, KVShape
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
@@ -61,13 +61,11 @@ class TransformersEngine:
         self.device, self.dtype = parameter.device, parameter.dtype
         config: Any = self.model.config
         self.config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        heads = getattr(self.config, "num_attention_heads", None)
-        if not heads:
+        shape = KVShape.of(config)
+        if shape is None:
             raise self._refusal()
-        kv_heads = getattr(self.config, "num_key_value_heads", None) or heads
-        width = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
         self.best: Tensor | None = None  # logits are all that it computes
-        self.pool = KVPool(self.config.num_hidden_layers, kv_heads, width, slots, self.dtype, self.device)
+        self.pool = KVPool(shape, slots, self.dtype, self.device)
         self.cache = SlotCache(self.pool)
         self._segments: Sequence[Segment] = ()
         self._masks: dict[tuple[int, int], Tensor] = {}

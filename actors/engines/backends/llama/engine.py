@@ -57,11 +57,10 @@ class LlamaEngine:
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         weights = take_weights(model)
-        shape = weights.shape
         if recorder is None and self.device.type == "cuda":
             recorder = CudaRecorder(self.device)
         spare = 0 if recorder is None else MAX_ROWS
-        self.pool = KVPool(shape.layers, shape.kv_heads, shape.width, slots, self.dtype, self.device, spare)
+        self.pool = KVPool(weights.shape.kv, slots, self.dtype, self.device, spare)
         self._weights = weights
         # graphs hold on to the table, and a new one would cost them all
         self._turns = weights.turns(TURNS if recorder is None else max(TURNS, min(slots, info.max_context)))

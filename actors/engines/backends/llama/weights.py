@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from actors.engines.pool import KVShape
+
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROPES = frozenset({"default", "linear", "llama3", "yarn"})  # angles that depend on the position alone
 
@@ -45,6 +47,10 @@ class Shape:
     inner: int  # of the gated layer
     vocabulary: int
     eps: float
+
+    @property
+    def kv(self) -> KVShape:
+        return KVShape(self.layers, self.kv_heads, self.width)
 
     @property
     def rotated(self) -> int:

@@ -1,0 +1,106 @@
+"""The size of the KV pool, by the memory that is there."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from actors.engines import memory
+from actors.engines.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
+from protocols.errors import ConfigError, ModelError
+
+CPU = torch.device("cpu")
+GIB = 1 << 30
+
+
+@pytest.fixture
+def free(monkeypatch):
+    def say(size: int) -> None:
+        monkeypatch.setattr(memory, "available_bytes", lambda device: size)
+
+    return say
+
+
+def host(root: Path, available_kib: int, **files: str) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(f"MemTotal: 99999999 kB\nMemAvailable:   {available_kib} kB\n")
+    for name, content in files.items():
+        file = root / name.replace("__", "/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return root
+
+
+def test_a_small_model_gets_room_for_as_many_requests_as_a_round_holds(free):
+    free(20 * GIB)
+    assert kv_slots(0, 2560, 24 << 10, CPU, fixed=64) == MAX_REQUESTS * 2560 + 64
+
+
+def test_a_target_of_131072_positions_takes_half_of_a_24_gib_host_and_no_more(free):
+    free(20 * GIB)
+    slots = kv_slots(0, 131_072 + 512, 128 << 10, CPU)
+    assert slots * (128 << 10) <= 10 * GIB < (slots + 1) * (128 << 10)
+
+
+def test_a_gpu_without_other_tenants_gives_nine_tenths(free):
+    free(40 * GIB)
+    assert kv_slots(0, 131_584, 128 << 10, torch.device("cuda")) * (128 << 10) <= 36 * GIB
+
+
+def test_where_nothing_sensible_fits_the_sentence_names_the_memory(free):
+    free(100 << 20)
+    with pytest.raises(ModelError, match=r"0\.105 GB are free on cpu .* smaller model"):
+        kv_slots(0, 131_584, 128 << 10, CPU)
+
+
+def test_more_kv_tokens_than_memory_are_refused_with_what_fits(free):
+    free(GIB)
+    assert kv_slots(8192, 131_584, 128 << 10, CPU) == 8192
+    with pytest.raises(ConfigError, match="choose at most 8,192, or 0"):
+        kv_slots(8193, 131_584, 128 << 10, CPU)
+
+
+def test_what_is_free_on_the_host_is_what_linux_calls_available(tmp_path):
+    assert available_bytes(CPU, host(tmp_path, 4096)) == 4096 * 1024
+
+
+def test_a_containers_limit_counts_and_so_do_those_above_it(tmp_path):
+    root = host(
+        tmp_path,
+        8 << 20,
+        proc__self__cgroup="0::/a/b\n",
+        **{
+            "sys__fs__cgroup__a__memory.max": str(GIB),
+            "sys__fs__cgroup__a__memory.current": str(GIB // 2),
+            "sys__fs__cgroup__a__memory.stat": f"anon 5\ninactive_file {GIB // 4}\n",
+            "sys__fs__cgroup__a__b__memory.max": "max\n",
+            "sys__fs__cgroup__a__b__memory.current": "17\n",
+        },
+    )
+    assert available_bytes(CPU, root) == GIB // 2 + GIB // 4
+
+
+def test_the_first_version_of_cgroups_is_read_too(tmp_path):
+    root = host(
+        tmp_path,
+        8 << 20,
+        proc__self__cgroup="4:memory:/docker/xyz\n3:cpu:/docker/xyz\n",
+        **{
+            "sys__fs__cgroup__memory__memory.limit_in_bytes": str(2 * GIB),
+            "sys__fs__cgroup__memory__memory.usage_in_bytes": str(GIB),
+        },
+    )
+    assert available_bytes(CPU, root) == GIB
+
+
+def test_a_pool_takes_memory_only_as_it_is_written():
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = resident()
+    pool = zeros((4, 2, 8, 1 << 16, 64), torch.bfloat16, CPU)
+    assert pool.numel() * 2 == GIB // 2
+    assert resident() - before < 16 << 20
+    pool[0, 0, 0, :100] = 1
+    assert pool[0, 0, 0, :101].float().sum() == 6400
