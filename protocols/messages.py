@@ -334,6 +334,8 @@ class Grow(Message, frozen=True):
     complete: bool = False  # the phase is over: no more comes before the next Verdict
     phase_sequences: int = 0  # k of the newest phase whose first token the target has decided since; 0: none was
     phase_rank: int = 0  # rank of that token among the draft's candidates for it, from 1; 0: none of them
+    sent_us: float = 0.0  # since the drafter's start
+    forwards: tuple[tuple[int, int], ...] = ()  # since the last Grow: (microseconds from start to sending, its length)
 
 
 class Resync(Message, frozen=True):
@@ -381,6 +383,9 @@ class RoundStats(Message, frozen=True):
     ranks: tuple[int, ...] = ()  # of the accepted tokens among the window's by path probability, from 0; trees only
     retrieved: int = 0  # tokens that the verifier's own proposers alone would have had right
     resting: bool = False  # the controller had the drafter rest
+    fixed_gamma: int = 0  # as the request itself asked; 0: it did not
+    fixed_sequences: int = 0
+    draft_forwards: tuple[tuple[int, int], ...] = ()  # (start since the verifier's, length); measured by the drafter
 
 
 class ActorUp(Message, frozen=True):
@@ -408,6 +413,8 @@ class Budget(Message, frozen=True):
     predicted_tokens_per_second: float = 0.0
     measured_tokens_per_second: float = 0.0
     method: str = ""  # the method it is meant for; "": every one
+    fixed_gamma: int = 0  # and the requests: those that asked for this gamma and for so many sequences; 0: for none
+    fixed_sequences: int = 0
 
 
 ToVerifier = (

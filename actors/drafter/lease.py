@@ -12,6 +12,7 @@ from actors.tree.tree import Node, TokenTree
 from protocols.messages import Grow, Method, Open, Resync, Verdict
 
 INFINITY = float("inf")
+MAX_FORWARDS = 64  # told in one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Lease:
         self.expansions: dict[int, Expansion] = {}  # id(node) -> its candidates, to learn from the verdict
         self.steps = 0
         self.draft_us = 0.0
+        self.forwards: list[tuple[float, float]] = []  # start and length of those not told of yet
         self.looks: list[float] = []  # when the verifier looks at the tree, soonest first
         self.awaited = 0  # drafts in a row that the verifier waits for
         self.told_complete = False
@@ -98,9 +100,14 @@ class Lease:
             self.forks[id(fork)] = self.growth.sequences
         self.unsent |= self.tree.size > before
 
-    def spent(self, draft_us: float) -> None:
+    def spent(self, draft_us: float, began_us: float, length_us: float) -> None:
+        """A forward was made. ``draft_us``: this request's share of it, which others may have been in."""
         self.steps += 1
         self.draft_us += draft_us
+        if len(self.forwards) == MAX_FORWARDS:
+            first, _ = self.forwards.pop()
+            length_us, began_us = began_us + length_us - first, first
+        self.forwards.append((began_us, length_us))
 
     # --- the verifier's word -----------------------------------------------------------------------------------------
 
@@ -198,6 +205,9 @@ class Lease:
             complete=complete,
             phase_sequences=self.phase[0],
             phase_rank=self.phase[1],
+            sent_us=now_us,
+            forwards=tuple((round(now_us - began), round(length)) for began, length in self.forwards),
         )
+        self.forwards.clear()
         self.draft_us, self.steps, self.unsent, self.phase = 0.0, 0, False, (0, 0)
         return grow

@@ -63,7 +63,11 @@ class Drafter:
         self.step_us = dict(step_us)
         self.leaving = False
         self.worked_s = 0.0
-        self.reported_at = self.clock()
+        self.reported_at = self.began = self.clock()
+
+    def now_us(self) -> float:
+        """Since this drafter's start: what a message says of it tells nothing about the machine."""
+        return (self.clock() - self.began) * 1e6
 
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
@@ -143,7 +147,7 @@ class Drafter:
             return
         if lease.epoch != message.epoch:
             return
-        now_us = self.clock() * 1e6
+        now_us = self.now_us()
         lease.margin_us = MESSAGE_US + self.step_us.get(1, 1000.0)  # as steps are now, not as the lease began
         change = lease.verdict(message, now_us)
         if isinstance(change, Resync):
@@ -165,7 +169,7 @@ class Drafter:
         return [(lease, node) for lease in self.leases.values() for node in lease.wanted(WIDTH)]
 
     def _compute(self, batch: list[tuple[Lease, Node]]) -> None:
-        begin = self.timer()
+        began_us, begin = self.now_us(), self.timer()
         expansions = self.model.expand([lease.leaf(node) for lease, node in batch])
         spent = self.timer() - begin
         self.worked_s += spent
@@ -174,7 +178,7 @@ class Drafter:
             lease.expanded(node, expansion)
         share = spent * 1e6 / len(batch)
         for lease in {id(lease): lease for lease, _ in batch}.values():
-            lease.spent(share * sum(1 for other, _ in batch if other is lease))
+            lease.spent(share * sum(1 for other, _ in batch if other is lease), began_us, spent * 1e6)
 
     def _measure(self, width: int, spent_us: float, with_root: bool) -> None:
         if with_root:
@@ -183,10 +187,10 @@ class Drafter:
         self.step_us[width] = spent_us if before is None else before + 0.1 * (min(spent_us, 4 * before) - before)
 
     def _tell(self) -> None:
-        now = self.clock()
+        now, now_us = self.clock(), self.now_us()
         for lease in self.leases.values():
-            if lease.must_flush(now * 1e6):
-                self.line.send(lease.flush(now * 1e6))
+            if lease.must_flush(now_us):
+                self.line.send(lease.flush(now_us))
         if now - self.reported_at >= REPORT_S:
             busy = self.worked_s / (now - self.reported_at)
             steps = tuple(sorted((width, us) for width, us in self.step_us.items()))

@@ -66,4 +66,7 @@ def account(
         ranks=spec.ranks(chosen, outcome.path),
         retrieved=spec.retrieved(committed),
         resting=spec.resting,
+        fixed_gamma=request.message.num_speculative_tokens,
+        fixed_sequences=request.message.sequences,
+        draft_forwards=spec.take_draft_forwards(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from actors.verifier.peer_clock import PeerClock
 from actors.verifier.waiting import DrafterPace
 from protocols.messages import DrafterStatus, Hello
 
@@ -14,6 +15,7 @@ class DrafterPeer:
     hello: Hello
     pace: DrafterPace
     last_seen: float  # seconds on the caller's clock
+    clock: PeerClock = field(default_factory=PeerClock)
     draining: bool = False
     leases: set[str] = field(default_factory=set)
     drafted: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 
@@ -244,9 +245,19 @@ class Reception:
         if request is None or request.drafter != peer or request.state == "ended":
             self._fence(peer, "lease")
             return
+        self._date_forwards(peer, request, message)
         reason = request.spec.grow(message)
         if reason is not None:
             self._fence(peer, reason)
+
+    def _date_forwards(self, peer: bytes, request: Request, message: Grow) -> None:
+        """The drafter's times are told by its clock, and published by ours."""
+        drafter = self.book.drafters.of(peer)
+        if drafter is None or not 0.0 <= message.sent_us < math.inf:
+            return
+        drafter.clock.heard(message.sent_us, (self.clock() - self.book.started) * 1e6)
+        sent = drafter.clock.own(message.sent_us)
+        request.spec.drafted([(round(sent - age), length) for age, length in message.forwards])
 
     def _fence(self, peer: bytes, reason: str) -> None:
         self.book.counters[f"fenced_{reason}"] += 1

@@ -15,6 +15,7 @@ from actors.verifier.waiting import Average, DrafterPace, Rate, patience
 from protocols.messages import FinishReason, Grow, Method, Plan, RequestStats, Sampling, Verdict
 
 MAX_NODES = 512  # in one fragment, and in one tree
+MAX_FORWARDS = 256  # of a drafter, told of in one round
 
 
 class Speculation:
@@ -77,6 +78,7 @@ class Speculation:
         self.sequences = 0
         self.draft_us = 0.0  # the drafter's time and forwards since the last round was accounted for
         self.draft_steps = 0
+        self.draft_forwards: list[tuple[int, int]] = []  # start and length of each, microseconds of our clock
         self.phase = (0, 0)  # the drafter's word on a decided phase: sequences, and the rank of the token that came
 
     # --- drafts ------------------------------------------------------------------------------------------------------
@@ -336,6 +338,15 @@ class Speculation:
         spent = (self.draft_us, self.draft_steps)
         self.draft_us, self.draft_steps = 0.0, 0
         return spent
+
+    def drafted(self, forwards: Sequence[tuple[int, int]]) -> None:
+        """When the drafter worked for this request, and for how long."""
+        self.draft_forwards = [*self.draft_forwards, *forwards][-MAX_FORWARDS:]
+
+    def take_draft_forwards(self) -> tuple[tuple[int, int], ...]:
+        """Those heard of since the last call."""
+        forwards, self.draft_forwards = self.draft_forwards, []
+        return tuple(forwards)
 
     def take_phase(self) -> tuple[int, int]:
         """What the drafter told of a decided phase since the last call; (0, 0): nothing."""

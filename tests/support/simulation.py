@@ -61,6 +61,7 @@ class Trace:
 
     rounds: list[tuple[float, RoundStats]] = field(default_factory=list)
     budgets: list[tuple[float, int, Budget]] = field(default_factory=list)  # with the number of rounds before
+    forwards: list[tuple[float, float]] = field(default_factory=list)  # of the draft: start and length, microseconds
 
 
 class Simulation:
@@ -179,6 +180,8 @@ class Simulation:
             task.cancel()
         stop.set()
         await asyncio.gather(*actors)
+        began = verifier.book.started
+        self.trace.forwards = [((at - began) * 1e6, took * 1e6) for at, took in draft.worked]
         return spans
 
     async def _listen(self, caller: Caller) -> None:

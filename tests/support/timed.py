@@ -131,6 +131,7 @@ class TimedDraft:
         self.stage = stage
         self.lengths: dict[int, int] = {}
         self.free: dict[int, list[int]] = {}
+        self.worked: list[tuple[float, float]] = []  # start of every forward, and its length, in seconds
         self.right: dict[tuple[int, int], tuple[int, bool]] = {}  # slot -> (position of its token, all of it right)
         self.spent_s = 0.0
         self.owed_s = 0.0
@@ -145,6 +146,7 @@ class TimedDraft:
         took = self.stage.world.step(len(leaves)) * self.stage.chance.uniform(0.95, 1.1) / 1e6
         self.spent_s += took
         self.owed_s += took
+        self.worked.append((asyncio.get_running_loop().time(), took))
         return [self._expand(leaf) for leaf in leaves]
 
     def _expand(self, leaf: Leaf) -> Expansion:
