@@ -197,12 +197,15 @@ def print_status(report: StatusReport) -> None:
 
 
 def print_budgets(budgets: Sequence[Budget]) -> None:
-    """What the controller chose for each method in use lately, and whether it turned out as it said."""
+    """What the controller chose for each kind of requests lately, and whether it turned out as it said."""
     made = table("speculation", ">gamma", "sequences", "window", "wait", ">predicted", ">measured")
-    for one in sorted(budgets, key=lambda budget: budget.method):
+    for one in sorted(budgets, key=lambda one: (one.method, one.fixed_gamma, one.fixed_sequences)):
         rates = (one.predicted_tokens_per_second, one.measured_tokens_per_second)
         shown = (f"{rate:.1f} tokens/s" if rate else "-" for rate in rates)
-        made.add_row(one.method or "every method", *_choices(one), *shown)
+        fixed = [f"gamma {one.fixed_gamma}"] * bool(one.fixed_gamma)
+        fixed += [f"sequences {one.fixed_sequences}"] * bool(one.fixed_sequences)
+        name = one.method or "every method"
+        made.add_row(f"{name}, {', '.join(fixed)} asked" if fixed else name, *_choices(one), *shown)
     print_table(made)
     sys.stdout.flush()
 

@@ -6,14 +6,20 @@ flips from on to off (DESIGN section 5, point 4).
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
+import msgspec
+
 from actors.controller.belief import LineCost, Pace
 from actors.controller.goodput import Belief, best_setting, goodput
 from actors.controller.weighing import PricedControl
+from actors.tree.methods import Kind
 from actors.tree.window import Cost
 from actors.verifier.waiting import Average
 from protocols.messages import Budget, DraftStats, Method, RoundStats
 
 DEPTHS = 16
+MAX_KINDS = 64  # of requests: the one that had no rounds for longest is forgotten
 HEADS = 8
 THETA = (Method.DUODECODING, Method.DUODECODING_LOCKSTEP)  # the number of sequences is chosen in every phase
 ADAPTED = (Method.SPS, Method.PEARL, *THETA)
@@ -34,9 +40,9 @@ WIDTH_PENALTY = 0.15
 class MethodControl:
     """A method with chains: its acceptance, and the draft length in force."""
 
-    def __init__(self, method: str, line: LineCost) -> None:
+    def __init__(self, method: str, cost: LineCost) -> None:
         self.method = method
-        self.line = line
+        self.cost = cost
         self.pace = Pace()
         self.pooled = Average(0.6, most=96, weight=3.0)  # over all depths: speaks where one depth has little to say
         self.depths = [Average(0.6, most=48, weight=0.0) for _ in range(DEPTHS)]
@@ -103,7 +109,7 @@ class MethodControl:
         """Choose; whether there is anything to say yet."""
         if self.rounds < WARM_UP:
             return False
-        belief, cost = self.belief(), self.pace.per_stream(self.line)
+        belief, cost = self.belief(), self.pace.per_stream(self.cost)
         gamma, value = best_setting(self.method, belief, cost, self.sequences)
         value *= self.bias
         off = self._loses(gamma, value, belief, cost)
@@ -172,39 +178,48 @@ class MethodControl:
 
 
 class Control:
-    """The controller's whole mind. ``decide`` is called now and then, and gives every method's budget."""
+    """The controller's whole mind. ``decide`` is called now and then, and gives the budget of every kind of requests.
+
+    Kinds share nothing: rounds with a fixed number of sequences would teach the theta rule's what is not so.
+    """
 
     def __init__(self, ttl_ms: int = 5000) -> None:
         self.ttl_ms = ttl_ms
-        self.cost = LineCost()
-        self.methods: dict[str, MethodControl | PricedControl] = {}
+        self.kinds: OrderedDict[Kind, MethodControl | PricedControl] = OrderedDict()  # the latest last
         self.revision = 0
-        self.fresh: set[str] = set()  # methods with rounds since the last decision
+        self.fresh: set[Kind] = set()  # with rounds since the last decision
 
     def observe_round(self, stats: RoundStats) -> None:
-        self.cost.observe(stats.rows, stats.forward_us)
-        control = self.methods.get(stats.method)
+        kind = Kind(stats.method, stats.fixed_gamma, stats.fixed_sequences)
+        control = self.kinds.get(kind)
         if control is None:
             if stats.method in ADAPTED:
-                control = MethodControl(stats.method, self.cost)
+                control = MethodControl(stats.method, LineCost())
             elif stats.method in PRICED:
-                control = PricedControl(stats.method, self.cost)
+                control = PricedControl(stats.method, LineCost())
             else:
                 return
-            self.methods[stats.method] = control
+            self.kinds[kind] = control
+            if len(self.kinds) > MAX_KINDS:
+                forgotten, _ = self.kinds.popitem(last=False)
+                self.fresh.discard(forgotten)
+        self.kinds.move_to_end(kind)
+        control.cost.observe(stats.rows, stats.forward_us)
         control.observe(stats)
-        self.fresh.add(stats.method)
+        self.fresh.add(kind)
 
     def observe_draft(self, stats: DraftStats) -> None:
         """Rounds tell of draft steps sooner than a drafter's report."""
 
     def decide(self) -> list[Budget]:
-        """The budgets of the methods that have had rounds since the last call."""
+        """The budgets of those that have had rounds since the last call."""
         decided = []
-        for method in sorted(self.fresh):
-            control = self.methods[method]
+        for kind in sorted(self.fresh):
+            control = self.kinds[kind]
             if control.decide():
                 self.revision += 1
-                decided.append(control.budget(self.revision, self.ttl_ms))
+                budget = control.budget(self.revision, self.ttl_ms)
+                fixed = {"fixed_gamma": kind.fixed_gamma, "fixed_sequences": kind.fixed_sequences}
+                decided.append(msgspec.structs.replace(budget, **fixed))
         self.fresh.clear()
         return decided

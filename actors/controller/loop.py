@@ -7,6 +7,7 @@ import asyncio
 from actors.controller.choice import PRICED, Control
 from actors.peer import Line
 from actors.process import work_until
+from actors.tree.methods import Kind
 from protocols import wire
 from protocols.address import reachable
 from protocols.errors import ProtocolError
@@ -27,7 +28,7 @@ class Controller:
         self.decoder = wire.Decoder(Telemetry)
         self.rounds = 0  # since the last decision
         self.enough = asyncio.Event()
-        self.said: dict[str, tuple[Budget, float]] = {}
+        self.said: dict[Kind, tuple[Budget, float]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Control until ``stop`` is set or the verifier asks us to leave."""
@@ -76,9 +77,11 @@ class Controller:
 
     def _say(self, budget: Budget, now: float) -> None:
         """A budget that differs leaves at once; one that does not, often enough to keep it and its rates alive."""
-        known, until = self.said.get(budget.method, (None, 0.0))
+        kind = Kind(budget.method, budget.fixed_gamma, budget.fixed_sequences)
+        known, until = self.said.get(kind, (None, 0.0))
         if known is None or now >= until or _setting(known) != _setting(budget):
-            self.said[budget.method] = (budget, now + REPEAT_S)
+            self.said = {one: told for one, told in self.said.items() if now < told[1]}
+            self.said[kind] = (budget, now + REPEAT_S)
             self.line.send(budget)
 
     async def _converse(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from actors.proposers.ngram_pool import Lookahead
 from protocols.errors import RequestError
@@ -10,6 +11,14 @@ from protocols.messages import FailureCode, Method
 
 DEFAULT_NODES = 31  # 32 rows with the root
 REST_NODES = 63
+
+
+class Kind(NamedTuple):
+    """Requests that the controller learns from together: of one method, and alike in what they fix by themselves."""
+
+    method: str
+    fixed_gamma: int = 0
+    fixed_sequences: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from actors.controller.goodput import initial_gamma
 from actors.models import ModelInfo
 from actors.settings import VerifierSettings
-from actors.tree.methods import Strategy
+from actors.tree.methods import Kind, Strategy
 from actors.verifier.cost import CostModel
 from actors.verifier.drafters import Drafters
 from actors.verifier.request import Request
@@ -16,8 +16,13 @@ from actors.verifier.retrieval import Sources
 from actors.verifier.waiting import UsualRates
 from protocols.messages import Budget, Generate, Method, Plan
 
+EVERY = Kind("")  # a budget for requests that none of their own kind is there for
 HEARTBEAT_MS = 500
 TTL_MS = 2500
+
+
+def kind_of(method: str, message: Generate) -> Kind:
+    return Kind(method, message.num_speculative_tokens, message.sequences)
 
 
 @dataclass(slots=True)
@@ -41,7 +46,7 @@ class Book:
     clients: dict[bytes, ClientPeer] = field(default_factory=dict)
     controller: bytes | None = None
     controller_id: str = ""
-    budgets: dict[str, tuple[Budget, float]] = field(default_factory=dict)  # by method, with the time they end
+    budgets: dict[Kind, tuple[Budget, float]] = field(default_factory=dict)  # with the time they end
     counters: Counter[str] = field(default_factory=Counter)
     epoch: int = 0
     draining: bool = False
@@ -50,9 +55,14 @@ class Book:
         self.epoch += 1
         return self.epoch
 
-    def budget_for(self, method: str, now: float) -> Budget | None:
-        """The controller's last word on a method, until its time to live is over."""
-        budget, until = self.budgets.get(method) or self.budgets.get("") or (None, 0.0)
+    def file_budget(self, budget: Budget, now: float) -> None:
+        self.budgets = {kind: known for kind, known in self.budgets.items() if now < known[1]}
+        kind = Kind(budget.method, budget.fixed_gamma, budget.fixed_sequences)
+        self.budgets[kind] = (budget, now + budget.ttl_ms / 1000)
+
+    def budget_for(self, kind: Kind, now: float) -> Budget | None:
+        """The controller's last word on requests of a kind, until its time to live is over."""
+        budget, until = self.budgets.get(kind) or self.budgets.get(EVERY) or (None, 0.0)
         return budget if now < until else None
 
     def budgets_now(self, now: float) -> tuple[Budget, ...]:
@@ -63,7 +73,7 @@ class Book:
 
         A priced tree whose drafter is to rest gets the plan of a method without drafts.
         """
-        budget = self.budget_for(strategy.method, now)
+        budget = self.budget_for(kind_of(strategy.method, message), now)
         gamma = message.num_speculative_tokens or self.settings.num_speculative_tokens
         if strategy.window in ("priced", "proposal"):
             if budget is not None and budget.gamma == 0 and not gamma and strategy.drafter:

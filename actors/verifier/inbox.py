@@ -309,7 +309,7 @@ class Reception:
         if peer != self.book.controller:
             self._fence(peer, "budget")
             return
-        self.book.budgets[message.method] = (message, self.clock() + message.ttl_ms / 1000)
+        self.book.file_budget(message, self.clock())
         self.publish(message)
 
     def _report(self, rid: str) -> StatusReport:

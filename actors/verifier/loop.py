@@ -17,7 +17,7 @@ from actors.models import Codec, Outcome, TargetModel, Window
 from actors.process import work_until
 from actors.settings import VerifierSettings
 from actors.verifier.accounting import Forward, account
-from actors.verifier.book import HEARTBEAT_MS, TTL_MS, Book
+from actors.verifier.book import HEARTBEAT_MS, TTL_MS, Book, kind_of
 from actors.verifier.compute import Compute, InlineCompute
 from actors.verifier.cost import CostModel
 from actors.verifier.drafters import DrafterPeer
@@ -200,7 +200,7 @@ class Verifier:
         for request in ready:
             if request.spec.owes_verdict:
                 self._tell_drafter(request)  # both sides begin their step now
-            budget = self.book.budget_for(request.method, now)
+            budget = self.book.budget_for(kind_of(request.method, request.message), now)
             cap = budget.window if budget is not None else 0
             chosen = request.spec.choose(self.book.cost, rows, cap)
             windows.append(chosen)
@@ -284,7 +284,7 @@ class Verifier:
         if drafter is None:
             return
         spec.plan = self.book.plan(spec.strategy, request.message, drafter.pace.step_us, now)
-        budget = self.book.budget_for(request.method, now)
+        budget = self.book.budget_for(kind_of(request.method, request.message), now)
         wait_us = budget.wait_us if budget is not None else 0.0
         rows = spec.decide_wait(now * 1e6, drafter.pace, self.book.cost, covered, wait_us)
         if spec.resting and spec.plan == spec.told_plan:

@@ -1,0 +1,77 @@
+"""What is learnt from one kind of requests decides nothing for another (issue 9, point 16)."""
+
+import asyncio
+import random
+
+import msgspec
+from cluster import Cluster
+from virtual_time import run
+
+from actors.controller.choice import MAX_KINDS, Control
+from protocols.messages import RoundStats, Sampling
+
+
+def rounds(method, *, skill, forward_us=10_000.0, count=120, seed=0, **fixed):
+    chance = random.Random(seed)
+    for number in range(count):
+        accepted = 0
+        while accepted < 4 and chance.random() < skill:
+            accepted += 1
+        yield RoundStats(
+            "r", number, method, "d", 4, accepted, accepted + 1, 5, forward_us, 0.0, forward_us + 200.0,
+            draft_us=2000.0, draft_steps=4, sequences=1, gamma=4, ranks=tuple(range(accepted)), **fixed,
+        )  # fmt: skip
+
+
+def budgets_of(control, wanted, *others):
+    """Of ``wanted`` rounds, each followed by one of every other kind."""
+    found = []
+    for several in zip(wanted, *others, strict=True):
+        for stats in several:
+            control.observe_round(stats)
+        kind = (several[0].method, several[0].fixed_gamma, several[0].fixed_sequences)
+        found += [b for b in control.decide() if (b.method, b.fixed_gamma, b.fixed_sequences) == kind]
+    return [msgspec.structs.replace(budget, revision=0) for budget in found]
+
+
+def test_rows_of_a_benchmark_do_not_influence_each_other():
+    for method, fixed in (("duodecoding", {}), ("duodecoding", {"fixed_sequences": 2}), ("auto", {}), ("sps", {})):
+        alone = budgets_of(Control(), rounds(method, skill=0.7, **fixed))
+        beside = budgets_of(
+            Control(),
+            rounds(method, skill=0.7, **fixed),
+            rounds("duodecoding", skill=0.1, forward_us=40_000.0, fixed_sequences=3, seed=1),
+            rounds("duodecoding", skill=0.9, fixed_gamma=9, seed=2),
+            rounds("pearl", skill=0.2, forward_us=25_000.0, seed=3),
+            rounds("tree", skill=0.2, forward_us=35_000.0, seed=4),
+        )
+        assert len(alone) > 50
+        assert beside == alone
+
+
+def test_a_client_that_asks_for_ever_other_lengths_costs_no_memory():
+    control = Control()
+    for gamma in range(1, 500):
+        for stats in rounds("sps", skill=0.5, count=1, fixed_gamma=gamma):
+            control.observe_round(stats)
+    assert len(control.kinds) == MAX_KINDS
+    control.decide()
+
+
+def test_a_budget_reaches_the_requests_that_it_is_for_and_no_others():
+    async def story():
+        async with Cluster() as cluster:
+            cluster.start_drafter(skill=0.9)
+            cluster.start_controller()
+            await cluster.connected("d1")
+            caller = await cluster.caller()
+            await caller.generate((5, 9, 33), Sampling(max_tokens=100), "duodecoding", sequences=2)
+            await asyncio.sleep(0.5)  # virtual: the controller decides ten times a second
+            alone = set(cluster.verifier.book.budgets)
+            await caller.generate((5, 9, 33), Sampling(max_tokens=100), "duodecoding")
+            await asyncio.sleep(0.5)
+            return alone, set(cluster.verifier.book.budgets)
+
+    alone, both = run(story())
+    assert alone == {("duodecoding", 0, 2)}
+    assert both == {("duodecoding", 0, 2), ("duodecoding", 0, 0)}
