@@ -39,7 +39,7 @@ class _Mirror:
 
     def __init__(self, base: int, scratch: int, room: int, sampler: SamplerState, prefix: Sequence[int]) -> None:
         self.base = base
-        self.room = room  # canonical slots
+        self.room = room  # tokens of the text at most
         self.sampler = sampler
         self.tokens = list(prefix)
         self.length = len(prefix)
@@ -95,7 +95,7 @@ class Draft:
         base = self._allocator.alloc(size)
         sampler = SamplerState(sampling, prefix[:prompt_len], prefix[prompt_len:])
         self._next_handle += 1
-        self._mirrors[self._next_handle] = _Mirror(base, self._scratch, size - self._scratch, sampler, prefix)
+        self._mirrors[self._next_handle] = _Mirror(base, self._scratch, room, sampler, prefix)
         return self._next_handle
 
     def close(self, handle: int) -> None:
@@ -207,7 +207,7 @@ class Draft:
         """Rows for the committed tokens ``start .. end``, each of which sees the text up to itself."""
         span = -(-end // SPAN) * SPAN
         visible = np.arange(span) <= np.arange(start, end)[:, None]
-        return Segment(end - start, m.base + self._scratch, span, visible)
+        return Segment(end - start, m.base + self._scratch, span, visible, m.room)
 
     def _nodes(self, m: _Mirror, leaves: Sequence[Leaf], slots: Sequence[int]) -> Segment:
         """Rows for tree nodes in scratch ``slots``: each sees the committed text, its ancestors and itself."""
@@ -220,7 +220,7 @@ class Draft:
             view[slot - start] = True
             for above in leaf.path:
                 view[above - start] = True
-        return Segment(len(leaves), m.base + start, visible.shape[1], visible)
+        return Segment(len(leaves), m.base + start, visible.shape[1], visible, m.room)
 
 
 class _Row:

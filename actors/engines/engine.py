@@ -18,6 +18,7 @@ class Segment:
     """One request's rows, consecutive in the flat batch. They see only pool slots ``base .. base + span``.
 
     ``visible`` is bool ``(rows, span)``; a row that sees nothing would divide by zero, so each sees at least one slot.
+    ``text``: how long the request's text may become, prompt and ``max_tokens``: some models' positions depend on it.
     ``padding``: the rows only fill the batch up, behind all others; what is computed for them is thrown away.
     """
 
@@ -25,6 +26,7 @@ class Segment:
     base: int
     span: int
     visible: NDArray[np.bool_]
+    text: int = 0
     padding: bool = False
 
 

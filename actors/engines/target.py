@@ -75,6 +75,7 @@ def place(parents: Sequence[int]) -> tuple[list[int], list[int]]:
 @dataclass(slots=True)
 class _Request:
     base: int
+    text: int  # tokens of prompt and output at most
     prompt: list[int]
     replay: list[int]  # output tokens of a resumed stream
     sampler: SamplerState
@@ -100,13 +101,14 @@ class _Batch:
         positions: list[int],
         slots: list[int],
         visible: _Mask,
+        text: int = 0,
         padding: bool = False,
     ) -> None:
         """``slots`` are absolute; ``visible`` is ``(rows, span)`` over ``base ..``."""
         self.tokens.extend(tokens)
         self.positions.extend(positions)
         self.slots.extend(slots)
-        self.segments.append(Segment(len(tokens), base, visible.shape[1], visible, padding))
+        self.segments.append(Segment(len(tokens), base, visible.shape[1], visible, text, padding))
 
 
 def causal(start: int, end: int) -> _Mask:
@@ -181,7 +183,7 @@ class Target:
         base = self._allocator.alloc(size)
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
-        self._requests[self._next_handle] = _Request(base, list(prompt), list(generated), sampler, most_nodes)
+        self._requests[self._next_handle] = _Request(base, text, list(prompt), list(generated), sampler, most_nodes)
         return self._next_handle
 
     def close(self, handle: int) -> None:
@@ -203,7 +205,7 @@ class Target:
             tokens = r.replay[start - prompt_len : end - prompt_len]
         batch = _Batch()
         at = list(range(start, end))
-        batch.add(r.base, tokens, at, [r.base + p for p in at], causal(start, end))
+        batch.add(r.base, tokens, at, [r.base + p for p in at], causal(start, end), r.text)
         if start >= prompt_len:
             self._pad(batch)
         logits = self._forward(batch, None if start >= prompt_len else [end - start - 1])
@@ -269,7 +271,7 @@ class Target:
             paths.append([*paths[parent + 1], token] if r.sampler.penalised else [])
         positions = [root, *(root + depth for depth in depths)]
         slots = [r.base + root, *(r.base + root + at for at in offset)]
-        batch.add(r.base, [r.root, *window.tokens], positions, slots, visible)
+        batch.add(r.base, [r.root, *window.tokens], positions, slots, visible, r.text)
         return Rows(r.sampler, [p + 1 for p in positions], paths)
 
     def _pad(self, batch: _Batch) -> None:

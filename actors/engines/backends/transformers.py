@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 from actors.engines.attention import attend
+from actors.engines.backends.rotary import choose_by_request
 from actors.engines.engine import Segment
 from actors.engines.packed import pack_linears
 from actors.engines.pool import KVPool, KVShape
@@ -69,9 +71,10 @@ class TransformersEngine:
         self.cache = SlotCache(self.pool)
         self._segments: Sequence[Segment] = ()
         self._masks: dict[tuple[int, int], Tensor] = {}
-        self._positions: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(0, dtype=np.int64)
+        self._positions: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         # transformers passes masks of four dimensions through unseen
         self._four_d = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
+        choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
         self._adopt()
         if pack and self.device.type == "cpu":
             pack_linears(model, int8)
@@ -91,7 +94,7 @@ class TransformersEngine:
         try:
             expected = self.model(input_ids=ids, use_cache=False).logits[0].float() if compare else None
             name = f"duoactor_slots_{next(_names)}"
-            AttentionInterface.register(name, _without_owning(self))
+            AttentionInterface.register(name, _without_owning(self, TransformersEngine.attention))
             self.model.set_attn_implementation(name)
             if self.config._attn_implementation != name:
                 raise self._refusal()
@@ -166,6 +169,12 @@ class TransformersEngine:
         out = outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
         return out.transpose(0, 1).unsqueeze(0), None
 
+    def lengths(self) -> NDArray[np.int64]:
+        """For every row of the forward under way, how long its request's text may become."""
+        # the plain forward that a model is compared with has no segments
+        rows = [segment.rows for segment in self._segments] or [1]
+        return np.repeat([segment.text for segment in self._segments] or [0], rows)
+
     def _mask(self, index: int, start: int, window: int) -> Tensor:
         """Additive mask of a segment; made once a forward and kind of layer."""
         mask = self._masks.get((index, window))
@@ -181,13 +190,13 @@ class TransformersEngine:
         return mask
 
 
-def _without_owning(engine: TransformersEngine) -> Any:
-    """transformers keeps attention functions for ever: this one does not keep the engine, its weights and its pool."""
+def _without_owning(engine: TransformersEngine, method: Callable[..., Any]) -> Callable[..., Any]:
+    """transformers keeps what it is given for ever: this does not keep the engine, its weights and its pool."""
     owner = weakref.ref(engine)
 
-    def attention(*args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+    def call(*args: Any, **kwargs: Any) -> Any:
         engine = owner()
         assert engine is not None, "the engine outlives its model"
-        return engine.attention(*args, **kwargs)
+        return method(engine, *args, **kwargs)
 
-    return attention
+    return call
