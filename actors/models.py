@@ -101,7 +101,7 @@ class Leaf:
     handle: int
     token: int
     path: tuple[int, ...]  # len(path) + 1 == depth of this node; ignored for the root
-    is_root: bool = False  # expand the last committed token (catches up on tokens not yet computed)
+    is_root: bool = False  # expand the last committed token
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,8 @@ class DraftModel(Protocol):
     """The drafter's model: a mirror of committed prefixes plus scratch slots for tree nodes.
 
     ``info.vocab_size`` and ``info.max_context`` are the draft's own and may be smaller than the target's: a text that
-    holds an id from ``vocab_size`` on, or that leaves no position below ``max_context``, cannot be mirrored.
+    holds an id from ``vocab_size`` on, or that leaves no position below ``max_context``, cannot be mirrored. A call
+    that raises anything but CannotDraft leaves every mirror as it was.
     """
 
     @property
@@ -132,14 +133,33 @@ class DraftModel(Protocol):
         ...
 
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
-        """Raises :class:`protocols.errors.PoolFull` when there is no room, and :class:`protocols.errors.CannotDraft`
-        when this model can never mirror the prefix."""
+        """A mirror of ``prefix``, of which nothing is computed yet.
+
+        Raises :class:`protocols.errors.PoolFull` when there is no room, and :class:`protocols.errors.CannotDraft` when
+        this model can never mirror the prefix.
+        """
+        ...
+
+    def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
+        """Make a mirror that of another text. What is computed of their common prefix stays; tree nodes go.
+
+        Raises as ``open`` does, PoolFull when the text needs more room than the mirror has.
+        """
+        ...
+
+    def missing(self, handle: int) -> int:
+        """Committed tokens before the last that are not computed yet."""
+        ...
+
+    def prefill(self, handle: int, limit: int) -> None:
+        """Compute the first ``limit`` of the missing tokens."""
         ...
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         """One batched forward. A root among the leaves is the only leaf of its request in that call.
 
-        A leaf at a position from ``info.max_context`` on is not computed: its expansion has slot -1 and no tokens.
+        A root's missing tokens are computed in the same call. A leaf at a position from ``info.max_context`` on is not
+        computed: its expansion has slot -1 and no tokens.
         """
         ...
 
@@ -147,7 +167,8 @@ class DraftModel(Protocol):
         """Append committed tokens; ``slots[i]`` is where token i's K/V lies (copied home and freed), or -1.
 
         Raises :class:`protocols.errors.CannotDraft` when the text has grown to what this model cannot mirror: the
-        handle is good for nothing but ``close`` then.
+        handle is good for nothing but ``close`` then. Raises :class:`protocols.errors.PoolFull` when the text outgrows
+        the room reserved for it.
         """
         ...
 
@@ -184,3 +205,13 @@ class Codec(Protocol):
 def sample_tokens(count: int, vocab_size: int) -> list[int]:
     """Ordinary-looking ids, away from the special tokens at the start of most vocabularies."""
     return [(7919 * (i + 1)) % max(1, vocab_size - 16) + min(16, vocab_size - 1) for i in range(count)]
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts have in common at their beginning."""
+    a, b = tuple(one), tuple(other)
+    same, differs = 0, min(len(a), len(b)) + 1  # by halves: comparing slices is a hundred times as fast as a loop
+    while differs - same > 1:
+        middle = (same + differs) // 2
+        same, differs = (middle, differs) if a[same:middle] == b[same:middle] else (same, middle)
+    return same

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from protocols import wire
 from protocols.errors import ProtocolError
@@ -23,20 +24,39 @@ class Line:
     """``next()`` gives what concerns the peer itself: messages, a ``Welcome`` whenever the verifier comes to know this
     peer anew, and :class:`Lost` when it does not know it any more: everything that was leased is void then."""
 
-    def __init__(self, network: Network, address: str, hello: Hello, decoder: wire.Decoder) -> None:
+    def __init__(
+        self,
+        network: Network,
+        address: str,
+        hello: Hello,
+        decoder: wire.Decoder,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """``clock`` gives seconds; by default the event loop's, which may count whole milliseconds only."""
         self.address = address
         self.hello = hello
         self.decoder = decoder
         self.link: Link = network.connect(address)
         self.malformed = 0
         self._loop = asyncio.get_running_loop()
-        self._handshake = Handshake(hello, self._loop.time())
+        self._clock = clock or self._loop.time
+        self._handshake = Handshake(hello, self._clock())
         self._news: deque[Message | Lost] = deque()  # of a moment in which nobody was reading
 
     @property
     def known(self) -> bool:
         """Whether the verifier knows this peer: it hears nothing but Hello from one that it does not know."""
         return self._handshake.known
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """What the verifier said of itself when it came to know this peer."""
+        return self._handshake.welcome
+
+    @property
+    def round_trip_s(self) -> float:
+        """How long a message to the verifier and its answer take, at best."""
+        return self._handshake.round_trip_s
 
     async def open(self) -> Welcome:
         """Say Hello and wait for Welcome: for ever, since a verifier may be loading its model.
@@ -84,8 +104,8 @@ class Line:
         while True:
             if not self.known:
                 await self.link.writable()
-            await asyncio.sleep(max(0.0, self._handshake.due - self._loop.time()))
-            self._take(self._handshake.tick(self._loop.time()))
+            await asyncio.sleep(max(0.0, self._handshake.due - self._clock()))
+            self._take(self._handshake.tick(self._clock()))
 
     def close(self, reason: str = "") -> None:
         self.send(Goodbye(reason))
@@ -101,7 +121,7 @@ class Line:
             return
         if isinstance(message, Refuse) and self.known:
             log.info("the verifier at %s answers %s: %s", self.address, self.hello.actor_id, message.detail)
-        self._take(self._handshake.receive(message, self._loop.time()))
+        self._take(self._handshake.receive(message, self._clock()))
 
     def _take(self, step: Step) -> None:
         if step.send is not None:

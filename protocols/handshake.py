@@ -6,12 +6,14 @@ due, ``receive`` with every message. Times are seconds on any clock that does no
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
 from protocols.errors import RefusedError
 from protocols.messages import Drain, Heartbeat, Hello, Message, Refuse, RefuseCode, Role, Welcome
 
+TRIPS = 16  # heartbeats that a message's delay is judged by
 GREET_S = 0.5  # between two Hellos to a verifier that has not answered yet
 
 
@@ -48,6 +50,13 @@ class Handshake:
         self.due = now  # when ``tick`` has something to do
         self._heard_at = now
         self._seq = 0
+        self._asked_at: float | None = None  # when what is not answered yet was said
+        self._trips: deque[float] = deque(maxlen=TRIPS)
+
+    @property
+    def round_trip_s(self) -> float:
+        """A message there and its answer: the shortest of late, since some wait until the verifier's forward ends."""
+        return min(self._trips, default=0.0)
 
     def tick(self, now: float) -> Step:
         """Call it at ``due``; before that it does nothing."""
@@ -63,6 +72,7 @@ class Handshake:
             return Step(self._greet(now).send, Lost(Why.SILENT))
         self._seq += 1
         self.due = now + self.welcome.heartbeat_ms / 1000
+        self._asked_at = now
         return Step(Heartbeat(self.hello.incarnation, self._seq))
 
     def receive(self, message: Message, now: float) -> Step:
@@ -72,6 +82,7 @@ class Handshake:
             case Welcome():
                 return self._welcomed(message, now)
             case Heartbeat():
+                self._answered(now)
                 return Step()
             case Refuse(code=RefuseCode.UNKNOWN_PEER):
                 # Only the first of several is answered: each message sent before it was read led to one more.
@@ -87,8 +98,14 @@ class Handshake:
                 return Step(news=self._lose(Why.DRAINING))
         return Step(news=message)
 
+    def _answered(self, now: float) -> None:
+        if self._asked_at is not None:
+            self._trips.append(now - self._asked_at)
+            self._asked_at = None
+
     def _greet(self, now: float) -> Step:
         self.due = now + GREET_S
+        self._asked_at = now
         return Step(self.hello)
 
     def _lose(self, why: Why) -> Lost | None:
@@ -97,6 +114,7 @@ class Handshake:
 
     def _welcomed(self, welcome: Welcome, now: float) -> Step:
         new = not self.known or self.welcome is None or welcome.incarnation != self.welcome.incarnation
+        self._answered(now)
         self.welcome, self.known = welcome, True
         if not new:
             return Step()

@@ -1,7 +1,7 @@
 """The drafter: mirrors requests, grows their trees with the draft model, tells the verifier before it looks.
 
 Its loop is receive, decide, compute, commit, tell. The draft step runs in the event loop's own thread: it is short,
-and a second thread would only add hand-overs.
+and a second thread would only add hand-overs. What is not short, a long text, is computed in chunks.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from actors.drafter.lease import Lease
+from actors.drafter.lease import Lease, Limits
+from actors.drafter.mirrors import Mirrors
+from actors.drafter.prefill import Prefill
+from actors.drafter.timing import WIDTHS, Probe
 from actors.models import DraftModel
 from actors.peer import Line
 from actors.process import work_until
 from actors.tree.calibration import Calibration
 from actors.tree.tree import Node
+from actors.verifier.cost import CostModel
 from protocols import wire
-from protocols.errors import PoolFull
+from protocols.errors import CannotDraft, PoolFull
 from protocols.handshake import Lost
 from protocols.messages import (
     Budget,
@@ -37,9 +41,15 @@ from protocols.messages import (
 from protocols.transport import Network
 
 log = logging.getLogger("duoactor.drafter")
-WIDTH = 8  # most leaves of one request in one forward
-MESSAGE_US = 250.0  # a fragment leaves this long, and one draft step, before the verifier looks
+WIDTH = max(WIDTHS)  # leaves of one request in one forward: more have not been measured
 REPORT_S = 1.0
+# Reports without a word of the verifier about a lease, after which it is asked whether the lease still stands, and
+# after which it does not: a Close can be lost. A verifier that rests its drafter is silent for longer, but answers.
+ASK_AFTER, GIVE_UP_AFTER = 10, 20
+MAX_DECLINED = 1000  # epochs remembered
+# A request that makes the model fail loses its drafter. When one after the other does, with no step that went well
+# between them, it is not the requests: the drafter ends, and its supervisor starts it anew.
+MAX_FAILURES = 3
 
 
 class Drafter:
@@ -56,14 +66,18 @@ class Drafter:
         """``step_us``: the calibrated time of a draft step by its number of leaves."""
         self.model, self.timer = model, timer
         self.clock = clock or asyncio.get_running_loop().time
-        self.line = Line(network, address, hello, wire.Decoder(ToDrafter))
-        self.leases: OrderedDict[str, Lease] = OrderedDict()
-        self.turned_away: OrderedDict[int, None] = OrderedDict()  # epochs that found no room
+        self.line = Line(network, address, hello, wire.Decoder(ToDrafter), self.clock)
+        self.leases: OrderedDict[str, Lease] = OrderedDict()  # the one that was served longest ago first
+        self.mirrors = Mirrors(model)
+        self.declined: OrderedDict[int, None] = OrderedDict()  # epochs of leases that this drafter does not hold
         self.calibrations: dict[bool, Calibration] = {}
-        self.step_us = dict(step_us)
+        self.steps = CostModel(step_us)
+        self.prefill = Prefill(self.steps(1) / 1e6)
+        self.probe = Probe(model, self.steps, timer)
+        self.failures = 0
         self.leaving = False
         self.worked_s = 0.0
-        self.reported_at = self.began = self.clock()
+        self.began = self.clock()
 
     def now_us(self) -> float:
         """Since this drafter's start: what a message says of it tells nothing about the machine."""
@@ -80,20 +94,18 @@ class Drafter:
 
     async def _serve(self) -> None:
         await self.line.open()
-        await work_until(asyncio.Event(), self._work(), self.line.beat())
+        await work_until(asyncio.Event(), self._work(), self.line.beat(), self._report())
 
     async def _work(self) -> None:
         while True:
             self._receive()
             if self.leaving and not self.leases:
                 return
-            batch = self._decide()
-            if batch:
-                self._compute(batch)
-                self._tell()
+            computed = self._compute()
+            self._tell()
+            if computed:
                 await asyncio.sleep(0)
             else:
-                self._tell()
                 self._take(await self.line.next())
 
     # --- receive -----------------------------------------------------------------------------------------------------
@@ -105,8 +117,8 @@ class Drafter:
     def _take(self, message: Message | Lost) -> None:
         match message:
             case Lost() | Welcome():
-                for rid in list(self.leases):
-                    self._drop(rid)
+                for void in list(self.leases.values()):
+                    self._end(void)
             case Verdict():
                 self._verdict(message)
             case Open():
@@ -114,7 +126,7 @@ class Drafter:
             case Close():
                 lease = self.leases.get(message.rid)
                 if lease is not None and lease.epoch <= message.epoch:
-                    self._drop(message.rid)
+                    self._end(lease)
             case Drain():
                 self.leaving = True
             case Budget():
@@ -122,77 +134,170 @@ class Drafter:
 
     def _open(self, message: Open) -> None:
         known = self.leases.get(message.rid)
+        if known is not None and known.epoch == message.epoch:
+            known.heard()
+        if message.epoch in self.declined or (known is not None and known.epoch >= message.epoch):
+            return
         if known is not None:
-            if known.epoch >= message.epoch:
-                return
-            self._drop(message.rid)
+            self._end(known)
+        if self.leaving or not message.prefix:
+            self._decline(message.rid, message.epoch)
+            return
         try:
-            handle = self.model.open(message.prefix, message.prompt_len, message.sampling)
-        except PoolFull:
-            self.turned_away[message.epoch] = None
-            while len(self.turned_away) > 1000:
-                self.turned_away.popitem(last=False)
-            log.warning("no room for request %s; it goes on without drafts", message.rid)
+            handle = self.mirrors.open(message)
+        except (PoolFull, CannotDraft) as error:
+            log.warning("request %s goes on without drafts: %s", message.rid, error)
+            self._decline(message.rid, message.epoch)
             return
         calibration = self.calibrations.setdefault(message.sampling.temperature > 0, Calibration())
-        margin = MESSAGE_US + self.step_us.get(1, 1000.0)
-        eos = self.model.info.eos_token_ids
-        self.leases[message.rid] = Lease(message, handle, eos, calibration, self.model.scratch_slots, margin)
+        lease = self.leases[message.rid] = Lease(message, handle, self._limits(), calibration)
+        lease.mirrored(self.model.missing(handle), self.prefill.chunk)
+
+    def _limits(self) -> Limits:
+        info, welcome = self.model.info, self.line.welcome
+        vocab_size = welcome.vocab_size if welcome is not None else 0
+        return Limits(self.model.scratch_slots, info.max_context, vocab_size, info.eos_token_ids)
 
     def _verdict(self, message: Verdict) -> None:
         lease = self.leases.get(message.rid)
-        if lease is None:
-            if message.epoch not in self.turned_away:
+        if lease is None or lease.epoch < message.epoch:  # its Open was lost
+            if message.epoch not in self.declined:
                 self.line.send(Resync(message.rid, message.epoch, 0))
             return
         if lease.epoch != message.epoch:
             return
+        lease.heard()
         now_us = self.now_us()
-        lease.margin_us = MESSAGE_US + self.step_us.get(1, 1000.0)  # as steps are now, not as the lease began
-        change = lease.verdict(message, now_us)
+        change = lease.verdict(message, now_us, self.line.round_trip_s * 1e6 + self.steps(1))
         if isinstance(change, Resync):
             self.line.send(change)
         elif change is not None:
             if lease.must_flush(now_us, after_verdict=True):
                 self.line.send(lease.flush(now_us))  # first of all: the verifier may be waiting for it
-            self.model.commit(lease.handle, change.tokens, change.slots)
-            self.model.release(lease.handle, change.dead)
+            try:
+                self.model.commit(lease.handle, change.tokens, change.slots)
+                self.model.release(lease.handle, change.dead)
+                lease.mirrored(self.model.missing(lease.handle), self.prefill.chunk)
+            except Exception as error:
+                self._fail(lease, error)
 
-    def _drop(self, rid: str) -> None:
-        lease = self.leases.pop(rid)
-        self.model.close(lease.handle)
+    # --- leases that end ---------------------------------------------------------------------------------------------
+
+    def _end(self, lease: Lease) -> None:
+        del self.leases[lease.rid]
+        self.mirrors.keep(lease.handle, lease.committed)
+
+    def _fail(self, lease: Lease, error: Exception) -> None:
+        """The request goes on without drafts, and the other requests with them."""
+        del self.leases[lease.rid]
+        self.mirrors.close(lease.handle)
+        self._decline(lease.rid, lease.epoch)
+        if isinstance(error, (PoolFull, CannotDraft)):
+            log.warning("request %s goes on without drafts: %s", lease.rid, error)
+            return
+        log.error("request %s goes on without drafts: the draft model failed", lease.rid, exc_info=error)
+        self.failures += 1
+        if self.failures >= MAX_FAILURES:
+            raise error
+
+    def _decline(self, rid: str, epoch: int) -> None:
+        self.declined[epoch] = None
+        while len(self.declined) > MAX_DECLINED:
+            self.declined.popitem(last=False)
 
     # --- decide, compute, commit, tell -------------------------------------------------------------------------------
 
-    def _decide(self) -> list[tuple[Lease, Node]]:
-        """The next leaves of every lease: one batched forward grows all their trees."""
-        return [(lease, node) for lease in self.leases.values() for node in lease.wanted(WIDTH)]
+    def _compute(self) -> bool:
+        """One forward, if there is anything to compute: a chunk of a long text, or a step of all trees."""
+        batch = self._decide()
+        lease = next((lease for lease in self.leases.values() if lease.prefilling), None)
+        if lease is not None and self.prefill.due(growing=bool(batch)):
+            self._prefill(lease)
+        elif batch:
+            self._grow(batch)
+        else:
+            return False
+        return True
 
-    def _compute(self, batch: list[tuple[Lease, Node]]) -> None:
-        began_us, begin = self.now_us(), self.timer()
-        expansions = self.model.expand([lease.leaf(node) for lease, node in batch])
+    def _decide(self) -> list[tuple[Lease, Node]]:
+        """The next leaves of every lease: one batched forward grows all their trees.
+
+        Tokens that roots have to catch up on are no more than a chunk in all; who finds no room is the next.
+        """
+        batch: list[tuple[Lease, Node]] = []
+        catching_up = 0
+        for lease in self.leases.values():
+            nodes = lease.wanted(WIDTH)
+            if nodes and nodes[0] is lease.tree.root:
+                if catching_up and catching_up + lease.missing > self.prefill.chunk:
+                    continue
+                catching_up += lease.missing
+            batch.extend((lease, node) for node in nodes)
+        return batch
+
+    def _prefill(self, lease: Lease) -> None:
+        chunk = self.prefill.chunk
+        tokens = min(chunk, lease.missing)
+        begin = self.timer()
+        try:
+            self.model.prefill(lease.handle, tokens)
+        except Exception as error:
+            self._fail(lease, error)
+            return
         spent = self.timer() - begin
-        self.worked_s += spent
-        self._measure(len(batch), spent * 1e6, any(node is lease.tree.root for lease, node in batch))
+        self._worked(spent, [lease])
+        self.prefill.computed(tokens, spent)
+        lease.mirrored(self.model.missing(lease.handle), self.prefill.chunk)
+
+    def _grow(self, batch: list[tuple[Lease, Node]]) -> None:
+        leases = list({lease.rid: lease for lease, _ in batch}.values())
+        began_us, begin = self.now_us(), self.timer()
+        try:
+            expansions = self.model.expand([lease.leaf(node) for lease, node in batch])
+        except Exception as error:
+            if len(leases) == 1:
+                self._fail(leases[0], error)
+            for lease in leases if len(leases) > 1 else ():  # whose fault it is shows when each is alone
+                self._grow([(other, node) for other, node in batch if other is lease])
+            return
+        spent = self.timer() - begin
+        self._worked(spent, leases)
+        self.prefill.grew(spent)
+        if not any(node is lease.tree.root for lease, node in batch):  # a root computes missing tokens as well
+            self.steps.observe(len(batch), spent * 1e6)
+        share = spent * 1e6 / len(batch)
+        for lease in leases:
+            lease.spent(share * sum(1 for other, _ in batch if other is lease), began_us, spent * 1e6)
         for (lease, node), expansion in zip(batch, expansions, strict=True):
             lease.expanded(node, expansion)
-        share = spent * 1e6 / len(batch)
-        for lease in {id(lease): lease for lease, _ in batch}.values():
-            lease.spent(share * sum(1 for other, _ in batch if other is lease), began_us, spent * 1e6)
 
-    def _measure(self, width: int, spent_us: float, with_root: bool) -> None:
-        if with_root:
-            return  # a root catches up on an unknown number of tokens
-        before = self.step_us.get(width)
-        self.step_us[width] = spent_us if before is None else before + 0.1 * (min(spent_us, 4 * before) - before)
+    def _worked(self, spent_s: float, leases: list[Lease]) -> None:
+        self.worked_s += spent_s
+        self.failures = 0
+        for lease in leases:
+            self.leases.move_to_end(lease.rid)
 
     def _tell(self) -> None:
-        now, now_us = self.clock(), self.now_us()
+        now_us = self.now_us()
         for lease in self.leases.values():
             if lease.must_flush(now_us):
                 self.line.send(lease.flush(now_us))
-        if now - self.reported_at >= REPORT_S:
-            busy = self.worked_s / (now - self.reported_at)
-            steps = tuple(sorted((width, us) for width, us in self.step_us.items()))
+
+    async def _report(self) -> None:
+        """What it takes to draft here, once in a while; and a question for leases of which nothing is heard."""
+        reported_at = self.clock()
+        while True:
+            await asyncio.sleep(REPORT_S)
+            if not self.leases:
+                self.probe.run(self.clock())
+            now = self.clock()
+            busy = min(1.0, self.worked_s / (now - reported_at)) if now > reported_at else 1.0
+            steps = tuple((width, self.steps(width)) for width in self.steps.rows)
             self.line.send(DraftStats(self.line.hello.actor_id, steps, busy, len(self.leases)))
-            self.worked_s, self.reported_at = 0.0, now
+            self.worked_s, reported_at = 0.0, now
+            for lease in list(self.leases.values()):
+                silence = lease.tick()
+                if silence >= GIVE_UP_AFTER:
+                    self._end(lease)
+                elif silence >= ASK_AFTER:
+                    self.line.send(Resync(lease.rid, lease.epoch, len(lease.committed)))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.models import Expansion, Leaf, ModelInfo
+from actors.models import Expansion, Leaf, ModelInfo, common_prefix
 from actors.proposers.datastore import Datastore
 from actors.proposers.interface import ROOT, Proposal, Proposer, ProposerSession
 from actors.proposers.prompt_lookup import PromptLookup
@@ -44,6 +44,8 @@ class _Mirror:
     """One request. ``paths[slot]``: the tokens from below the root to the node in that slot."""
 
     session: ProposerSession
+    text: list[int]
+    read: int = 0  # tokens that the session has seen
     paths: dict[int, tuple[int, ...]] = field(default_factory=dict)
     below: dict[int, list[int]] = field(default_factory=dict)  # row of the proposal -> its children's, best first
     proposal: Proposal | None = None
@@ -69,8 +71,28 @@ class ProposerDraft:
 
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
         self._next_handle += 1
-        self._mirrors[self._next_handle] = _Mirror(self.proposer.open(prefix))
+        self._mirrors[self._next_handle] = _Mirror(self.proposer.open(()), list(prefix))
         return self._next_handle
+
+    def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
+        """A session cannot be turned back: a text that is no continuation is read from its beginning."""
+        old = self._mirrors[handle]
+        if common_prefix(old.text, prefix) >= old.read:
+            self._mirrors[handle] = _Mirror(old.session, list(prefix), old.read)
+        else:
+            self._mirrors[handle] = _Mirror(self.proposer.open(()), list(prefix))
+
+    def missing(self, handle: int) -> int:
+        mirror = self._mirrors[handle]
+        return max(0, len(mirror.text) - 1 - mirror.read)
+
+    def prefill(self, handle: int, limit: int) -> None:
+        mirror = self._mirrors[handle]
+        self._read(mirror, mirror.read + limit)
+
+    def _read(self, mirror: _Mirror, end: int) -> None:
+        mirror.session.extend(mirror.text[mirror.read : end])
+        mirror.read = max(mirror.read, min(end, len(mirror.text)))
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         return [self._expand(self._mirrors[leaf.handle], leaf) for leaf in leaves]
@@ -83,6 +105,7 @@ class ProposerDraft:
             slot = next(s for s in range(self._scratch_slots) if s not in mirror.paths)
             mirror.paths[slot] = path
         if mirror.proposal is None:
+            self._read(mirror, len(mirror.text))
             self._ask(mirror)
         assert mirror.proposal is not None
         tokens, scores = mirror.proposal.tokens, mirror.proposal.scores
@@ -102,7 +125,7 @@ class ProposerDraft:
 
     def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
         mirror = self._mirrors[handle]
-        mirror.session.extend(tokens)
+        mirror.text.extend(tokens)
         mirror.proposal = None
         self.release(handle, slots)
         taken, count = tuple(tokens), len(tokens)

@@ -1,16 +1,17 @@
 """When a drafter's fragment leaves: early enough for the verifier's look, and never one message per token."""
 
-from actors.drafter.lease import Lease
+from actors.drafter.lease import Lease, Limits
 from actors.models import Expansion
 from actors.tree.calibration import Calibration
 from protocols.messages import Open, Plan, Sampling, Verdict
 
 FAR = 1e6  # microseconds until the verifier looks
+MARGIN = 300.0
 
 
 def lease() -> Lease:
     opened = Open("r", 1, (1, 2), 2, Sampling(max_tokens=64), Plan("tree", 0))
-    return Lease(opened, 0, frozenset(), Calibration(), 64)
+    return Lease(opened, 0, Limits(64, 4096), Calibration())
 
 
 def step(one: Lease) -> None:
@@ -33,18 +34,18 @@ def test_what_the_verifier_waits_for_leaves_as_soon_as_it_is_there():
 
 def test_behind_what_was_awaited_the_next_look_counts_again():
     one = lease()
-    one.verdict(Verdict("r", 1, 1, 2, (9,), due_us=FAR, awaited=1), 0.0)
+    one.verdict(Verdict("r", 1, 1, 2, (9,), due_us=FAR, awaited=1), 0.0, MARGIN)
     step(one)
     assert one.must_flush(0.0)
     one.flush(0.0)
     step(one)
     assert not one.must_flush(0.0)
-    assert one.must_flush(FAR - one.margin_us)
+    assert one.must_flush(FAR - MARGIN)
 
 
 def test_a_verifier_that_awaits_no_number_is_told_shortly_before_it_looks():
     one = lease()
-    one.verdict(Verdict("r", 1, 1, 2, (9,), due_us=FAR), 0.0)
+    one.verdict(Verdict("r", 1, 1, 2, (9,), due_us=FAR), 0.0, MARGIN)
     step(one)
-    assert not one.must_flush(FAR - one.margin_us - 1)
-    assert one.must_flush(FAR - one.margin_us)
+    assert not one.must_flush(FAR - MARGIN - 1)
+    assert one.must_flush(FAR - MARGIN)

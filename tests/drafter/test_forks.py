@@ -3,7 +3,7 @@
 import msgspec
 
 from actors.drafter.growth import ThetaGrowth
-from actors.drafter.lease import Lease
+from actors.drafter.lease import Lease, Limits
 from actors.models import Expansion
 from actors.tree.calibration import Calibration
 from actors.tree.tree import TokenTree
@@ -12,7 +12,7 @@ from protocols.messages import Open, Plan, Sampling, Verdict
 
 def lease(gamma=6, sequences=2, cap=0):
     plan = Plan("duodecoding", gamma, sequences, cap)
-    return Lease(Open("r", 1, (1, 2), 2, Sampling(max_tokens=64), plan), 0, frozenset(), Calibration(), 64)
+    return Lease(Open("r", 1, (1, 2), 2, Sampling(max_tokens=64), plan), 0, Limits(64, 4096), Calibration())
 
 
 def draft(one):

@@ -5,8 +5,9 @@ import torch
 from tiny import VOCAB, info, make
 
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.draft import Draft, rank
+from actors.engines.draft import Draft
 from actors.engines.noise import gumbel
+from actors.engines.ranking import rank
 from actors.engines.sampler import SamplerState
 from actors.engines.selfcheck import ROWS
 from actors.engines.target import Target

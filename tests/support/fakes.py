@@ -135,6 +135,16 @@ class ToyDraft:
         self.contexts[self.next_handle] = (list(prefix), sampling)
         return self.next_handle
 
+    def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
+        self.close(handle)
+        self.contexts[handle] = (list(prefix), sampling)
+
+    def missing(self, handle: int) -> int:
+        return 0
+
+    def prefill(self, handle: int, limit: int) -> None:
+        raise AssertionError("nothing is ever missing")
+
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         out = []
         for leaf in leaves:

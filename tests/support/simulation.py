@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cluster import ADDRESS, Caller
 from timed import (
@@ -21,7 +22,6 @@ from timed import (
     Stage,
     TimedCompute,
     TimedDraft,
-    TimedDrafter,
     TimedInlineCompute,
     TimedTarget,
     World,
@@ -29,6 +29,7 @@ from timed import (
 from virtual_time import run
 
 from actors.controller.loop import Controller
+from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
 from actors.verifier.cost import CostModel
 from actors.verifier.loop import Verifier
@@ -71,9 +72,13 @@ class Simulation:
         """``inline``: the target's forward runs in the verifier's event loop, as with a small target on a CPU."""
         self.method, self.control, self.inline = method, control, inline
         self.stage = Stage(world, Fate(seed), random.Random(seed))
+        self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []  # what else happens, from the first scene on
+        self.draft = TimedDraft(self.stage)
+        self.network = SlowNetwork(self.stage)
         self.trace = Trace()
         self.done = 0  # tokens of the first stream
         self.at = 64  # position at which streams begin
+        self.joining_at: int | None = None  # position at which further streams begin, if that is another
         self.gamma = 0  # that requests ask for; 0: they leave it to the controller
 
     # --- what tests call ---------------------------------------------------------------------------------------------
@@ -107,8 +112,8 @@ class Simulation:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     async def _play(self, scenes: Sequence[tuple[World, int, int]]) -> list[tuple[int, int]]:
-        network, loop = SlowNetwork(self.stage), asyncio.get_running_loop()
-        target, draft = TimedTarget(self.stage), TimedDraft(self.stage)
+        network, loop = self.network, asyncio.get_running_loop()
+        target, draft = TimedTarget(self.stage), self.draft
         start = self.stage.world
         cost = CostModel({rows: start.verify(rows) for rows in (1, 2, 4, 8, 16, 32)})
         settings = VerifierSettings(bind=ADDRESS)
@@ -140,8 +145,14 @@ class Simulation:
             Role.DRAFTER, "drafter", "d", wire.PROTOCOL, "toy", INFO.vocab_size, INFO.tokenizer_digest, LONGEST,
             step_us=start.step_us,
         )  # fmt: skip
-        drafter = TimedDrafter(
-            draft, network.host("drafter"), ADDRESS, hello, {1: start.step_us}, timer=lambda: draft.spent_s
+        drafter = Drafter(
+            draft,
+            network.host("drafter"),
+            ADDRESS,
+            hello,
+            {1: start.step_us},
+            clock=draft.process.clock,
+            timer=lambda: draft.spent_s,
         )
         controller = Controller(
             network.host("controller"), ADDRESS, Hello(Role.CONTROLLER, "controller", "c", wire.PROTOCOL)
@@ -150,7 +161,8 @@ class Simulation:
             controller.control = self.control
         self.control = controller.control
         stop = asyncio.Event()
-        actors = [asyncio.create_task(actor.run(stop)) for actor in (verifier, drafter, controller)]
+        actors = [asyncio.create_task(actor.run(stop)) for actor in (verifier, controller)]
+        actors.append(draft.process.run(drafter.run(stop)))
         while verifier.book.drafters.named("drafter") is None or verifier.book.controller is None:
             await asyncio.sleep(0.01)
         caller = Caller(network, "client")
@@ -158,12 +170,14 @@ class Simulation:
         beating = asyncio.create_task(caller.beat())
         listening = asyncio.create_task(self._listen(caller))
         await asyncio.sleep(0.3)  # a fixed budget is in force before the first round
+        others = [asyncio.create_task(other()) for other in self.beside]
         streams, spans = 0, []
         for world, tokens, wanted in scenes:
             self.stage.world = world
             while streams < wanted:
-                sampling = Sampling(max_tokens=LONGEST - self.at - 64, ignore_eos=True)
-                prompt = tuple(self.stage.fate.truth[: self.at])
+                at = self.at if streams == 0 or self.joining_at is None else self.joining_at
+                sampling = Sampling(max_tokens=LONGEST - at - 64, ignore_eos=True)
+                prompt = tuple(self.stage.fate.truth[:at])
                 caller.send(
                     Generate(
                         f"r{streams}", prompt, sampling=sampling, method=self.method, num_speculative_tokens=self.gamma
@@ -176,7 +190,7 @@ class Simulation:
                 await asyncio.sleep(0.02)
                 assert all(not task.done() for task in actors), [task for task in actors if task.done()]
             spans.append((begin, len(self.trace.rounds)))
-        for task in (beating, listening):
+        for task in (beating, listening, *others):
             task.cancel()
         stop.set()
         await asyncio.gather(*actors)

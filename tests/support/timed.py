@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Any
 
 from memory_network import MemoryNetwork
 
-from actors.drafter.loop import Drafter
 from actors.models import Expansion, Leaf, Outcome, Window
 from actors.tree.accept import walk
 from fakes import INFO, VOCAB
@@ -36,6 +37,7 @@ class World:
     row_us: float = 100.0
     message_us: float = 100.0
     boast: float = 0.0  # by how much the draft is surer than it should be
+    prefill_us: float = 0.0  # of the draft, for every token of a text that it has not seen
 
     def verify(self, rows: int) -> float:
         return self.verify_us + self.row_us * rows
@@ -129,29 +131,60 @@ class TimedDraft:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
+        self.chance = random.Random(stage.chance.random())  # its own: the target's luck depends on the target alone
+        self.process = Process()
         self.lengths: dict[int, int] = {}
+        self.seen: dict[int, int] = {}  # tokens computed
         self.free: dict[int, list[int]] = {}
         self.worked: list[tuple[float, float]] = []  # start of every forward, and its length, in seconds
         self.right: dict[tuple[int, int], tuple[int, bool]] = {}  # slot -> (position of its token, all of it right)
         self.spent_s = 0.0
-        self.owed_s = 0.0
+        self.longest_s = 0.0  # of all computations that nothing could interrupt
+        self.prefilled = 0  # tokens, all requests together
+        self.opened = 0
 
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
         handle = len(self.lengths)
         self.lengths[handle] = len(prefix)
+        self.seen[handle] = 0
+        self.opened += 1
         self.free[handle] = list(range(self.scratch_slots))
         return handle
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
-        took = self.stage.world.step(len(leaves)) * self.stage.chance.uniform(0.95, 1.1) / 1e6
-        self.spent_s += took
-        self.owed_s += took
-        self.worked.append((asyncio.get_running_loop().time(), took))
+        took = self.stage.world.step(len(leaves)) * self.chance.uniform(0.95, 1.1)
+        took += sum(self._see(leaf.handle, self.missing(leaf.handle)) for leaf in leaves if leaf.is_root)
+        self._spend(took)
         return [self._expand(leaf) for leaf in leaves]
+
+    def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
+        self.seen[handle] = min(self.seen[handle], len(prefix))  # all texts of a stage are one text
+        self.lengths[handle] = len(prefix)
+        self.free[handle] = list(range(self.scratch_slots))
+
+    def missing(self, handle: int) -> int:
+        return max(0, self.lengths[handle] - 1 - self.seen[handle])
+
+    def prefill(self, handle: int, limit: int) -> None:
+        self._spend(self._see(handle, limit))
+
+    def _see(self, handle: int, limit: int) -> float:
+        """Compute at most ``limit`` tokens that were not seen, and say how many microseconds that takes."""
+        new = min(limit, self.missing(handle))
+        self.seen[handle] += new
+        self.prefilled += new
+        return new * self.stage.world.prefill_us
+
+    def _spend(self, took_us: float) -> None:
+        self.spent_s += took_us / 1e6
+        self.longest_s = max(self.longest_s, took_us / 1e6)
+        self.worked.append((self.process.clock(), took_us / 1e6))
+        self.process.compute(took_us / 1e6)
 
     def _expand(self, leaf: Leaf) -> Expansion:
         fate, length = self.stage.fate, self.lengths[leaf.handle]
         if leaf.is_root:
+            self.seen[leaf.handle] = length
             return Expansion(-1, *fate.candidates(length, True, self.stage.world))
         position, right = length, True
         if leaf.path:
@@ -163,6 +196,8 @@ class TimedDraft:
         return Expansion(slot, *fate.candidates(position + 1, right, self.stage.world))
 
     def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
+        for position, slot in enumerate(slots, self.lengths[handle]):
+            self.seen[handle] += slot >= 0 and self.seen[handle] == position
         self.lengths[handle] += len(tokens)
         self.free[handle] += [slot for slot in slots if slot >= 0]
 
@@ -172,22 +207,63 @@ class TimedDraft:
     def close(self, handle: int) -> None: ...
 
 
-class TimedDrafter(Drafter):
-    """A drafter whose steps take their time on the virtual clock; messages wait meanwhile, as they really do."""
+class Process:
+    """A process of one thread: while it computes, none of its tasks runs, and what it says is said at the end."""
 
-    async def _work(self) -> None:
+    def __init__(self) -> None:
+        self.free_at = 0.0  # when what it computes is done
+
+    def clock(self) -> float:
+        return max(asyncio.get_running_loop().time(), self.free_at)
+
+    def compute(self, seconds: float) -> None:
+        self.free_at = self.clock() + seconds
+
+    def run(self, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """``main`` and every task that it starts run in this process."""
+        asyncio.get_running_loop().set_task_factory(_task)
+        token = _PROCESS.set(self)
+        try:
+            return asyncio.create_task(main)
+        finally:
+            _PROCESS.reset(token)
+
+
+class _Held:
+    """A coroutine of a process: each of its steps waits until the process is free."""
+
+    def __init__(self, process: Process, part: Coroutine[Any, Any, Any]) -> None:
+        self.process, self.part = process, part
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        error: BaseException | None = None
         while True:
-            self._receive()
-            batch = self._decide()
-            if batch:
-                self._compute(batch)
-                owed, self.model.owed_s = self.model.owed_s, 0.0
-                await asyncio.sleep(owed)
-                self._tell()
-                await asyncio.sleep(0)
-            else:
-                self._tell()
-                self._take(await self.line.next())
+            while (wait := self.process.free_at - asyncio.get_running_loop().time()) > 0:
+                try:
+                    yield from asyncio.sleep(wait).__await__()
+                except asyncio.CancelledError as cancelled:
+                    error = cancelled
+            try:
+                waits_for = self.part.send(None) if error is None else self.part.throw(error)
+            except StopIteration as end:
+                return end.value
+            error = None
+            try:
+                yield waits_for
+            except BaseException as thrown:
+                error = thrown
+
+
+_PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+def _task(loop: asyncio.AbstractEventLoop, part: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    process = _PROCESS.get()
+
+    async def held() -> Any:
+        return await _Held(process, part)
+
+    return asyncio.Task(part if process is None else held(), loop=loop, **options)
 
 
 class TimedCompute:
@@ -260,6 +336,6 @@ class SlowNetwork(MemoryNetwork):
         if link.host != "drafter":
             action()
             return
-        asyncio.get_running_loop().call_later(
-            self.stage.world.message_us / 1e6, lambda: None if link.dead else action()
-        )
+        loop, sender = asyncio.get_running_loop(), _PROCESS.get()
+        leaves = loop.time() if sender is None else sender.clock()
+        loop.call_at(leaves + self.stage.world.message_us / 1e6, lambda: None if link.dead else action())

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from actors.drafter.lease import Lease
+from actors.drafter.lease import Lease, Limits
 from actors.models import Window
 from actors.tree.calibration import Calibration
 from actors.tree.methods import strategy_for
@@ -91,7 +91,8 @@ class Pair:
                         return
                     self.draft.close(self.lease.handle)
                 handle = self.draft.open(message.prefix, message.prompt_len, message.sampling)
-                self.lease = Lease(message, handle, INFO.eos_token_ids, self.calibration, self.draft.scratch_slots)
+                limits = Limits(self.draft.scratch_slots, INFO.max_context, INFO.vocab_size, INFO.eos_token_ids)
+                self.lease = Lease(message, handle, limits, self.calibration)
             case Verdict() if self.lease is None:
                 self.send(self.to_verifier, Resync("r", message.epoch, 0))
             case Verdict():

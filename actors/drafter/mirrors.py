@@ -1,0 +1,61 @@
+"""The draft model's mirrors of texts: those of leases, and those of the latest leases that ended."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from actors.models import DraftModel, common_prefix
+from protocols.errors import PoolFull
+from protocols.messages import Open
+
+MAX_KEPT = 8  # what is kept is given up as soon as a request needs its room
+
+
+class Mirrors:
+    """A lease that ends often comes back: to a drafter that was taken for dead, after a swap there and back, with a
+    client that resumes, or as the next turn of a chat. What was computed of its text is not computed again then."""
+
+    def __init__(self, model: DraftModel) -> None:
+        self.model = model
+        self._kept: OrderedDict[int, Sequence[int]] = OrderedDict()  # handle -> text; the latest last
+
+    def open(self, opened: Open) -> int:
+        """The handle of a mirror. Raises PoolFull or CannotDraft."""
+        arguments = (opened.prefix, opened.prompt_len, opened.sampling)
+        if (handle := self._closest(opened.prefix)) is not None:
+            try:
+                self.model.reopen(handle, *arguments)
+            except PoolFull:
+                pass
+            else:
+                del self._kept[handle]
+                return handle
+        while True:
+            try:
+                return self.model.open(*arguments)
+            except PoolFull:
+                if not self._kept:
+                    raise
+                self._give_up_oldest()
+
+    def keep(self, handle: int, text: Sequence[int]) -> None:
+        """The lease of ``text`` has ended."""
+        self._kept[handle] = text
+        while len(self._kept) > MAX_KEPT:
+            self._give_up_oldest()
+
+    def close(self, handle: int) -> None:
+        self.model.close(handle)
+
+    def _give_up_oldest(self) -> None:
+        handle, _ = self._kept.popitem(last=False)
+        self.model.close(handle)
+
+    def _closest(self, prefix: Sequence[int]) -> int | None:
+        """The kept mirror that has most in common with a text, if that is at least half of what it holds."""
+        common = {handle: common_prefix(text, prefix) for handle, text in self._kept.items()}
+        handle = max(common, key=lambda handle: common[handle], default=None)
+        if handle is None or 2 * common[handle] < len(self._kept[handle]):
+            return None
+        return handle

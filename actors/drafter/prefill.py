@@ -1,0 +1,47 @@
+"""How a drafter computes a long text beside running streams: in chunks, and in turns with their draft steps."""
+
+from __future__ import annotations
+
+# Nothing else happens during a chunk. 50 ms are a few rounds of a target without drafts, and a tenth of the interval
+# between two heartbeats.
+CHUNK_S = 0.05
+MAX_CHUNK = 256  # tokens: larger forwards are no cheaper per token
+# A model's weights are read once for a whole chunk, so that chunks below 16 tokens cost more per token. A model that is
+# too slow for 16 tokens in 50 ms gets them all the same as long as heartbeats, every 500 ms, are not late.
+SMALL_CHUNK = 16
+SMALL_CHUNK_S = 0.25
+
+
+class Prefill:
+    """How large the next chunk is, and whether it is its turn. Times are seconds."""
+
+    def __init__(self, step_s: float) -> None:
+        """``step_s``: of a draft step of one leaf, which no token of a chunk takes longer than."""
+        self._token_s = step_s
+        self._share_s = 0.0  # of draft steps, until the next chunk
+        self.chunk = SMALL_CHUNK  # tokens
+        while self.chunk > 1 and self.expected_s > SMALL_CHUNK_S:
+            self.chunk //= 2
+
+    @property
+    def expected_s(self) -> float:
+        """What the next chunk takes, as far as is known."""
+        return self.chunk * self._token_s
+
+    def due(self, growing: bool) -> bool:
+        """Whether a chunk comes next; ``growing``: there are trees to grow, which get as much time as chunks do."""
+        return not growing or self._share_s <= 0.0
+
+    def grew(self, spent_s: float) -> None:
+        self._share_s -= spent_s
+
+    def computed(self, tokens: int, spent_s: float) -> None:
+        """A chunk is done. The next has the size that fits, but at most twice this one's."""
+        self._share_s = spent_s
+        if tokens < self.chunk:
+            return  # the end of a text says little of what a whole chunk takes
+        self._token_s = spent_s / tokens
+        size = min(2 * tokens, MAX_CHUNK)
+        while size > 1 and size * self._token_s > (CHUNK_S if size > SMALL_CHUNK else SMALL_CHUNK_S):
+            size //= 2
+        self.chunk = size

@@ -1,0 +1,122 @@
+"""The best candidates of a draft's rows, and its confidence in each: the draft's side of the shared noise."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.engines.noise import gumbel_host, keys
+from actors.engines.sampler import SamplerState
+from protocols.messages import Sampling
+
+RANKED = 256  # likeliest tokens that compete once noise is added; 64 hold 0.87 of a small draft's mass at T=1, 256 0.94
+
+Value = TypeVar("Value", bound=np.generic)
+
+
+class Row:
+    """A row whose candidates are asked for: the leaf's index, its slot, and what sampling depends on."""
+
+    __slots__ = ("index", "path", "position", "sampler", "slot")
+
+    def __init__(self, index: int, slot: int, sampler: SamplerState, position: int, path: list[int]) -> None:
+        self.index = index
+        self.slot = slot
+        self.sampler = sampler
+        self.position = position  # of the candidates
+        self.path = path
+
+
+def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[tuple[list[int], list[float]]]:
+    """The ``count`` best candidates of every row and the draft's confidence in each (see :class:`Expansion`)."""
+    if any(row.sampler.penalised for row in rows):
+        logits = _penalised(logits, rows)
+    greedy = [row.sampler.greedy for row in rows]
+    if all(greedy):
+        return _rank_greedy(logits, count)
+    if not any(greedy):
+        return _rank_noisy(logits, rows, count)
+    out: list[tuple[list[int], list[float]]] = [([], [])] * len(rows)
+    for kind in (True, False):
+        chosen = [i for i, is_greedy in enumerate(greedy) if is_greedy is kind]
+        part = logits[chosen]
+        found = _rank_greedy(part, count) if kind else _rank_noisy(part, [rows[i] for i in chosen], count)
+        for i, answer in zip(chosen, found, strict=True):
+            out[i] = answer
+    return out
+
+
+def _penalised(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    parts: list[Tensor] = []
+    start = 0
+    for sampler, members in itertools.groupby(rows, key=lambda row: row.sampler):  # a request's rows are consecutive
+        paths = [row.path for row in members]
+        parts.append(sampler.penalise(logits[start : start + len(paths)], paths))
+        start += len(paths)
+    return torch.cat(parts)
+
+
+def _rank_greedy(logits: Tensor, count: int) -> list[tuple[list[int], list[float]]]:
+    probs, ids = logits.softmax(-1).topk(count)
+    return list(zip(ids.tolist(), probs.tolist(), strict=True))
+
+
+def _rank_noisy(logits: Tensor, rows: Sequence[Row], count: int) -> list[tuple[list[int], list[float]]]:
+    """Add the shared noise to the ``RANKED`` likeliest tokens only: it is random access."""
+    settings = [row.sampler.sampling for row in rows]
+    ids, values = _likeliest(logits, min(RANKED, logits.shape[1]))
+    filtered = any(s.top_k or s.top_p < 1 or s.min_p for s in settings)
+    if filtered:
+        best_first = np.argsort(-values, axis=1)
+        ids, values = _picked(ids, best_first), _picked(values, best_first)
+    scaled = values * np.array([1.0 / s.temperature for s in settings], dtype=np.float32)[:, None]
+    scores = scaled + gumbel_host([keys(s.seed, r.position) for s, r in zip(settings, rows, strict=True)], ids)
+    if filtered:
+        scores[_removed(logits, scaled, settings)] = -np.inf
+    order = np.argsort(-scores, axis=1)[:, :count]
+    best = _picked(scores, order)
+    scores -= best[:, :1]
+    mass = np.exp(best - best[:, :1]) / np.add.reduce(np.exp(scores, out=scores), 1, keepdims=True)
+    return list(zip(_picked(ids, order).tolist(), mass.tolist(), strict=True))
+
+
+def _picked(table: NDArray[Value], columns: NDArray[np.int64]) -> NDArray[Value]:
+    """``np.take_along_axis(table, columns, 1)`` without its overhead: half the time for a row."""
+    picked: NDArray[Value] = table[np.arange(len(table))[:, None], columns]
+    return picked
+
+
+def _likeliest(logits: Tensor, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The ids and values ``(rows, count)`` of the largest logits, in no order."""
+    if logits.device.type == "cpu" and count < logits.shape[1]:  # five times as fast as topk for 256 of 8 rows
+        host: NDArray[np.float32] = logits.numpy(force=True)
+        ids = np.argpartition(host, -count, axis=1)[:, -count:]
+        return ids, _picked(host, ids)
+    best = logits.topk(count)
+    return best.indices.numpy(force=True), best.values.numpy(force=True)
+
+
+def _removed(logits: Tensor, scaled: NDArray[np.float32], settings: Sequence[Sampling]) -> NDArray[np.bool_]:
+    """What top_k, top_p and min_p take away from ``scaled`` (best first); only near enough to the target's rule."""
+    width = scaled.shape[1]
+    removed = np.zeros(scaled.shape, dtype=np.bool_)
+    for i, s in enumerate(settings):
+        if 0 < s.top_k < width:
+            removed[i, s.top_k :] = True
+        if s.top_p < 1:
+            if 0 < s.top_k <= width:
+                mass = np.exp(scaled[i, : s.top_k] - scaled[i, 0]).sum()
+            else:
+                mass = float((logits[i] * (1.0 / s.temperature) - float(scaled[i, 0])).exp_().sum())
+            probs = np.exp(scaled[i] - scaled[i, 0]) / mass
+            removed[i] |= np.cumsum(probs) - probs >= s.top_p
+        if s.min_p:
+            removed[i] |= scaled[i] < scaled[i, 0] + np.log(s.min_p)
+    removed[:, 0] = False
+    return removed

@@ -1,0 +1,125 @@
+"""A long prompt is computed in bounded pieces: the drafter stays alive, and other streams go on meanwhile."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from simulation import Fixed, Simulation, World
+
+from actors.drafter.prefill import CHUNK_S, MAX_CHUNK, SMALL_CHUNK, SMALL_CHUNK_S, Prefill
+
+WORLD = World()
+PROMPT = 20_000
+
+
+def long_prompt(prefill_s: float, method: str = "tree") -> Simulation:
+    world = replace(WORLD, prefill_us=prefill_s * 1e6 / PROMPT)
+    sim = Simulation(world, method, Fixed(method, 4))
+    sim.at = PROMPT
+    return sim
+
+
+def drafted(sim: Simulation, rid: str = "r0") -> list[tuple[float, int]]:
+    """When rounds of a stream ended that were drafted for, and how many tokens each accepted."""
+    return [(at, stats.accepted) for at, stats in sim.trace.rounds if stats.rid == rid and stats.draft_steps]
+
+
+@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "tree"])
+def test_a_prompt_whose_prefill_takes_10_seconds_streams_with_drafts(method):
+    sim = long_prompt(10.0, method)
+    sim.play((sim.stage.world, 2500, 1))
+    rounds = drafted(sim)
+    assert 10.0 < rounds[0][0] < 11.5
+    assert sum(accepted for _, accepted in rounds) > 600
+    assert sim.draft.longest_s < 2 * CHUNK_S
+
+
+def test_a_lease_survives_a_prefill_of_60_seconds_and_nothing_is_computed_twice():
+    sim = long_prompt(60.0)
+    sim.play((sim.stage.world, 9500, 1))
+    rounds = drafted(sim)
+    assert 60.0 < rounds[0][0] < 90.0  # some 8,000 tokens are decoded meanwhile, and computed as well
+    assert sim.draft.opened == 1
+    assert sim.draft.prefilled < PROMPT + 9500
+
+
+def test_nobody_waits_for_a_drafter_that_is_still_reading():
+    sim = long_prompt(10.0, "sps")
+    sim.play((sim.stage.world, 600, 1))
+    assert not drafted(sim)
+    waited = [stats.wait_us for _, stats in sim.trace.rounds if stats.rid == "r0"]
+    assert sum(waited) / len(waited) < 0.1 * WORLD.verify_us
+
+
+def test_a_running_stream_keeps_its_drafts_while_another_ones_prompt_is_read():
+    sim = Simulation(replace(WORLD, prefill_us=500.0), "tree", Fixed("tree", 4))
+    sim.joining_at = PROMPT
+    (alone, begin), (_, end) = sim.play((sim.stage.world, 300, 1), (sim.stage.world, 600, 2))
+    joined = drafted(sim, "r1")
+    assert not joined or joined[0][0] > sim.trace.rounds[end - 1][0]  # still being read at the end
+
+    def per_round(first: int, last: int) -> float:
+        mine = [stats.committed for _, stats in sim.trace.rounds[first:last] if stats.rid == "r0"]
+        return sum(mine) / len(mine)
+
+    assert per_round(begin, end) > 1 + 0.5 * (per_round(alone, begin) - 1)
+
+
+def test_what_was_computed_is_not_lost_with_the_lease():
+    """The cable is cut in mid-prefill for longer than the time to live."""
+    sim = long_prompt(10.0)
+
+    async def cut() -> None:
+        await asyncio.sleep(5.0)
+        sim.network.partition("drafter")
+        await asyncio.sleep(4.0)
+        sim.network.heal("drafter")
+
+    sim.beside.append(cut)
+    sim.play((sim.stage.world, 2500, 1))
+    assert sum(accepted for _, accepted in drafted(sim)) > 500
+    assert sim.draft.prefilled < PROMPT + 2500
+
+
+# --- the size of a chunk ---------------------------------------------------------------------------------------------
+
+
+def settled(step_s: float, token_s: float) -> Prefill:
+    prefill = Prefill(step_s)
+    for _ in range(20):
+        prefill.computed(prefill.chunk, prefill.chunk * token_s)
+    return prefill
+
+
+@pytest.mark.parametrize(
+    ("token_s", "chunk"), [(1e-6, MAX_CHUNK), (0.001, 32), (0.01, SMALL_CHUNK), (0.1, 2), (0.2, 1), (5.0, 1)]
+)
+def test_a_chunk_is_as_large_as_time_allows(token_s, chunk):
+    prefill = settled(token_s, token_s)
+    assert prefill.chunk == chunk
+    assert prefill.expected_s <= max(CHUNK_S, SMALL_CHUNK_S, token_s)
+
+
+def test_the_first_chunk_of_a_slow_model_is_short_already():
+    prefill = Prefill(0.1)
+    assert prefill.chunk * 0.1 <= SMALL_CHUNK_S
+
+
+def test_the_end_of_a_text_says_nothing_about_chunks():
+    prefill = settled(0.001, 0.001)
+    prefill.computed(1, 0.02)
+    assert prefill.chunk == settled(0.001, 0.001).chunk
+
+
+def test_chunks_and_steps_share_the_time_where_there_are_both():
+    prefill = settled(0.001, 0.001)
+    chunks = steps = 0.0
+    for _ in range(1000):
+        if prefill.due(growing=True):
+            prefill.computed(prefill.chunk, prefill.expected_s)
+            chunks += prefill.expected_s
+        else:
+            prefill.grew(0.0015)
+            steps += 0.0015
+    assert steps / chunks == pytest.approx(1.0, abs=0.1)
+    assert prefill.due(growing=False)
