@@ -18,6 +18,7 @@ import msgspec
 from msgspec import inspect
 
 from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, Settings, VerifierSettings, retrieves
+from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError, ModelError
 
 S = TypeVar("S", bound=Settings)
@@ -27,6 +28,7 @@ SECTIONS: Mapping[str, type[Settings]] = {
     "verifier": VerifierSettings,
     "drafter": DrafterSettings,
     "controller": ControllerSettings,
+    "gateway": GatewaySettings,
 }
 
 
@@ -98,6 +100,7 @@ class File:
     verifier: Values = field(default_factory=dict)
     drafters: tuple[Values, ...] = ()
     controller: Values = field(default_factory=dict)
+    gateway: Values = field(default_factory=dict)
 
     def drafter(self, actor_id: str = "") -> Values:
         """The table for ``duoactor drafter``: the only one, or the one with that ``actor_id``."""
@@ -135,6 +138,7 @@ def read_file(path: str | Path) -> File:
         verifier=next(iter(tables["verifier"]), {}),
         drafters=tuple(tables["drafter"]),
         controller=next(iter(tables["controller"]), {}),
+        gateway=next(iter(tables["gateway"]), {}),
     )
 
 
@@ -205,7 +209,7 @@ _INTRODUCTION = """\
 # Configuration
 
 Every option of an actor is a flag of its command (`duoactor verifier --help`) and a key of `duo.toml`
-(`--config duo.toml`); a flag wins over the file. `duoactor up` reads all three sections: its plain flags are the
+(`--config duo.toml`); a flag wins over the file. `duoactor up` reads all sections: its plain flags are the
 verifier's, and those that begin with `--draft` are the drafter's.
 
 ```toml
@@ -219,6 +223,10 @@ draft = "meta-llama/Llama-3.2-1B-Instruct"
 threads = 4
 
 [controller]
+
+[gateway]            # duoactor serve
+http = "0.0.0.0:8000"
+api_key_file = "keys.txt"
 ```
 
 An unknown key, or a value of the wrong type, stops the start with one sentence that names it. Relative paths are
@@ -235,7 +243,7 @@ def reference() -> str:
         parts.append(f"\n## [{name}]\n\n{(struct.__doc__ or '').strip()}\n")
         parts.append("\n| key | flag | default | type | meaning |\n|---|---|---|---|---|\n")
         for option in options(struct):
-            default = f"`{option.default}`" if str(option.default) else "empty"
+            default = f"`{option.default}`" if option.default not in ("", ()) else "empty"
             cells = (f"`{option.name}`", f"`{option.flag}`", default, option.type_text, option.description)
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
     return "".join(parts)

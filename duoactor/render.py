@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from duoactor.client.metrics import mean_acceptance_length, tokens_per_second
 from protocols.messages import Budget, DrafterStatus, Method, RequestStats, StatusReport
 
 ACCEPTED = "\x1b[32m"  # green: drafted, and confirmed by the target
@@ -107,35 +108,6 @@ class TokenStream:
 
 
 # --- request figures -------------------------------------------------------------------------------------------------
-
-
-def metrics(stats: RequestStats) -> dict[str, Any]:
-    """The figures of one request under the names that vLLM and its kin use."""
-    return {
-        "prompt_tokens": stats.prompt_tokens,
-        "completion_tokens": stats.completion_tokens,
-        "time_to_first_token_ms": stats.time_to_first_token_ms,
-        "tokens_per_second": tokens_per_second(stats),
-        "speculative_decoding": {
-            "method": stats.method,
-            "mean_acceptance_length": mean_acceptance_length(stats),
-            "draft_acceptance_rate": stats.accepted_tokens / stats.draft_tokens if stats.draft_tokens else 0.0,
-            "acceptance_histogram": list(stats.acceptance_histogram),
-            "num_spec_steps": stats.rounds,
-            "num_draft_tokens": stats.draft_tokens,
-            "num_accepted_draft_tokens": stats.accepted_tokens,
-        },
-    }
-
-
-def tokens_per_second(stats: RequestStats) -> float:
-    """Output tokens over the whole time, prefill included."""
-    seconds = (stats.time_to_first_token_ms + stats.decode_ms) / 1000
-    return stats.completion_tokens / seconds if seconds else 0.0
-
-
-def mean_acceptance_length(stats: RequestStats) -> float:
-    return 1 + stats.accepted_tokens / stats.rounds if stats.rounds else 1.0
 
 
 def summary(stats: RequestStats) -> str:

@@ -36,7 +36,15 @@ def test_nothing_imports_upwards_and_only_engines_import_torch(path):
 
 
 @pytest.mark.parametrize(
-    "module", ["duoactor", "duoactor.cli", "actors.verifier.loop", "actors.drafter.loop", "actors.controller.loop"]
+    "module",
+    [
+        "duoactor",
+        "duoactor.cli",
+        "duoactor.serve.start",
+        "actors.verifier.loop",
+        "actors.drafter.loop",
+        "actors.controller.loop",
+    ],
 )
 def test_what_people_import_and_type_loads_no_torch(module):
     code = f"import sys, {module}; print(sorted({TORCH!r} & set(sys.modules)))"

@@ -14,6 +14,7 @@ from duoactor.cli import demo as showing
 from duoactor.cli import generate as asking
 from duoactor.cli import inflate as inflating
 from duoactor.cli import manage as operating
+from duoactor.cli import serve as serving
 from duoactor.cli import up as acting
 from duoactor.cli.environment import Environment
 from duoactor.launch.terminal import Terminated
@@ -51,6 +52,7 @@ for command in (
     operating.drain,
     operating.status,
     operating.keys,
+    serving.serve,
     datastore.datastore,
     benching.bench,
     inflating.inflate,

@@ -18,6 +18,7 @@ from duoactor.cli.options import (
     speculation_options,
     struct_options,
 )
+from duoactor.client.metrics import metrics
 from protocols.errors import ConfigError
 from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, TokenLogprobs
 
@@ -51,7 +52,7 @@ class Answer:
             "text": self.text,
             "token_ids": self.token_ids,
             "finish_reason": self.finish_reason,
-            "metrics": render.metrics(self.stats or RequestStats()),
+            "metrics": metrics(self.stats or RequestStats()),
         }
         if self.logprobs:
             found["logprobs"] = self.logprobs

@@ -38,6 +38,7 @@ from protocols.messages import (
     ToClient,
     Tokenize,
     Tokenized,
+    Welcome,
 )
 from protocols.transport import Network
 
@@ -219,6 +220,13 @@ class AsyncClient:
             if not asked.done():
                 asked.set_exception(error)
         self._asked.clear()
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the verifier said of itself and its model. ConnectionLost before the first connection."""
+        if self._session.welcome is None:
+            raise ConnectionLost(f"no verifier at {self.address} has answered yet")
+        return self._session.welcome
 
     # --- streams -----------------------------------------------------------------------------------------------------
 

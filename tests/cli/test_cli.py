@@ -18,6 +18,7 @@ from actors.settings import ControllerSettings, DrafterSettings, VerifierSetting
 from duoactor.cli import cli, main
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import SAMPLING_HELP
+from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConnectionLost, RequestError
 from protocols.messages import (
     ChatTurn,
@@ -118,6 +119,7 @@ def flags_in(help_text: str) -> list[str]:
         ("verifier", VerifierSettings),
         ("drafter", DrafterSettings),
         ("controller", ControllerSettings),
+        ("serve", GatewaySettings),
         ("up", VerifierSettings),
         ("generate", Sampling),
         ("chat", Sampling),
@@ -355,5 +357,5 @@ def test_all_commands_are_there():
     assert isinstance(cli, click.Group)
     assert set(cli.commands) == {
         "demo", "up", "verifier", "drafter", "controller", "generate", "chat",
-        "drafters", "swap", "drain", "status", "keys", "datastore", "bench", "inflate",
+        "drafters", "swap", "drain", "status", "keys", "datastore", "bench", "inflate", "serve",
     }  # fmt: skip

@@ -1,0 +1,1 @@
+"""The HTTP gateway: a client of the verifier that speaks OpenAI's API. Needs the extra ``duoactor[serve]``."""

@@ -1,0 +1,59 @@
+"""What the answers of all APIs share: the interface that each of them fills, usage, and the last figures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from duoactor.client.metrics import metrics, together
+from duoactor.serve.errors import ApiError
+from protocols.messages import Chunk, RequestStats
+
+Pieces = Mapping[int, str]  # token id -> its text, for every token whose log-probability is reported
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Answer(Protocol):
+    """One API's way to write an answer: as one body, or as events."""
+
+    def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
+        """The body, from every choice's chunks."""
+        ...
+
+    def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
+        """The events for one chunk of choice ``index``; ``stats`` of all choices with the very last one, else none."""
+        ...
+
+    def end(self, stats: Sequence[RequestStats]) -> bytes:
+        """The events behind the last chunk."""
+        ...
+
+    def fail(self, error: ApiError) -> bytes:
+        """The events that end a stream which has begun and cannot go on."""
+        ...
+
+
+def usage_of(stats: Sequence[RequestStats], n: int) -> Usage:
+    """Of the choices of one request; ``n`` of them answer each prompt."""
+    prompt = sum(one.prompt_tokens for one in stats[::n])
+    made = sum(one.completion_tokens for one in stats)
+    return Usage(prompt, made, prompt + made)
+
+
+def figures(stats: Sequence[RequestStats]) -> dict[str, Any]:
+    """``metrics`` of an answer."""
+    found = metrics(together(stats))
+    return {name: found[name] for name in ("time_to_first_token_ms", "tokens_per_second", "speculative_decoding")}
+
+
+def now() -> int:
+    """As ``created`` has it."""
+    return int(time.time())

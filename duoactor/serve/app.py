@@ -1,0 +1,150 @@
+"""The routes: which function answers which path, and how an error becomes an answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Sequence
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from duoactor.serve import chat
+from duoactor.serve.answers import Answer, now
+from duoactor.serve.auth import KeyGuard
+from duoactor.serve.bodies import read_body
+from duoactor.serve.errors import ApiError
+from duoactor.serve.gateway import Choices, Gateway
+from duoactor.serve.stream import ClientGone, EventStream, unless_gone
+from protocols.messages import Chunk
+
+log = logging.getLogger("duoactor.serve")
+
+
+def make_app(gateway: Gateway, *, keys: Sequence[str] = (), origins: Sequence[str] = ()) -> Starlette:
+    """``keys``: one of them must come with a request; ``origins``: web pages from there may call."""
+    routes = Routes(gateway)
+    middleware = [Middleware(KeyGuard, keys=keys)] if keys else []
+    if origins:
+        cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+        middleware.insert(0, cors)
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", routes.chat, methods=["POST"]),
+            Route("/v1/models", routes.models),
+            Route("/v1/models/{name:path}", routes.model),
+            Route("/health", routes.health),
+        ],
+        middleware=middleware,
+        exception_handlers={
+            ApiError: _refused,
+            HTTPException: _not_routed,
+            ClientGone: _gone,
+            ClientDisconnect: _gone,
+            Exception: _broken,
+        },
+    )
+
+
+class Routes:
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    # --- text --------------------------------------------------------------------------------------------------------
+
+    async def chat(self, request: Request) -> Response:
+        wanted, question = chat.parse(await read_body(request))
+        answer = chat.ChatAnswer(wanted, self.gateway.choose_model(wanted.model))
+        return await self._reply(request, self.gateway.ask(question), answer, wanted.stream)
+
+    async def _reply(self, request: Request, choices: Choices, answer: Answer, stream: bool) -> Response:
+        if not stream:
+            return json(await unless_gone(request.receive, self._whole(choices, answer)))
+        events = self._events(choices, answer)
+        # What goes wrong before the first token is an answer with a status of its own.
+        first = await unless_gone(request.receive, anext(events))
+        return EventStream(first, events)
+
+    async def _whole(self, choices: Choices, answer: Answer) -> bytes:
+        made: dict[int, list[Chunk]] = {}
+        async with choices:
+            async for index, chunk in choices:
+                made.setdefault(index, []).append(chunk)
+        pieces = await self.gateway.pieces_of([chunk for chunks in made.values() for chunk in chunks])
+        return answer.whole([made[index] for index in sorted(made)], choices.stats, pieces)
+
+    async def _events(self, choices: Choices, answer: Answer) -> AsyncGenerator[bytes, None]:
+        begun = False
+        try:
+            async with choices:
+                async for index, chunk in choices:
+                    pieces = await self.gateway.pieces_of([chunk])
+                    if out := answer.chunk(index, chunk, pieces, choices.stats):
+                        begun = True
+                        yield out
+            yield answer.end(choices.stats)
+        except ApiError as error:
+            if not begun:
+                raise
+            yield answer.fail(error)
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    async def models(self, request: Request) -> Response:
+        return json({"object": "list", "data": [self._card(name) for name in self.gateway.names]})
+
+    async def model(self, request: Request) -> Response:
+        return json(self._card(self.gateway.choose_model(request.path_params["name"])))
+
+    def _card(self, name: str) -> dict[str, object]:
+        root, length = self.gateway.names[0], self.gateway.max_context
+        return {
+            "id": name,
+            "object": "model",
+            "created": now(),
+            "owned_by": "duoactor",
+            "root": root,
+            "max_model_len": length,
+        }
+
+    async def health(self, request: Request) -> Response:
+        """200 while the verifier answers; the process id lets whoever started us know us again."""
+        await self.gateway.status()
+        return json({"status": "ok", "pid": os.getpid()})
+
+
+def json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    return Response(content, status, headers, "application/json")
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    shape = error.anthropic() if request.url.path.startswith("/v1/messages") else error.openai()
+    return json(shape, error.status, error.headers)
+
+
+def _not_routed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
+    answer = _refused(request, ApiError(error.status_code, detail.get(error.status_code, str(error.detail))))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _refused(request, ApiError(500, f"the gateway failed ({type(error).__name__}); its log says more"))

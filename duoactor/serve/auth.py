@@ -1,0 +1,59 @@
+"""Who may ask: API keys, compared in constant time."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duoactor.serve.errors import ApiError
+from duoactor.serve.settings import GatewaySettings
+from protocols.errors import ConfigError
+
+OPEN = frozenset({"/health", "/metrics", "/openapi.json"})  # of use to machines that hold no key; they tell no text
+
+
+def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
+    """Every key that opens the gateway. ConfigError if the file cannot be read or holds none."""
+    if not settings.api_key_file:
+        return settings.api_key
+    path = Path(settings.api_key_file)
+    try:
+        listed = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): give --api-key-file a file of keys") from None
+    keys = [line for line in listed if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"{path} holds no key: write one on each line")
+    return (*settings.api_key, *keys)
+
+
+class KeyGuard:
+    """Answers 401 to requests without one of ``keys``, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        # digests: comparing keys of different lengths would tell the length
+        self._digests = [sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN or scope["method"] == "OPTIONS" or self._admits(scope):
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(401, "Incorrect API key provided; give it as a bearer token.", code="invalid_api_key")
+        shape = error.anthropic() if scope["path"].startswith("/v1/messages") else error.openai()
+        answer = Response(msgspec.json.encode(shape), 401, error.headers, "application/json")
+        await answer(scope, receive, send)
+
+    def _admits(self, scope: Scope) -> bool:
+        headers = Headers(scope=scope)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        digest = sha256(given.encode()).digest()
+        return sum(hmac.compare_digest(digest, one) for one in self._digests) > 0  # every key is compared

@@ -1,0 +1,63 @@
+"""Errors as HTTP clients see them: a status, and a JSON body in OpenAI's or Anthropic's shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protocols.errors import DuoactorError, RequestError
+from protocols.messages import FailureCode, Sampling
+
+RETRY_AFTER_S = 1
+
+_STATUS = {
+    FailureCode.BAD_REQUEST: 400,
+    FailureCode.CONTEXT_LENGTH: 400,
+    FailureCode.UNSUPPORTED: 400,
+    FailureCode.NOT_FOUND: 404,
+    FailureCode.OVERLOADED: 429,
+    FailureCode.DRAINING: 503,
+}
+_CODES = {FailureCode.CONTEXT_LENGTH: "context_length_exceeded", FailureCode.OVERLOADED: "rate_limit_exceeded"}
+_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "service_unavailable"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
+class ApiError(DuoactorError):
+    """A request is answered with ``status``; ``param`` names the parameter that is to blame."""
+
+    def __init__(self, status: int, detail: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.param, self.code = status, param, code
+
+    @property
+    def headers(self) -> dict[str, str]:
+        if self.status in (429, 503):
+            return {"retry-after": str(RETRY_AFTER_S)}
+        return {"www-authenticate": "Bearer"} if self.status == 401 else {}
+
+    def openai(self) -> dict[str, Any]:
+        kind = _TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def anthropic(self) -> dict[str, Any]:
+        kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": str(self)}}
+
+
+def of(error: DuoactorError) -> ApiError:
+    """What a client is told about a request that failed behind the gateway."""
+    if isinstance(error, ApiError):
+        return error
+    if not isinstance(error, RequestError):
+        return ApiError(503, str(error))  # no verifier, or one that refuses us
+    code = FailureCode(error.code)
+    about = str(error).split(" ", 1)[0]  # a sentence about a parameter begins with its name
+    param = about if about in Sampling.__struct_fields__ else None
+    return ApiError(_STATUS.get(code, 500), str(error), param=param, code=_CODES.get(code))

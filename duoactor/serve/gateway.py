@@ -1,0 +1,157 @@
+"""Between the HTTP routes and the verifier: questions become streams, streams become chunks of choices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from duoactor.client.async_client import AsyncClient
+from duoactor.client.stream import Stream
+from duoactor.serve import errors
+from duoactor.serve.connection import Connection
+from duoactor.serve.errors import ApiError
+from duoactor.serve.question import Question
+from protocols.errors import DuoactorError
+from protocols.messages import Chunk, RequestStats, StatusReport
+
+HEALTH_TIMEOUT_S = 2.0
+
+
+class Gateway:
+    def __init__(self, connection: Connection, names: Sequence[str] = ()) -> None:
+        """``names``: of the model, as requests may call it; none: the target's own."""
+        self.connection = connection
+        self.draining = False
+        self._names = tuple(names)
+        self._pieces: dict[int, str] = {}
+
+    async def status(self) -> StatusReport:
+        """ApiError (503) unless the verifier answers now."""
+        if self.draining:
+            raise ApiError(503, "this gateway is shutting down; use another")
+        try:
+            return await asyncio.wait_for(self.connection.client.status(), HEALTH_TIMEOUT_S)
+        except TimeoutError:
+            raise ApiError(503, "the verifier does not answer; is it still running?") from None
+        except DuoactorError as error:
+            raise self.blamed(error) from None
+
+    def blamed(self, error: DuoactorError) -> ApiError:
+        self.connection.report(error)
+        return errors.of(error)
+
+    # --- the model ---------------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._names or (self._client().welcome.model_id,)
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of prompt and answer together."""
+        return self._client().welcome.max_context
+
+    def choose_model(self, name: str) -> str:
+        """The name to answer with. ApiError (404) for another model's."""
+        names = self.names
+        if name and name not in names:
+            detail = f"The model `{name}` does not exist; there is {', '.join(names)}."
+            raise ApiError(404, detail, param="model", code="model_not_found")
+        return name or names[0]
+
+    def _client(self) -> AsyncClient:
+        try:
+            return self.connection.client
+        except DuoactorError as error:
+            raise self.blamed(error) from None
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    def ask(self, question: Question) -> Choices:
+        if self.draining:
+            raise ApiError(503, "this gateway is shutting down; use another")
+        client = self._client()
+        question.check(client.welcome.vocab_size)
+        streams = [
+            client.stream(
+                one.prompts[0],
+                sampling=one.sampling,
+                method=one.method,
+                num_speculative_tokens=one.num_speculative_tokens,
+            )
+            for one in question.alone()
+        ]
+        return Choices(self, streams)
+
+    async def pieces_of(self, chunks: Iterable[Chunk]) -> Mapping[int, str]:
+        """The text of every token that the chunks report log-probabilities of; each is asked for once."""
+        known = self._pieces
+        missing: set[int] = set()
+        for chunk in chunks:
+            for token, found in zip(chunk.token_ids, chunk.logprobs, strict=False):
+                missing.update(one for one in (token, *found.top_ids) if one not in known)
+        if missing:
+            try:
+                answer = await self._client().detokenize(sorted(missing))
+            except DuoactorError as error:
+                raise self.blamed(error) from None
+            known.update(zip(answer.token_ids, answer.pieces, strict=True))
+        return known
+
+
+class Choices:
+    """The answers to one question: enter it, then iterate over ``(index, chunk)`` as they come. Leaving it cancels
+    what is open. Raises ApiError."""
+
+    def __init__(self, gateway: Gateway, streams: Sequence[Stream]) -> None:
+        self._gateway = gateway
+        self._streams = streams
+        self._stats: dict[int, RequestStats] = {}
+        self._readers: list[asyncio.Task[None]] = []
+        self._queue: asyncio.Queue[tuple[int, Chunk] | DuoactorError] = asyncio.Queue()
+
+    @property
+    def stats(self) -> list[RequestStats]:
+        """Of every answer, once all have ended; before that none."""
+        return [self._stats[i] for i in sorted(self._stats)] if len(self._stats) == len(self._streams) else []
+
+    async def __aenter__(self) -> Choices:
+        if len(self._streams) > 1:
+            self._readers = [asyncio.create_task(self._read(i, one)) for i, one in enumerate(self._streams)]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        for stream in self._streams:
+            await stream.aclose()
+
+    def __aiter__(self) -> Choices:
+        return self
+
+    async def __anext__(self) -> tuple[int, Chunk]:
+        if len(self._stats) == len(self._streams):
+            raise StopAsyncIteration
+        try:
+            index, chunk = await self._next()
+        except DuoactorError as error:
+            raise self._gateway.blamed(error) from None
+        if chunk.stats is not None:
+            self._stats[index] = chunk.stats
+        return index, chunk
+
+    async def _next(self) -> tuple[int, Chunk]:
+        if not self._readers:
+            return 0, await anext(self._streams[0])
+        item = await self._queue.get()
+        if isinstance(item, DuoactorError):
+            raise item
+        return item
+
+    async def _read(self, index: int, stream: Stream) -> None:
+        try:
+            async for chunk in stream:
+                self._queue.put_nowait((index, chunk))
+        except DuoactorError as error:
+            self._queue.put_nowait(error)

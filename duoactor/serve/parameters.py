@@ -1,0 +1,183 @@
+"""From a JSON body to typed parameters. What is not supported is refused by name, never ignored."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from duoactor.serve.errors import ApiError
+from protocols.messages import Method, Sampling
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+# They concern a provider's records, caches and prices, and change no answer.
+HARMLESS = frozenset(
+    {
+        "user",
+        "metadata",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "parallel_tool_calls",
+        "request_id",
+        "cache_salt",
+    }
+)
+
+# What we cannot honour, with the values that ask for nothing.
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1.0,),
+    "min_tokens": (0,),
+    "modalities": (["text"],),
+    "prediction": (),
+    "priority": (0,),
+    "prompt_logprobs": (),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True, False),  # special tokens are skipped
+    "store": (False,),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "web_search_options": (),
+}
+
+Choices = Annotated[int, Meta(ge=1, le=64)]
+Gamma = Annotated[int, Meta(ge=1, le=256)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool = False
+
+
+class Speculation(msgspec.Struct, frozen=True, kw_only=True):
+    """duoactor's own parameters. They change how fast an answer comes, never what it says."""
+
+    speculative: bool = True
+    method: Method | None = None
+    num_speculative_tokens: Gamma = 0
+
+    def how(self) -> str:
+        """The method to ask the verifier for; "" is its default."""
+        if self.speculative:
+            return str(self.method or "")
+        if self.method not in (None, Method.VANILLA):
+            raise ApiError(400, f"speculative is false, so method cannot be {self.method}", param="method")
+        return str(Method.VANILLA)
+
+
+class SamplingParameters(Speculation, frozen=True, kw_only=True):
+    """Parameters of OpenAI's API and of vLLM's that chat and text completions share, with their defaults."""
+
+    model: str = ""
+    n: Choices = 1
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    stop: str | tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    ignore_eos: bool = False
+    logit_bias: dict[str, float] = {}
+
+    def sampling(self, *, max_tokens: int, logprobs: int) -> Sampling:
+        """``logprobs`` as in :class:`Sampling`. The seed is 0 where none was given."""
+        return Sampling(
+            temperature=self.temperature,
+            top_k=max(self.top_k, 0) if self.top_k >= -1 else self.top_k,  # vLLM writes -1 for "all"
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            stop=(self.stop,) if isinstance(self.stop, str) else self.stop,
+            stop_token_ids=self.stop_token_ids,
+            max_tokens=max_tokens,
+            seed=self.seed or 0,
+            logprobs=logprobs,
+            ignore_eos=self.ignore_eos,
+            logit_bias=tuple((_token_id(key), value) for key, value in self.logit_bias.items()),
+        )
+
+
+def _token_id(key: str) -> int:
+    if not re.fullmatch(r"-?\d{1,18}", key):
+        raise ApiError(400, f"logit_bias must be keyed by token ids, not {key!r}", param="logit_bias")
+    return int(key)
+
+
+def decode(body: bytes, struct: type[T], harmless: Collection[str] = HARMLESS) -> T:
+    """The parameters in ``body``. ApiError (400) names the first that is unknown, unsupported or of a wrong type."""
+    try:
+        given = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise ApiError(400, "the body must be a JSON object")
+    known = struct.__struct_fields__
+    kept = {}
+    for name, value in given.items():
+        if name in known and value is not None:
+            kept[name] = value
+        elif name not in known and value is not None and name not in harmless:
+            _refuse_unless_idle(name, value, known)
+    try:
+        return msgspec.convert(kept, struct)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
+
+
+def _refuse_unless_idle(name: str, value: object, known: Collection[str]) -> None:
+    idle = UNSUPPORTED.get(name)
+    if idle is None:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ApiError(400, f"Unrecognized request argument supplied: {name}{hint}", param=name)
+    if value not in idle:
+        raise ApiError(400, f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter")
+
+
+def _invalid(error: msgspec.ValidationError) -> ApiError:
+    """msgspec says "Expected `float`, got `str` - at `$.temperature`"."""
+    what, _, where = str(error).partition(" - at `$")
+    param = where.rstrip("`").lstrip(".") or None
+    problem = what.replace("`", "")
+    return ApiError(400, f"{param}: {problem[0].lower()}{problem[1:]}" if param else problem, param=param)

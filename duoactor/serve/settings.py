@@ -1,0 +1,28 @@
+"""The gateway's options; :mod:`duoactor.config` makes flags, ``duo.toml`` keys and the reference from them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from actors.settings import Port, SecuritySettings
+
+DEFAULT_HTTP = "127.0.0.1:8000"
+
+
+class GatewaySettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Serves OpenAI's and Anthropic's HTTP APIs, and metrics. Several gateways may serve one verifier."""
+
+    connect: Annotated[Port, Meta(description="the verifier's address")] = ""
+    http: Annotated[str, Meta(description="HOST:PORT to listen on")] = DEFAULT_HTTP
+    api_key: Annotated[
+        tuple[str, ...], Meta(description="a key that requests must carry; may be repeated; none: open to whoever")
+    ] = ()
+    api_key_file: Annotated[str, Meta(description="a file of such keys, one per line; not seen by `ps`")] = ""
+    cors_origin: Annotated[
+        tuple[str, ...], Meta(description="web origin whose pages may call, such as https://app.example; repeatable")
+    ] = ()
+    served_model_name: Annotated[
+        tuple[str, ...], Meta(description="name of the model in requests and answers; repeatable; none: the target's")
+    ] = ()

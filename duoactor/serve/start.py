@@ -1,0 +1,109 @@
+"""Puts the gateway together from its settings: socket, connection, routes, server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+from collections.abc import Iterator
+from functools import partial
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from actors.process import run_actor, work_until
+from duoactor.client.async_client import AsyncClient
+from duoactor.serve.app import make_app
+from duoactor.serve.auth import read_keys
+from duoactor.serve.connection import Connection
+from duoactor.serve.gateway import Gateway
+from duoactor.serve.settings import GatewaySettings
+from duoactor.serve.stream import SEND_TIMEOUT_S
+from protocols.errors import ConfigError
+
+log = logging.getLogger("duoactor.serve")
+GRACE_S = 3  # for answers under way, of the five seconds that the supervisor gives
+
+
+def run_gateway(settings: GatewaySettings) -> int:
+    """Serve HTTP until a signal. Returns the process's exit code."""
+
+    async def main(stop: asyncio.Event) -> None:
+        keys = read_keys(settings)
+        with listen(settings.http) as listener:
+            host, port = listener.getsockname()[:2]
+            if not keys and host not in ("127.0.0.1", "::1"):
+                log.warning("whoever reaches %s port %d may use it: --api-key asks for a key", host, port)
+            connect = partial(AsyncClient, settings.connect, key=settings.key, server_key=settings.server_key)
+            gateway = Gateway(Connection(connect), settings.served_model_name)
+            await serve(gateway, make_app(gateway, keys=keys, origins=settings.cors_origin), listener, stop)
+
+    return run_actor(main)
+
+
+async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: asyncio.Event) -> None:
+    """Serve ``app`` on ``listener`` until ``stop`` is set; answers under way are given some time to end."""
+    server = Server(app)
+
+    async def drain() -> None:
+        await stop.wait()
+        gateway.draining = True
+        server.should_exit = True
+        await asyncio.Event().wait()
+
+    await work_until(asyncio.Event(), server.serve(sockets=[listener]), gateway.connection.run(), drain())
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: the process has its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="none",
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                log_level=logging.WARNING,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=60,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def parse_http(address: str) -> tuple[str, int]:
+    """``HOST:PORT``, or ``[HOST]:PORT`` of IPv6. ConfigError otherwise."""
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):(\d{1,5})", address)
+    if found is None or int(found[2]) > 65535:
+        raise ConfigError(f"{address!r} is no HTTP address: give --http a HOST:PORT such as 127.0.0.1:8000")
+    return found[1].strip("[]"), int(found[2])
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket. ConfigError if that cannot be."""
+    host, port = parse_http(address)
+    try:
+        known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, at = known[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit these: a client that vanished without a word is noticed, whether we send or wait.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SEND_TIMEOUT_S * 1000))
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(SEND_TIMEOUT_S))
+        listener.bind(at)
+        listener.listen(2048)
+        listener.setblocking(False)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {address} ({error.strerror}): choose another with --http") from None
+    return listener

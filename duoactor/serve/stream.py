@@ -1,0 +1,78 @@
+"""Server-sent events by hand, and noticing that nobody listens any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+SEND_TIMEOUT_S = 30.0  # a client that takes nothing for so long is gone
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: bytes, name: bytes = b"") -> bytes:
+    """One event; ``data`` holds no line break (JSON escapes them)."""
+    return b"event: " + name + b"\ndata: " + data + b"\n\n" if name else b"data: " + data + b"\n\n"
+
+
+class ClientGone(Exception):
+    """The client closed the connection, or does not read."""
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``, which is cancelled, with ClientGone, once the client closes the connection.
+
+    The body must have been read.
+    """
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_closed(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _closed(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Sends ``events`` as they come. They are closed at their end, and at once when the client leaves."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
+        # no cache, and no proxy that gathers events before it hands them on
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._first, self._events = first, events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(ClientGone, OSError, TimeoutError):
+            await unless_gone(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await _body(send, self._first)
+            async for piece in self._events:
+                await _body(send, piece)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await self._events.aclose()
+
+
+async def _body(send: Send, piece: bytes) -> None:
+    async with asyncio.timeout(SEND_TIMEOUT_S):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})

@@ -1,0 +1,131 @@
+"""Who may call, and whether anybody answers: keys, web origins, health, draining."""
+
+import pytest
+from cluster import Cluster
+from gateway import LANGUAGE, TURNS, served
+
+from duoactor.serve.auth import read_keys
+from duoactor.serve.settings import GatewaySettings
+from duoactor.serve.start import listen, parse_http
+from protocols.errors import ConfigError
+
+
+async def test_without_a_key_nothing_is_told_but_health():
+    async with served(keys=("one", "two")) as gateway:
+        for headers, status in [
+            ({}, 401),
+            ({"authorization": "Bearer three"}, 401),
+            ({"authorization": "Bearer"}, 401),
+            ({"authorization": "Basic one"}, 401),
+            ({"authorization": "Bearer one"}, 200),
+            ({"authorization": "bearer two"}, 200),
+            ({"x-api-key": "two"}, 200),
+        ]:
+            answer = await gateway.request("GET", "/v1/models", headers=headers)
+            assert answer.status_code == status, headers
+            if status == 401:
+                assert answer.json()["error"]["code"] == "invalid_api_key"
+                assert answer.headers["www-authenticate"] == "Bearer"
+        assert (await gateway.request("GET", "/health")).status_code == 200
+        assert (await gateway.request("POST", "/v1/nothing")).status_code == 401
+
+
+def test_keys_come_from_flags_and_a_file(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("# mine\nalpha\n\n beta \n")
+    assert read_keys(GatewaySettings(api_key=("k",), api_key_file=str(file))) == ("k", "alpha", "beta")
+    file.write_text("# none\n")
+    with pytest.raises(ConfigError, match="holds no key"):
+        read_keys(GatewaySettings(api_key_file=str(file)))
+    with pytest.raises(ConfigError, match="--api-key-file"):
+        read_keys(GatewaySettings(api_key_file=str(tmp_path / "nothing")))
+
+
+@pytest.mark.parametrize(("origins", "expected"), [((), None), (("https://app.example",), "https://app.example")])
+async def test_pages_from_elsewhere_may_call_only_if_their_origin_is_named(origins, expected):
+    async with served(origins=origins, keys=("k",)) as gateway:
+        asked = {"origin": "https://app.example", "access-control-request-method": "POST"}
+        before = await gateway.request("OPTIONS", "/v1/chat/completions", headers=asked)
+        answer = await gateway.request(
+            "GET", "/v1/models", headers={"origin": "https://app.example", "authorization": "Bearer k"}
+        )
+    assert before.headers.get("access-control-allow-origin") == expected
+    assert answer.headers.get("access-control-allow-origin") == expected
+
+
+async def test_names_of_the_model_are_those_that_were_given():
+    async with served(names=("gpt-4", "claude")) as gateway:
+        listed = (await gateway.request("GET", "/v1/models")).json()["data"]
+        one = (await gateway.request("GET", "/v1/models/claude")).json()
+        answers = [(await gateway.chat(model=name)).json().get("model") for name in ("gpt-4", "claude", "", "toy")]
+    assert [card["id"] for card in listed] == ["gpt-4", "claude"]
+    assert (one["id"], one["max_model_len"]) == ("claude", 4096)
+    assert answers == ["gpt-4", "claude", "gpt-4", None]
+
+
+async def test_health_is_as_good_as_the_verifiers():
+    async with served() as gateway:
+        gateway.cluster.stops["verifier"].set()
+        await gateway.cluster.tasks["verifier"]
+        down = await gateway.request("GET", "/health")
+        gateway.cluster.start_verifier()
+        while (up := await gateway.request("GET", "/health")).status_code != 200:
+            pass
+        answer = await gateway.chat()
+    assert down.status_code == 503
+    assert down.json()["error"]["type"] == "service_unavailable"
+    assert "retry-after" in down.headers
+    assert up.json()["status"] == "ok"
+    assert answer.status_code == 200
+
+
+async def test_a_gateway_that_leaves_says_so():
+    async with served() as gateway:
+        gateway.gateway.draining = True
+        statuses = [(await gateway.request("GET", "/health")).status_code, (await gateway.chat()).status_code]
+        gateway.gateway.draining = False
+    assert statuses == [503, 503]
+
+
+async def test_a_stream_survives_a_restart_of_the_verifier():
+    async with served(Cluster(language=LANGUAGE)) as gateway:
+        ask = {"model": "toy", "messages": TURNS, "max_tokens": 300, "temperature": 0}
+        extra = {"ignore_eos": True}
+        text, restarted = "", False
+        stream = await gateway.openai().chat.completions.create(**ask, stream=True, extra_body=extra)
+        async for chunk in stream:
+            text += chunk.choices[0].delta.content or ""
+            if len(text) > 20 and not restarted:
+                restarted = True
+                gateway.cluster.stops["verifier"].set()
+                await gateway.cluster.tasks["verifier"]
+                gateway.cluster.start_verifier()
+        again = await gateway.openai().chat.completions.create(**ask, extra_body=extra)
+    assert text == again.choices[0].message.content
+    assert len(text) == 300
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:8000", ("127.0.0.1", 8000)),
+        ("[::1]:80", ("::1", 80)),
+        ("localhost:0", ("localhost", 0)),
+        (":8000", None),
+        ("8000", None),
+        ("http://x:80", None),
+        ("x:99999", None),
+        ("x:", None),
+    ],
+)
+def test_an_http_address_is_host_and_port(address, expected):
+    if expected is None:
+        with pytest.raises(ConfigError, match="--http"):
+            parse_http(address)
+    else:
+        assert parse_http(address) == expected
+
+
+def test_an_address_in_use_is_one_sentence():
+    with listen("127.0.0.1:0") as listener, pytest.raises(ConfigError, match="choose another with --http"):
+        listen(f"127.0.0.1:{listener.getsockname()[1]}")

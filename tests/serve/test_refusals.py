@@ -1,0 +1,174 @@
+"""What the gateway refuses: each with the status, the shape and the parameter's name that OpenAI's clients expect."""
+
+import asyncio
+import json
+
+import pytest
+from gateway import TURNS, served
+
+CHAT = "/v1/chat/completions"
+
+REFUSED = [
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"echo": True}, "echo"),
+    ({"suffix": "end"}, "suffix"),
+    ({"best_of": 3}, "best_of"),
+    ({"min_tokens": 4}, "min_tokens"),
+    ({"guided_json": {}}, "guided_json"),
+    ({"store": True}, "store"),
+    ({"audio": {"voice": "x"}}, "audio"),
+    ({"temprature": 0.5}, "temprature"),
+    ({"temperature": "warm"}, "temperature"),
+    ({"temperature": -0.5}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_k": -2}, "top_k"),
+    ({"min_p": 2}, "min_p"),
+    ({"presence_penalty": 3}, "presence_penalty"),
+    ({"n": 0}, "n"),
+    ({"n": 65}, "n"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": -1}, "max_completion_tokens"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logit_bias": {"abc": 1}}, "logit_bias"),
+    ({"logit_bias": {"9999": 1}}, "logit_bias"),
+    ({"logit_bias": {"5": 101}}, "logit_bias"),
+    ({"stop": ["x"] * 17}, "stop"),
+    ({"stop": ""}, "stop"),
+    ({"seed": 1 << 70}, "seed"),
+    ({"method": "magic"}, "method"),
+    ({"speculative": False, "method": "sps"}, "method"),
+    ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
+    ({"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [*TURNS, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[1].tool_calls"),
+]  # fmt: skip
+
+
+async def test_what_is_not_supported_is_refused_by_name():
+    async with served() as gateway:
+        for changes, param in REFUSED:
+            answer = await gateway.chat(**changes)
+            assert answer.status_code == 400, (changes, answer.text)
+            error = answer.json()["error"]
+            assert error["param"] == param, (changes, error)
+            assert error["type"] == "invalid_request_error"
+            assert param.split(".")[-1].split("]")[-1] in error["message"]
+        assert gateway.cluster.verifier.book.counters["bad_requests"] == 0  # none of them reached the verifier
+
+
+async def test_what_changes_nothing_is_tolerated_and_null_is_nothing():
+    idle = {
+        "user": "me", "metadata": {"a": "b"}, "store": False, "tools": [], "tool_choice": "auto", "service_tier": "x",
+        "response_format": {"type": "text"}, "echo": False, "best_of": 1, "parallel_tool_calls": True, "top_k": -1,
+        "temperature": None, "stop": None, "logit_bias": None, "function_call": None, "foo": None,
+    }  # fmt: skip
+    async with served() as gateway:
+        answer = await gateway.chat(**idle)
+    assert answer.status_code == 200, answer.text
+
+
+async def test_a_misspelt_parameter_is_met_with_the_right_one():
+    async with served() as gateway:
+        answer = await gateway.chat(temprature=0.5)
+    assert answer.json()["error"]["message"].endswith("did you mean temperature?")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"messages":' + b'[{"a":' * 5_000,
+        b'{"seed": 1e999}',
+    ],
+)
+async def test_a_body_that_is_no_json_object_is_a_400(body):
+    async with served() as gateway:
+        answer = await gateway.request("POST", CHAT, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_other_content_types_paths_and_methods_are_refused_in_the_same_shape():
+    async with served() as gateway:
+        form = await gateway.request("POST", CHAT, content="a=b", headers={"content-type": "text/plain"})
+        nowhere = await gateway.request("GET", "/v1/nothing")
+        get = await gateway.request("GET", CHAT)
+        model = await gateway.request("GET", "/v1/models/other")
+    assert [answer.status_code for answer in (form, nowhere, get, model)] == [415, 404, 405, 404]
+    assert all(answer.json()["error"]["type"] == "invalid_request_error" for answer in (form, nowhere, get, model))
+    assert get.headers["allow"] == "POST"
+
+
+async def test_a_body_without_end_is_a_413_before_it_is_read_to_its_end(monkeypatch):
+    monkeypatch.setattr("duoactor.serve.bodies.MAX_BODY", 1000)
+    async with served() as gateway:
+        answer = await gateway.request("POST", CHAT, content=b"x" * 1001, headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+
+
+async def test_a_body_that_does_not_come_is_a_408(monkeypatch):
+    monkeypatch.setattr("duoactor.serve.bodies.BODY_TIMEOUT_S", 0.05)
+    async with served() as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n".encode())
+        writer.write(b"content-length: 100\r\n\r\n{")
+        async with asyncio.timeout(5):
+            line = await reader.readline()
+        writer.close()
+    assert line.split()[1] == b"408"
+
+
+async def test_a_prompt_that_is_too_long_names_the_context():
+    async with served() as gateway:
+        answer = await gateway.chat(messages=[{"role": "user", "content": "x" * 5000}], stream=True)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_overload_is_a_429_that_says_when_to_come_again(monkeypatch):
+    monkeypatch.setattr("actors.verifier.inbox.MAX_REQUESTS", 0)
+    async with served() as gateway:
+        answer = await gateway.chat()
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) > 0
+    assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+
+
+async def test_an_unexpected_error_is_a_500_without_details(monkeypatch, caplog):
+    async with served() as gateway:
+        monkeypatch.setattr(gateway.gateway, "choose_model", lambda name: 1 / 0)
+        answer = await gateway.chat()
+    assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "server_error"
+    assert "division" not in answer.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_stream_that_breaks_after_its_first_token_ends_with_an_error_event():
+    async with served() as gateway:
+        lines = []
+        async with gateway.openai()._client.stream(
+            "POST", f"{gateway.url}{CHAT}", json={"messages": TURNS, "stream": True, "ignore_eos": True}
+        ) as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data: "):
+                    lines.append(line.removeprefix("data: "))
+                if len(lines) == 3:
+                    for request in gateway.cluster.verifier.book.requests.values():
+                        gateway.cluster.verifier.reception.fail(request, "internal", "it broke")
+    assert answer.status_code == 200
+    assert lines[-1] == "[DONE]"
+    assert json.loads(lines[-2]) == {
+        "error": {"message": "it broke", "type": "server_error", "param": None, "code": None}
+    }

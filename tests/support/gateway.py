@@ -1,0 +1,79 @@
+"""The HTTP gateway on a socket of its own, before a verifier with toy models in the same event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import httpx2
+from cluster import ADDRESS, Cluster
+from openai import AsyncOpenAI
+
+from duoactor import AsyncClient
+from duoactor.serve.app import make_app
+from duoactor.serve.connection import Connection
+from duoactor.serve.gateway import Gateway
+from duoactor.serve.start import listen, serve
+from fakes import ToyLanguage
+
+LANGUAGE = ToyLanguage()
+TURNS = [{"role": "user", "content": "Hello"}]
+
+
+@dataclass
+class Served:
+    cluster: Cluster
+    gateway: Gateway
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def openai(self, key: str = "none") -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> httpx2.Response:
+        async with httpx2.AsyncClient(base_url=self.url) as http:
+            return await http.request(method, path, json=body, **options)
+
+    async def post(self, path: str, **body: Any) -> httpx2.Response:
+        return await self.request("POST", path, body)
+
+    async def chat(self, **body: Any) -> httpx2.Response:
+        return await self.post("/v1/chat/completions", **{"messages": TURNS, "max_tokens": 8, **body})
+
+    async def events(self, path: str, **body: Any) -> list[dict[str, Any]]:
+        """The data of every event but ``[DONE]``, which must be the last where it is used."""
+        answer = await self.post(path, stream=True, **body)
+        assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
+        lines = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
+        assert "[DONE]" not in lines[:-1]
+        return [json.loads(line) for line in lines if line != "[DONE]"]
+
+    async def idle(self) -> None:
+        """Until the verifier holds no request."""
+        while self.cluster.verifier.book.requests:
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def served(cluster: Cluster | None = None, *, names=(), keys=(), origins=()) -> AsyncIterator[Served]:
+    cluster = cluster or Cluster(language=LANGUAGE)
+    connect = partial(AsyncClient, ADDRESS, network=cluster.network.host("gateway"), timeout=0.5)
+    gateway = Gateway(Connection(connect), names)
+    stop = asyncio.Event()
+    with listen("127.0.0.1:0") as listener:
+        serving = asyncio.create_task(serve(gateway, make_app(gateway, keys=keys, origins=origins), listener, stop))
+        async with cluster:
+            served = Served(cluster, gateway, listener.getsockname()[1])
+            while (await served.request("GET", "/health")).status_code != 200:
+                await asyncio.sleep(0.01)
+            yield served
+            stop.set()
+            await serving
