@@ -386,6 +386,7 @@ class RoundStats(Message, frozen=True):
     fixed_gamma: int = 0  # as the request itself asked; 0: it did not
     fixed_sequences: int = 0
     draft_forwards: tuple[tuple[int, int], ...] = ()  # (start since the verifier's, length); measured by the drafter
+    waited_from_us: float = 0.0  # since the verifier's start, where ``wait_us`` is not 0
 
 
 class ActorUp(Message, frozen=True):

@@ -16,6 +16,7 @@ class Forward:
     """A round's target forward: microseconds, the first since the verifier's start; ``rows`` of all its requests."""
 
     started_us: float
+    started_at: float  # the same in seconds of the verifier's clock
     took_us: float
     rows: int
 
@@ -69,4 +70,5 @@ def account(
         fixed_gamma=request.message.num_speculative_tokens,
         fixed_sequences=request.message.sequences,
         draft_forwards=spec.take_draft_forwards(),
+        waited_from_us=forward.started_us - (forward.started_at * 1e6 - spec.wait_since) if wait_us else 0.0,
     )

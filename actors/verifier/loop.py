@@ -259,7 +259,7 @@ class Verifier:
                 self._settle(request, drafter, request.spec.first(outcome), True)
             return
         self.book.cost.observe(job.rows, forward_us)
-        forward = Forward((job.started - self.book.started) * 1e6, forward_us, job.rows)
+        forward = Forward((job.started - self.book.started) * 1e6, job.started, forward_us, job.rows)
         for request, chosen, outcome in zip(job.requests, job.windows, outcomes, strict=True):
             if request.state != "decode" or outcome is None:
                 continue
