@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from duoactor.bench.methods import Row
 from duoactor.bench.reference import Reference
 from duoactor.bench.results import Cost, Round
+from duoactor.bench.rounds import Rounds, cost_of, round_of
 from duoactor.client.async_client import AsyncClient
-from protocols import wire
-from protocols.errors import ProtocolError, RequestError
-from protocols.messages import ChatTurn, FailureCode, RequestStats, RoundStats, Sampling, Telemetry
-from protocols.transport import Feed
-
-LATE_S = 0.5  # how long telemetry may lag behind the last chunk
+from protocols.errors import RequestError
+from protocols.messages import ChatTurn, FailureCode, RequestStats, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +37,6 @@ class Answers(Protocol):
     """Something that can be asked; RequestError when this one question cannot be answered."""
 
     async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer: ...
-
-
-@dataclass(slots=True)
-class Rounds:
-    """Listens to the verifier's telemetry and keeps the rounds of the request under way."""
-
-    feed: Feed
-    by_rid: dict[str, list[RoundStats]] = field(default_factory=dict)
-    _decoder: wire.Decoder = field(default_factory=lambda: wire.Decoder(Telemetry))
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def listen(self) -> None:
-        while True:
-            try:
-                message = self._decoder.decode(await self.feed.receive())
-            except ProtocolError:
-                continue
-            if isinstance(message, RoundStats):
-                self.by_rid.setdefault(message.rid, []).append(message)
-                self._news.set()
-
-    async def take(self, rid: str, count: int) -> list[RoundStats]:
-        """The rounds of an answer that is complete; fewer than ``count`` when the socket lost some."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LATE_S):
-                while len(self.by_rid.get(rid, ())) < count:
-                    self._news.clear()
-                    await self._news.wait()
-        found = self.by_rid.get(rid, [])
-        self.by_rid.clear()
-        return found
 
 
 class Ours:
@@ -120,41 +83,8 @@ class Ours:
             1000 * ((first or ended) - started),
             1000 * (ended - started),
             cost_of(stats, rounds),
-            tuple(_round(one) for one in rounds),
+            tuple(round_of(one) for one in rounds),
         )
-
-
-def _round(one: RoundStats) -> Round:
-    return Round(
-        one.started_us,
-        one.forward_us,
-        one.wait_us,
-        one.wall_us,
-        one.draft_us,
-        one.draft_steps,
-        one.window,
-        one.accepted,
-        one.committed,
-        one.sequences,
-        one.gamma,
-    )
-
-
-def cost_of(stats: RequestStats, rounds: Sequence[RoundStats]) -> Cost:
-    needed = Counter((one.phase_sequences, one.phase_rank) for one in rounds if one.phase_sequences > 0)
-    return Cost(
-        rounds=stats.rounds,
-        drafted=stats.draft_tokens,
-        accepted=stats.accepted_tokens,
-        gamma=stats.gamma,
-        forward_ms=stats.forward_ms,
-        wait_ms=stats.wait_ms,
-        overhead_ms=stats.overhead_ms,
-        decode_ms=stats.decode_ms,
-        draft_ms=sum(one.draft_us for one in rounds) / 1000,
-        sequences=stats.sequences_histogram,
-        needed=tuple(sorted((k, rank, count) for (k, rank), count in needed.items())),
-    )
 
 
 class Theirs:

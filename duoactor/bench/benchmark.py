@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import importlib.metadata
 import json
-import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from duoactor.bench.machine import machine
+from duoactor.bench.answers import Answers, Ours, Theirs
+from duoactor.bench.lengths import measure_lengths
 from duoactor.bench.methods import Row
-from duoactor.bench.passes import Answers, Ours, Rounds, Theirs
+from duoactor.bench.provenance import inflated, machine, versions
 from duoactor.bench.reference import Reference
 from duoactor.bench.results import Lengths, Results, Settings, Store
+from duoactor.bench.rounds import Rounds
 from duoactor.bench.runner import Bench, Schedule, Show
 from duoactor.bench.suites import Prompt
 from duoactor.client.async_client import AsyncClient
@@ -29,12 +26,8 @@ from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe, Supervisor
 from duoactor.render import model_name
 from protocols.address import parse
-from protocols.errors import DuoactorError
 from protocols.messages import Sampling
 from protocols.transport import Feed
-
-INFLATED = "duoactor_inflated"  # actors.engines.checkpoints.inflate.MARK
-PACKAGES = ("duoactor", "torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,51 +113,13 @@ async def _running(work: Any) -> Any:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def measure_lengths(deployment: Deployment) -> Lengths:
-    """Figure 1, in a child: both models as the actors build them, once the actors are gone."""
-    verifier, drafter = deployment.verifier, deployment.drafters[0]
-    task = {
-        "target": verifier.target,
-        "draft": drafter.draft,
-        "device": verifier.device,
-        "dtype": verifier.dtype,
-        "threads": verifier.threads,
-        "cpus": verifier.cpus,
-        "draft_device": drafter.device,
-        "draft_dtype": drafter.dtype,
-        "draft_threads": drafter.threads,
-        "draft_cpus": drafter.cpus,
-    }
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "actors.engines.lengths"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": str(verifier.threads)},
-        start_new_session=True,
-    )
-    try:
-        out, said = await child.communicate(msgspec.json.encode(task))
-    except BaseException:
-        if child.returncode is None:
-            child.kill()
-        raise
-    if child.returncode != 0:
-        last = said.decode(errors="replace").strip().rpartition("\n")[2]
-        raise DuoactorError(f"the models could not be timed by length of input: {last}")
-    return msgspec.json.decode(out, type=Lengths)
-
-
-# --- what goes with the figures --------------------------------------------------------------------------------------
-
-
 def settings_of(deployment: Deployment, job: Job, suite: str, datastore: str) -> Settings:
     texts = [[p.id, p.task, list(p.turns)] for p in job.prompts]
     verifier = deployment.verifier
     return Settings(
         target=verifier.target,
         draft=deployment.drafters[0].draft,
-        suite=suite,
+        suite=Path(suite).name,
         suite_digest=hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:12],
         prompts=len(job.prompts),
         tasks=tuple(dict.fromkeys(p.task for p in job.prompts)),
@@ -203,25 +158,3 @@ def results_of(
         lengths=found.lengths,
         runs=tuple(store.runs),
     )
-
-
-def inflated(model: str) -> Any:
-    """What ``config.json`` says of the model whose function this one computes; None: it is its own."""
-    with contextlib.suppress(OSError, ValueError):
-        config = json.loads((Path(model) / "config.json").read_text())
-        if isinstance(config, dict):
-            return config.get(INFLATED)
-    return None
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
-
-
-def load_now() -> str:
-    """How busy the machine was before we began."""
-    return f"{os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else "unknown"

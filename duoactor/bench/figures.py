@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from duoactor.bench.methods import BY_NAME, DYNAMIC, VANILLA, label
+from duoactor.bench.methods import BY_NAME, DYNAMIC, LOCKSTEP, VANILLA, label
+from duoactor.bench.provenance import source
 from duoactor.bench.results import Results
 from duoactor.bench.summary import AVERAGE, Line, summarize, total_sequences
-from duoactor.bench.timeline import Actor, excerpt, longest_kept
+from duoactor.bench.tables import name_of
+from duoactor.bench.timeline import Actor, Bar, excerpt, longest_kept
 
 NO_MATPLOTLIB = "no pictures: they need matplotlib, which `pip install 'duoactor[bench]'` brings"
 OURS, OTHERS, BASE = "#2f6db5", "#8a8f98", "#3a3d42"
 VERIFY, DRAFT, WAIT = "#2f6db5", "#e08a2e", "#d9dce1"
 SEQUENCES = ("#c9dcf2", "#86b1e0", "#2f6db5", "#1c4475", "#0d2440")
-TIMELINES = (VANILLA, "sps", DYNAMIC)
-VANILLA_ROUNDS = 6  # that a timeline's width stands for
+TIMELINES = (VANILLA, "sps", LOCKSTEP, DYNAMIC)
+VANILLA_ROUNDS = 8  # that a timeline's width stands for
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +40,35 @@ def draw_all(results: Results, directory: Path) -> list[Figure]:
     """Draw what there are figures for."""
     lines = [line for line in summarize(results) if line.cells]
     makers: list[Callable[[Results, list[Line], Path], Figure | None]] = [
-        speedups, first_tokens, timelines, sequence_shares, lengths,
+        speedups, speedups_by_task, first_tokens, timelines, sequence_shares, lengths,
     ]  # fmt: skip
     found = [make(results, lines, directory) for make in makers]
     return [figure for figure in found if figure is not None]
 
 
 @contextmanager
-def _axes(path: Path, width: float, height: float, rows: int = 1) -> Iterator[Any]:
-    """One axes object, or a list of them; the file is written at the end."""
+def _axes(
+    path: Path,
+    results: Results,
+    width: float,
+    height: float,
+    rows: int = 1,
+    columns: int = 1,
+    sharex: bool = False,
+    sharey: bool = False,
+) -> Iterator[list[Any]]:
+    """That many axes, row by row. At the end the picture is written, and below it what made it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
     canvas = Canvas(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(canvas)
-    made = canvas.subplots(rows, 1, sharex=rows > 1, squeeze=False)[:, 0]
+    made = [axes for row in canvas.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey) for axes in row]
     for axes in made:
         axes.spines[["top", "right"]].set_visible(False)
-    yield made[0] if rows == 1 else list(made)
+    yield made
+    characters = int(width * 18)  # of size 6 that fit
+    canvas.supxlabel("\n".join(textwrap.wrap(source(results), characters)), size=6, color="#8a8f98", x=0.01, ha="left")
     canvas.savefig(path, dpi=130)
 
 
@@ -79,34 +93,73 @@ def _bars(axes: Any, lines: Sequence[Line], values: list[float], spread: list[tu
             f"{value:.2f}", (max(value, high), place), (5, 0), textcoords="offset points", va="center", size=8
         )
     axes.axvline(1, color=BASE, linewidth=0.8, linestyle=":")
-    axes.set_yticks(places, [line.label for line in lines])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.12 * max([1.0, *values, *(high for _, high in spread)]))
+    axes.set_yticks(places, [name_of(line) for line in lines])
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_xlim(0, 1.15 * max([1.0, *values, *(high for _, high in spread)]))
     axes.set_xlabel(what)
+
+
+def _spread_of(results: Results) -> str:
+    return "lines: lowest and highest repeat" if results.repeats > 1 else "one repeat, so that no spread is known"
 
 
 def speedups(results: Results, lines: list[Line], directory: Path) -> Figure | None:
     cells = [line.cells[AVERAGE] for line in lines]
     if not cells:
         return None
-    figure = Figure("speedup.png", "Average speed-up over vanilla, end to end; lines: lowest and highest repeat.")
-    with _axes(directory / figure.file, 7.5, 1.2 + 0.32 * len(lines)) as axes:
-        values = [cell.speedup for cell in cells]
-        _bars(axes, lines, values, [(cell.low, cell.high) for cell in cells], "speed-up over vanilla")
+    spread = [(cell.low, cell.high) for cell in cells]
+    figure = Figure("speedup.png", f"Average speed-up over vanilla, end to end; {_spread_of(results)}.")
+    with _axes(directory / figure.file, results, 7.5, 1.4 + 0.32 * len(lines)) as (axes,):
+        _bars(axes, lines, [cell.speedup for cell in cells], spread, "speed-up over vanilla")
     return figure
+
+
+def speedups_by_task(results: Results, lines: list[Line], directory: Path) -> Figure | None:
+    figure = Figure(
+        "speedup_by_task.png", "Speed-up over vanilla by task, end to end; lines: lowest and highest repeat."
+    )
+    values = {
+        task: {line.name: (cell.speedup, cell.low, cell.high) for line in lines if (cell := line.cells.get(task))}
+        for task in results.settings.tasks
+    }
+    return _by_task(figure, results, lines, directory, values)
 
 
 def first_tokens(results: Results, lines: list[Line], directory: Path) -> Figure | None:
     """Figure 3."""
-    if not lines:
-        return None
     figure = Figure(
         "figure3_ttft.png",
-        "Figure 3: time to first token relative to vanilla's on the same prompt (lower is better); median, quartiles.",
+        "Figure 3: time to first token relative to vanilla's on the same prompt, by task (lower is better); medians.",
     )
-    with _axes(directory / figure.file, 7.5, 1.2 + 0.32 * len(lines)) as axes:
-        spread = [(line.ttft_low, line.ttft_high) for line in lines]
-        _bars(axes, lines, [line.ttft_ratio for line in lines], spread, "time to first token, vanilla = 1")
+    values = {
+        task: {line.name: (ratio, ratio, ratio) for line in lines if (ratio := line.ttft_by_task.get(task))}
+        for task in results.settings.tasks
+    }
+    return _by_task(figure, results, lines, directory, values)
+
+
+def _by_task(
+    figure: Figure,
+    results: Results,
+    lines: list[Line],
+    directory: Path,
+    values: dict[str, dict[str, tuple[float, float, float]]],
+) -> Figure | None:
+    """A panel for every task; ``values``: by task and row, with their lowest and highest."""
+    tasks = [task for task in results.settings.tasks if values[task]]
+    if not tasks:
+        return None
+    columns = min(4, len(tasks))
+    rows = -(-len(tasks) // columns)
+    size = (2.2 + 2.6 * columns, 0.5 + rows * (0.7 + 0.2 * len(lines)))
+    with _axes(directory / figure.file, results, *size, rows, columns, sharey=True) as made:
+        for axes, task in zip(made, tasks, strict=False):
+            there = [line for line in lines if line.name in values[task]]
+            found = [values[task][line.name] for line in there]
+            _bars(axes, there, [one[0] for one in found], [one[1:] for one in found], "")
+            axes.set_title(task, loc="left", fontsize=9, fontweight="bold")
+        for axes in made[len(tasks) :]:
+            axes.set_visible(False)
     return figure
 
 
@@ -120,33 +173,33 @@ def timelines(results: Results, lines: list[Line], directory: Path) -> Figure | 
     span = VANILLA_ROUNDS * steps[len(steps) // 2]
     figure = Figure(
         "figure4_timeline.png",
-        f"Figure 4: {span / 1000:.0f} ms of the same answer ({base.prompt}); the number in a verifying bar is the "
-        "tokens that it committed. Verifying bars are measured; drafting bars have their measured length and end where "
-        "drafting must have ended, before the forward that verifies it.",
+        f"Figure 4: {span / 1000:.0f} ms of the same answer ({base.prompt}) with each method. Every bar is measured: "
+        "verifying (with the tokens that it committed) and waiting by the verifier, each forward of the draft model by "
+        "the drafter.",
     )
-    with _axes(directory / figure.file, 9, 0.9 + 1.15 * len(chosen), len(chosen)) as made:
-        panels = made if isinstance(made, list) else [made]
+    size = (9, 1.1 + 1.15 * len(chosen))
+    with _axes(directory / figure.file, results, *size, len(chosen), sharex=True) as panels:
+        named = {line.name: name_of(line) for line in lines}
         for panel, run in zip(panels, chosen, strict=True):
-            _timeline(panel, label(run.method), excerpt(run.rounds, span), span)
+            _timeline(panel, named.get(run.method, label(run.method)), excerpt(run.rounds, span), span)
         panels[-1].set_xlabel("ms")
         _legend(panels[0], (("verifying", VERIFY), ("waiting for drafts", WAIT), ("drafting", DRAFT)))
     return figure
 
 
-def _timeline(panel: Any, title: str, drawn: Sequence[Any], span: float) -> None:
+def _timeline(panel: Any, title: str, drawn: Sequence[Bar], span: float) -> None:
     height: dict[Actor, int] = {"verifier": 1, "drafter": 0}
     colours = {"verify": VERIFY, "wait": WAIT, "draft": DRAFT}
-    tokens = 0
     for bar in drawn:
-        left, width = bar.start_us / 1000, min(bar.length_us, span - bar.start_us) / 1000
+        left, width = bar.start_us / 1000, bar.length_us / 1000
         place = height[bar.actor]
-        panel.barh(place, width, left=left, height=0.62, color=colours[bar.kind], edgecolor="white", linewidth=0.8)
-        if bar.kind == "verify":
-            tokens += bar.tokens
+        panel.barh(place, width, left=left, height=0.62, color=colours[bar.kind], edgecolor="white", linewidth=0.3)
+        if bar.tokens:
             panel.text(left + width / 2, place, str(bar.tokens), ha="center", va="center", color="white", size=8)
     panel.set_yticks([1, 0], ["verifier", "drafter"])
     panel.set_ylim(-0.5, 1.5)
     panel.set_xlim(0, span / 1000)
+    tokens = sum(bar.tokens for bar in drawn)
     panel.set_title(f"{title}: {tokens} tokens", loc="left", fontsize=9, fontweight="bold")
 
 
@@ -173,7 +226,7 @@ def sequence_shares(results: Results, lines: list[Line], directory: Path) -> Fig
         "figure5_sequences.png", "Figure 5: number of draft sequences that the θ rule chose, share of phases by task."
     )
     most = len(SEQUENCES)
-    with _axes(directory / figure.file, 7.5, 1.3 + 0.36 * len(by_task)) as axes:
+    with _axes(directory / figure.file, results, 7.5, 1.5 + 0.36 * len(by_task)) as (axes,):
         places = range(len(by_task))
         left = [0.0] * len(by_task)
         counts = sorted({min(k, most) for phases in by_task.values() for k in phases})
@@ -207,7 +260,7 @@ def lengths(results: Results, lines: list[Line], directory: Path) -> Figure | No
         "figure1_lengths.png",
         f"Figure 1: time to draft and to verify {found.tokens} tokens by length of the input, each model alone.",
     )
-    with _axes(directory / figure.file, 6.5, 3.8) as axes:
+    with _axes(directory / figure.file, results, 6.5, 4.0) as (axes,):
         series = (
             (f"verify {found.tokens} tokens", found.verify_us, VERIFY, "o-"),
             ("decode 1 token", found.decode_us, BASE, "^:"),

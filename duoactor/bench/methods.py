@@ -10,6 +10,8 @@ from protocols.messages import Method
 
 VANILLA = "vanilla"
 DYNAMIC = "duodecoding"
+LOCKSTEP = "duodecoding-lockstep"
+ALWAYS_DRAFT = (Method.SPS, Method.PEARL, Method.DUODECODING, Method.DUODECODING_LOCKSTEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,11 @@ class Row:
     def ours(self) -> bool:
         return bool(self.method)
 
+    @property
+    def always_drafts(self) -> bool:
+        """Whether a row in which the drafter rests would be another method under this one's name."""
+        return self.method in ALWAYS_DRAFT
+
 
 ROWS = (
     Row(VANILLA, "vanilla", Method.VANILLA),
@@ -41,7 +48,7 @@ ROWS = (
     Row("duodecoding-1", "DuoDecoding, 1 sequence", Method.DUODECODING, sequences=1),
     Row("duodecoding-2", "DuoDecoding, 2 sequences", Method.DUODECODING, sequences=2),
     Row("duodecoding-3", "DuoDecoding, 3 sequences", Method.DUODECODING, sequences=3),
-    Row("duodecoding-lockstep", "DuoDecoding, lock-step", Method.DUODECODING_LOCKSTEP),
+    Row(LOCKSTEP, "DuoDecoding, lock-step", Method.DUODECODING_LOCKSTEP),
     Row(DYNAMIC, "DuoDecoding", Method.DUODECODING),
     Row("tree", "tree (ours)", Method.TREE),
     Row("auto", "auto (ours)", Method.AUTO),
@@ -75,13 +82,18 @@ def sweep(gamma: int) -> list[Row]:
     ]
 
 
-def label(name: str) -> str:
-    """What the tables call a row, those of the sweep included."""
-    row = BY_NAME.get(name)
-    if row is not None:
-        return row.label
+def row_named(name: str) -> Row | None:
+    """The row of that name, those of the sweep included."""
     base, _, gamma = name.partition("@")
-    return f"{BY_NAME[base].label}, γ = {gamma}" if base in BY_NAME and gamma else name
+    if not gamma.isdecimal():
+        return BY_NAME.get(name)
+    return next((row for row in sweep(int(gamma)) if row.name == name), None) if base == DYNAMIC else None
+
+
+def label(name: str) -> str:
+    """What the tables call a row."""
+    row = row_named(name)
+    return row.label if row is not None else name
 
 
 def rotated(rows: Sequence[Row], by: int) -> list[Row]:

@@ -1,11 +1,20 @@
-"""The machine that figures come from, without its name."""
+"""What figures come from: the machine (without its name), versions, models."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import json
 import os
 import platform
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from duoactor.bench.results import Results
+
+INFLATED = "duoactor_inflated"  # actors.engines.checkpoints.inflate.MARK
+PACKAGES = ("duoactor", "torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop")
 
 
 def machine() -> dict[str, Any]:
@@ -27,3 +36,36 @@ def _cpu_names() -> Iterator[str]:
                     yield line.partition(":")[2].strip()
     except OSError:
         return
+
+
+def inflated(model: str) -> Any:
+    """What ``config.json`` says of the model whose function this one computes; None: it is its own."""
+    with contextlib.suppress(OSError, ValueError):
+        config = json.loads((Path(model) / "config.json").read_text())
+        if isinstance(config, dict):
+            return config.get(INFLATED)
+    return None
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def load_now() -> str:
+    """How busy the machine was before we began."""
+    return f"{os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else "unknown"
+
+
+def source(results: Results) -> str:
+    """One line that goes with every table and picture: the command, and the machine that ran it."""
+    where = results.machine
+    facts = [
+        f"{where.get('cpu', 'unknown processor')}, {where.get('cpus', '?')} CPUs",
+        *([str(where["accelerator"])] if "accelerator" in where else []),
+        *(f"{name} {results.versions[name]}" for name in ("duoactor", "torch") if name in results.versions),
+    ]
+    return "; ".join([results.command, *facts])

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from duoactor.bench.figures import NO_MATPLOTLIB, Figure, available, draw_all
+from duoactor.bench.methods import VANILLA
+from duoactor.bench.provenance import source
 from duoactor.bench.results import Results, write_document
 from duoactor.bench.summary import AVERAGE, Line, summarize
-from duoactor.bench.tables import all_tables
+from duoactor.bench.tables import all_tables, name_of
 from duoactor.render import plain
 
 REPORT = "report.md"
@@ -19,10 +21,12 @@ DEFINITIONS = """\
   prefill included; of a task, all its answers' tokens over all their time. **Decode tokens/s**: the same without the
   first token and the time to it.
 - **Speed-up φ** (in brackets): a method's tokens/s over vanilla's on the same prompts in the same repeat. The median
-  over the repeats is shown; the spread is their lowest and highest. The average is the mean of the tasks' φ. Best in
-  bold.
+  over the repeats is shown. The average is the mean of the tasks' φ.
 - Methods take turns: each prompt is answered by every method before the next prompt, in an order that changes. One
   untimed answer of each method comes first. In a conversation each method goes on with its own answers.
+- What the controller learns from one row decides nothing for another, also where they differ only in γ or in the number
+  of sequences. Rows share the processes, and with them what is true of machine and models alone: the running
+  correction of the forward's time, the time of a draft step and of a message, and the draft model's calibration.
 - The rows named `transformers` are stock `generate` in a process of its own, with the same weights, type, device,
   threads and cores, timed inside that process; it sleeps while others run. `assisted` has the draft model in the same
   process and on the same cores.
@@ -40,8 +44,9 @@ def write_all(results: Results, directory: Path) -> list[Figure]:
 
 def markdown(results: Results, figures: Sequence[Figure]) -> str:
     parts = ["# duoactor bench", _facts(results), _verdict(results), "## How to read it\n\n" + DEFINITIONS]
+    made_by = f"<sub>{source(results)}</sub>"
     for table in all_tables(results):
-        parts.append(f"## {table.title}\n\n{table.markdown()}" + (f"\n\n{table.note}" if table.note else ""))
+        parts += [f"## {table.title}", table.markdown(), table.note, made_by]
     if figures:
         parts.append(
             "## Figures\n\n" + "\n\n".join(f"![{one.caption}]({one.file})\n\n{one.caption}" for one in figures)
@@ -53,6 +58,7 @@ def markdown(results: Results, figures: Sequence[Figure]) -> str:
 
 def _facts(results: Results) -> str:
     s = results.settings
+    answering = sum(run.total_ms for run in results.runs)
     count = "prompts" if s.prompts != 1 else "prompt"
     facts = {
         "command": f"`{results.command}`",
@@ -60,7 +66,7 @@ def _facts(results: Results) -> str:
         "models": f"target {results.models.get('target', s.target)}, draft {results.models.get('draft', s.draft)}",
         "target's device": f"{results.models.get('device', s.device)}, {results.models.get('dtype', s.dtype)}",
         "sampling": f"temperature {s.temperature:g}, at most {s.max_tokens} tokens, seed {s.seed}",
-        "repeats": f"{results.repeats}; the run took {results.seconds / 60:.1f} minutes",
+        "repeats": f"{results.repeats}; all answers together took {answering / 60_000:.1f} minutes",
         "machine": ", ".join(f"{name} {value}" for name, value in results.machine.items()),
         "versions": ", ".join(f"{name} {value}" for name, value in results.versions.items()),
     }
@@ -86,7 +92,8 @@ def _inflated(model: str, origin: Any) -> str:
 
 def _verdict(results: Results) -> str:
     """The plain answer first: what wins, what loses, what is not equal."""
-    lines = [line for line in summarize(results) if line.cells and line.name != "vanilla"]
+    measured = [line for line in summarize(results) if line.cells and line.name != VANILLA]
+    lines = [line for line in measured if not line.rested]
     if not lines:
         return ""
     ranked = sorted(lines, key=lambda line: -line.cells[AVERAGE].speedup)
@@ -95,8 +102,9 @@ def _verdict(results: Results) -> str:
     if slower:
         said.append(f"Slower than vanilla on average: {', '.join(slower)}.")
     said.append(_losses(ranked))
-    differing = [f"{line.label} ({line.different} of {line.compared})" for line in lines if line.different]
-    compared = sum(line.compared for line in lines)
+    said += [f"**{name_of(line)}**: its figures are not the method's." for line in measured if line.rested]
+    differing = [f"{line.label} ({line.different} of {line.compared})" for line in measured if line.different]
+    compared = sum(line.compared for line in measured)
     if differing:
         said.append(f"**Texts that differ from vanilla's**: {', '.join(differing)}.")
     elif compared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +13,33 @@ import msgspec
 
 from protocols.errors import ConfigError
 
-SCHEMA = 1
+SCHEMA = 2
 LINES = "results.jsonl"
 DOCUMENT = "results.json"
 
 
 class Round(msgspec.Struct, frozen=True, array_like=True):
-    """One verification round, times in microseconds; ``started_us`` counts from the verifier's start."""
+    """One verification round, times in microseconds; ``…_us`` that begin something count from the verifier's start."""
 
     started_us: float  # of the forward
     forward_us: float
+    waited_from_us: float  # where wait_us is not 0
     wait_us: float
     wall_us: float  # end of the previous round to end of this one
-    draft_us: float
-    draft_steps: int
     window: int
     accepted: int
     committed: int
     sequences: int
     gamma: int
+    draft_forwards: tuple[tuple[int, int], ...]  # told of since the previous round: start and length of each
+
+    @property
+    def ended_us(self) -> float:
+        return self.started_us + self.forward_us
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What one answer cost, by the verifier's own books; sums over its rounds."""
+    """What one answer cost; sums over its rounds."""
 
     rounds: int = 0
     drafted: int = 0  # draft tokens that were verified
@@ -45,9 +49,15 @@ class Cost(msgspec.Struct, frozen=True):
     wait_ms: float = 0.0
     overhead_ms: float = 0.0
     decode_ms: float = 0.0
-    draft_ms: float = 0.0  # the drafter's own work, from round telemetry
     sequences: tuple[int, ...] = ()  # [k] = drafting phases with k sequences
+    # what follows is from the telemetry of single rounds
     needed: tuple[tuple[int, int, int], ...] = ()  # (predicted k, needed k, phases); needed 0: more than candidates
+    heard: int = 0  # rounds that telemetry told of
+    verifying_drafts: int = 0  # of those, rounds whose window held draft tokens
+    watched: int = 0  # all but the last: what the drafter did in that one nobody is told
+    drafting: int = 0  # of the watched, rounds in which the drafter made a forward
+    draft_ms: float = 0.0  # the drafter's forwards, measured by the drafter
+    overlap_ms: float = 0.0  # of that, while the target verified
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +121,6 @@ class Results(msgspec.Struct, kw_only=True):
     command: str = ""
     settings: Settings
     complete: bool = True
-    seconds: float = 0.0  # the whole run took, since it was last resumed
     repeats: int = 1
     methods: tuple[str, ...] = ()
     missing: dict[str, str] = {}  # row -> why it has no figures
@@ -233,6 +242,3 @@ def read_document(path: Path) -> Results:
         return msgspec.json.decode(data, type=Results)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{path} is not a results.json of `duoactor bench`: {error}") from None
-
-
-Progress = Callable[[str, int, int], None]  # what is under way, units done, units in all

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from duoactor.bench.answers import Answer, Answers
 from duoactor.bench.methods import DYNAMIC, Row, rotated, sweep
-from duoactor.bench.passes import Answer, Answers
 from duoactor.bench.results import Run, Store
 from duoactor.bench.suites import Prompt
 from protocols.errors import RequestError

@@ -15,10 +15,11 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from duoactor.bench.methods import BY_NAME, VANILLA, label
+from duoactor.bench.methods import BY_NAME, VANILLA, label, row_named
 from duoactor.bench.results import Cost, Results, Run
 
 AVERAGE = "average"
+MIN_DRAFTING = 0.95  # share of its rounds in which a method that drafts must have drafted, to be called by its name
 Key = tuple[str, int, int]  # prompt, turn, repeat
 Time = Callable[[Run], tuple[float, float]]  # tokens, ms
 
@@ -36,19 +37,24 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Where a method's time and drafts went."""
+    """Where a method's drafts and time went. Shares of rounds and the drafter's times are of the rounds that telemetry
+    told of; None: of none."""
 
     acceptance_rate: float
     mean_acceptance_length: float
     drafted: int
     accepted: int
-    wasted: int
     gamma: float
     sequences: float  # mean per drafting phase; 0: none were counted
+    round_ms: float
     verifier_busy: float  # share of decoding
-    drafter_busy: float
     waiting: float
+    wait_ms: float  # per round
     overhead_ms: float  # per round
+    verifying_drafts: float | None = None  # share of rounds whose window held draft tokens
+    drafting: float | None = None  # share of rounds in which the drafter computed
+    drafter_busy: float | None = None  # share of decoding
+    overlap: float | None = None  # share of the drafter's work during which the target verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,17 @@ class Line:
     compared: int = 0  # conversations whose text was compared with vanilla's
     different: int = 0
     failed: int = 0  # answers that ended in an error
-    work: Work | None = None  # None: not ours, or nothing was drafted by its books
+    prompts: tuple[float, float] = (0.0, 0.0)  # quartiles of the prompts' own end-to-end φ
+    ttft_by_task: dict[str, float] = field(default_factory=dict)  # medians of the same ratios
+    work: Work | None = None  # None: not ours
+
+    @property
+    def rested(self) -> bool:
+        """Whether its drafter rested so much that these are not the figures of the method that was asked for."""
+        row = row_named(self.name)
+        if row is None or not row.always_drafts or self.work is None or self.work.drafting is None:
+            return False
+        return self.work.drafting < MIN_DRAFTING
 
 
 def whole(run: Run) -> tuple[float, float]:
@@ -84,16 +100,18 @@ def summarize(results: Results) -> list[Line]:
     return [line_of(results, name) for name in names]
 
 
-def line_of(results: Results, name: str) -> Line:
+def line_of(results: Results, name: str, against: str = VANILLA) -> Line:
+    """``against``: the row that φ and ratios are relative to."""
     runs = [run for run in results.runs if run.method == name]
     good = {key(run): run for run in runs if not run.error}
-    plain = {key(run): run for run in results.runs if run.method == VANILLA and not run.error}
+    plain = {key(run): run for run in results.runs if run.method == against and not run.error}
     pairs = [(good[at], plain[at]) for at in good if at in plain]
     if not pairs:
         return Line(name, label(name), missing=_why(results, name, runs))
-    ratios = [run.ttft_ms / base.ttft_ms for run, base in pairs if base.ttft_ms]
-    low, middle, high = quartiles(ratios)
+    low, middle, high = quartiles(_first_token_ratios(pairs))
     compared, different = equality(results, name, good.values(), plain)
+    slow, _, fast = quartiles(_prompt_ratios(pairs))
+    tasks = dict.fromkeys(run.task for run, _ in pairs)
     return Line(
         name,
         label(name),
@@ -106,8 +124,29 @@ def line_of(results: Results, name: str) -> Line:
         compared=compared,
         different=different,
         failed=sum(bool(run.error) for run in runs),
+        prompts=(slow, fast),
+        ttft_by_task={
+            task: statistics.median(_first_token_ratios([pair for pair in pairs if pair[0].task == task]) or [0.0])
+            for task in tasks
+        },
         work=work_of([run for run, _ in pairs]),
     )
+
+
+def _first_token_ratios(pairs: Sequence[tuple[Run, Run]]) -> list[float]:
+    return [run.ttft_ms / base.ttft_ms for run, base in pairs if base.ttft_ms]
+
+
+def _prompt_ratios(pairs: Sequence[tuple[Run, Run]]) -> list[float]:
+    """Every prompt's φ, all its turns and repeats together."""
+    by_prompt: dict[str, list[tuple[Run, Run]]] = {}
+    for pair in pairs:
+        by_prompt.setdefault(pair[0].prompt, []).append(pair)
+    rates = (
+        (rate_of((run for run, _ in some), whole), rate_of((base for _, base in some), whole))
+        for some in by_prompt.values()
+    )
+    return [rate / plain for rate, plain in rates if rate and plain]
 
 
 def key(run: Run) -> Key:
@@ -162,7 +201,8 @@ def equality(results: Results, name: str, runs: Iterable[Run], plain: dict[Key, 
 
     With noise only our own methods share it, so that ``transformers`` is compared at temperature 0 alone.
     """
-    if results.settings.temperature > 0 and not BY_NAME.get(name, BY_NAME[VANILLA]).ours:
+    row = row_named(name)
+    if results.settings.temperature > 0 and row is not None and not row.ours:
         return 0, 0
     verdicts: dict[tuple[str, int], bool] = {}
     for run in runs:
@@ -181,18 +221,24 @@ def work_of(runs: Sequence[Run]) -> Work | None:
         return None
     drafted, accepted = sum(cost.drafted for cost in costs), sum(cost.accepted for cost in costs)
     phases = total_sequences(costs)
+    heard, watched = sum(cost.heard for cost in costs), sum(cost.watched for cost in costs)
+    drafting_ms = sum(cost.draft_ms for cost in costs)
     return Work(
         acceptance_rate=accepted / drafted if drafted else 0.0,
         mean_acceptance_length=1 + accepted / rounds,
         drafted=drafted,
         accepted=accepted,
-        wasted=drafted - accepted,
         gamma=sum(cost.gamma * cost.rounds for cost in costs) / rounds,
         sequences=sum(k * n for k, n in phases.items()) / max(1, sum(phases.values())),
+        round_ms=decode / rounds,
         verifier_busy=sum(cost.forward_ms for cost in costs) / decode,
-        drafter_busy=sum(cost.draft_ms for cost in costs) / decode,
         waiting=sum(cost.wait_ms for cost in costs) / decode,
+        wait_ms=sum(cost.wait_ms for cost in costs) / rounds,
         overhead_ms=sum(cost.overhead_ms for cost in costs) / rounds,
+        verifying_drafts=sum(cost.verifying_drafts for cost in costs) / heard if heard else None,
+        drafting=sum(cost.drafting for cost in costs) / watched if watched else None,
+        drafter_busy=drafting_ms / decode if heard else None,
+        overlap=sum(cost.overlap_ms for cost in costs) / drafting_ms if drafting_ms else None,
     )
 
 
@@ -224,5 +270,5 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 def best(lines: Sequence[Line], task: str, cells: Callable[[Line], dict[str, Cell]]) -> str:
     """The row with the highest speed-up on a task."""
-    there = [line for line in lines if task in cells(line)]
+    there = [line for line in lines if task in cells(line) and not line.rested]
     return max(there, key=lambda line: cells(line)[task].speedup).name if there else ""

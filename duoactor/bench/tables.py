@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from duoactor import render
-from duoactor.bench.methods import DYNAMIC, STATIC, VANILLA, label
+from duoactor.bench.methods import DYNAMIC, STATIC, VANILLA
 from duoactor.bench.results import Results
-from duoactor.bench.summary import AVERAGE, Cell, Line, best, line_of, summarize, total_needed
+from duoactor.bench.summary import AVERAGE, MIN_DRAFTING, Cell, Line, best, line_of, summarize, total_needed
 
 Cells = Callable[[Line], dict[str, Cell]]
+SPREADS = (
+    "repeats: lowest and highest average φ among the repeats; prompts: quartiles of the single prompts' φ. The best is "
+    "marked."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,13 @@ def decode_only(line: Line) -> dict[str, Cell]:
     return line.decode
 
 
+def name_of(line: Line) -> str:
+    """What a row may be called: a method that rested is not called by its name alone."""
+    if line.rested and line.work is not None and line.work.drafting is not None:
+        return f"not {line.label}: its drafter rested in {1 - line.work.drafting:.0%} of the rounds"
+    return line.label
+
+
 def speeds(lines: Sequence[Line], tasks: Sequence[str], cells: Cells, title: str) -> Table:
     """Table 1: tokens/s and φ by method and task."""
     columns = (*tasks, AVERAGE)
@@ -67,15 +78,16 @@ def speeds(lines: Sequence[Line], tasks: Sequence[str], cells: Cells, title: str
     bold: set[tuple[int, int]] = set()
     for r, line in enumerate(lines):
         found = cells(line)
-        mark = f" ({line.different} of {line.compared} texts DIFFER)" if line.different else ""
         if not found:
-            rows.append((line.label, line.missing, *("" for _ in columns[1:]), ""))
+            rows.append((line.label, line.missing, *("" for _ in columns[1:]), "", ""))
             continue
+        marks = [f"{line.different} of {line.compared} texts DIFFER"] * bool(line.different)
+        marks += [f"{line.failed} answers failed"] * bool(line.failed)
         shown = [_speed(found[task]) if task in found else "-" for task in columns]
-        spread = found[AVERAGE]
-        rows.append((line.label + mark, *shown, _spread(spread)))
+        name = name_of(line) + (f" ({'; '.join(marks)})" if marks else "")
+        rows.append((name, *shown, _spread(found[AVERAGE]), f"{line.prompts[0]:.2f}-{line.prompts[1]:.2f}"))
         bold |= {(r, c) for c, task in enumerate(columns, start=1) if winners[task] == line.name}
-    return Table(title, ("method", *columns, "spread"), tuple(rows), frozenset(bold))
+    return Table(title, ("method", *columns, "repeats", "prompts"), tuple(rows), frozenset(bold), SPREADS)
 
 
 def _speed(cell: Cell) -> str:
@@ -83,52 +95,86 @@ def _speed(cell: Cell) -> str:
 
 
 def _spread(cell: Cell) -> str:
-    return f"{cell.low:.2f}-{cell.high:.2f}" if len(cell.by_repeat) > 1 else "one repeat"
+    return f"{cell.low:.2f}-{cell.high:.2f}" if len(cell.by_repeat) > 1 else "only one"
 
 
-def latency(lines: Sequence[Line]) -> Table:
+def latency(lines: Sequence[Line], tasks: Sequence[str]) -> Table:
     """Figure 3 in figures."""
     rows = tuple(
-        (line.label, f"{line.ttft_ms:.1f}", f"{line.ttft_ratio:.2f}", f"{line.ttft_low:.2f}-{line.ttft_high:.2f}")
+        (
+            name_of(line),
+            f"{line.ttft_ms:.1f}",
+            f"{line.ttft_ratio:.2f}",
+            f"{line.ttft_low:.2f}-{line.ttft_high:.2f}",
+            *(f"{line.ttft_by_task[task]:.2f}" if task in line.ttft_by_task else "-" for task in tasks),
+        )
         for line in lines
         if line.cells
     )
-    return Table("Time to first token", ("method", "median ms", "relative to vanilla", "quartiles"), rows)
+    return Table("Time to first token", ("method", "median ms", "vanilla = 1", "quartiles", *tasks), rows)
 
 
-def work(lines: Sequence[Line]) -> Table:
-    """Where drafts and time went."""
+def drafts(lines: Sequence[Line]) -> Table:
+    """What was drafted, and what came of it."""
     columns = (
-        "method", "acceptance rate", "mean acceptance length", "drafted", "accepted", "wasted", "γ", "k",
-        "verifier busy", "drafter busy", "waiting", "overhead/round",
+        "method", "tokens/round", "acceptance rate", "drafted", "accepted", "γ", "k", "rounds that verify drafts",
+        "rounds with the drafter at work",
     )  # fmt: skip
     rows: list[tuple[str, ...]] = []
     for line in lines:
         found = line.work
         if found is None:
             continue
-        drafts = bool(found.drafted)
+        some = bool(found.drafted)
         rows.append(
             (
-                line.label,
-                f"{found.acceptance_rate:.2f}" if drafts else "-",
+                name_of(line),
                 f"{found.mean_acceptance_length:.2f}",
+                f"{found.acceptance_rate:.2f}" if some else "-",
                 str(found.drafted),
                 str(found.accepted),
-                str(found.wasted),
-                f"{found.gamma:.1f}" if drafts else "-",
+                f"{found.gamma:.1f}" if some else "-",
                 f"{found.sequences:.2f}" if found.sequences else "-",
-                f"{found.verifier_busy:.0%}",
-                f"{found.drafter_busy:.0%}",
-                f"{found.waiting:.0%}",
-                f"{found.overhead_ms:.2f} ms",
+                _share(found.verifying_drafts),
+                _share(found.drafting),
             )
         )
     note = (
-        "drafted: draft tokens that were verified; busy: share of decoding time in forwards (the drafter's: in draft "
-        "steps whose tokens reached the verifier); overhead: a round less its forward and its wait."
+        "tokens/round: mean acceptance length, 1 + accepted tokens over rounds; drafted: draft tokens that were "
+        "verified; γ and k: means of what was asked of the drafter, or, where nothing was, of the window. A method "
+        f"whose drafter was at work in fewer than {MIN_DRAFTING:.0%} of the rounds, and should be, loses its name."
     )
-    return Table("Drafts and time", columns, tuple(rows), note=note)
+    return Table("Drafts", columns, tuple(rows), note=note)
+
+
+def times(lines: Sequence[Line]) -> Table:
+    """Where the time of a round went."""
+    columns = (
+        "method", "round", "verifying", "waiting", "overhead", "verifier busy", "drafter busy", "of it while verifying",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            name_of(line),
+            f"{work.round_ms:.2f} ms",
+            f"{work.verifier_busy * work.round_ms:.2f} ms",
+            f"{work.wait_ms:.2f} ms ({work.waiting:.0%})",
+            f"{work.overhead_ms:.2f} ms",
+            _share(work.verifier_busy),
+            _share(work.drafter_busy),
+            _share(work.overlap),
+        )
+        for line in lines
+        if (work := line.work) is not None
+    )
+    note = (
+        "Means of a round, from the first token on; busy: share of that time in forwards, each side's measured by "
+        "itself; overhead: a round less its forward and its wait."
+    )
+    return Table("Time", columns, rows, note=note)
+
+
+def _share(value: float | None) -> str:
+    return f"{value:.0%}" if value is not None else "-"
 
 
 def static_against_dynamic(lines: Sequence[Line], tasks: Sequence[str]) -> Table | None:
@@ -140,27 +186,30 @@ def static_against_dynamic(lines: Sequence[Line], tasks: Sequence[str]) -> Table
 
 
 def gamma_sweep(results: Results) -> Table | None:
-    """Table 3. Speed-ups are relative to vanilla's runs of the same prompts, which were not interleaved with these."""
+    """Table 3. These rows took turns with each other, after all the others."""
+    middle = f"{DYNAMIC}@{results.sweep_gamma}"
     names = sorted({run.method for run in results.runs if "@" in run.method}, key=lambda name: int(name.split("@")[1]))
-    lines = [line for name in names if (line := line_of(results, name)).cells]
+    lines = [line for name in names if (line := line_of(results, name, against=middle)).cells]
     if not lines:
         return None
-    middle = next((line for line in lines if line.name.endswith(f"@{results.sweep_gamma}")), lines[0])
     rows = tuple(
         (
-            label(line.name) + (" (chosen)" if line is middle else ""),
-            f"{line.cells[AVERAGE].tokens_per_second:.1f}",
-            f"{line.cells[AVERAGE].speedup / middle.cells[AVERAGE].speedup:.3f}",
+            name_of(line) + (" (chosen)" if line.name == middle else ""),
+            f"{(cell := line.cells[AVERAGE]).tokens_per_second:.1f}",
+            f"{cell.speedup:.3f}",
+            _spread(cell),
             f"{line.work.mean_acceptance_length:.2f}" if line.work else "-",
+            _share(line.work.drafting) if line.work else "-",
         )
         for line in lines
     )
     winner = max(range(len(lines)), key=lambda i: lines[i].cells[AVERAGE].speedup)
     return Table(
         "Table 3: γ around the chosen one",
-        ("γ", "tokens/s", "relative to the chosen", "mean acceptance length"),
+        ("γ", "tokens/s", "relative to the chosen", "repeats", "tokens/round", "rounds with the drafter at work"),
         rows,
         frozenset({(winner, 1), (winner, 2)}),
+        "The chosen γ is the mean of what the controller asked for in row DuoDecoding, rounded.",
     )
 
 
@@ -197,8 +246,9 @@ def all_tables(results: Results) -> list[Table]:
     found = [
         speeds(lines, tasks, end_to_end, "Table 1: end-to-end tokens/s (speed-up over vanilla)"),
         speeds(lines, tasks, decode_only, "Table 1b: decode tokens/s, first token to last (speed-up over vanilla)"),
-        latency(lines) if several else None,
-        work(lines),
+        latency(lines, tasks) if several else None,
+        drafts(lines),
+        times(lines),
         static_against_dynamic(lines, tasks),
         gamma_sweep(results),
         confusion(results),

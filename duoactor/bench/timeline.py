@@ -1,14 +1,14 @@
 """A few rounds as bars per actor (the paper's figure 4), and as a trace for Perfetto or chrome://tracing.
 
-The verifier's bars are measured: when each forward began and how long it took. Of the drafter the telemetry tells how
-long it drafted for each round, not when; its bar is put where drafting must have ended, before the forward that
-verifies it begins, and behind its previous bar.
+Every bar is measured: the target's forwards and the waits by the verifier, the draft model's forwards by the drafter,
+which tells when each ran; the verifier dates them by its own clock, 0.1 ms late at most between processes of one
+machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,30 +22,30 @@ Actor = Literal["verifier", "drafter"]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Times in microseconds from the beginning of the first bar of the answer."""
+    """Times in microseconds from the beginning of the answer's first bar."""
 
     actor: Actor
     kind: Literal["verify", "wait", "draft"]
     start_us: float
     length_us: float
-    tokens: int  # committed by the round, or draft forwards
-    round: Round
+    tokens: int  # committed by the round
+    round: Round  # in which it was, or, of drafting, was told of
+
+    @property
+    def end_us(self) -> float:
+        return self.start_us + self.length_us
 
 
 def bars(rounds: Sequence[Round]) -> list[Bar]:
-    """Every bar of one answer, in the order of time per actor."""
+    """Every bar of one answer."""
     found: list[Bar] = []
-    drafted_until = float("-inf")
     for one in rounds:
         if one.wait_us > 0:
-            found.append(Bar("verifier", "wait", one.started_us - one.wait_us, one.wait_us, 0, one))
+            found.append(Bar("verifier", "wait", one.waited_from_us, one.wait_us, 0, one))
         found.append(Bar("verifier", "verify", one.started_us, one.forward_us, one.committed, one))
-        if one.draft_us > 0:
-            start = max(one.started_us - one.draft_us, drafted_until)
-            drafted_until = start + one.draft_us
-            found.append(Bar("drafter", "draft", start, one.draft_us, one.draft_steps, one))
+        found += [Bar("drafter", "draft", start, length, 0, one) for start, length in one.draft_forwards]
     origin = min((bar.start_us for bar in found), default=0.0)
-    return [Bar(b.actor, b.kind, b.start_us - origin, b.length_us, b.tokens, b.round) for b in found]
+    return [replace(bar, start_us=bar.start_us - origin) for bar in found]
 
 
 def longest_kept(runs: Sequence[Run], method: str, prompt: str = "") -> Run | None:
@@ -55,12 +55,18 @@ def longest_kept(runs: Sequence[Run], method: str, prompt: str = "") -> Run | No
 
 
 def excerpt(rounds: Sequence[Round], span_us: float, skip: int = 3) -> list[Bar]:
-    """The bars of ``span_us`` microseconds behind the first rounds, which are not in their stride yet."""
-    all_bars = bars(rounds)
+    """What can be seen in ``span_us`` microseconds from the forward of round ``skip`` on: the first rounds are not in
+    their stride yet. Bars that begin before or end after are cut."""
+    every = bars(rounds)
     skipped = rounds[min(skip, len(rounds) - 1)]
-    begin = next(bar.start_us for bar in all_bars if bar.kind == "verify" and bar.round is skipped)
-    inside = [bar for bar in all_bars if begin - 1 <= bar.start_us < begin + span_us]
-    return [Bar(b.actor, b.kind, b.start_us - begin, b.length_us, b.tokens, b.round) for b in inside]
+    begin = next(bar.start_us for bar in every if bar.kind == "verify" and bar.round is skipped)
+    seen = []
+    for bar in every:
+        start, end = max(bar.start_us - begin, 0.0), min(bar.end_us - begin, span_us)
+        if start < end:
+            cut = bar.end_us - begin > span_us  # its tokens came later
+            seen.append(replace(bar, start_us=start, length_us=end - start, tokens=0 if cut else bar.tokens))
+    return seen
 
 
 def trace(runs: Sequence[Run]) -> dict[str, Any]:
@@ -92,7 +98,6 @@ def trace(runs: Sequence[Run]) -> dict[str, Any]:
                         "committed": one.committed,
                         "sequences": one.sequences,
                         "gamma": one.gamma,
-                        "draft_steps": one.draft_steps,
                     },
                 }
             )

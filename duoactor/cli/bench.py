@@ -18,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, VerifierSettings
 from duoactor import config, render
-from duoactor.bench import actors as driving
+from duoactor.bench import benchmark, figures, provenance, report, tables, timeline
 from duoactor.bench import compare as comparing
-from duoactor.bench import figures, report, stores, tables, timeline
+from duoactor.bench import datastore as datastores
 from duoactor.bench.methods import BY_NAME, choose
 from duoactor.bench.results import Results, Store, read_document
 from duoactor.bench.runner import Show
@@ -107,14 +107,14 @@ def _bench(
 ) -> int:
     rows = choose(methods)
     prompts = select(load_suite(suite), [t.strip() for t in tasks.split(",") if t.strip()], limit)
-    job = driving.Job(prompts, rows, repeats, Sampling(temperature, max_tokens=max_tokens, seed=seed), sweep)
+    job = benchmark.Job(prompts, rows, repeats, Sampling(temperature, max_tokens=max_tokens, seed=seed), sweep)
     if resume and not out:
         raise ConfigError("--resume needs --out DIR, the directory to go on with")
     directory = Path(out or time.strftime("bench-%Y%m%d-%H%M%S"))
     needed = any(row.method == Method.REST for row in rows)
     made = directory / "datastore"
     target = config.resolve_model(target, "target")  # a wrong name is told before anything is built
-    stored = stores.datastore_for(datastore, datastore_from, needed, made, target, environment.command)
+    stored = datastores.datastore_for(datastore, datastore_from, needed, made, target, environment.command)
     with _socket() as socket:
         deployment = deploy(
             VerifierSettings(
@@ -126,11 +126,11 @@ def _bench(
             command=environment.command,
             log_flags=("--verbose",) if verbose else ("--quiet",),
         )
-        store = Store(directory, driving.settings_of(deployment, job, suite, stored.origin), resume=resume)
+        store = Store(directory, benchmark.settings_of(deployment, job, suite, stored.origin), resume=resume)
         if not figures.available() and not quiet:
             click.echo(f"duoactor: {figures.NO_MATPLOTLIB}", err=True)
-        found, load = driving.Found(), driving.load_now()
-        complete, began = False, time.monotonic()
+        found, load = benchmark.Found(), provenance.load_now()
+        complete = False
         try:
             with _progress() as show:
                 run_in_order(_drive(environment, deployment, job, store, found, show, verbose))
@@ -141,8 +141,7 @@ def _bench(
         finally:
             # also after Ctrl-C, and when an actor could not be kept up
             store.close()
-            results = driving.results_of(deployment, job, store, found, _command(), load, complete)
-            results.seconds = time.monotonic() - began
+            results = benchmark.results_of(deployment, job, store, found, _command(), load, complete)
             if store.runs:
                 _leave(results, directory, trace)
     _print(results, directory, as_json)
@@ -152,21 +151,21 @@ def _bench(
 async def _drive(
     environment: Environment,
     deployment: Deployment,
-    job: driving.Job,
+    job: benchmark.Job,
     store: Store,
-    found: driving.Found,
+    found: benchmark.Found,
     show: Show,
     log_lines: bool,
 ) -> None:
     launch = LaunchReport(lines=log_lines)
-    world = driving.World(
+    world = benchmark.World(
         probe=environment.probe(deployment),
         connect=environment.connect_async,
         subscribe=_subscribed,
         report=launch,
         started=launch.done,
     )
-    await driving.drive(deployment, job, store, found, world, show)
+    await benchmark.drive(deployment, job, store, found, world, show)
 
 
 @asynccontextmanager
@@ -229,7 +228,20 @@ def _print(results: Results, directory: Path, as_json: bool) -> None:
 
 
 def _command() -> str:
-    return shlex.join(["duoactor", *sys.argv[1:]])
+    """As it was typed, without the directories of this machine."""
+    return shlex.join(["duoactor", *(Path(one).name if one.startswith(("/", "~")) else one for one in sys.argv[1:])])
+
+
+@bench.command(name="report")
+@click.argument("directory", metavar="DIR")
+def rewrite(directory: str) -> int:
+    """Write report.md and the pictures anew from the results.json in a directory.
+
+    \b
+    Example:  duoactor bench report results
+    """
+    report.write_all(read_document(Path(directory)), Path(directory))
+    return 0
 
 
 @bench.command()

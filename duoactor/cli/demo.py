@@ -15,7 +15,7 @@ import click
 from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, VerifierSettings
 from duoactor import render
 from duoactor.bench import demo as measuring
-from duoactor.bench.machine import machine
+from duoactor.bench.provenance import machine
 from duoactor.bench.reference import Reference
 from duoactor.cli.environment import Environment, available_cpus
 from duoactor.cli.options import json_option, log_options, method_option

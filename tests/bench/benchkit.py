@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from duoactor.bench.answers import Answer
 from duoactor.bench.methods import Row
-from duoactor.bench.passes import Answer
 from duoactor.bench.results import Cost, Lengths, Results, Round, Run, Settings
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Sampling
@@ -20,9 +20,25 @@ SETTINGS = Settings(
 )  # fmt: skip
 
 
-def rounds(count: int, *, draft_us: float = 0.0, wait_us: float = 0.0) -> tuple[Round, ...]:
+def rounds(count: int, *, draft_us: int = 0, wait_us: float = 0.0) -> tuple[Round, ...]:
+    """Forwards of 0.9 ms; two draft forwards in each round begin with it."""
     wall = 1000.0 + wait_us
-    return tuple(Round(i * wall + wait_us, 900.0, wait_us, wall, draft_us, 3, 4, 2, 3, 2, 4) for i in range(count))
+    return tuple(
+        Round(
+            started_us=i * wall + wait_us,
+            forward_us=900.0,
+            waited_from_us=i * wall,
+            wait_us=wait_us,
+            wall_us=wall,
+            window=4,
+            accepted=2,
+            committed=3,
+            sequences=2,
+            gamma=4,
+            draft_forwards=tuple((int(i * wall + wait_us) + n * draft_us, draft_us) for n in (0, 1) if draft_us),
+        )
+        for i in range(count)
+    )
 
 
 def run(
@@ -46,7 +62,8 @@ def run(
 def cost(**more: Any) -> Cost:
     values: dict[str, Any] = {
         "rounds": 10, "drafted": 40, "accepted": 20, "gamma": 4.0, "forward_ms": 80.0, "wait_ms": 10.0,
-        "overhead_ms": 5.0, "decode_ms": 100.0, "draft_ms": 50.0, "sequences": (0, 6, 2, 2),
+        "overhead_ms": 5.0, "decode_ms": 100.0, "sequences": (0, 6, 2, 2),
+        "heard": 10, "verifying_drafts": 8, "watched": 9, "drafting": 9, "draft_ms": 50.0, "overlap_ms": 40.0,
         "needed": ((1, 0, 3), (1, 1, 5), (2, 2, 2)),
     }  # fmt: skip
     return Cost(**(values | more))
@@ -61,7 +78,7 @@ def results(repeats: int = 2, **more: Any) -> Results:
             task=task,
             repeat=repeat,
             cost=None if method == "transformers" else cost(),
-            rounds=rounds(30, draft_us=700.0 if method != "vanilla" else 0.0, wait_us=100.0 if method == "sps" else 0.0)
+            rounds=rounds(30, draft_us=300 if method != "vanilla" else 0, wait_us=100.0 if method == "sps" else 0.0)
             if number == 1 and repeat == 0 and method != "transformers"
             else (),
         )

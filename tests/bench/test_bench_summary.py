@@ -4,6 +4,7 @@ from benchkit import SETTINGS, cost, results, run
 
 from duoactor.bench import tables
 from duoactor.bench.compare import compare, sentences, table
+from duoactor.bench.report import markdown
 from duoactor.bench.results import read_document, write_document
 from duoactor.bench.summary import AVERAGE, summarize, work_of
 from protocols.errors import ConfigError
@@ -68,13 +69,52 @@ def test_with_noise_transformers_is_not_compared_but_ours_are():
 
 
 def test_work_adds_up_over_answers():
-    work = work_of([run("sps", cost=cost()), run("sps", cost=cost(drafted=0, accepted=0, gamma=0.0))])
+    work = work_of([run("sps", cost=cost()), run("sps", cost=cost(drafted=0, accepted=0, gamma=0.0, heard=0))])
     assert work.acceptance_rate == 0.5 and work.mean_acceptance_length == 2.0
-    assert (work.drafted, work.accepted, work.wasted) == (40, 20, 20)
+    assert (work.drafted, work.accepted, work.round_ms) == (40, 20, 10.0)
     assert (work.verifier_busy, work.drafter_busy, work.waiting) == pytest.approx((0.8, 0.5, 0.1))
-    assert work.overhead_ms == pytest.approx(0.5) and work.gamma == pytest.approx(2.0)
+    assert (work.wait_ms, work.overhead_ms, work.gamma) == pytest.approx((1.0, 0.5, 2.0))
+    assert (work.verifying_drafts, work.drafting, work.overlap) == pytest.approx((1.6, 1.0, 0.8))
     assert work.sequences == pytest.approx((6 + 4 + 6) / 10)
     assert work_of([run("transformers")]) is None
+
+
+def test_without_telemetry_nothing_is_said_of_the_drafter():
+    work = work_of([run("sps", cost=cost(heard=0, watched=0, drafting=0, draft_ms=0.0, overlap_ms=0.0))])
+    assert (work.verifying_drafts, work.drafting, work.drafter_busy, work.overlap) == (None,) * 4
+
+
+def test_a_method_whose_drafter_rested_is_not_called_by_its_name_and_wins_nothing():
+    def rests(one):
+        resting = one.method == "duodecoding"
+        return msgspec.structs.replace(one, cost=cost(drafting=2)) if resting else one
+
+    found = replaced(results(), rests)
+    line = by_name(found)["duodecoding"]
+    assert line.rested and not by_name(found)["sps"].rested
+    first = tables.all_tables(found)[0]
+    named = {row[0]: r for r, row in enumerate(first.rows)}
+    rested = named["not DuoDecoding: its drafter rested in 78% of the rounds"]
+    assert "DuoDecoding" not in named
+    assert not any(r == rested for r, _ in first.bold)
+    text = markdown(found, ())
+    assert "Fastest on average: SpS" in text
+    assert "**not DuoDecoding: its drafter rested in 78% of the rounds**: its figures are not the method's." in text
+
+
+def test_vanilla_and_retrieval_may_rest_and_auto_too():
+    def rests(one):
+        return msgspec.structs.replace(one, cost=cost(drafting=0), method="auto" if one.method == "sps" else one.method)
+
+    found = replaced(results(methods=("vanilla", "auto", "duodecoding")), rests)
+    lines = by_name(found)
+    assert not lines["vanilla"].rested and not lines["auto"].rested and lines["duodecoding"].rested
+
+
+def test_quartiles_of_the_prompts_are_of_whole_conversations():
+    runs = [run("vanilla", f"qa-{n}", ms=100.0, ttft_ms=0.0, total_ms=100.0) for n in range(5)]
+    runs += [run("sps", f"qa-{n}", ttft_ms=0.0, total_ms=100.0 / (n + 1)) for n in range(5)]
+    assert by_name(results(runs=tuple(runs)))["sps"].prompts == pytest.approx((2.0, 4.0))
 
 
 def test_the_best_of_a_task_is_bold_in_markdown():
@@ -90,7 +130,8 @@ def test_table_three_names_the_chosen_gamma_and_table_four_counts_rounds():
     by_title = {one.title.partition(":")[0]: one for one in tables.all_tables(found)}
     three, four = by_title["Table 3"], by_title["Table 4"]
     assert [row[0] for row in three.rows] == ["DuoDecoding, γ = 5", "DuoDecoding, γ = 6 (chosen)", "DuoDecoding, γ = 7"]
-    assert three.bold == {(2, 1), (2, 2)} and three.rows[1][2] == "1.000"
+    assert three.bold == {(2, 1), (2, 2)}
+    assert [row[2] for row in three.rows] == ["0.984", "1.000", "1.017"]  # 61 ms of the chosen one
     assert four.columns == ("chosen", "needed 1", "needed 2", "more")
     assert four.rows[0] == ("1", "40 (50.0%)", "0 (0.0%)", "24 (30.0%)")
 
@@ -106,8 +147,8 @@ def test_a_document_comes_back_as_it_was(tmp_path):
     [
         ("not json", "is not a results.json"),
         ("[1]", "is not a results.json"),
-        ('{"schema": 99}', "has schema 99, not 1"),
-        ('{"schema": 1}', "is not a results.json of `duoactor bench`: Object missing required field"),
+        ('{"schema": 99}', "has schema 99, not 2"),
+        ('{"schema": 2}', "is not a results.json of `duoactor bench`: Object missing required field"),
     ],
 )
 def test_a_file_that_is_no_result_is_one_sentence(tmp_path, text, said):

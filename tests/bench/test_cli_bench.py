@@ -13,7 +13,7 @@ import pytest
 from benchkit import results
 
 from actors.engines.checkpoints.inflate import MARK
-from duoactor.bench import actors as driving
+from duoactor.bench import benchmark, provenance
 from duoactor.bench.results import Lengths, write_document
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
@@ -79,7 +79,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> tuple[FakeClient, E
         return Lengths(tokens=8, lengths=(64, 128), draft_us=(1e3, 2e3), verify_us=(5e3, 6e3))
 
     monkeypatch.setattr("duoactor.launch.terminal.LaunchReport.__call__", note)
-    monkeypatch.setattr(driving, "measure_lengths", no_lengths)
+    monkeypatch.setattr(benchmark, "measure_lengths", no_lengths)
     monkeypatch.chdir(tmp_path)
     return client, Environment(command=command, probe=probe, connect_async=connect)  # type: ignore[arg-type]
 
@@ -92,7 +92,7 @@ def test_the_json_is_one_document_with_every_row(world, capsys):
     client, environment = world
     assert main([*BENCH, *FEW, "--json"], environment) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == 1 and document["complete"] is True and document["directory"] == "out"
+    assert document["schema"] == 2 and document["complete"] is True and document["directory"] == "out"
     assert [line["name"] for line in document["table"]] == ["vanilla", "sps", "rest", "duodecoding-2"]
     assert not any(line["missing"] for line in document["table"])
     assert document["settings"]["datastore"] == "the modules of Python's standard library"
@@ -195,8 +195,8 @@ def test_inflate_writes_a_model_that_reports_mark(tmp_path, capsys):
     options = ["inflate", "bundled", str(made), "--layers", "9", "--hidden", "768", "--dtype", "bfloat16"]
     assert main(options) == 0
     assert "9 layers, hidden size 768; use it with --target" in capsys.readouterr().out
-    assert driving.INFLATED == MARK
-    assert driving.inflated(str(made))["parameters"] > driving.inflated(str(made))["source_parameters"]
-    assert driving.inflated(str(tmp_path)) is None
+    assert provenance.INFLATED == MARK
+    assert provenance.inflated(str(made))["parameters"] > provenance.inflated(str(made))["source_parameters"]
+    assert provenance.inflated(str(tmp_path)) is None
     assert main(options) == 1
     assert "exists already" in capsys.readouterr().err

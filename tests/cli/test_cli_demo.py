@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from duoactor.bench import demo
-from duoactor.bench.machine import machine
+from duoactor.bench.provenance import machine
 from protocols.errors import RequestError
 from protocols.messages import Chunk, FailureCode, FinishReason, RequestStats, Sampling
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from duoactor.bench.answers import Ours
 from duoactor.bench.methods import BY_NAME
-from duoactor.bench.passes import Ours
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Chunk, FailureCode, FinishReason, RequestStats, Sampling
 

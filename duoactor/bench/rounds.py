@@ -1,0 +1,116 @@
+"""What the verifier's telemetry tells of one answer's rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from duoactor.bench.results import Cost, Round
+from protocols import wire
+from protocols.errors import ProtocolError
+from protocols.messages import RequestStats, RoundStats, Telemetry
+from protocols.transport import Feed
+
+LATE_S = 0.5  # how long telemetry may lag behind the last chunk
+Span = tuple[float, float]  # begin and end
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Listens to the verifier's telemetry and keeps the rounds of the request under way."""
+
+    feed: Feed
+    by_rid: dict[str, list[RoundStats]] = field(default_factory=dict)
+    _decoder: wire.Decoder = field(default_factory=lambda: wire.Decoder(Telemetry))
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def listen(self) -> None:
+        while True:
+            try:
+                message = self._decoder.decode(await self.feed.receive())
+            except ProtocolError:
+                continue
+            if isinstance(message, RoundStats):
+                self.by_rid.setdefault(message.rid, []).append(message)
+                self._news.set()
+
+    async def take(self, rid: str, count: int) -> list[RoundStats]:
+        """The rounds of an answer that is complete; fewer than ``count`` when the socket lost some."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LATE_S):
+                while len(self.by_rid.get(rid, ())) < count:
+                    self._news.clear()
+                    await self._news.wait()
+        found = self.by_rid.get(rid, [])
+        self.by_rid.clear()
+        return found
+
+
+def round_of(one: RoundStats) -> Round:
+    return Round(
+        one.started_us,
+        one.forward_us,
+        one.waited_from_us,
+        one.wait_us,
+        one.wall_us,
+        one.window,
+        one.accepted,
+        one.committed,
+        one.sequences,
+        one.gamma,
+        one.draft_forwards,
+    )
+
+
+def cost_of(stats: RequestStats, told: Sequence[RoundStats]) -> Cost:
+    """``told`` may be fewer rounds than ``stats`` counts, or none."""
+    rounds = [round_of(one) for one in told]
+    needed = Counter((one.phase_sequences, one.phase_rank) for one in told if one.phase_sequences > 0)
+    drafts = draft_spans(rounds)
+    forwards = [(one.started_us, one.ended_us) for one in rounds]
+    return Cost(
+        rounds=stats.rounds,
+        drafted=stats.draft_tokens,
+        accepted=stats.accepted_tokens,
+        gamma=stats.gamma,
+        forward_ms=stats.forward_ms,
+        wait_ms=stats.wait_ms,
+        overhead_ms=stats.overhead_ms,
+        decode_ms=stats.decode_ms,
+        sequences=stats.sequences_histogram,
+        needed=tuple(sorted((k, rank, count) for (k, rank), count in needed.items())),
+        heard=len(rounds),
+        verifying_drafts=sum(one.window > 0 for one in rounds),
+        watched=max(0, len(rounds) - 1),
+        drafting=sum(shared(drafts, [span]) > 0 for span in round_spans(rounds)[:-1]),
+        draft_ms=sum(end - begin for begin, end in drafts) / 1000,
+        overlap_ms=shared(drafts, forwards) / 1000,
+    )
+
+
+def draft_spans(rounds: Iterable[Round]) -> list[Span]:
+    """When the drafter computed, in order of time."""
+    return sorted((float(start), float(start + length)) for one in rounds for start, length in one.draft_forwards)
+
+
+def round_spans(rounds: Sequence[Round]) -> list[Span]:
+    """From the end of one round's forward to the end of the next one's."""
+    begins = [one.ended_us for one in rounds]
+    first = [rounds[0].ended_us - rounds[0].wall_us] if rounds else []
+    return list(zip([*first, *begins], begins, strict=False))
+
+
+def shared(some: Sequence[Span], others: Sequence[Span]) -> float:
+    """How long both lasted at the same time; each is in order, and none of its spans overlap."""
+    total, at = 0.0, 0
+    for begin, end in some:
+        while at < len(others) and others[at][1] <= begin:
+            at += 1
+        look = at
+        while look < len(others) and others[look][0] < end:
+            total += min(end, others[look][1]) - max(begin, others[look][0])
+            look += 1
+    return total

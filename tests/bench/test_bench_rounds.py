@@ -1,0 +1,42 @@
+"""From single rounds to what an answer cost."""
+
+import pytest
+
+from duoactor.bench.rounds import cost_of, shared
+from protocols.messages import RequestStats, RoundStats
+
+
+def told(number, drafted=(), **more):
+    """Rounds of 10 ms, forwards of 8 ms that begin with them."""
+    values = {"window": 3, "accepted": 2, "wait_us": 0.0} | more
+    return RoundStats(
+        "r", number, "sps", "d", values["window"], values["accepted"], values["accepted"] + 1, 4, 8000.0,
+        values["wait_us"], 10_000.0, started_us=number * 10_000.0, draft_forwards=tuple(drafted),
+    )  # fmt: skip
+
+
+def test_work_of_both_sides_at_the_same_time_is_counted_once():
+    assert shared([(0, 10), (20, 30)], [(5, 22), (25, 26), (40, 50)]) == pytest.approx(5 + 2 + 1)
+    assert shared([], [(0, 1)]) == 0 and shared([(0, 1)], [(1, 2)]) == 0
+
+
+def test_drafting_that_reached_the_verifier_later_counts_where_it_was():
+    rounds = [told(0), told(1, [(1000, 2000)]), told(2, [(11_000, 3000), (17_000, 2500)]), told(3)]
+    cost = cost_of(RequestStats(rounds=4), rounds)
+    assert (cost.heard, cost.watched) == (4, 3)
+    # from the end of one forward to that of the next: -2 to 8, 8 to 18, 18 to 28 ms; the last is not watched
+    assert cost.drafting == 3
+    assert cost.draft_ms == pytest.approx(7.5)
+    assert cost.overlap_ms == pytest.approx(2 + 3 + 1)
+
+
+def test_a_round_without_a_draft_forward_is_one_in_which_the_drafter_rested():
+    rounds = [told(0), told(1, [(1000, 500)], window=0), told(2, window=0), told(3)]
+    cost = cost_of(RequestStats(rounds=4), rounds)
+    assert cost.drafting == 1
+    assert cost.verifying_drafts == 2
+
+
+def test_without_telemetry_there_are_the_verifiers_own_sums():
+    cost = cost_of(RequestStats(rounds=4, draft_tokens=9, accepted_tokens=5), [])
+    assert (cost.rounds, cost.drafted, cost.accepted, cost.heard) == (4, 9, 5, 0)
