@@ -66,7 +66,7 @@ def decode_only(line: Line) -> dict[str, Cell]:
 def name_of(line: Line) -> str:
     """What a row may be called: a method that rested is not called by its name alone."""
     if line.rested and line.work is not None and line.work.drafting is not None:
-        return f"not {line.label}: its drafter rested in {1 - line.work.drafting:.0%} of the rounds"
+        return f"not {line.label}: rested in {1 - line.work.drafting:.0%} of rounds"
     return line.label
 
 

@@ -94,12 +94,12 @@ def test_a_method_whose_drafter_rested_is_not_called_by_its_name_and_wins_nothin
     assert line.rested and not by_name(found)["sps"].rested
     first = tables.all_tables(found)[0]
     named = {row[0]: r for r, row in enumerate(first.rows)}
-    rested = named["not DuoDecoding: its drafter rested in 78% of the rounds"]
+    rested = named["not DuoDecoding: rested in 78% of rounds"]
     assert "DuoDecoding" not in named
     assert not any(r == rested for r, _ in first.bold)
     text = markdown(found, ())
     assert "Fastest on average: SpS" in text
-    assert "**not DuoDecoding: its drafter rested in 78% of the rounds**: its figures are not the method's." in text
+    assert "**not DuoDecoding: rested in 78% of rounds**: its figures are not the method's." in text
 
 
 def test_vanilla_and_retrieval_may_rest_and_auto_too():
