@@ -266,3 +266,75 @@ def test_nothing_is_computed_beyond_the_drafts_context(family):
     [within, beyond] = draft.expand([Leaf(handle, 6, ()), Leaf(handle, 7, (last.slot,))])
     assert within.tokens and (beyond.slot, beyond.tokens) == (-1, ())
     assert draft.expand([Leaf(handle, 7, (last.slot,))])[0].tokens == ()
+
+
+# --- long texts, and texts that change -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 16, 100, 1000])
+def test_a_text_computed_in_chunks_is_the_text_computed_at_once(chunk):
+    draft, other = Draft(engine_of()), engine_of()
+    prompt = some_prompt(300)
+    handle = draft.open(prompt, 300, SAMPLINGS[1])
+    left = [draft.missing(handle)]
+    while left[-1] > 3:
+        draft.prefill(handle, min(chunk, left[-1] - 3))
+        left.append(draft.missing(handle))
+    assert left[0] == 299 and left[-1] == 3
+    assert_same(draft.expand([root(handle)])[0], fresh(other, prompt, 300, SAMPLINGS[1]))
+    assert draft.missing(handle) == 0
+
+
+def test_a_verdict_between_two_chunks_loses_nothing():
+    draft, other = Draft(engine_of()), engine_of()
+    prompt = some_prompt(200)
+    handle = draft.open(prompt, 200, SAMPLINGS[0])
+    draft.prefill(handle, 120)
+    draft.commit(handle, [5, 6], [-1, -1])
+    assert draft.missing(handle) == 81
+    assert_same(draft.expand([root(handle)])[0], fresh(other, [*prompt, 5, 6], 200, SAMPLINGS[0]))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 130, 200])
+def test_a_mirror_turned_to_another_text_keeps_what_both_have_in_common(kept):
+    draft, other = Draft(engine_of()), engine_of()
+    prompt = some_prompt(200)
+    handle = draft.open(prompt, 200, SAMPLINGS[0])
+    draft.expand([root(handle)])
+    draft.expand([Leaf(handle, 5, ())])
+    changed = prompt[:kept] + some_prompt(20, seed=9) if kept else [VOCAB - 1, *some_prompt(100, seed=9)]
+    draft.reopen(handle, changed, len(changed), SAMPLINGS[3])
+    assert draft.missing(handle) == len(changed) - 1 - kept
+    assert_same(draft.expand([root(handle)])[0], fresh(other, changed, len(changed), SAMPLINGS[3]))
+    expanded = draft.expand([Leaf(handle, token, ()) for token in range(2, 34)])
+    assert len({expansion.slot for expansion in expanded}) == 32  # the old tree's slots are free again
+
+
+def test_a_mirror_too_small_for_another_text_stays_what_it_was():
+    draft, other = Draft(engine_of()), engine_of()
+    prompt = some_prompt(100)
+    handle = draft.open(prompt, 100, SAMPLINGS[0])
+    draft.expand([root(handle)])
+    with pytest.raises(PoolFull):
+        draft.reopen(handle, some_prompt(400, seed=1), 400, SAMPLINGS[0])
+    assert_same(draft.expand([root(handle)])[0], fresh(other, prompt, 100, SAMPLINGS[0]))
+
+
+def test_a_forward_that_fails_leaves_the_mirrors_as_they_were(monkeypatch):
+    engine, other = engine_of(), engine_of()
+    draft = Draft(engine)
+    prompts = [some_prompt(50, 1), some_prompt(60, 2)]
+    one, two = (draft.open(prompt, len(prompt), SAMPLINGS[0]) for prompt in prompts)
+    draft.expand([root(one)])
+
+    def broken(*arguments):
+        raise RuntimeError("as asked")
+
+    monkeypatch.setattr(engine, "forward", broken)
+    for _ in range(draft.scratch_slots):
+        with pytest.raises(RuntimeError, match="as asked"):
+            draft.expand([Leaf(one, 5, ()), Leaf(one, 6, ()), root(two)])
+    monkeypatch.undo()
+    five, _, top = draft.expand([Leaf(one, 5, ()), Leaf(one, 6, ()), root(two)])
+    assert_same(five, fresh(other, [*prompts[0], 5], 50, SAMPLINGS[0]))
+    assert_same(top, fresh(other, prompts[1], 60, SAMPLINGS[0]))

@@ -75,6 +75,29 @@ def test_a_datastore_gives_branches_best_first(tmp_path):
     assert set(below.tokens) == {4, 5}
 
 
+@pytest.mark.parametrize("name", ["pld", "sam"])
+def test_a_long_text_is_read_in_pieces(name):
+    text = TEXT * 50
+    draft, handle = opened(name, text)
+    whole, other = opened(name, text)
+    assert draft.missing(handle) == len(text) - 1
+    draft.prefill(handle, 100)
+    assert draft.missing(handle) == len(text) - 101
+    draft.commit(handle, [7], [-1])
+    whole.commit(other, [7], [-1])
+    assert grown(draft, handle, 7, 8)[0] == grown(whole, other, 7, 8)[0]
+    assert draft.missing(handle) == 0
+
+
+@pytest.mark.parametrize("text", [[*TEXT, 7, 8], [5, 6, 20, 21, 5, 6], TEXT[:-2]], ids=["longer", "another", "shorter"])
+def test_a_mirror_of_another_text_says_what_a_fresh_one_says(text):
+    draft, handle = opened("sam")
+    grown(draft, handle, 6, 4)
+    draft.reopen(handle, text, len(text), Sampling())
+    fresh, other = opened("sam", text)
+    assert grown(draft, handle, text[-1], 4)[0] == grown(fresh, other, text[-1], 4)[0]
+
+
 def test_its_steps_can_be_measured_like_a_models():
     draft, _ = opened("pld")
     assert all(0 < us < 1e5 for us in measure_draft(draft).values())

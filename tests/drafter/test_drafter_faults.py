@@ -1,0 +1,367 @@
+"""What a drafter meets that nobody wished for: it goes on with whatever it can go on with."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from desk import Desk, Reader
+from virtual_time import run
+
+from actors.drafter.loop import ASK_AFTER, GIVE_UP_AFTER, MAX_FAILURES
+from fakes import INFO, ToyDraft
+from protocols.errors import CannotDraft
+from protocols.messages import DraftStats, Drain, Goodbye, Grow, Plan, Resync, Sampling
+
+SHORT = (5, 6, 7)
+OTHER = (9, 8, 7)
+LONG = tuple(2 + i % 50 for i in range(1000))
+
+
+def played(story, model=None, **options):
+    async def play():
+        async with Desk(model, **options) as desk:
+            await story(desk)
+
+    run(play())
+
+
+# --- leases that cannot be had ---------------------------------------------------------------------------------------
+
+
+def test_a_request_without_room_goes_on_alone_and_the_others_are_served():
+    async def story(desk):
+        desk.open("a", SHORT)
+        desk.open("b", OTHER, epoch=2)
+        await desk.settle()
+        assert desk.drafted("a") and not desk.drafted("b")
+        desk.verdict("b", 3, 4, epoch=2)
+        await desk.settle()
+        assert not desk.take(Resync), "an Open that was declined is not asked for again"
+
+    played(story, Reader(rooms=1))
+
+
+@pytest.mark.parametrize("prefix", [(), (5, 63), tuple(range(2, 40))], ids=["empty", "unknown id", "too long"])
+def test_a_text_that_the_draft_cannot_mirror_costs_only_its_own_drafts(prefix):
+    class Small(Reader):
+        def open(self, prefix, prompt_len, sampling):
+            if max(prefix) >= self.info.vocab_size or len(prefix) > self.info.max_context:
+                raise CannotDraft("no")
+            return super().open(prefix, prompt_len, sampling)
+
+    async def story(desk):
+        desk.open("bad", prefix)  # the first, since those who come first could hurt those behind them
+        desk.open("good", SHORT, epoch=2)
+        await desk.settle()
+        assert desk.drafted("good")
+        assert not desk.running.done() and list(desk.drafter.leases) == ["good"]
+
+    played(story, Small(info=replace(INFO, vocab_size=60, max_context=32)))
+
+
+def test_a_text_that_outgrows_the_draft_ends_that_lease_only():
+    class Small(Reader):
+        def commit(self, handle, tokens, slots):
+            if 50 in tokens:
+                raise CannotDraft("no")
+            super().commit(handle, tokens, slots)
+
+    async def story(desk):
+        desk.open("a", SHORT)
+        desk.open("b", OTHER, epoch=2)
+        await desk.settle()
+        desk.verdict("a", 3, 50)
+        desk.verdict("b", 3, 40, epoch=2)
+        await desk.settle()
+        desk.verdict("a", 4, 40)
+        await desk.settle()
+        assert list(desk.drafter.leases) == ["b"] and not desk.take(Resync)
+
+    played(story, Small())
+
+
+def test_nothing_is_drafted_beyond_the_drafts_context():
+    async def story(desk):
+        desk.open("a", SHORT, plan=Plan("pearl", 20))
+        await desk.settle()
+        grown = desk.take(Grow)
+        assert sum(len(grow.tokens) for grow in grown) == 5 and grown[-1].complete
+
+    played(story, Reader(info=replace(INFO, max_context=8)))
+
+
+def test_candidates_that_the_target_does_not_know_are_not_drafted():
+    async def story(desk):
+        for number, method in enumerate(("pearl", "duodecoding", "tree"), 1):
+            desk.open(method, (5, 6, number), epoch=number, plan=Plan(method, 6))
+        await desk.settle()
+        tokens = [token for grow in desk.take(Grow) for token in grow.tokens]
+        assert tokens and max(tokens) < 30
+
+    played(story, vocab_size=30)
+
+
+# --- forwards that fail ----------------------------------------------------------------------------------------------
+
+
+def test_a_request_whose_forward_fails_loses_its_drafter_and_the_others_keep_it():
+    async def story(desk):
+        desk.model.broken.add(13)
+        for epoch, rid in enumerate("abc", 1):
+            desk.open(rid, (13 if rid == "b" else 5, 6, 7), epoch=epoch)
+        await desk.settle()
+        assert desk.drafted("a") and desk.drafted("c") and not desk.running.done()
+        assert list(desk.drafter.leases) == ["a", "c"]
+        desk.verdict("b", 3, 4, epoch=2)
+        await desk.settle()
+        assert not desk.take(Resync)
+
+    played(story)
+
+
+def test_a_prefill_that_fails_ends_that_lease_only():
+    async def story(desk):
+        desk.model.broken.add(LONG[0])
+        desk.open("a", SHORT)
+        desk.open("long", LONG, epoch=2)
+        await desk.settle()
+        assert desk.drafted("a") and list(desk.drafter.leases) == ["a"]
+
+    played(story)
+
+
+def test_a_draft_model_that_fails_for_every_request_ends_the_drafter():
+    async def story(desk):
+        desk.model.broken.add(13)
+        for epoch in range(1, MAX_FAILURES + 1):
+            desk.open(f"r{epoch}", (13, 6, 7), epoch=epoch)
+            await desk.settle()
+        with pytest.raises(RuntimeError, match="as asked"):
+            await desk.running
+
+    played(story)
+
+
+def test_bad_requests_one_by_one_do_not_end_a_drafter_that_works():
+    async def story(desk):
+        desk.model.broken.add(13)
+        for epoch in range(1, 5 * MAX_FAILURES, 2):
+            desk.open(f"bad{epoch}", (13, 6, 7), epoch=epoch)
+            desk.open(f"good{epoch}", SHORT, epoch=epoch + 1)
+            await desk.settle()
+            assert desk.drafted(f"good{epoch}")
+
+    played(story)
+
+
+@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree", "auto", "vanilla"])
+def test_a_draft_that_has_nothing_to_say_ends_its_phase(method):
+    class Silent(Reader):
+        def expand(self, leaves):
+            return [replace(expansion, tokens=(), probs=()) for expansion in super().expand(leaves)]
+
+    async def story(desk):
+        desk.open("a", SHORT, plan=Plan(method, 6))
+        await desk.settle()
+        desk.verdict("a", 3, 4)
+        await desk.settle()
+        grown = desk.take(Grow)
+        assert all(not grow.tokens for grow in grown) and grown[-1].complete and grown[-1].base_len == 4
+        assert not desk.running.done()
+
+    played(story, Silent())
+
+
+# --- messages that were lost, or come late ---------------------------------------------------------------------------
+
+
+def test_an_open_that_was_lost_under_a_newer_epoch_is_asked_for():
+    async def story(desk):
+        desk.open("a", SHORT, epoch=1)
+        await desk.settle()
+        desk.verdict("a", 3, 4, epoch=2)
+        await desk.settle()
+        assert desk.take(Resync) == [Resync("a", 2, 0)]
+        desk.open("a", (*SHORT, 4), epoch=2)
+        await desk.settle()
+        assert desk.drafter.leases["a"].epoch == 2
+
+    played(story)
+
+
+def test_a_verdict_of_an_unknown_request_is_answered_with_a_question():
+    async def story(desk):
+        desk.verdict("ghost", 3, 4, epoch=7)
+        await desk.settle()
+        assert desk.take(Resync) == [Resync("ghost", 7, 0)]
+
+    played(story)
+
+
+def test_a_late_verdict_does_not_bring_an_old_plan_back():
+    async def story(desk):
+        desk.open("a", SHORT, plan=Plan("pearl", 4))
+        await desk.settle()
+        desk.verdict("a", 3, 4, number=2, plan=Plan("pearl", 8))
+        desk.verdict("a", 2, 7, number=1, plan=Plan("vanilla", 0))
+        await desk.settle()
+        assert desk.drafter.leases["a"].plan == Plan("pearl", 8)
+
+    played(story)
+
+
+def test_a_lease_of_which_nothing_is_heard_is_asked_for_and_then_given_up():
+    async def story(desk):
+        desk.open("a", SHORT)
+        await desk.settle(ASK_AFTER + 1.5)
+        assert Resync("a", 1, 3) in desk.take(Resync)
+        desk.open("a", SHORT)  # the verifier's answer to one who knows all there is
+        await desk.settle(GIVE_UP_AFTER - 1.5)
+        assert "a" in desk.drafter.leases
+        await desk.settle(ASK_AFTER)
+        assert "a" not in desk.drafter.leases
+
+    played(story)
+
+
+def test_leases_that_come_in_one_breath_with_the_loss_of_the_old_ones_are_kept():
+    async def story(desk):
+        desk.open("a", SHORT)
+        await desk.settle()
+        desk.forget()
+        await desk.settle()
+        assert not desk.drafter.leases and desk.incarnations == 2
+        desk.open("a", SHORT)
+        desk.open("b", OTHER, epoch=2)
+        await desk.settle()
+        assert set(desk.drafter.leases) == {"a", "b"}
+
+    played(story)
+
+
+# --- leaving ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_drafter_that_leaves_takes_nothing_new_and_finishes_what_it_has():
+    async def story(desk):
+        desk.open("a", SHORT)
+        await desk.settle()
+        desk.send(Drain())
+        desk.open("b", OTHER, epoch=2)
+        await desk.settle()
+        assert list(desk.drafter.leases) == ["a"] and not desk.running.done()
+        desk.verdict("b", 3, 4, epoch=2)
+        desk.verdict("a", 3, 4)
+        await desk.settle()
+        assert not desk.take(Resync) and desk.drafted("a")
+        desk.close("a")
+        await desk.running
+        await desk.settle()
+        assert len(desk.take(Goodbye)) == 1
+
+    played(story)
+
+
+def test_a_drafter_drained_in_mid_prefill_leaves_when_its_lease_is_closed():
+    class Slow(Reader):
+        def prefill(self, handle, limit):
+            super().prefill(handle, min(limit, 1))
+
+    async def story(desk):
+        desk.open("a", LONG)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert desk.drafter.leases["a"].prefilling
+        desk.send(Drain())
+        desk.close("a")
+        await desk.running
+        assert desk.model.tokens_read < len(LONG) - 1
+
+    played(story, Slow())
+
+
+# --- what was computed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["swapped there and back", "a newer epoch", "verifier restarted", "next turn"])
+def test_what_was_computed_is_not_computed_again(how):
+    async def story(desk):
+        desk.open("a", LONG, max_tokens=2000)
+        await desk.settle()
+        desk.verdict("a", len(LONG), 4, 5)
+        await desk.settle()
+        read = desk.model.tokens_read
+        assert read >= len(LONG) - 1
+        if how == "swapped there and back":
+            desk.close("a")
+        elif how == "verifier restarted":
+            desk.forget()
+            await desk.settle()
+        rid = "b" if how == "next turn" else "a"
+        if rid == "b":
+            desk.close("a")
+        desk.open(rid, (*LONG, 4, 5, 6), epoch=2)
+        await desk.settle()
+        assert desk.drafted(rid)
+        assert desk.model.tokens_read - read <= 3
+
+    played(story)
+
+
+def test_a_kept_text_gives_way_to_a_request_that_needs_its_room():
+    async def story(desk):
+        desk.open("a", SHORT)
+        desk.open("b", OTHER, epoch=2)
+        await desk.settle()
+        desk.close("a", 1)
+        desk.close("b", 2)
+        desk.open("c", (40, 41, 42), epoch=3)
+        desk.open("d", (43, 44, 45), epoch=4)
+        await desk.settle()
+        assert desk.drafted("c") and set(desk.drafter.leases) == {"c", "d"}
+
+    played(story, Reader(rooms=2))
+
+
+def test_a_long_text_is_not_turned_into_a_short_one_for_a_few_tokens_in_common():
+    async def story(desk):
+        desk.open("a", LONG, max_tokens=10)
+        await desk.settle()
+        read = desk.model.tokens_read
+        desk.close("a")
+        desk.open("b", (*LONG[:20], 60, 61), epoch=2)
+        await desk.settle()
+        desk.open("a", LONG, epoch=3, max_tokens=10)
+        await desk.settle()
+        assert desk.model.tokens_read - read < 50
+
+    played(story)
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_drafter_measures_itself_again_and_says_so():
+    class Paced(ToyDraft):
+        spent_s = 0.0
+
+        def expand(self, leaves):
+            self.spent_s += 0.0004
+            return super().expand(leaves)
+
+        def open(self, prefix, prompt_len, sampling: Sampling):
+            return super().open([token % 64 for token in prefix], prompt_len, sampling)
+
+    model = Paced()
+
+    async def story(desk):
+        desk.drafter.probe.timer = lambda: model.spent_s
+        for _ in range(15):
+            desk.drafter.steps.observe(1, 5000.0)  # as if its calibration had shared the core
+        await desk.settle(60.0)
+        told = desk.take(DraftStats)
+        assert dict(told[0].step_us)[1] > 1000.0
+        assert dict(told[-1].step_us)[1] == pytest.approx(400.0, rel=0.2)
+        assert model.spent_s < 0.011 * 60.0
+
+    played(story, model)
