@@ -30,6 +30,7 @@ from virtual_time import run
 
 from actors.controller.loop import Controller
 from actors.drafter.loop import Drafter
+from actors.drafter.timing import WIDTHS
 from actors.settings import VerifierSettings
 from actors.verifier.cost import CostModel
 from actors.verifier.loop import Verifier
@@ -150,7 +151,7 @@ class Simulation:
             network.host("drafter"),
             ADDRESS,
             hello,
-            {1: start.step_us},
+            {leaves: start.step(leaves) for leaves in WIDTHS},
             clock=draft.process.clock,
             timer=lambda: draft.spent_s,
         )
