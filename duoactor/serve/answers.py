@@ -1,17 +1,23 @@
-"""What the answers of all APIs share: the interface that each of them fills, usage, and the last figures."""
+"""What the answers of all APIs share: the interface that each of them fills, usage, and the last figures; and the
+envelope of OpenAI's two completion APIs."""
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from duoactor.client.metrics import metrics, together
 from duoactor.serve.errors import ApiError
+from duoactor.serve.parameters import SamplingParameters
+from duoactor.serve.stream import DONE, event
 from protocols.messages import Chunk, RequestStats
 
+C = TypeVar("C")
 Pieces = Mapping[int, str]  # token id -> its text, for every token whose log-probability is reported
 
 
@@ -57,3 +63,62 @@ def figures(stats: Sequence[RequestStats]) -> dict[str, Any]:
 def now() -> int:
     """As ``created`` has it."""
     return int(time.time())
+
+
+class Envelope(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
+    """A completion, or one event of it."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[C]
+    usage: Usage | UnsetType | None = UNSET
+    metrics: dict[str, Any] | UnsetType = UNSET
+
+
+class OpenAIAnswer:
+    """Puts choices into envelopes."""
+
+    def __init__(self, wanted: SamplingParameters, model: str, prefix: str, whole: str, part: str) -> None:
+        """``whole`` and ``part`` are what a completion and an event of it are called."""
+        self._id = f"{prefix}-{uuid.uuid4().hex}"
+        self._created = now()
+        self._model = model
+        self._whole, self._part = whole, part
+        self._n = wanted.n
+        self._with_usage = wanted.stream_options.include_usage
+
+    def body(self, choices: list[C], stats: Sequence[RequestStats]) -> bytes:
+        return msgspec.json.encode(
+            Envelope(
+                id=self._id,
+                object=self._whole,
+                created=self._created,
+                model=self._model,
+                choices=choices,
+                usage=usage_of(stats, self._n),
+                metrics=figures(stats),
+            )
+        )
+
+    def event(self, choices: list[C], stats: Sequence[RequestStats] = ()) -> bytes:
+        """``stats`` of all choices with the very last choice. The figures go with the last event, which is another
+        one if usage was asked for."""
+        last = bool(stats) and not (self._with_usage and choices)
+        made = Envelope(
+            id=self._id,
+            object=self._part,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=(usage_of(stats, self._n) if last else None) if self._with_usage else UNSET,
+            metrics=figures(stats) if last else UNSET,
+        )
+        return event(msgspec.json.encode(made))
+
+    def end(self, stats: Sequence[RequestStats]) -> bytes:
+        return (self.event([], stats) if self._with_usage else b"") + DONE
+
+    def fail(self, error: ApiError) -> bytes:
+        return event(msgspec.json.encode(error.openai())) + DONE

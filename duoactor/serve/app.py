@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import AsyncGenerator, Sequence
 
@@ -15,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from duoactor.serve import chat
+from duoactor.serve import chat, completions, tokens
 from duoactor.serve.answers import Answer, now
 from duoactor.serve.auth import KeyGuard
 from duoactor.serve.bodies import read_body
@@ -23,8 +22,6 @@ from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Choices, Gateway
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
 from protocols.messages import Chunk
-
-log = logging.getLogger("duoactor.serve")
 
 
 def make_app(gateway: Gateway, *, keys: Sequence[str] = (), origins: Sequence[str] = ()) -> Starlette:
@@ -37,6 +34,9 @@ def make_app(gateway: Gateway, *, keys: Sequence[str] = (), origins: Sequence[st
     return Starlette(
         routes=[
             Route("/v1/chat/completions", routes.chat, methods=["POST"]),
+            Route("/v1/completions", routes.completions, methods=["POST"]),
+            Route("/tokenize", routes.tokenize, methods=["POST"]),
+            Route("/detokenize", routes.detokenize, methods=["POST"]),
             Route("/v1/models", routes.models),
             Route("/v1/models/{name:path}", routes.model),
             Route("/health", routes.health),
@@ -62,6 +62,17 @@ class Routes:
         wanted, question = chat.parse(await read_body(request))
         answer = chat.ChatAnswer(wanted, self.gateway.choose_model(wanted.model))
         return await self._reply(request, self.gateway.ask(question), answer, wanted.stream)
+
+    async def completions(self, request: Request) -> Response:
+        wanted, question = completions.parse(await read_body(request))
+        answer = completions.CompletionAnswer(wanted, self.gateway.choose_model(wanted.model))
+        return await self._reply(request, self.gateway.ask(question), answer, wanted.stream)
+
+    async def tokenize(self, request: Request) -> Response:
+        return json(await tokens.tokenize(self.gateway, await read_body(request)))
+
+    async def detokenize(self, request: Request) -> Response:
+        return json(await tokens.detokenize(self.gateway, await read_body(request)))
 
     async def _reply(self, request: Request, choices: Choices, answer: Answer, stream: bool) -> Response:
         if not stream:
@@ -146,5 +157,7 @@ def _gone(request: Request, error: Exception) -> Response:
 
 
 def _broken(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _refused(request, ApiError(500, f"the gateway failed ({type(error).__name__}); its log says more"))
+    # it is raised again behind us, and the server logs it
+    return _refused(
+        request, ApiError(500, f"the gateway failed ({type(error).__name__}); its log says more")
+    )

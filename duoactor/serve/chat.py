@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
-from duoactor.serve.answers import Pieces, Usage, figures, now, usage_of
+from duoactor.serve.answers import OpenAIAnswer, Pieces
 from duoactor.serve.errors import ApiError
 from duoactor.serve.parameters import SamplingParameters, decode
 from duoactor.serve.question import UNLIMITED, Question
-from duoactor.serve.stream import DONE, event
 from protocols.messages import ChatTurn, Chunk, RequestStats, TokenLogprobs
 
 
@@ -75,16 +73,6 @@ class Choice(msgspec.Struct, frozen=True):
     logprobs: Logprobs | None
 
 
-class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    object: str = "chat.completion"
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: Usage
-    metrics: dict[str, Any]
-
-
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
@@ -96,16 +84,6 @@ class ChunkChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: Logprobs | None = None
-
-
-class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    object: str = "chat.completion.chunk"
-    created: int
-    model: str
-    choices: list[ChunkChoice]
-    usage: Usage | UnsetType | None = UNSET
-    metrics: dict[str, Any] | UnsetType = UNSET
 
 
 def parse(body: bytes) -> tuple[ChatRequest, Question]:
@@ -152,15 +130,9 @@ def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str:
     return "\n".join(part.text for part in content)
 
 
-class ChatAnswer:
-    """Makes the body, or the events, of one answer."""
-
+class ChatAnswer(OpenAIAnswer):
     def __init__(self, wanted: ChatRequest, model: str) -> None:
-        self.id = f"chatcmpl-{uuid.uuid4().hex}"
-        self.created = now()
-        self.model = model
-        self.n = wanted.n
-        self.with_usage = wanted.stream_options.include_usage
+        super().__init__(wanted, model, "chatcmpl", "chat.completion", "chat.completion.chunk")
         self._begun: set[int] = set()
 
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
@@ -174,47 +146,21 @@ class ChatAnswer:
             )
             for index, chunks in enumerate(choices)
         ]
-        return msgspec.json.encode(
-            ChatCompletion(
-                id=self.id,
-                created=self.created,
-                model=self.model,
-                choices=made,
-                usage=usage_of(stats, self.n),
-                metrics=figures(stats),
-            )
-        )
+        return self.body(made, stats)
 
     def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
         out = b""
         if index not in self._begun:
             self._begun.add(index)
-            out = self._event([ChunkChoice(index, Delta("assistant", ""))])
+            out = self.event([ChunkChoice(index, Delta("assistant", ""))])
         text = chunk.text
         if not text and chunk.finish_reason is None and not chunk.logprobs:
             return out  # inside a character
-        delta = Delta(content=text) if text else Delta()
         finish = None if chunk.finish_reason is None else str(chunk.finish_reason)
-        choice = ChunkChoice(index, delta, finish, chunk.stop_reason, _logprobs([chunk], pieces))
-        return out + self._event([choice], stats if not self.with_usage else ())
-
-    def end(self, stats: Sequence[RequestStats]) -> bytes:
-        return (self._event([], stats) if self.with_usage else b"") + DONE
-
-    def fail(self, error: ApiError) -> bytes:
-        return event(msgspec.json.encode(error.openai())) + DONE
-
-    def _event(self, choices: list[ChunkChoice], stats: Sequence[RequestStats] = ()) -> bytes:
-        """``stats``: of the last event."""
-        made = ChatCompletionChunk(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=choices,
-            usage=(usage_of(stats, self.n) if stats else None) if self.with_usage else UNSET,
-            metrics=figures(stats) if stats else UNSET,
+        delta = Delta(content=text) if text else Delta()
+        return out + self.event(
+            [ChunkChoice(index, delta, finish, chunk.stop_reason, _logprobs([chunk], pieces))], stats
         )
-        return event(msgspec.json.encode(made))
 
 
 def _logprobs(chunks: Sequence[Chunk], pieces: Pieces) -> Logprobs | None:

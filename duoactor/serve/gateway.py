@@ -30,7 +30,7 @@ class Gateway:
         if self.draining:
             raise ApiError(503, "this gateway is shutting down; use another")
         try:
-            return await asyncio.wait_for(self.connection.client.status(), HEALTH_TIMEOUT_S)
+            return await asyncio.wait_for(self.client.status(), HEALTH_TIMEOUT_S)
         except TimeoutError:
             raise ApiError(503, "the verifier does not answer; is it still running?") from None
         except DuoactorError as error:
@@ -44,12 +44,12 @@ class Gateway:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self._names or (self._client().welcome.model_id,)
+        return self._names or (self.client.welcome.model_id,)
 
     @property
     def max_context(self) -> int:
         """Tokens of prompt and answer together."""
-        return self._client().welcome.max_context
+        return self.client.welcome.max_context
 
     def choose_model(self, name: str) -> str:
         """The name to answer with. ApiError (404) for another model's."""
@@ -59,7 +59,9 @@ class Gateway:
             raise ApiError(404, detail, param="model", code="model_not_found")
         return name or names[0]
 
-    def _client(self) -> AsyncClient:
+    @property
+    def client(self) -> AsyncClient:
+        """ApiError (503) while there is none."""
         try:
             return self.connection.client
         except DuoactorError as error:
@@ -70,7 +72,7 @@ class Gateway:
     def ask(self, question: Question) -> Choices:
         if self.draining:
             raise ApiError(503, "this gateway is shutting down; use another")
-        client = self._client()
+        client = self.client
         question.check(client.welcome.vocab_size)
         streams = [
             client.stream(
@@ -92,7 +94,7 @@ class Gateway:
                 missing.update(one for one in (token, *found.top_ids) if one not in known)
         if missing:
             try:
-                answer = await self._client().detokenize(sorted(missing))
+                answer = await self.client.detokenize(sorted(missing))
             except DuoactorError as error:
                 raise self.blamed(error) from None
             known.update(zip(answer.token_ids, answer.pieces, strict=True))

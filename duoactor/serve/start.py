@@ -70,6 +70,7 @@ class Server(uvicorn.Server):
                 log_level=logging.WARNING,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=60,
                 timeout_graceful_shutdown=GRACE_S,
             )

@@ -1,0 +1,64 @@
+"""``/tokenize`` and ``/detokenize``, as vLLM has them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from duoactor.serve.chat import ChatMessage, turns
+from duoactor.serve.errors import ApiError
+from duoactor.serve.gateway import Gateway
+from duoactor.serve.parameters import decode
+from protocols.errors import DuoactorError
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Of ``prompt`` and ``messages`` exactly one is given."""
+
+    model: str = ""
+    prompt: str | None = None
+    messages: tuple[ChatMessage, ...] | None = None
+    return_token_strs: bool = False
+
+
+class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: tuple[int, ...]
+    token_strs: tuple[str, ...] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    model: str = ""
+    tokens: tuple[int, ...]
+
+
+class DetokenizeAnswer(msgspec.Struct, frozen=True):
+    prompt: str
+
+
+async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
+    wanted = decode(body, TokenizeRequest)
+    if (wanted.prompt is None) == (wanted.messages is None):
+        raise ApiError(400, "prompt or messages must be given, and not both", param="prompt")
+    gateway.choose_model(wanted.model)
+    asked = wanted.prompt if wanted.prompt is not None else turns(wanted.messages or ())
+    try:
+        found = await gateway.client.tokenize(asked)
+    except DuoactorError as error:
+        raise gateway.blamed(error) from None
+    return TokenizeAnswer(
+        count=len(found.token_ids),
+        max_model_len=gateway.max_context,
+        tokens=found.token_ids,
+        token_strs=found.pieces if wanted.return_token_strs else None,
+    )
+
+
+async def detokenize(gateway: Gateway, body: bytes) -> DetokenizeAnswer:
+    wanted = decode(body, DetokenizeRequest)
+    gateway.choose_model(wanted.model)
+    try:
+        found = await gateway.client.detokenize(wanted.tokens)
+    except DuoactorError as error:
+        raise gateway.blamed(error) from None
+    return DetokenizeAnswer(found.text)
