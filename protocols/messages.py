@@ -94,6 +94,18 @@ class DrafterStatus(Struct, frozen=True):
     pid: int = 0
 
 
+class DraftTotals(Struct, frozen=True):
+    """Since the verifier's start, of one method's requests while one drafter had their lease."""
+
+    method: str
+    drafter: str  # "": none had
+    drafts: int  # rounds with draft tokens
+    draft_tokens: int
+    accepted_tokens: int
+    accepted_per_position: tuple[int, ...] = ()  # [j]: rounds that accepted more than j
+    speedup: float = 0.0  # lately, over plain decoding as measured; 0: not known
+
+
 class RequestStatus(Struct, frozen=True):
     rid: str
     method: str
@@ -272,6 +284,7 @@ class StatusReport(Message, frozen=True):
     rows_agree: tuple[int, ...] = ()  # window row counts that gave equal bits in the start-up self-check
     pid: int = 0
     budgets: tuple[Budget, ...] = ()  # one per method
+    totals: tuple[DraftTotals, ...] = ()
 
 
 # --- verifier <-> drafter --------------------------------------------------------------------------------------------
@@ -419,21 +432,9 @@ class Budget(Message, frozen=True):
 
 
 ToVerifier = (
-    Hello
-    | Heartbeat
-    | Goodbye
-    | Generate
-    | Cancel
-    | Status
-    | Tokenize
-    | Detokenize
-    | Swap
-    | DrainActor
-    | Grow
-    | Resync
-    | DraftStats
-    | Budget
-)
+    Hello | Heartbeat | Goodbye | Generate | Cancel | Status | Tokenize | Detokenize | Swap | DrainActor
+    | Grow | Resync | DraftStats | Budget
+)  # fmt: skip
 ToClient = Welcome | Refuse | Drain | Heartbeat | Chunk | Failed | Done | Tokenized | StatusReport
 ToDrafter = Welcome | Refuse | Drain | Heartbeat | Open | Verdict | Close | Budget
 ToController = Welcome | Refuse | Drain | Heartbeat

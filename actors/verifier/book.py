@@ -13,6 +13,7 @@ from actors.verifier.cost import CostModel
 from actors.verifier.drafters import Drafters
 from actors.verifier.request import Request
 from actors.verifier.retrieval import Sources
+from actors.verifier.totals import Totals
 from actors.verifier.waiting import UsualRates
 from protocols.messages import Budget, Generate, Method, Plan
 
@@ -48,8 +49,12 @@ class Book:
     controller_id: str = ""
     budgets: dict[Kind, tuple[Budget, float]] = field(default_factory=dict)  # with the time they end
     counters: Counter[str] = field(default_factory=Counter)
+    totals: Totals = field(init=False)
     epoch: int = 0
     draining: bool = False
+
+    def __post_init__(self) -> None:
+        self.totals = Totals(self.counters)
 
     def next_epoch(self) -> int:
         self.epoch += 1

@@ -333,4 +333,5 @@ class Reception:
             counters=dict(book.counters),
             rows_agree=self.rows_agree,
             pid=os.getpid(),
+            totals=book.totals.report(),
         )

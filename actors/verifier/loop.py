@@ -266,7 +266,9 @@ class Verifier:
             committed = request.spec.commit(chosen, outcome)
             covered = len(outcome.path) == len(chosen.nodes)
             drafter = self.book.drafters.of(request.drafter)
-            self.round_stats.append(account(request, drafter, forward, chosen, outcome, committed, self.clock()))
+            stats = account(request, drafter, forward, chosen, outcome, committed, self.clock())
+            self.book.totals.round(stats, self.book.cost(len(job.requests)))
+            self.round_stats.append(stats)
             self._settle(request, drafter, committed, covered)
         if len(self.round_stats) >= TELEMETRY_BURST:
             self._publish_rounds()
@@ -313,6 +315,7 @@ class Verifier:
             if request.state == "ended":
                 continue
             chunk = request.chunk(item.committed)
+            self.book.totals.told(chunk)
             if chunk.finish_reason is not None:
                 self._publish_rounds()
                 self.reception.end(request)

@@ -20,6 +20,7 @@ from duoactor.serve.auth import KeyGuard
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Choices, Gateway
+from duoactor.serve.metrics import CONTENT_TYPE
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
 from protocols.messages import Chunk
 
@@ -40,6 +41,7 @@ def make_app(gateway: Gateway, *, keys: Sequence[str] = (), origins: Sequence[st
             Route("/v1/models", routes.models),
             Route("/v1/models/{name:path}", routes.model),
             Route("/health", routes.health),
+            Route("/metrics", routes.metrics),
         ],
         middleware=middleware,
         exception_handlers={
@@ -124,6 +126,9 @@ class Routes:
             "max_model_len": length,
         }
 
+    async def metrics(self, request: Request) -> Response:
+        return Response(await self.gateway.scrape(), headers={"content-type": CONTENT_TYPE})
+
     async def health(self, request: Request) -> Response:
         """200 while the verifier answers; the process id lets whoever started us know us again."""
         await self.gateway.status()
@@ -158,6 +163,4 @@ def _gone(request: Request, error: Exception) -> Response:
 
 def _broken(request: Request, error: Exception) -> Response:
     # it is raised again behind us, and the server logs it
-    return _refused(
-        request, ApiError(500, f"the gateway failed ({type(error).__name__}); its log says more")
-    )
+    return _refused(request, ApiError(500, f"the gateway failed ({type(error).__name__}); its log says more"))

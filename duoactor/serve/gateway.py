@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from duoactor.client.async_client import AsyncClient
@@ -10,6 +11,7 @@ from duoactor.client.stream import Stream
 from duoactor.serve import errors
 from duoactor.serve.connection import Connection
 from duoactor.serve.errors import ApiError
+from duoactor.serve.metrics import Metrics, Watch
 from duoactor.serve.question import Question
 from protocols.errors import DuoactorError
 from protocols.messages import Chunk, RequestStats, StatusReport
@@ -22,8 +24,16 @@ class Gateway:
         """``names``: of the model, as requests may call it; none: the target's own."""
         self.connection = connection
         self.draining = False
+        self.metrics = Metrics()
         self._names = tuple(names)
         self._pieces: dict[int, str] = {}
+
+    async def scrape(self) -> bytes:
+        """What Prometheus reads; also while no verifier answers."""
+        report: StatusReport | None = None
+        with contextlib.suppress(ApiError):
+            report = await self.status()
+        return self.metrics.expose(report)
 
     async def status(self) -> StatusReport:
         """ApiError (503) unless the verifier answers now."""
@@ -108,6 +118,7 @@ class Choices:
     def __init__(self, gateway: Gateway, streams: Sequence[Stream]) -> None:
         self._gateway = gateway
         self._streams = streams
+        self._watch = Watch(gateway.metrics)
         self._stats: dict[int, RequestStats] = {}
         self._readers: list[asyncio.Task[None]] = []
         self._queue: asyncio.Queue[tuple[int, Chunk] | DuoactorError] = asyncio.Queue()
@@ -139,8 +150,11 @@ class Choices:
             index, chunk = await self._next()
         except DuoactorError as error:
             raise self._gateway.blamed(error) from None
+        self._watch.chunk(index, chunk)
         if chunk.stats is not None:
             self._stats[index] = chunk.stats
+            if self.stats:
+                self._watch.end()
         return index, chunk
 
     async def _next(self) -> tuple[int, Chunk]:

@@ -1,0 +1,65 @@
+"""What the verifier has done since its start. Sums over all requests' statistics give the same numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from protocols.messages import Chunk, DraftTotals, RoundStats
+
+FORGET_US = 10e6  # of decoding: the speed-up "now" is that of about the last ten seconds of work
+
+
+@dataclass(slots=True)
+class _Drafts:
+    """Of the requests of one method while one drafter had their lease."""
+
+    rounds: int = 0
+    tokens: int = 0
+    accepted: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    plain_us: float = 0.0
+    taken_us: float = 0.0
+
+    def add(self, stats: RoundStats, plain_us: float) -> None:
+        self.rounds += stats.window > 0
+        self.tokens += stats.window
+        self.accepted += stats.accepted
+        positions = self.accepted_per_position
+        positions.extend([0] * (stats.accepted - len(positions)))
+        for position in range(stats.accepted):
+            positions[position] += 1
+        keep = 0.5 ** (stats.wall_us / FORGET_US)
+        self.plain_us = self.plain_us * keep + plain_us
+        self.taken_us = self.taken_us * keep + stats.wall_us
+
+
+@dataclass(slots=True)
+class Totals:
+    counters: Counter[str]  # the verifier's: single numbers are kept there
+    drafts: dict[tuple[str, str], _Drafts] = field(default_factory=dict)
+
+    def round(self, stats: RoundStats, plain_us: float) -> None:
+        """``plain_us``: a round of plain decoding with as many requests, as measured."""
+        drafts = self.drafts.setdefault((stats.method, stats.drafter), _Drafts())
+        drafts.add(stats, stats.committed * plain_us)
+
+    def told(self, chunk: Chunk) -> None:
+        self.counters["prompt_tokens"] += chunk.prompt_tokens
+        self.counters["generation_tokens"] += len(chunk.token_ids)
+        if chunk.finish_reason is not None:
+            self.counters[f"finished_{chunk.finish_reason}"] += 1
+
+    def report(self) -> tuple[DraftTotals, ...]:
+        return tuple(
+            DraftTotals(
+                method,
+                drafter,
+                drafts.rounds,
+                drafts.tokens,
+                drafts.accepted,
+                tuple(drafts.accepted_per_position),
+                drafts.plain_us / drafts.taken_us if drafts.taken_us > 0 else 0.0,
+            )
+            for (method, drafter), drafts in self.drafts.items()
+        )

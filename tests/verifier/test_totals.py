@@ -1,0 +1,86 @@
+"""The verifier's totals: sums over requests' own statistics, whatever drafted them and however they ended."""
+
+from collections import Counter
+from itertools import zip_longest
+
+import pytest
+from cluster import ADDRESS, Cluster
+from virtual_time import run
+
+from actors.verifier.totals import Totals
+from duoactor import AsyncClient
+from fakes import ToyLanguage
+from protocols.messages import RoundStats
+
+
+def test_sums_over_requests_are_the_totals():
+    async def go():
+        async with (
+            Cluster(language=ToyLanguage(eos_rate=0.01)) as cluster,
+            AsyncClient(ADDRESS, network=cluster.network.host("c")) as client,
+        ):
+            cluster.start_drafter("d1")
+            cluster.start_drafter("d2", skill=0.3)
+            await cluster.connected("d1", "d2")
+            answers = []
+            for method in ("sps", "tree", "vanilla", "pld", "auto"):
+                for seed in range(3):
+                    answers.append(
+                        await client.generate([5, 9, seed], temperature=1.0, seed=seed, max_tokens=60, method=method)
+                    )
+            return [answer.stats for answer in answers], await client.status()
+
+    stats, report = run(go())
+    assert report.counters["prompt_tokens"] == sum(one.prompt_tokens for one in stats) == 45
+    assert report.counters["generation_tokens"] == sum(one.completion_tokens for one in stats)
+    assert report.counters["finished_stop"] + report.counters["finished_length"] == 15
+    for method in ("sps", "tree", "vanilla", "pld", "auto"):
+        own = [one for one in stats if one.method == method]
+        totals = [one for one in report.totals if one.method == method]
+        assert sum(one.draft_tokens for one in totals) == sum(one.draft_tokens for one in own)
+        assert sum(one.accepted_tokens for one in totals) == sum(one.accepted_tokens for one in own)
+        histogram = [sum(column) for column in zip_longest(*(one.acceptance_histogram for one in own), fillvalue=0)]
+        per_position = [sum(histogram[at + 1 :]) for at in range(len(histogram) - 1)]
+        found = [sum(column) for column in zip_longest(*(one.accepted_per_position for one in totals), fillvalue=0)]
+        assert found == per_position
+        assert sum(one.drafts for one in totals) <= sum(one.rounds for one in own)
+    assert {one.drafter for one in report.totals if one.method == "sps"} <= {"d1", "d2"}
+    assert {one.draft_tokens for one in report.totals if one.method == "vanilla"} == {0}
+
+
+def test_a_cancelled_request_counts_as_far_as_it_came():
+    async def go():
+        async with (
+            Cluster(language=ToyLanguage()) as cluster,
+            AsyncClient(ADDRESS, network=cluster.network.host("c")) as client,
+        ):
+            got = 0
+            async for chunk in client.stream([5, 9], max_tokens=4000, method="vanilla"):
+                got += len(chunk.token_ids)
+                if got > 10:
+                    break
+            return got, await client.status()
+
+    got, report = run(go())
+    assert report.counters["generation_tokens"] >= got
+    assert "finished_length" not in report.counters
+
+
+def rounds(*entries: tuple[int, float]) -> float:
+    """The speed-up after rounds of (tokens, microseconds), where plain decoding takes 1000 a round."""
+    totals = Totals(Counter())
+    for committed, wall_us in entries:
+        stats = RoundStats("r", 1, "auto", "d", 3, committed - 1, committed, 4, 900.0, 0.0, wall_us)
+        totals.round(stats, 1000.0)
+    (report,) = totals.report()
+    return report.speedup
+
+
+def test_speed_up_is_tokens_per_time_over_plain_decodings():
+    assert rounds((3, 1500.0)) == pytest.approx(2.0)
+    assert rounds((1, 1000.0), (3, 1000.0)) == pytest.approx(2.0, rel=1e-3)
+    assert rounds((1, 2000.0)) == pytest.approx(0.5)
+
+
+def test_speed_up_follows_what_happens_now():
+    assert rounds(*[(4, 1000.0)] * 10_000, *[(1, 1000.0)] * 60_000) == pytest.approx(1.0, rel=0.1)
