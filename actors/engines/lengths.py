@@ -52,16 +52,15 @@ def measure(task: Task) -> Result:
     _pin(task.cpus)
     target, _ = build_target(task.target, task.device, task.dtype, 0, task.threads)
     lengths = _fitting(task.lengths, target.info.max_context)
-    verify = [verify_time(target, length, TOKENS) for length in lengths]
-    decode = [verify_time(target, length, 0) for length in lengths]
+    verifying = [verify_times(target, length, TOKENS) for length in lengths]
     drafting: list[float] = []
     if task.draft:
         _pin(task.draft_cpus)
         draft = build_draft(task.draft, task.draft_device, task.draft_dtype, 0, task.draft_threads)
         lengths = _fitting(lengths, draft.info.max_context)
         drafting = [draft_time(draft, length, TOKENS) for length in lengths]
-    count = len(lengths)
-    return Result(tokens=TOKENS, lengths=lengths, draft_us=drafting, verify_us=verify[:count], decode_us=decode[:count])
+    verify, decode = ([pair[i] for pair in verifying[: len(lengths)]] for i in (0, 1))
+    return Result(tokens=TOKENS, lengths=lengths, draft_us=drafting, verify_us=verify, decode_us=decode)
 
 
 def _pin(cpus: str) -> None:
@@ -70,25 +69,28 @@ def _pin(cpus: str) -> None:
 
 
 def _fitting(lengths: Sequence[int], context: int) -> list[int]:
-    return [length for length in lengths if length + (REPEATS + 2) * (TOKENS + 1) <= context]
+    return [length for length in lengths if length + (REPEATS + 2) * (TOKENS + 2) <= context]
 
 
-def verify_time(model: TargetModel, length: int, tokens: int) -> float:
-    """Median microseconds of a round with a chain of ``tokens`` drafts behind ``length`` tokens of input."""
+def verify_times(model: TargetModel, length: int, tokens: int) -> tuple[float, float]:
+    """Median microseconds of a round with a chain of ``tokens`` drafts behind ``length`` tokens of input, and of one
+    without drafts. They take turns, so that a busy machine slows both."""
     prompt = _tokens(length, model.info.vocab_size)
-    handle = model.open(prompt, Sampling(max_tokens=(REPEATS + 1) * (tokens + 1) + 1, ignore_eos=True))
-    window = Window(handle, prompt[:tokens], range(-1, tokens - 1))
-    times = []
+    handle = model.open(prompt, Sampling(max_tokens=(REPEATS + 1) * (tokens + 2) + 1, ignore_eos=True))
+    windows = (Window(handle, prompt[:tokens], range(-1, tokens - 1)), Window(handle))
+    times: tuple[list[float], list[float]] = ([], [])
     try:
         while model.prefill(handle) is None:
             pass
         for _ in range(REPEATS + 1):
-            begin = time.perf_counter()
-            model.verify([window])
-            times.append(time.perf_counter() - begin)
+            for window, taken in zip(windows, times, strict=True):
+                begin = time.perf_counter()
+                model.verify([window])
+                taken.append(time.perf_counter() - begin)
     finally:
         model.close(handle)
-    return median(times[1:]) * 1e6
+    verify, decode = (median(taken[1:]) * 1e6 for taken in times)
+    return verify, decode
 
 
 def draft_time(model: DraftModel, length: int, tokens: int) -> float:

@@ -31,7 +31,7 @@ from protocols.transport import Feed
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Access:
     """How to reach the actors; tests put their own in place."""
 
     probe: Probe
@@ -53,7 +53,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Found:
+class Observations:
     """What is learnt beside the runs."""
 
     models: dict[str, Any] = field(default_factory=dict)
@@ -63,15 +63,17 @@ class Found:
     device: str = ""
 
 
-async def drive(deployment: Deployment, job: Job, store: Store, found: Found, world: World, show: Show) -> None:
+async def measure(
+    deployment: Deployment, job: Job, store: Store, found: Observations, access: Access, show: Show
+) -> None:
     """Measure everything; ``found`` and ``store`` hold what is finished at any time."""
     rows = list(job.rows)
     address = deployment.address
     async with AsyncExitStack() as stack:
-        supervisor = Supervisor(deployment.plans, world.probe, report=world.report, address=address)
+        supervisor = Supervisor(deployment.plans, access.probe, report=access.report, address=address)
         await stack.enter_async_context(supervisor)
-        world.started()
-        client = await stack.enter_async_context(world.connect(address))
+        access.started()
+        client = await stack.enter_async_context(access.connect(address))
         status = await client.status()
         found.models |= {
             "target": model_name(deployment.verifier.target),
@@ -80,8 +82,8 @@ async def drive(deployment: Deployment, job: Job, store: Store, found: Found, wo
             "dtype": status.dtype,
         }
         rounds = None
-        if world.subscribe is not None:
-            feed = await stack.enter_async_context(world.subscribe(str(parse(address).telemetry)))
+        if access.subscribe is not None:
+            feed = await stack.enter_async_context(access.subscribe(str(parse(address).telemetry)))
             rounds = Rounds(feed)
             await stack.enter_async_context(_running(rounds.listen()))
         ours = Ours(client, rounds)
@@ -133,7 +135,7 @@ def settings_of(deployment: Deployment, job: Job, suite: str, datastore: str) ->
 
 
 def results_of(
-    deployment: Deployment, job: Job, store: Store, found: Found, command: str, load: str, complete: bool
+    deployment: Deployment, job: Job, store: Store, found: Observations, command: str, load: str, complete: bool
 ) -> Results:
     """The document, of what there is so far."""
     models = {"target": deployment.verifier.target, "draft": deployment.drafters[0].draft}

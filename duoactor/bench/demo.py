@@ -48,6 +48,8 @@ class Figures:
     vanilla_tokens_per_second: float
     speedup: float  # all prompts together
     speedup_median: float  # of the prompts' own ratios
+    speedup_lowest: float
+    speedup_highest: float
     mean_acceptance_length: float
     ttft_ms: float
     vanilla_ttft_ms: float
@@ -57,6 +59,7 @@ class Figures:
     identical: bool
     method: str
     tokens: int
+    runs: int  # whose texts were compared
 
 
 async def ask(
@@ -125,15 +128,18 @@ def figures(fast: Sequence[Run], plain: Sequence[Run], shown: Sequence[Run] = ()
         for count, times in enumerate(one.sequences_histogram):
             phases[count] = phases.get(count, 0) + times
     texts = {run.prompt: run.token_ids for run in plain}
+    ratios = [
+        fast_tokens[number] / fast_times[number] / (tokens[number] / plain_times[number])
+        for number in fast_times
+        if tokens[number]
+    ]
     return Figures(
         tokens_per_second=rate,
         vanilla_tokens_per_second=plain_rate,
         speedup=rate / plain_rate,
-        speedup_median=statistics.median(
-            fast_tokens[number] / fast_times[number] / (tokens[number] / plain_times[number])
-            for number in fast_times
-            if tokens[number]
-        ),
+        speedup_median=statistics.median(ratios),
+        speedup_lowest=min(ratios),
+        speedup_highest=max(ratios),
         mean_acceptance_length=1 + sum(one.accepted_tokens for one in stats) / max(rounds, 1),
         ttft_ms=statistics.median(run.ttft_ms for run in fast),
         vanilla_ttft_ms=statistics.median(run.ttft_ms for run in plain),
@@ -143,6 +149,7 @@ def figures(fast: Sequence[Run], plain: Sequence[Run], shown: Sequence[Run] = ()
         identical=all(run.token_ids == texts[run.prompt] for run in (*fast, *plain, *shown)),
         method=stats[0].method,
         tokens=sum(tokens.values()),
+        runs=len([*fast, *plain, *shown]),
     )
 
 

@@ -129,7 +129,7 @@ def _bench(
         store = Store(directory, benchmark.settings_of(deployment, job, suite, stored.origin), resume=resume)
         if not figures.available() and not quiet:
             click.echo(f"duoactor: {figures.NO_MATPLOTLIB}", err=True)
-        found, load = benchmark.Found(), provenance.load_now()
+        found, load = benchmark.Observations(), provenance.load_now()
         complete = False
         try:
             with _progress() as show:
@@ -153,19 +153,19 @@ async def _drive(
     deployment: Deployment,
     job: benchmark.Job,
     store: Store,
-    found: benchmark.Found,
+    found: benchmark.Observations,
     show: Show,
     log_lines: bool,
 ) -> None:
     launch = LaunchReport(lines=log_lines)
-    world = benchmark.World(
+    world = benchmark.Access(
         probe=environment.probe(deployment),
         connect=environment.connect_async,
         subscribe=_subscribed,
         report=launch,
         started=launch.done,
     )
-    await benchmark.drive(deployment, job, store, found, world, show)
+    await benchmark.measure(deployment, job, store, found, world, show)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.launch import supervisor as launcher
 from duoactor.launch.deployment import Deployment, deploy
 from duoactor.launch.terminal import LaunchReport, actor_list, run_in_order
-from protocols.messages import Method, Sampling
+from protocols.messages import Chunk, FinishReason, Method, Sampling
 
 SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
 
@@ -115,6 +116,8 @@ async def _show(environment: Environment, deployment: Deployment, show: Show) ->
         actors = actor_list(deployment, supervisor.actors)
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(environment.connect_async(address))
+            if not show.as_json:
+                _introduce(deployment)
             shown = [await _stream(client, number, show) for number in range(len(show.prompts))]
             progress = render.Spinner(sys.stderr)
             contenders: list[measuring.Contender] = [
@@ -131,12 +134,29 @@ async def _show(environment: Environment, deployment: Deployment, show: Show) ->
             fast, plain, *others = await measuring.measure(contenders, show.prompts, show.repeats, progress.show)
         progress.show("")
     found = measuring.figures(fast, plain, shown)
-    rate = measuring.tokens_per_second(others[0]) if others else None
+    theirs = others[0] if others else []
     if show.as_json:
-        render.print_json(_document(found, rate, actors))
+        render.print_json(_document(found, theirs, actors))
     else:
-        _print_table(found, rate, actors)
+        _print_table(found, theirs, actors)
     return 0 if found.identical else 1
+
+
+def _introduce(deployment: Deployment) -> None:
+    """What a stranger must know to make sense of what follows."""
+    target = deployment.verifier.target
+    small = ": small ones, to watch the speed of and not to learn from" if _is_bundled(target) else ""
+    print(f"{render.model_name(target)} and {render.model_name(deployment.drafters[0].draft)}{small}.")
+    if render.wants_colour("auto", sys.stdout):
+        print(
+            f"{render.ACCEPTED}Green{render.RESET}: drafted, and confirmed by the target. "
+            f"{render.OWN}Magenta{render.RESET}: the target's own."
+        )
+    print(flush=True)
+
+
+def _is_bundled(model: str) -> bool:
+    return render.model_name(model).startswith("bundled ")
 
 
 async def _stream(client: AsyncClient, number: int, show: Show) -> measuring.Run:
@@ -146,53 +166,51 @@ async def _stream(client: AsyncClient, number: int, show: Show) -> measuring.Run
     colour = render.wants_colour("auto", sys.stdout)
     print(f"{render.DIM}> {prompt}{render.RESET}" if colour else f"> {prompt}", flush=True)
     out = render.TokenStream(sys.stdout, colour)
+
+    def write(chunk: Chunk) -> None:
+        out.write(chunk.pieces, chunk.accepted, chunk.text)
+        if chunk.finish_reason == FinishReason.LENGTH:
+            out.write((), (), " …")  # --max-tokens ended it, not the model
+
     try:
-        return await measuring.ask(
-            client,
-            number,
-            prompt,
-            show.sampling,
-            show.method,
-            lambda chunk: out.write(chunk.pieces, chunk.accepted, chunk.text),
-        )
+        return await measuring.ask(client, number, prompt, show.sampling, show.method, write)
     finally:
         out.close()
         print(flush=True)
 
 
-def _document(found: measuring.Figures, reference: float | None, actors: list[dict[str, Any]]) -> dict[str, Any]:
+def _document(
+    found: measuring.Figures, theirs: Sequence[measuring.Run], actors: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         **asdict(found),
-        "transformers_tokens_per_second": reference,
+        "transformers_tokens_per_second": measuring.tokens_per_second(theirs) if theirs else None,
         "actors": actors,
         "machine": machine(),
     }
 
 
-def _print_table(found: measuring.Figures, reference: float | None, actors: list[dict[str, Any]]) -> None:
+def _print_table(found: measuring.Figures, theirs: Sequence[measuring.Run], actors: list[dict[str, Any]]) -> None:
     speeds = render.table("", ">tokens/s", ">speed-up", ">first token")
-    speeds.add_row(
-        f"duoactor ({found.method})",
-        f"{found.tokens_per_second:.1f}",
-        f"{found.speedup:.2f}x",
-        f"{found.ttft_ms:.1f} ms",
-    )
-    speeds.add_row(
-        "target alone (vanilla)", f"{found.vanilla_tokens_per_second:.1f}", "1.00x", f"{found.vanilla_ttft_ms:.1f} ms"
-    )
-    if reference:
-        speeds.add_row(
-            "transformers generate", f"{reference:.1f}", f"{reference / found.vanilla_tokens_per_second:.2f}x", ""
-        )
+    rows = [
+        (f"duoactor ({found.method})", found.tokens_per_second, found.ttft_ms),
+        ("the target alone (vanilla)", found.vanilla_tokens_per_second, found.vanilla_ttft_ms),
+    ]
+    if theirs:
+        ttft = statistics.median(run.ttft_ms for run in theirs)
+        rows.append(("transformers generate", measuring.tokens_per_second(theirs), ttft))
+    for name, rate, ttft in rows:
+        speeds.add_row(name, f"{rate:.1f}", f"{rate / found.vanilla_tokens_per_second:.2f}x", f"{ttft:.0f} ms")
     render.print_table(speeds)
     print()
     facts = render.table("", "")
     facts.show_header = False
-    facts.add_row("speed-up, median of the prompts", f"{found.speedup_median:.2f}x")
-    facts.add_row("mean acceptance length", f"{found.mean_acceptance_length:.2f} tokens per round of the target")
-    facts.add_row("gamma, sequences", f"{found.gamma:.1f}, {found.sequences:.1f} (means of what was chosen)")
-    facts.add_row("overhead", f"{found.overhead_ms_per_round:.2f} ms per round")
-    facts.add_row("texts identical", "yes" if found.identical else "NO: please report this")
+    by_prompt = f"{found.speedup_lowest:.2f}x to {found.speedup_highest:.2f}x, median {found.speedup_median:.2f}x"
+    facts.add_row("speed-up by prompt", by_prompt)
+    facts.add_row("tokens a round", f"{found.mean_acceptance_length:.2f} (the target alone: 1)")
+    facts.add_row("texts", f"all {found.runs} identical" if found.identical else "NOT IDENTICAL: please report this")
+    where = machine()
+    facts.add_row("machine", f"{where['cpu']}, {where['cpus']} CPUs")
     facts.add_row("processes", ", ".join(f"{actor['role']} {actor['pid']}" for actor in actors))
     render.print_table(facts)
-    sys.stdout.flush()
+    print("\nOther methods: duoactor bench --limit 2. Your own models: duoactor up --help.", flush=True)

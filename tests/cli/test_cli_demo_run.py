@@ -15,7 +15,7 @@ from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe
-from protocols.messages import DrafterStatus, RequestStats, Role, StatusReport
+from protocols.messages import DrafterStatus, FinishReason, RequestStats, Role, StatusReport
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 
@@ -26,6 +26,7 @@ class Piece:
     token_ids: tuple[int, ...]
     accepted: tuple[bool, ...]
     stats: RequestStats | None = None
+    finish_reason: FinishReason | None = None
 
     @property
     def pieces(self) -> tuple[str, ...]:
@@ -40,7 +41,8 @@ class FakeClient:
     async def stream(self, prompt: str = "", *, method: str, **options: Any) -> AsyncIterator[Piece]:
         ending = self.vanilla_ending if method == "vanilla" else " world"
         yield Piece("Hello", (1,), (False,))
-        yield Piece(ending, (len(ending),), (True,), RequestStats(method=method or "sps", rounds=1, accepted_tokens=1))
+        stats = RequestStats(method=method or "sps", rounds=1, accepted_tokens=1)
+        yield Piece(ending, (len(ending),), (True,), stats, FinishReason.LENGTH)
 
     async def status(self) -> StatusReport:
         drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=self.pids.get(Role.DRAFTER, 0))
@@ -90,8 +92,9 @@ def test_the_demo_shows_text_and_a_table(world: tuple[FakeClient, Environment], 
     _, environment = world
     assert main(["demo", "--no-reference", "--repeats", "1", "--prompt", "Say hello"], environment) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("> Say hello\nHello world\n\n")
-    assert "target alone (vanilla)" in out and "texts identical" in out
+    assert "\n\n> Say hello\nHello world …\n\n" in out
+    assert out.startswith("bundled target and bundled draft: small ones")
+    assert "the target alone (vanilla)" in out and "all 3 identical" in out
     assert "\x1b" not in out and err == ""
 
 

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Measures a section of docs/benchmarks anew, and puts its report and pictures there:
+#
+#   docs/benchmarks.sh bundled            one of: bundled inflated sampled sweep spec-bench humaneval
+#   LIMIT=0 docs/benchmarks.sh bundled    every prompt; without LIMIT a section takes some 12 minutes on two cores
+#
+# What was interrupted goes on where it was when it is called again. Results lie in build/benchmarks (RESULTS=DIR:
+# elsewhere); remove a section's directory there to measure it from the start. Sections spec-bench and humaneval need
+# the published files: SPEC_BENCH=question.jsonl, HUMANEVAL=HumanEval.jsonl.
+set -eu
+cd "$(dirname "$0")/.."
+results=${RESULTS:-build/benchmarks}
+mkdir -p "$results"
+
+bench() { # NAME DEFAULT_LIMIT OPTIONS…
+    name=$1 limit=${LIMIT:-$2}
+    shift 2
+    resume=
+    [ ! -s "$results/$name/results.jsonl" ] || resume=--resume
+    duoactor bench "$@" --limit "$limit" --out "$results/$name" $resume
+    mkdir -p "docs/benchmarks/$name"
+    cp "$results/$name/report.md" "$results/$name"/*.png "docs/benchmarks/$name/"
+}
+
+inflated_target() { # the bundled target's function at the cost of 91M parameters
+    [ -d "$results/big" ] || duoactor inflate bundled "$results/big" --layers 12 --hidden 768
+}
+
+duo=duodecoding-1,duodecoding-2,duodecoding-3,duodecoding-lockstep,duodecoding
+for section in "$@"; do
+    case $section in
+    bundled) bench bundled 6 --methods all --repeats 1 --max-tokens 80 ;;
+    inflated)
+        inflated_target
+        bench inflated 2 --target "$results/big" --repeats 2 --max-tokens 80 \
+            --methods "sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto,transformers-assisted"
+        ;;
+    sampled)
+        bench sampled 4 --temperature 1 --repeats 2 --max-tokens 80 \
+            --methods "sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto"
+        ;;
+    sweep)
+        inflated_target
+        bench sweep 2 --target "$results/big" --repeats 2 --max-tokens 80 --methods "$duo" --sweep
+        ;;
+    spec-bench)
+        bench spec-bench 4 --suite "${SPEC_BENCH:?give SPEC_BENCH=question.jsonl}" --repeats 1 --max-tokens 80 \
+            --methods "sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto,transformers-assisted"
+        ;;
+    humaneval)
+        bench humaneval 30 --suite "${HUMANEVAL:?give HUMANEVAL=HumanEval.jsonl}" --repeats 1 --max-tokens 80 \
+            --methods "sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto,transformers-assisted"
+        ;;
+    *)
+        echo "there is no section $section: see the head of $0" >&2
+        exit 2
+        ;;
+    esac
+done
