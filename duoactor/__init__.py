@@ -6,8 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.request import Completion
-from duoactor.client.stream import Stream
-from duoactor.client.sync_client import Client
+from duoactor.client.stream import AsyncStream
+from duoactor.client.sync_client import Client, Stream
 from protocols.errors import (
     ConfigError,
     ConnectionLost,
@@ -27,6 +27,7 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 __all__ = [
     "AsyncClient",
+    "AsyncStream",
     "ChatTurn",
     "Chunk",
     "Client",

@@ -67,6 +67,7 @@ class Pump:
         self._reading = False
         self._scheduled = False
         self._changed = asyncio.Event()
+        self._absent = False
         self._resume()
 
     def _resume(self) -> None:
@@ -128,8 +129,16 @@ class Pump:
         if not self._reading and not self.socket.closed and len(self._inbox) <= self._inbox.capacity // 2:
             self._resume()
 
-    async def writable(self) -> None:
+    def found(self, somebody: bool) -> None:
+        """How the last attempt to connect went."""
+        self._absent = not somebody
+        self._changed.set()
+
+    async def writable(self, absence: Exception | None = None) -> None:
+        """Wait until a message can be queued; raises ``absence``, if given, once nobody is at the other end."""
         while not self._inbox.closed and not self._events() & _WRITABLE:
+            if self._absent and absence is not None:
+                raise absence
             self._changed.clear()
             await self._changed.wait()
         self._inbox.raise_if_closed()

@@ -18,6 +18,10 @@ T = TypeVar("T")
 INBOX = 10_000  # messages that wait for an actor; beyond that its peers are held back
 
 
+def nobody_at(address: str) -> ConnectionLost:
+    return ConnectionLost(f"no verifier answers at {address}; start one with `duoactor up`, or give its address")
+
+
 class Listener(Protocol):
     """The verifier's side: one socket for everybody's messages and one that publishes telemetry."""
 
@@ -51,8 +55,9 @@ class Listener(Protocol):
 class Link(Protocol):
     """Anybody else's side: one connection to the verifier, made again by itself when it breaks."""
 
-    async def writable(self) -> None:
-        """Wait until a ``send`` can succeed. Raises ConnectionLost once closed, or if the verifier denies our key."""
+    async def writable(self, wait: bool = True) -> None:
+        """Wait until a ``send`` can succeed. Raises ConnectionLost once closed, or if the verifier denies our key; with
+        ``wait`` false also as soon as it is known that nobody listens at the address."""
 
     async def receive(self) -> list[bytes]:
         """Return the next message. Cancelling it loses nothing. Raises ConnectionLost once closed, or denied."""

@@ -15,7 +15,7 @@ from protocols.address import Address, IpcClaim
 from protocols.errors import ConfigError
 from protocols.pump import Pump, Service, Socket, send_frames
 from protocols.security import Security
-from protocols.transport import INBOX, Inbox
+from protocols.transport import INBOX, Inbox, nobody_at
 from protocols.wire import MAX_BYTES
 
 QUEUE = 1_000  # messages per peer and direction that libzmq holds
@@ -56,23 +56,51 @@ class ZmqListener:
 
 
 class ZmqLink:
-    def __init__(self, dealer: Socket, address: Address):
+    EVENTS = (
+        zmq.Event.CONNECTED
+        | zmq.Event.CONNECT_RETRIED
+        | zmq.Event.HANDSHAKE_SUCCEEDED
+        | zmq.Event.HANDSHAKE_FAILED_AUTH
+        | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+        | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    )
+    HANG_UPS = 3  # in a row: one may be a verifier that was killed at that moment
+
+    def __init__(self, dealer: Socket, address: Address, keyed: bool):
         self._address = address
-        events = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
-        monitor = dealer.get_monitor_socket(events)
-        self._monitor = Service(monitor, self._handshake_failed)
+        self._keyed = keyed
+        self._reached = False  # whether this attempt to connect found somebody
+        self._hang_ups = 0
+        self._monitor = Service(dealer.get_monitor_socket(self.EVENTS), self._watch)
         dealer.connect(str(address))
         self._pump = Pump(dealer, Inbox(INBOX))
 
-    def _handshake_failed(self, event: list[bytes]) -> None:
-        if parse_monitor_message(event)["event"] == zmq.Event.HANDSHAKE_FAILED_AUTH:
-            fault = "denies this key; add our public key file to its allow-list directory"
-        else:
-            fault = "has another kind of security; give both ends CURVE keys, or neither"
+    def _watch(self, frames: list[bytes]) -> None:
+        match parse_monitor_message(frames)["event"]:
+            case zmq.Event.CONNECTED:
+                self._reached = True
+                self._pump.found(True)
+            case zmq.Event.HANDSHAKE_SUCCEEDED:
+                self._hang_ups = 0
+            case zmq.Event.CONNECT_RETRIED:
+                self._pump.found(self._reached)
+                self._reached = False
+            case zmq.Event.HANDSHAKE_FAILED_AUTH:
+                self._fail("denies this key; add our public key file to its allow-list directory")
+            case zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
+                self._fail("has another kind of security; give both ends CURVE keys, or neither")
+            case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
+                self._hang_ups += 1
+                if self._hang_ups == self.HANG_UPS:
+                    # a verifier cannot read, let alone answer, what was encrypted for another key
+                    key = "has another public key than the given server key; pass its own .pub file as --server-key"
+                    self._fail(key if self._keyed else "hangs up at once: is the address that of a verifier?")
+
+    def _fail(self, fault: str) -> None:
         self._pump.fail(f"The verifier at {self._address} {fault}.")
 
-    async def writable(self) -> None:
-        await self._pump.writable()
+    async def writable(self, wait: bool = True) -> None:
+        await self._pump.writable(None if wait else nobody_at(str(self._address)))
 
     async def receive(self) -> list[bytes]:
         return await self._pump.receive()
@@ -166,7 +194,7 @@ class ZmqNetwork:
     def connect(self, address: str) -> ZmqLink:
         """See :class:`protocols.transport.Network`."""
         there = self._parse_connect(address)
-        link = ZmqLink(self._socket(zmq.DEALER, there, server=False), there)
+        link = ZmqLink(self._socket(zmq.DEALER, there, server=False), there, self._security is not None)
         self._open.append(link)
         return link
 

@@ -71,7 +71,7 @@ class SamplerState:
     __slots__ = ("_bias", "greedy", "penalised", "plain", "sampling", "tally")
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int], generated: Sequence[int] = ()) -> None:
-        """``sampling`` has passed :func:`actors.verifier.validation.validate`."""
+        """``sampling`` has passed :func:`protocols.validation.validate`."""
         self.sampling = sampling
         self.greedy = sampling.temperature == 0
         counts = sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0

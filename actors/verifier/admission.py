@@ -9,9 +9,9 @@ from actors.tree.methods import strategy_for
 from actors.verifier.book import Book
 from actors.verifier.request import Request, make_request
 from actors.verifier.speculation import Speculation
-from actors.verifier.validation import validate
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Generate, Sampling
+from protocols.validation import validate
 
 UNKNOWN_STEP_US = 2000.0  # of a draft step, before a drafter is chosen
 
@@ -20,7 +20,7 @@ def admit(book: Book, codec: Codec, peer: bytes, message: Generate, now: float) 
     """The request that ``message`` asks for; it is not in the book yet. RequestError if it cannot be served."""
     info = book.info
     strategy = strategy_for(message.method or book.settings.method)
-    validate(message.sampling, info.vocab_size)
+    validate(message, info.vocab_size)
     prompt = _prompt(codec, message)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
     spec = Speculation(

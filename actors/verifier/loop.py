@@ -320,7 +320,8 @@ class Verifier:
                 self._publish_rounds()
                 self.reception.end(request)
             if not self.send(request.client, chunk):
-                self.reception.end(request)
+                # It does not read. When it does again it is greeted as a stranger, and resumes what it has of streams.
+                self.reception.gone(request.client, "unreachable")
 
     # --- sending -----------------------------------------------------------------------------------------------------
 

@@ -1,28 +1,52 @@
-"""What a caller asks for, as a message, and the chunks that came, as one answer."""
+"""What a caller asks for, checked and as a message, and the chunks that came, as one answer."""
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import random
+import reprlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from protocols.errors import RequestError
+from duoactor.client.options import DEFAULTS
+from protocols import wire
+from protocols.errors import ProtocolError, RequestError
 from protocols.messages import (
     ChatTurn,
     Chunk,
     FailureCode,
     FinishReason,
     Generate,
+    Message,
+    Method,
     RequestStats,
     Sampling,
     TokenLogprobs,
+    ToVerifier,
 )
+from protocols.validation import MAX_INT, validate
 
-Prompt = str | Sequence[int] | Sequence[ChatTurn | Mapping[str, str]]
+M = TypeVar("M", bound=Message)
+Turn = ChatTurn | Mapping[str, str]
+Prompt = str | Sequence[int] | Sequence[Turn]
+
+PROMPT = "a text, a list of token ids, or a list of turns"
+TURN = "a turn is a mapping such as {'role': 'user', 'content': 'Hello'}"
+WANTED = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "True or False",
+    tuple[str, ...]: "a text or a list of texts",
+    tuple[int, ...]: "a list of token ids",
+    tuple[tuple[int, float], ...]: "a mapping of token ids to numbers",
+}
+_decoder = wire.Decoder(ToVerifier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,52 +61,156 @@ class Completion:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
+def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str, Any]) -> Generate:
+    """The request for a prompt or a conversation. RequestError names what cannot be right, and says what would be."""
+    for name in options:
+        if name not in DEFAULTS:
+            raise _bad(f"option {name!r} is not known{_meant(name, DEFAULTS)}")
+    rest = {name: options.get(name, DEFAULTS[name]) for name in ("num_speculative_tokens", "sequences")}
+    request = Generate(
+        uuid.uuid4().hex,
+        sampling=make_sampling(options.get("sampling"), options),
+        method=_method(options.get("method") or ""),
+        **{name: typed(name, value, int) for name, value in rest.items()},
+    )
+    validate(request)
+    prompt, turns = _question(prompt, messages)
+    return checked(msgspec.structs.replace(request, prompt=prompt, messages=turns))
+
+
 def make_sampling(given: Sampling | None, options: Mapping[str, Any]) -> Sampling:
     """Sampling from keyword arguments. A seed is drawn here if none is given, so that a resumed stream keeps it."""
-    unknown = [name for name in options if name not in Sampling.__struct_fields__]
-    if unknown:
-        known = ", ".join((*Sampling.__struct_fields__, "method", "num_speculative_tokens", "sequences"))
-        raise RequestError(FailureCode.BAD_REQUEST, f"option {unknown[0]!r} is not known; there are {known}")
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-    if isinstance(bias := options.get("logit_bias"), Mapping):
-        fields["logit_bias"] = tuple(bias.items())
-    if isinstance(fields.get("stop"), str):
-        fields["stop"] = (fields["stop"],)
-    seeded = "seed" in fields and fields["seed"] is not None
-    fields = {k: v for k, v in fields.items() if v is not None}
-    sampling = msgspec.structs.replace(given or Sampling(), **fields)
-    if given is None and not seeded:
-        sampling = msgspec.structs.replace(sampling, seed=random.SystemRandom().getrandbits(63))
+    if not isinstance(given, Sampling | None):
+        raise _bad(f"sampling must be a duoactor.Sampling, not {reprlib.repr(given)}")
+    values = {name: getattr(given or Sampling(), name) for name in Sampling.__struct_fields__}
+    if given is None:
+        values["seed"] = random.SystemRandom().getrandbits(63)
+    values.update({name: options[name] for name in values if options.get(name) is not None})
+    if isinstance(values["stop"], str):
+        values["stop"] = (values["stop"],)
+    if isinstance(values["logit_bias"], Mapping):
+        values["logit_bias"] = tuple(values["logit_bias"].items())
+    kinds = get_type_hints(Sampling)
+    sampling = Sampling(**{name: typed(name, value, kinds[name]) for name, value in values.items()})
+    for stop in sampling.stop:
+        _check_text("stop", stop)
     return sampling
 
 
-def _turn(turn: ChatTurn | Mapping[str, str]) -> ChatTurn:
-    return turn if isinstance(turn, ChatTurn) else ChatTurn(str(turn["role"]), str(turn["content"]))
+def make_turns(given: object, name: str = "messages") -> tuple[ChatTurn, ...]:
+    """A conversation: ChatTurns, or mappings with ``role`` and ``content``."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise _bad(f"{name} must be a list of turns, not {reprlib.repr(given)}; {TURN}")
+    return tuple(_turn(turn, f"{name}[{at}]") for at, turn in enumerate(given))
 
 
-def turns(given: Sequence[ChatTurn | Mapping[str, str]]) -> tuple[ChatTurn, ...]:
-    return tuple(_turn(turn) for turn in given)
+def checked(message: M) -> M:
+    """The message, if the verifier will be able to read it: this is its decoder."""
+    try:
+        _decoder.decode(wire.encode(message))
+    except (ProtocolError, OverflowError, UnicodeEncodeError) as error:
+        raise _bad(f"the verifier could not read this: {error}") from None
+    return message
 
 
-def make_request(prompt: Prompt, messages: Sequence[Any], sampling: Sampling, **rest: Any) -> Generate:
-    rid = uuid.uuid4().hex
-    if messages:
-        return Generate(rid, messages=turns(messages), sampling=sampling, **rest)
-    if isinstance(prompt, str):
-        return Generate(rid, prompt, sampling=sampling, **rest)
-    if all(isinstance(item, int) for item in prompt):
-        return Generate(rid, tuple(prompt), sampling=sampling, **rest)  # type: ignore[arg-type]
-    return Generate(rid, messages=turns(prompt), sampling=sampling, **rest)  # type: ignore[arg-type]
+def typed(name: str, value: object, kind: Any) -> Any:
+    """``value`` as that type: lists become tuples, and what numpy and torch call numbers become numbers."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(value, kind)
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(_plain(value), kind)
+    raise _bad(f"{name} must be {WANTED[kind]}, not {reprlib.repr(value)}")
 
 
 def complete(chunks: Sequence[Chunk], sampling: Sampling) -> Completion:
-    last = chunks[-1]
-    assert last.finish_reason is not None and last.stats is not None
+    """RequestError if the stream was closed before its end."""
+    last = chunks[-1] if chunks else None
+    if last is None or last.finish_reason is None:
+        raise RequestError(FailureCode.CANCELLED, "the stream was closed before its end; ask again")
     return Completion(
         "".join(c.text for c in chunks),
         tuple(t for c in chunks for t in c.token_ids),
         last.finish_reason,
-        last.stats,
+        last.stats or RequestStats(),
         sampling,
         tuple(p for c in chunks for p in c.logprobs),
     )
+
+
+def _bad(detail: str) -> RequestError:
+    return RequestError(FailureCode.BAD_REQUEST, detail)
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    likely = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {likely[0]}?" if likely else f"; there are {', '.join(known)}"
+
+
+def _plain(value: object) -> object:
+    """Arrays, tensors and their elements as Python's own lists and numbers."""
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return [_plain(item) for item in value]
+    as_list = getattr(value, "tolist", None)
+    return as_list() if callable(as_list) else value
+
+
+def _method(method: object) -> str:
+    name: str = typed("method", method, str)
+    if name and name not in list(Method):
+        raise _bad(f"method {name!r} is not known{_meant(name, [str(one) for one in Method])}")
+    return str(name)
+
+
+def _question(prompt: object, messages: object) -> tuple[str | tuple[int, ...], tuple[ChatTurn, ...]]:
+    """The prompt as text or ids, or the conversation; the other of the two is empty."""
+    turns = make_turns(messages)
+    if isinstance(prompt, str):
+        if prompt and turns:
+            raise _bad("give either a prompt or messages, not both")
+        if not prompt and not turns:
+            raise _bad("the prompt is empty; give a text, token ids or messages")
+        _check_text("prompt", prompt)
+        return prompt, turns
+    items = list(prompt) if isinstance(prompt, list | tuple | range) else _plain(prompt)
+    if not isinstance(items, list):
+        raise _bad(f"prompt must be {PROMPT}, not {reprlib.repr(prompt)}")
+    if turns:
+        raise _bad("give either a prompt or messages, not both")
+    if not items:
+        raise _bad("the prompt is empty; give a text, token ids or messages")
+    if isinstance(items[0], ChatTurn | Mapping):
+        return "", make_turns(items, "prompt")
+    if isinstance(items[0], str):
+        raise _bad(f"prompt must be {PROMPT}, not {reprlib.repr(prompt)}; ask for each text in a call of its own")
+    ids: tuple[int, ...] = typed("prompt", items, tuple[int, ...])
+    for token in (min(ids), max(ids)):
+        if not 0 <= token <= MAX_INT:
+            raise _bad(f"prompt must hold token ids, which {token} is not")
+    return ids, ()
+
+
+def _turn(turn: object, name: str) -> ChatTurn:
+    if isinstance(turn, ChatTurn):
+        turn = {"role": turn.role, "content": turn.content}
+    if not isinstance(turn, Mapping):
+        raise _bad(f"{name} must be a turn, not {reprlib.repr(turn)}; {TURN}")
+    for key in ("role", "content"):
+        if key not in turn:
+            raise _bad(f"{name} has no {key}; {TURN}")
+        _check_text(f"{name}.{key}", typed(f"{name}.{key}", turn[key], str))
+    unknown = [key for key in turn if key not in ("role", "content")]
+    if unknown:
+        raise _bad(f"{name} has {unknown[0]!r}, which no turn has here; {TURN}")
+    if not turn["role"]:
+        raise _bad(f"{name}.role is empty; give system, user or assistant")
+    return ChatTurn(turn["role"], turn["content"])
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _bad(
+            f"{name} holds half of a character ({text[error.start]!r} at {error.start}), which is no text; read its "
+            "source as UTF-8"
+        ) from None

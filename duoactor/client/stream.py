@@ -2,65 +2,93 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
+from duoactor.client.connection import Connection, Mailbox
 from duoactor.client.request import Completion, complete
 from protocols.errors import DuoactorError
 from protocols.messages import Chunk, Generate, Sampling
 
 
-class Stream(AsyncIterator[Chunk]):
-    """Chunks of one answer, as they come. Closing it, or dropping it, cancels the request.
+class AsyncStream(AsyncIterator[Chunk]):
+    """Chunks of one answer, as they come. The request is sent when the first is asked for.
 
-    Chunks wait in memory until they are read: at most one per generated token.
+    ``aclose``, leaving ``async with``, and dropping the last reference cancel the request at once. One that is kept
+    but not read any more is suspended after ten seconds: the verifier stops working on it, and when it is read again
+    it goes on where it stopped, with the same text. What came before waits in memory: at most one chunk per token.
     """
 
-    def __init__(
-        self, request: Generate, begin: Callable[[Stream], Awaitable[None]], end: Callable[[Stream], None]
-    ) -> None:
-        """``begin`` sends the request unless it was sent already; ``end`` cancels it unless it has ended."""
+    def __init__(self, request: Generate, connect: Callable[[], Awaitable[Connection]]) -> None:
         self.request = request
-        self._begin, self._end = begin, end
-        self.queue: asyncio.Queue[Any] = asyncio.Queue()
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._mailbox: Mailbox | None = None
         self._over = False
 
     @property
     def sampling(self) -> Sampling:
+        """As sent: with the seed that was drawn, if none was given."""
         return self.request.sampling
 
-    def __aiter__(self) -> Stream:
+    def __aiter__(self) -> AsyncStream:
         return self
 
     async def __anext__(self) -> Chunk:
-        if self._over:
-            raise StopAsyncIteration
-        await self._begin(self)
-        news = await self.queue.get()
-        if isinstance(news, DuoactorError):
+        while not self._over:
+            if (chunk := self.take()) is not None:
+                return chunk
+            await self.wait()
+        raise StopAsyncIteration
+
+    def take(self) -> Chunk | None:
+        """The next chunk if it has come; safe in any thread. Raises the error that ended the stream."""
+        if self._mailbox is None:
+            return None
+        try:
+            news = self._mailbox.take()
+        except DuoactorError:
             self._over = True
-            self._end(self)
-            raise news
-        if news.finish_reason is not None:
-            self._over = True
-            self._end(self)
-        chunk: Chunk = news
-        return chunk
+            raise
+        if not isinstance(news, Chunk):
+            return None
+        self._over = self._over or news.finish_reason is not None
+        return news
+
+    async def wait(self) -> None:
+        """Until there is something to take, or the stream is closed. Cancelling it loses nothing."""
+        if self._mailbox is None:
+            connection = await self._connect()
+            if self._mailbox is None and not self._over:
+                self._connection, self._mailbox = connection, connection.start(self.request)
+        if self._connection is not None and self._mailbox is not None:
+            self._connection.wake(self.request.rid)
+            await self._mailbox.wait()
+
+    @property
+    def over(self) -> bool:
+        return self._over
+
+    def cancel(self) -> None:
+        """Cancel the request unless it has ended; safe in any thread."""
+        self._over = True
+        if self._connection is not None:
+            self._connection.cancel_soon(self.request.rid)
 
     async def aclose(self) -> None:
         self._over = True
-        self._end(self)
+        if self._connection is not None:
+            self._connection.cancel(self.request.rid)
 
     def __del__(self) -> None:
-        self._end(self)
+        if self._connection is not None and not self._over:
+            self._connection.cancel_soon(self.request.rid)
 
-    async def __aenter__(self) -> Stream:
+    async def __aenter__(self) -> AsyncStream:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
     async def completion(self) -> Completion:
-        """Read to the end."""
+        """Read to the end: what has not been read before, as one answer."""
         return complete([chunk async for chunk in self], self.sampling)

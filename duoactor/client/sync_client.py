@@ -8,49 +8,61 @@ with Client() as client:
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import os
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar, Unpack
 
 from duoactor.client.async_client import AsyncClient
-from duoactor.client.request import Completion, Prompt
-from duoactor.client.stream import Stream
+from duoactor.client.options import Options, shows_options
+from duoactor.client.request import Completion, Prompt, Turn, complete
+from duoactor.client.stream import AsyncStream
 from protocols.errors import ConnectionLost
-from protocols.messages import ChatTurn, Chunk, StatusReport, Tokenized
+from protocols.messages import Chunk, Generate, Sampling, StatusReport, Tokenized
+from protocols.transport import Network
 
 T = TypeVar("T")
+CLOSED = "the client was closed; make a new one"
 
 
 class Client:
-    """:class:`AsyncClient` for code without asyncio: the same calls, blocking. Usable from several threads.
+    """:class:`AsyncClient` for code without asyncio: the same calls, blocking. Several threads may use it at once.
 
-    A thread of its own keeps the connection alive while the caller is busy elsewhere.
+    A thread of its own keeps the connection alive while the caller is busy elsewhere. It ends with ``close``, with
+    ``with``, with the last reference to the client, or with the program.
     """
 
-    def __init__(self, address: str = "", **options: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="duoactor-client", daemon=True)
-        self._thread.start()
-        self._client = AsyncClient(address, **options)
+    def __init__(
+        self,
+        address: str = "",
+        *,
+        key: str = "",
+        server_key: str = "",
+        timeout: float | None = None,
+        reconnect_timeout: float | None = None,
+        network: Network | None = None,
+    ) -> None:
+        """See :class:`AsyncClient`."""
+        self._client = AsyncClient(
+            address,
+            key=key,
+            server_key=server_key,
+            timeout=timeout,
+            reconnect_timeout=reconnect_timeout,
+            network=network,
+        )
+        self._runner = _Runner()
+        self._finalizer = weakref.finalize(self, _close, self._runner, self._client)
 
     @property
     def address(self) -> str:
         return self._client.address
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop.is_closed():
-            work.close()
-            raise ConnectionLost("the client was closed; make a new one")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
     def __enter__(self) -> Client:
         try:
-            self._run(self._client.connect())
+            self._runner.run(self._client.connect())
         except BaseException:
             self.close()
             raise
@@ -60,54 +72,163 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Cancel what is open and disconnect."""
-        if self._loop.is_closed():
-            return
-        self._run(self._client.aclose())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
-        self._loop.close()
+        """Cancel what is open and disconnect, for good. Calls that wait in other threads raise ConnectionLost."""
+        self._finalizer()
 
-    def stream(self, prompt: Prompt = "", **options: Any) -> Iterator[Chunk]:
-        """Chunks as they come; leaving the loop cancels the request. Options: :meth:`AsyncClient.stream`."""
-        stream = self._run(self._open(prompt, options))
-        try:
-            while True:
-                try:
-                    yield self._run(stream.__anext__())
-                except StopAsyncIteration:
-                    return
-        finally:
-            if not self._loop.is_closed():
-                self._run(stream.aclose())
+    @shows_options
+    def stream(self, prompt: Prompt = "", *, messages: Sequence[Turn] = (), **options: Unpack[Options]) -> Stream:
+        """Stream an answer to a text, token ids, or a conversation (turns of ``role`` and ``content``).
 
-    async def _open(self, prompt: Prompt, options: Mapping[str, Any]) -> Stream:
-        return self._client.stream(prompt, **options)
+        Raises RequestError at once for what cannot be right; reading the stream raises RequestError, RefusedError or
+        ConnectionLost.
+        """
+        return Stream(self._client.stream(prompt, messages=messages, **options), self._runner.run)
 
-    def generate(self, prompt: Prompt = "", **options: Any) -> Completion:
+    @shows_options
+    def generate(self, prompt: Prompt = "", *, messages: Sequence[Turn] = (), **options: Unpack[Options]) -> Completion:
         """The whole answer at once."""
-        return self._run(self._client.generate(prompt, **options))
+        return self._runner.run(self._client.generate(prompt, messages=messages, **options))
 
-    def chat(self, messages: Sequence[ChatTurn | Mapping[str, str]], **options: Any) -> Completion:
-        """The assistant's next turn."""
-        return self._run(self._client.chat(messages, **options))
+    @shows_options
+    def chat(self, messages: Sequence[Turn], **options: Unpack[Options]) -> Completion:
+        """The assistant's next turn in a conversation of turns with ``role`` and ``content``."""
+        return self._runner.run(self._client.chat(messages, **options))
 
     def status(self) -> StatusReport:
         """See :meth:`AsyncClient.status`."""
-        return self._run(self._client.status())
+        return self._runner.run(self._client.status())
 
-    def tokenize(self, text: str | Sequence[ChatTurn | Mapping[str, str]]) -> Tokenized:
+    def tokenize(self, text: str | Sequence[Turn]) -> Tokenized:
         """See :meth:`AsyncClient.tokenize`."""
-        return self._run(self._client.tokenize(text))
+        return self._runner.run(self._client.tokenize(text))
 
     def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
         """See :meth:`AsyncClient.detokenize`."""
-        return self._run(self._client.detokenize(token_ids))
+        return self._runner.run(self._client.detokenize(token_ids))
 
     def swap(self, old: str, new: str) -> str:
         """See :meth:`AsyncClient.swap`."""
-        return self._run(self._client.swap(old, new))
+        return self._runner.run(self._client.swap(old, new))
 
     def drain(self, actor_id: str) -> str:
         """See :meth:`AsyncClient.drain`."""
-        return self._run(self._client.drain(actor_id))
+        return self._runner.run(self._client.drain(actor_id))
+
+
+class Stream(Iterator[Chunk]):
+    """Chunks of one answer, as they come. The request is sent when the first is asked for.
+
+    ``close``, leaving ``with``, and dropping the last reference cancel the request at once; so does leaving a
+    ``for chunk in client.stream(...)`` loop, which holds the only one. A stream that is kept in a variable but not
+    read any more is suspended after ten seconds: the verifier stops working on it, and when it is read again it goes on
+    where it stopped, with the same text.
+    """
+
+    def __init__(self, stream: AsyncStream, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self._stream, self._run = stream, run
+        self._reading = threading.Lock()
+
+    @property
+    def request(self) -> Generate:
+        return self._stream.request
+
+    @property
+    def sampling(self) -> Sampling:
+        """As sent: with the seed that was drawn, if none was given."""
+        return self._stream.sampling
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Chunk:
+        with self._reading:
+            while not self._stream.over:
+                if (chunk := self._stream.take()) is not None:
+                    return chunk
+                self._run(self._stream.wait())
+        raise StopIteration
+
+    def close(self) -> None:
+        """Cancel the request unless it has ended. Iterating ends, also in another thread."""
+        self._stream.cancel()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def completion(self) -> Completion:
+        """Read to the end: what has not been read before, as one answer."""
+        return complete(list(self), self.sampling)
+
+
+class _Runner:
+    """An event loop on a thread of its own, which is started at the first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of ``work``; interrupted (Ctrl-C), it is cancelled."""
+        try:
+            future = self._begin(work)
+        except BaseException:
+            work.close()
+            raise
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ConnectionLost(CLOSED) from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if os.getpid() != self._pid:
+            raise ConnectionLost("a client does not survive a fork; make a new one in this process")
+        with self._lock:  # what begins after close would never end
+            if self._closed:
+                raise ConnectionLost(CLOSED)
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="duoactor-client", daemon=True)
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run ``last``, cancel whatever else still runs, and end the thread."""
+        if os.getpid() != self._pid:
+            return  # the thread, and perhaps whoever held the lock, stayed in the parent
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if closed or self._loop is None or self._thread is None:
+            return
+        loop = self._loop
+        ending = asyncio.run_coroutine_threadsafe(_end(last()), loop)
+        ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _end(last: Coroutine[Any, Any, None]) -> None:
+    await last
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _close(runner: _Runner, client: AsyncClient) -> None:
+    runner.close(client.aclose)

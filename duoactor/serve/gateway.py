@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from duoactor.client.async_client import AsyncClient
-from duoactor.client.stream import Stream
+from duoactor.client.stream import AsyncStream
 from duoactor.serve import errors
 from duoactor.serve.connection import Connection
 from duoactor.serve.errors import ApiError
@@ -84,15 +84,18 @@ class Gateway:
             raise ApiError(503, "this gateway is shutting down; use another")
         client = self.client
         question.check(client.welcome.vocab_size)
-        streams = [
-            client.stream(
-                one.prompts[0],
-                sampling=one.sampling,
-                method=one.method,
-                num_speculative_tokens=one.num_speculative_tokens,
-            )
-            for one in question.alone()
-        ]
+        try:
+            streams = [
+                client.stream(
+                    one.prompts[0],
+                    sampling=one.sampling,
+                    method=one.method,
+                    num_speculative_tokens=one.num_speculative_tokens,
+                )
+                for one in question.alone()
+            ]
+        except DuoactorError as error:
+            raise self.blamed(error) from None
         return Choices(self, streams)
 
     async def pieces_of(self, chunks: Iterable[Chunk]) -> Mapping[int, str]:
@@ -115,7 +118,7 @@ class Choices:
     """The answers to one question: enter it, then iterate over ``(index, chunk)`` as they come. Leaving it cancels
     what is open. Raises ApiError."""
 
-    def __init__(self, gateway: Gateway, streams: Sequence[Stream]) -> None:
+    def __init__(self, gateway: Gateway, streams: Sequence[AsyncStream]) -> None:
         self._gateway = gateway
         self._streams = streams
         self._watch = Watch(gateway.metrics)
@@ -165,7 +168,7 @@ class Choices:
             raise item
         return item
 
-    async def _read(self, index: int, stream: Stream) -> None:
+    async def _read(self, index: int, stream: AsyncStream) -> None:
         try:
             async for chunk in stream:
                 self._queue.put_nowait((index, chunk))

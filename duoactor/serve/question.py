@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from actors.verifier.validation import problems
 from duoactor.serve.errors import ApiError
 from protocols.messages import ChatTurn, Sampling
+from protocols.validation import problems
 
 UNLIMITED = (1 << 31) - 1  # the verifier cuts it to the room that the prompt leaves
 MAX_STREAMS = 64

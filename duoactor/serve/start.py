@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from actors.process import run_actor, work_until
 from duoactor.client.async_client import AsyncClient
+from duoactor.client.connection import RECONNECT_TIMEOUT_S
 from duoactor.serve.app import make_app
 from duoactor.serve.auth import read_keys
 from duoactor.serve.connection import Connection
@@ -36,7 +37,13 @@ def run_gateway(settings: GatewaySettings) -> int:
             host, port = listener.getsockname()[:2]
             if not keys and host not in ("127.0.0.1", "::1"):
                 log.warning("whoever reaches %s port %d may use it: --api-key asks for a key", host, port)
-            connect = partial(AsyncClient, settings.connect, key=settings.key, server_key=settings.server_key)
+            connect = partial(
+                AsyncClient,
+                settings.connect,
+                key=settings.key,
+                server_key=settings.server_key,
+                reconnect_timeout=RECONNECT_TIMEOUT_S,  # streams outlive a verifier that is replaced in order
+            )
             gateway = Gateway(Connection(connect), settings.served_model_name)
             await serve(gateway, make_app(gateway, keys=keys, origins=settings.cors_origin), listener, stop)
 

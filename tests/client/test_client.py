@@ -1,16 +1,14 @@
 """AsyncClient and Client against the real verifier actor with toy models."""
 
 import asyncio
-import threading
 
 import pytest
 from cluster import ADDRESS, Cluster
 from memory_network import MemoryNetwork
 from virtual_time import run
 
-from duoactor import AsyncClient, ChatTurn, Client, ConnectionLost, RequestError, Sampling
+from duoactor import AsyncClient, ChatTurn, ConnectionLost, RequestError, Sampling
 from fakes import ToyLanguage
-from protocols.zeromq import ZmqNetwork
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()
@@ -88,7 +86,8 @@ def test_a_stream_goes_on_by_itself_when_the_verifier_comes_back(crash, temperat
         async with Cluster(language=LANGUAGE) as cluster:
             cluster.start_drafter("d1")
             await cluster.connected("d1")
-            async with client_of(cluster) as client:
+            told_to_wait = {} if crash else {"reconnect_timeout": 30.0}
+            async with client_of(cluster, **told_to_wait) as client:
                 ids: list[int] = []
                 restarted = False
                 async for chunk in client.stream(PROMPT, sampling=sampling, method="duodecoding"):
@@ -97,7 +96,7 @@ def test_a_stream_goes_on_by_itself_when_the_verifier_comes_back(crash, temperat
                     if len(ids) > 100 and not restarted:
                         restarted = True
                         if crash:
-                            cluster.tasks["verifier"].cancel()
+                            cluster.crash_verifier()
                         else:
                             cluster.stops["verifier"].set()
                         await asyncio.gather(cluster.tasks["verifier"], return_exceptions=True)
@@ -115,7 +114,7 @@ def test_a_verifier_that_stays_away_is_given_up_after_the_time_allowed():
             client = client_of(cluster, reconnect_timeout=5.0)
             stream = client.stream(PROMPT, max_tokens=4000)
             await stream.__anext__()
-            cluster.tasks["verifier"].cancel()
+            cluster.crash_verifier()
             with pytest.raises(ConnectionLost, match="has not come back within 5 s"):
                 async for _ in stream:
                     pass
@@ -161,46 +160,3 @@ def test_swap_and_drain_answer_with_a_sentence():
             assert {d.actor_id for d in (await client.status()).drafters} <= {"a", "b"}
 
     run(go())
-
-
-def test_the_blocking_client_streams_over_a_real_socket(tmp_path):
-    address = f"ipc://{tmp_path}/run/v.ipc"
-    ready, done = threading.Event(), threading.Event()
-
-    async def serve():
-        network = ZmqNetwork()
-        cluster = Cluster(language=LANGUAGE)
-        cluster.network = _At(network, address)
-        async with cluster:
-            ready.set()
-            while not done.is_set():
-                await asyncio.sleep(0.01)
-        network.close()
-
-    server = threading.Thread(target=asyncio.run, args=(serve(),))
-    server.start()
-    try:
-        assert ready.wait(10)
-        with Client(address) as client:
-            truth = LANGUAGE.continuation(PROMPT, Sampling(max_tokens=50))
-            assert [t for c in client.stream(PROMPT, max_tokens=50) for t in c.token_ids] == truth
-            for chunk in client.stream(PROMPT, max_tokens=4000):
-                if chunk.offset > 5:
-                    break
-            assert list(client.generate(PROMPT, max_tokens=50).token_ids) == truth
-            assert client.status().model_id == "toy"
-        with pytest.raises(ConnectionLost, match="closed"):
-            client.status()
-    finally:
-        done.set()
-        server.join(10)
-
-
-class _At:
-    """A real network whose one address replaces the cluster's."""
-
-    def __init__(self, network: ZmqNetwork, address: str) -> None:
-        self.network, self.address = network, address
-
-    def listen(self, address: str):
-        return self.network.listen(self.address)

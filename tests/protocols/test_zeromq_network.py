@@ -300,3 +300,34 @@ async def test_a_file_that_is_no_socket_is_not_removed(directory: Path) -> None:
     assert [one.name for one in directory.iterdir()] == ["verifier.sock"]
     assert path.read_text() == "precious"
     network.close()
+
+
+@pytest.mark.parametrize("address", ["ipc://{}/nobody.ipc", "ipc://{}/no/such/directory/v.ipc", "tcp://127.0.0.1:1"])
+async def test_an_address_where_nobody_listens_is_known_at_once(directory: Path, address: str) -> None:
+    address = address.format(directory)
+    network = ZmqNetwork()
+    link = network.connect(address)
+    with pytest.raises(ConnectionLost, match=f"no verifier answers at {address}"):
+        await link.writable(wait=False)
+    waiting = asyncio.create_task(link.writable())
+    with pytest.raises(ConnectionLost, match="no verifier answers"):
+        await link.writable(wait=False)
+    assert not waiting.done()
+    link.close()
+    with pytest.raises(ConnectionLost, match="closed"):
+        await waiting
+    network.close()
+
+
+async def test_who_does_not_wait_reaches_a_verifier_that_is_there(directory: Path) -> None:
+    network = ZmqNetwork()
+    address = f"ipc://{directory}/v.ipc"
+    link = network.connect(address)
+    with pytest.raises(ConnectionLost):
+        await link.writable(wait=False)
+    listener = network.listen(address)
+    await link.writable()
+    await link.writable(wait=False)
+    assert link.send([b"", b"x"])
+    assert (await listener.receive())[1] == [b"", b"x"]
+    network.close()

@@ -121,3 +121,15 @@ async def test_keys_without_the_other_half_of_the_setup_are_refused() -> None:
     with pytest.raises(ConfigError, match="--server-key"):
         network.connect("tcp://127.0.0.1:7601")
     network.close()
+
+
+@pytest.mark.parametrize("ask", ["receive", "writable"])
+async def test_a_wrong_server_key_is_called_so(directory: Path, ask: str) -> None:
+    server, known, _ = secured(directory)
+    here = ZmqNetwork(server)
+    there = ZmqNetwork(Security(known.public_key, known.secret_key, KeyPair.generate().public))
+    listener = here.listen(TCP)
+    with pytest.raises(ConnectionLost, match="another public key than the given server key"):
+        await getattr(there.connect(listener.address), ask)()
+    here.close()
+    there.close()

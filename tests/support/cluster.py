@@ -145,6 +145,11 @@ class Cluster:
         self._spawn("verifier", self.verifier)
         return self.verifier
 
+    def crash_verifier(self) -> None:
+        """As ``kill -9``: it says nothing to anybody."""
+        self.verifier.listener.send = lambda peer, frames: True
+        self.tasks["verifier"].cancel()
+
     def start_drafter(self, name: str = "d1", skill: float = 0.8, model=None, **hello) -> Drafter:
         fields = {
             "role": Role.DRAFTER,

@@ -65,7 +65,9 @@ class Served:
 @asynccontextmanager
 async def served(cluster: Cluster | None = None, *, names=(), keys=(), origins=()) -> AsyncIterator[Served]:
     cluster = cluster or Cluster(language=LANGUAGE)
-    connect = partial(AsyncClient, ADDRESS, network=cluster.network.host("gateway"), timeout=0.5)
+    connect = partial(
+        AsyncClient, ADDRESS, network=cluster.network.host("gateway"), timeout=0.5, reconnect_timeout=30.0
+    )
     gateway = Gateway(Connection(connect), names)
     stop = asyncio.Event()
     with listen("127.0.0.1:0") as listener:

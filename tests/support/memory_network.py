@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protocols.errors import ConfigError, ConnectionLost
-from protocols.transport import INBOX, Inbox
+from protocols.transport import INBOX, Inbox, nobody_at
 from protocols.wire import kind
 
 CLOSED = "The connection was closed on this side."
@@ -93,8 +93,10 @@ class MemoryLink:
             self._listener.peers.pop(self.peer, None)
         self._listener, self.peer = None, b""
 
-    async def writable(self) -> None:
+    async def writable(self, wait: bool = True) -> None:
         while not self.peer:
+            if not wait:
+                raise nobody_at(self.address)
             if self.inbox.closed:
                 raise ConnectionLost(CLOSED)
             self._changed.clear()

@@ -3,9 +3,9 @@ import math
 import msgspec
 import pytest
 
-from actors.verifier.validation import problems, validate
 from protocols.errors import RequestError
-from protocols.messages import Sampling
+from protocols.messages import Generate, Sampling
+from protocols.validation import problems, validate
 
 BAD = [
     ("temperature", -0.1),
@@ -46,7 +46,7 @@ BAD = [
 @pytest.mark.parametrize(("field", "value"), BAD)
 def test_a_bad_value_is_refused_in_one_sentence_that_names_it(field, value):
     with pytest.raises(RequestError) as refused:
-        validate(msgspec.structs.replace(Sampling(), **{field: value}), 100)
+        validate(Generate("r", "x", sampling=msgspec.structs.replace(Sampling(), **{field: value})), 100)
     assert refused.value.code == "bad_request"
     text = str(refused.value)
     assert field in text
@@ -64,9 +64,16 @@ def test_a_bad_value_is_refused_in_one_sentence_that_names_it(field, value):
     ],
 )
 def test_values_at_the_edge_of_their_range_pass(sampling):
-    validate(sampling, 100)
+    validate(Generate("r", "x", sampling=sampling), 100)
 
 
 def test_every_bad_value_has_its_own_sentence():
     found = list(problems(Sampling(temperature=-1.0, top_k=-1, top_p=2.0), 100))
     assert [text.split()[0] for text in found] == ["temperature", "top_k", "top_p"]
+
+
+@pytest.mark.parametrize("field", ["num_speculative_tokens", "sequences"])
+@pytest.mark.parametrize("value", [-5, 10**9])
+def test_a_draft_length_that_nobody_can_draft_is_refused(field, value):
+    with pytest.raises(RequestError, match=f"{field} must be 0 .adaptive. to .*, not {value}"):
+        validate(Generate("r", "x", **{field: value}))

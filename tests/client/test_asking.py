@@ -1,0 +1,135 @@
+"""What a caller can get wrong, said before anything is sent."""
+
+import inspect
+import math
+import typing
+
+import numpy as np
+import pytest
+
+from duoactor import AsyncClient, ChatTurn, Client, RequestError, Sampling
+from duoactor.client.options import DEFAULTS, Options
+from duoactor.client.request import make_request
+from protocols.messages import Generate
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def ask(prompt="hi", messages=(), **options) -> Generate:
+    return make_request(prompt, messages, options)
+
+
+WRONG = {  # what is asked, and what the sentence holds
+    "a text for a number": ({"max_tokens": "5"}, "max_tokens must be a whole number, not '5'"),
+    "a fraction for a count": ({"max_tokens": 5.0}, "max_tokens must be a whole number, not 5.0"),
+    "a truth for a count": ({"top_k": True}, "top_k must be a whole number, not True"),
+    "a number for a truth": ({"ignore_eos": 1}, "ignore_eos must be True or False"),
+    "too few tokens": ({"max_tokens": 0}, "max_tokens must be at least 1"),
+    "a count beyond 64 bits": ({"max_tokens": 1 << 70}, "max_tokens must be at least 1 and below"),
+    "no number": ({"temperature": math.nan}, "temperature must be 0 .greedy. or at least"),
+    "an endless number": ({"temperature": math.inf}, "temperature"),
+    "a text for a temperature": ({"temperature": "hot"}, "temperature must be a number, not 'hot'"),
+    "a share above 1": ({"top_p": 1.5}, "top_p must be above 0 and at most 1"),
+    "a seed beyond 64 bits": ({"seed": 1 << 64}, "seed must fit into 64 bits"),
+    "a seed that is a text": ({"seed": "42"}, "seed must be a whole number"),
+    "a stop that is a number": ({"stop": 3}, "stop must be a text or a list of texts"),
+    "stops that are numbers": ({"stop": ["a", 1]}, "stop must be a text or a list of texts"),
+    "an empty stop": ({"stop": ""}, "stop must not hold an empty string"),
+    "a stop that is no text": ({"stop": "\ud83d"}, "stop holds half of a character"),
+    "stop tokens as a text": ({"stop_token_ids": "ab"}, "stop_token_ids must be a list of token ids"),
+    "a negative stop token": ({"stop_token_ids": [-1]}, "stop_token_ids"),
+    "biases as a list of ids": ({"logit_bias": [1, 2]}, "logit_bias must be a mapping"),
+    "an option that there is not": ({"temprature": 1}, "'temprature' is not known; did you mean temperature"),
+    "an option like nothing": ({"zzz": 1}, "'zzz' is not known; there are temperature, top_k"),
+    "a method that there is not": ({"method": "duodecode"}, "'duodecode' is not known; did you mean duodecoding"),
+    "a method that is a number": ({"method": 3}, "method must be a text"),
+    "a negative gamma": ({"num_speculative_tokens": -5}, "num_speculative_tokens must be 0 .adaptive. to 256, not -5"),
+    "a gamma that is a text": ({"num_speculative_tokens": "4"}, "num_speculative_tokens must be a whole number"),
+    "a sampling that is a mapping": ({"sampling": {"seed": 1}}, "sampling must be a duoactor.Sampling"),
+    "a sampling with a wrong type": ({"sampling": Sampling(max_tokens="5")}, "max_tokens must be a whole number"),
+    "a sampling with a wrong value": ({"sampling": Sampling(top_p=2.0)}, "top_p"),
+    "no prompt": ({"prompt": None}, "prompt must be a text, a list of token ids, or a list of turns, not None"),
+    "bytes": ({"prompt": b"hi"}, "prompt must be a text"),
+    "a number": ({"prompt": 5}, "prompt must be a text"),
+    "one turn alone": ({"prompt": HI[0]}, "prompt must be a text"),
+    "several prompts": ({"prompt": ["a", "b"]}, "ask for each text in a call of its own"),
+    "an empty prompt": ({"prompt": ""}, "the prompt is empty"),
+    "an empty list": ({"prompt": []}, "the prompt is empty"),
+    "half a character": ({"prompt": "hi \ud83d"}, "prompt holds half of a character .*at 3"),
+    "a negative token": ({"prompt": [1, -2]}, "prompt must hold token ids, which -2 is not"),
+    "a token beyond all vocabularies": ({"prompt": [1, 1 << 40]}, "prompt must hold token ids"),
+    "a truth among tokens": ({"prompt": [1, True]}, "prompt must be a list of token ids"),
+    "prompt and messages": ({"prompt": "a", "messages": HI}, "either a prompt or messages, not both"),
+    "ids and messages": ({"prompt": [1], "messages": HI}, "either a prompt or messages, not both"),
+    "a text as messages": ({"prompt": "", "messages": "hi"}, "messages must be a list of turns"),
+    "a turn without content": ({"prompt": [{"role": "user"}]}, r"prompt\[0\] has no content; a turn is"),
+    "a turn without role": ({"prompt": "", "messages": [*HI, {"content": "x"}]}, r"messages\[1\] has no role"),
+    "a role that is no text": ({"prompt": "", "messages": [{"role": 1, "content": "x"}]}, r"\[0\].role must be a text"),
+    "an empty role": ({"prompt": "", "messages": [{"role": "", "content": "x"}]}, r"\[0\].role is empty"),
+    "content that is None": ({"prompt": "", "messages": [ChatTurn("user", None)]}, r"\[0\].content must be a text"),
+    "content that is no text": ({"prompt": "", "messages": [ChatTurn("user", "\udc00")]}, "half of a character"),
+    "a turn with more than is understood": (
+        {"prompt": "", "messages": [{"role": "user", "content": "x", "tool_calls": []}]},
+        "'tool_calls', which no turn has here",
+    ),
+    "turns that are texts": ({"prompt": "", "messages": ["hi"]}, r"messages\[0\] must be a turn, not 'hi'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_right_is_said_at_once_by_name(name):
+    options, sentence = WRONG[name]
+    with pytest.raises(RequestError, match=sentence) as caught:
+        ask(**options)
+    assert caught.value.code == "bad_request"
+
+
+def test_the_call_itself_raises_not_the_first_chunk():
+    client = AsyncClient("memory://nobody")
+    with pytest.raises(RequestError, match="max_tokens"):
+        client.stream("hi", max_tokens="5")
+    blocking = Client("memory://nobody")
+    with pytest.raises(RequestError, match="max_tokens"):
+        blocking.stream("hi", max_tokens="5")
+    blocking.close()
+
+
+@pytest.mark.parametrize("prompt", [[1, 2], (1, 2), range(1, 3), np.array([1, 2]), [np.int64(1), np.int32(2)]])
+def test_token_ids_may_come_as_any_sequence_of_numbers(prompt):
+    assert ask(prompt).prompt == (1, 2)
+
+
+def test_numbers_may_be_numpys_and_whole_numbers_may_stand_for_fractions():
+    sampling = ask(max_tokens=np.int64(5), temperature=1, top_p=np.float32(0.5)).sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (5, 1.0, 0.5)
+
+
+def test_a_single_option_wins_over_the_sampling_given_and_none_is_not_given():
+    sampling = ask(sampling=Sampling(seed=7, max_tokens=9), max_tokens=3, temperature=None).sampling
+    assert sampling == Sampling(seed=7, max_tokens=3)
+
+
+def test_stops_and_biases_take_the_shapes_that_people_use():
+    sampling = ask(stop="x", logit_bias={5: 1}).sampling
+    assert sampling.stop == ("x",) and sampling.logit_bias == ((5, 1.0),)
+    assert ask(stop=["x", "y"], logit_bias=[(5, 1.0)]).sampling.stop == ("x", "y")
+
+
+def test_a_conversation_may_be_the_prompt():
+    assert ask(HI).messages == ask("", HI).messages == (ChatTurn("user", "hi"),)
+
+
+def test_every_sampling_parameter_is_an_option():
+    assert set(Options.__annotations__) == set(DEFAULTS)
+    assert set(Sampling.__struct_fields__) <= set(DEFAULTS)
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("call", ["stream", "generate", "chat"])
+def test_help_shows_every_option_with_its_default_and_meaning(client, call):
+    method = getattr(client, call)
+    parameters = inspect.signature(method).parameters
+    assert {name: parameters[name].default for name in DEFAULTS} == dict(DEFAULTS)
+    assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    hints = typing.get_type_hints(Options, include_extras=True)
+    assert all(f"{name}: {hint.__metadata__[0]}" in method.__doc__ for name, hint in hints.items())
