@@ -157,7 +157,9 @@ def _by_task(
             there = [line for line in lines if line.name in values[task]]
             found = [values[task][line.name] for line in there]
             _bars(axes, there, [one[0] for one in found], [one[1:] for one in found], "")
-            axes.set_title(task, loc="left", fontsize=9, fontweight="bold")
+            count = len({run.prompt for run in results.runs if run.task == task})
+            title = f"{task} ({count} prompt{'s' if count != 1 else ''})"
+            axes.set_title(title, loc="left", fontsize=9, fontweight="bold")
         for axes in made[len(tasks) :]:
             axes.set_visible(False)
     return figure

@@ -228,8 +228,9 @@ def _print(results: Results, directory: Path, as_json: bool) -> None:
 
 
 def _command() -> str:
-    """As it was typed, without the directories of this machine."""
-    return shlex.join(["duoactor", *(Path(one).name if one.startswith(("/", "~")) else one for one in sys.argv[1:])])
+    """What makes the same again: without the directories of this machine, and without what only concerns this run."""
+    words = (word for word in sys.argv[1:] if word != "--resume")
+    return shlex.join(["duoactor", *(Path(word).name if word.startswith(("/", "~")) else word for word in words)])
 
 
 @bench.command(name="report")

@@ -111,6 +111,29 @@ def test_the_directory_holds_a_report_and_the_tables_are_printed(world, tmp_path
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
 
 
+def test_a_report_can_be_written_anew_without_measuring(world, tmp_path, capsys):
+    client, environment = world
+    assert main([*BENCH, *FEW], environment) == 0
+    written = (tmp_path / "out" / "report.md").read_text()
+    (tmp_path / "out" / "report.md").unlink()
+    client.asked.clear()
+    assert main(["bench", "report", "out"], environment) == 0
+    assert (tmp_path / "out" / "report.md").read_text() == written
+    assert not client.asked
+    assert main(["bench", "report", "nowhere"], environment) == 1
+    assert "cannot read nowhere" in capsys.readouterr().err
+
+
+def test_the_command_in_the_report_names_no_directory_of_this_machine(world, tmp_path, monkeypatch):
+    _, environment = world
+    arguments = [*BENCH[:-1], str(tmp_path / "deep"), *FEW]
+    monkeypatch.setattr("sys.argv", ["duoactor", *arguments, "--resume"])
+    assert main([*arguments, "--resume"], environment) == 0
+    text = (tmp_path / "deep" / "report.md").read_text()
+    assert "--out deep --methods sps,duodecoding-2,rest`" in text
+    assert str(tmp_path) not in text and "--resume" not in text
+
+
 def test_a_text_of_ours_that_differs_is_exit_code_1(world, capsys):
     client, environment = world
     client.wrong = "sps"

@@ -1,0 +1,69 @@
+"""The script that measures the sections of docs/benchmarks anew."""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from duoactor.bench.methods import choose
+from duoactor.cli.bench import bench
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "benchmarks.sh"
+SECTIONS = ("bundled", "inflated", "sampled", "sweep", "spec-bench", "humaneval")
+FAKE = """#!/bin/sh
+echo "$@" >> "$ASKED"
+case $1 in
+inflate) mkdir -p "$3" ;;
+bench)
+    while [ "$1" != --out ]; do shift; done
+    mkdir -p "$2"
+    for file in report.md results.jsonl speedup.png; do echo made > "$2/$file"; done
+    ;;
+esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    for directory in ("docs", "bin"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "docs" / "benchmarks.sh").write_text(SCRIPT.read_text())
+    fake = tmp_path / "bin" / "duoactor"
+    fake.write_text(FAKE)
+    fake.chmod(0o755)
+    return tmp_path
+
+
+def called(checkout, *sections, **environment):
+    """(exit code, the commands that were run)"""
+    asked = checkout / "asked"
+    path = f"{checkout / 'bin'}:{os.environ['PATH']}"
+    script = ["sh", str(checkout / "docs" / "benchmarks.sh"), *sections]
+    done = subprocess.run(script, env={"PATH": path, "ASKED": str(asked)} | environment, capture_output=True)
+    return done.returncode, [shlex.split(line) for line in asked.read_text().splitlines()] if asked.exists() else []
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_section_asks_for_options_and_rows_that_there_are_and_leaves_a_report(checkout, section):
+    code, commands = called(checkout, section, SPEC_BENCH="question.jsonl", HUMANEVAL="HumanEval.jsonl")
+    assert code == 0
+    (measured,) = [command for command in commands if command[0] == "bench"]
+    options = bench.make_context("bench", measured[1:]).params
+    assert choose(options["methods"]) and options["limit"] > 0
+    made = {path.name for path in (checkout / "docs" / "benchmarks" / section).iterdir()}
+    assert made == {"report.md", "speedup.png"}
+
+
+def test_an_interrupted_section_is_resumed_and_a_limit_of_ones_own_is_taken(checkout):
+    called(checkout, "bundled")
+    _, (first, second) = called(checkout, "bundled", LIMIT="0")
+    assert "--resume" not in first and "--resume" in second
+    assert second[second.index("--limit") + 1] == "0"
+
+
+def test_a_section_without_its_file_or_a_wrong_name_is_said(checkout):
+    code, commands = called(checkout, "spec-bench")
+    assert code != 0 and commands == []
+    assert called(checkout, "nothing") == (2, [])
