@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from actors.settings import SecuritySettings
+from actors.settings import KeySettings, PeerSettings, VerifierSettings
 from protocols.errors import DuoactorError
 from protocols.security import load_security
 from protocols.zeromq import ZmqNetwork
@@ -83,7 +83,9 @@ async def _wait(stop: asyncio.Event) -> None:
     await stop.wait()
 
 
-def open_network(settings: SecuritySettings) -> ZmqNetwork:
+def open_network(settings: KeySettings) -> ZmqNetwork:
     """The network that those keys give. ConfigError if they cannot be read."""
-    secured = settings.key or settings.server_key or settings.allow
-    return ZmqNetwork(load_security(settings.key, settings.server_key, settings.allow) if secured else None)
+    server_key = settings.server_key if isinstance(settings, PeerSettings) else ""
+    allow = settings.allow if isinstance(settings, VerifierSettings) else ""
+    secured = settings.key or server_key or allow
+    return ZmqNetwork(load_security(settings.key, server_key, allow) if secured else None)

@@ -27,17 +27,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Base of the actors' options."""
 
 
-class SecuritySettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KeySettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key: Annotated[str, Meta(description="this actor's CURVE secret key file, made by `duoactor keys`")] = ""
-    server_key: Annotated[str, Meta(description="the verifier's CURVE public key file; needed to connect to it")] = ""
-    allow: Annotated[str, Meta(description="directory of public key files that may connect (verifier only)")] = ""
 
 
-class VerifierSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PeerSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    connect: Annotated[Port, Meta(description="the verifier's address; empty: this user's default")] = ""
+    server_key: Annotated[str, Meta(description="the verifier's CURVE public key file, where it has one")] = ""
+
+
+class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Owns the committed tokens and runs the target model."""
 
     target: Annotated[str, Meta(description="target model: a Hugging Face directory or hub id")] = BUNDLED
-    bind: Annotated[Port, Meta(description="address that clients, drafters and the controller connect to")] = ""
+    bind: Annotated[
+        Port, Meta(description="address that all others connect to; beyond this host it needs key and allow")
+    ] = ""
+    allow: Annotated[str, Meta(description="directory with the public key files of those who may connect")] = ""
     device: Annotated[str, Meta(description="torch device of the target: auto, cpu, cuda, cuda:1")] = "auto"
     dtype: Annotated[str, Meta(description="auto, float32, bfloat16 or float16")] = "auto"
     method: Annotated[Method, Meta(description="method of requests that name none")] = Method.AUTO
@@ -57,14 +63,13 @@ class VerifierSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unkno
     ] = ""
 
 
-class DrafterSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DrafterSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Guesses ahead with the draft model. Its state is worth nothing but time."""
 
     draft: Annotated[
         str,
         Meta(description="draft model: a Hugging Face directory or hub id; or no model but pld, sam or rest:DATASTORE"),
     ] = BUNDLED
-    connect: Annotated[Port, Meta(description="the verifier's address")] = ""
     device: Annotated[str, Meta(description="torch device of the draft model")] = "cpu"
     dtype: Annotated[str, Meta(description="auto, float32, bfloat16 or int8 (quantising never changes the output)")] = (
         "auto"
@@ -75,9 +80,8 @@ class DrafterSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknow
     actor_id: Annotated[str, Meta(description="name in status output; empty: drafter-HOST-PID")] = ""
 
 
-class ControllerSettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ControllerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Adapts gamma and the number of sequences to what the telemetry shows."""
 
-    connect: Annotated[Port, Meta(description="the verifier's address")] = ""
     cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""
     actor_id: Annotated[str, Meta(description="name in status output")] = "controller"

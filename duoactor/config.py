@@ -113,6 +113,11 @@ class File:
         return named[0]
 
 
+def read(path: str) -> File:
+    """The file that ``--config`` names, or an empty one where it names none."""
+    return read_file(path) if path else File()
+
+
 def read_file(path: str | Path) -> File:
     """Raises :class:`protocols.errors.ConfigError`: one sentence that names the file, the section and the key."""
     try:

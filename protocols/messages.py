@@ -285,6 +285,7 @@ class StatusReport(Message, frozen=True):
     pid: int = 0
     budgets: tuple[Budget, ...] = ()  # one per method
     totals: tuple[DraftTotals, ...] = ()
+    controller_pid: int = 0
 
 
 # --- verifier <-> drafter --------------------------------------------------------------------------------------------

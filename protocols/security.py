@@ -2,6 +2,9 @@
 
 Every actor has a key pair. ``NAME.key`` holds the secret half (mode 0600), ``NAME.pub`` the public one; each file is
 one line of 40 Z85 characters. The verifier admits the public keys in its allow-list directory, and its own.
+
+``zmq.auth`` asks the question at each handshake (see :mod:`protocols.zeromq`). Its certificate files are not ours: it
+writes secret keys readable by everybody, and reads a directory once.
 """
 
 from __future__ import annotations

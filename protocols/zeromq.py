@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import zmq
-from zmq.utils import z85
+from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
 from protocols import address as addresses
-from protocols.address import Address, IpcClaim
+from protocols.address import Address
 from protocols.errors import ConfigError
+from protocols.ipc import IpcClaim, check_directory, in_use
 from protocols.pump import Pump, Service, Socket, send_frames
 from protocols.security import Security
 from protocols.transport import INBOX, Inbox, nobody_at
@@ -23,7 +24,7 @@ LINGER_MS = 500
 RECONNECT_MS = (50, 1_000)  # first and longest pause between attempts
 KEEPALIVE_MS = (5_000, 15_000)  # ZMTP ping interval and patience: finds a machine that vanished, not a busy process
 PORT_TRIES = 32
-ZAP_ADDRESS = "inproc://zeromq.zap.01"
+ZAP_DOMAIN = "duoactor"
 CLOSED = "The connection was closed on this side."
 
 
@@ -86,9 +87,11 @@ class ZmqLink:
                 self._pump.found(self._reached)
                 self._reached = False
             case zmq.Event.HANDSHAKE_FAILED_AUTH:
-                self._fail("denies this key; add our public key file to its allow-list directory")
+                self._fail("denies this key; copy its .pub file into the verifier's --allow directory")
+            case zmq.Event.HANDSHAKE_FAILED_PROTOCOL if self._keyed:
+                self._fail("has no keys; leave out --key and --server-key")
             case zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
-                self._fail("has another kind of security; give both ends CURVE keys, or neither")
+                self._fail("lets in only those with a key; pass --key with your own and --server-key with its .pub")
             case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
                 self._hang_ups += 1
                 if self._hang_ups == self.HANG_UPS:
@@ -129,25 +132,24 @@ class ZmqFeed:
         self._pump.close(CLOSED)
 
 
-class Gatekeeper:
-    """Answers libzmq's question whether a CURVE key may connect (ZAP, rfc.zeromq.org/spec/27)."""
+class AllowList:
+    """Tells pyzmq's authenticator whether a CURVE key may connect, and counts those that may not."""
 
     def __init__(self, context: zmq.Context[Socket], security: Security) -> None:
         self.denied = 0
         self._security = security
-        replies = context.socket(zmq.REP)
-        replies.bind(ZAP_ADDRESS)
-        self._service = Service(replies, self._answer)
+        self._authenticator = AsyncioAuthenticator(context)
+        self._authenticator.configure_curve_callback(ZAP_DOMAIN, self)
+        self._authenticator.start()
 
-    def _answer(self, request: list[bytes]) -> None:
-        version, request_id, _domain, _address, _routing_id, mechanism, *credentials = request
-        known = mechanism == b"CURVE" and z85.encode(credentials[0]) in self._security.allowed
+    def callback(self, domain: str, key: bytes) -> bool:
+        """As zmq.auth calls it; ``key`` in Z85."""
+        known = key in self._security.allowed
         self.denied += not known
-        status = [b"200", b"OK"] if known else [b"400", b"unknown key"]
-        send_frames(self._service.socket, [version, request_id, *status, b"", b""])
+        return known
 
     def close(self) -> None:
-        self._service.close()
+        self._authenticator.stop()
 
 
 class ZmqNetwork:
@@ -156,13 +158,13 @@ class ZmqNetwork:
     def __init__(self, security: Security | None = None) -> None:
         self._security = security
         self._context: zmq.Context[Socket] = zmq.Context()
-        self._gatekeeper: Gatekeeper | None = None
+        self._allow_list: AllowList | None = None
         self._open: list[ZmqListener | ZmqLink | ZmqFeed] = []
 
     @property
     def denied(self) -> int:
         """Connections refused for their key so far."""
-        return self._gatekeeper.denied if self._gatekeeper else 0
+        return self._allow_list.denied if self._allow_list else 0
 
     def listen(self, address: str) -> ZmqListener:
         """See :class:`protocols.transport.Network`. Telemetry: ``PATH.telemetry``, or the next free port."""
@@ -173,8 +175,8 @@ class ZmqNetwork:
                 claim = IpcClaim(wanted)
                 undo.callback(claim.release)
                 ready = claim.open_sockets()
-            if self._security and not self._gatekeeper:
-                self._gatekeeper = Gatekeeper(self._context, self._security)
+            if self._security and not self._allow_list:
+                self._allow_list = AllowList(self._context, self._security)
             router = undo.enter_context(self._socket(zmq.ROUTER, wanted, server=True))
             router.set(zmq.ROUTER_MANDATORY, 1)
             router.set(zmq.ROUTER_HANDOVER, 0)
@@ -214,15 +216,16 @@ class ZmqNetwork:
         for one in self._open:
             one.close()
         self._open.clear()
-        if self._gatekeeper:
-            self._gatekeeper.close()
+        if self._allow_list:
+            self._allow_list.close()
         self._context.term()
 
     def _check_bind(self, address: Address) -> None:
         if not address.local and not self._security:
             raise ConfigError(
-                f"{address} can be reached by other machines, which needs CURVE keys: run `duoactor keys` and pass "
-                "--key and --allow, or bind a loopback address such as tcp://127.0.0.1:7601."
+                f"{address} can be reached by other machines, so everyone needs a key: run `duoactor keys verifier "
+                f"--directory keys`, then add --key keys/verifier.key --allow keys (whoever has a .pub file there may "
+                "connect); or bind a loopback address such as tcp://127.0.0.1:7601."
             )
         if self._security and self._security.allow_dir is None:
             raise ConfigError(
@@ -234,15 +237,15 @@ class ZmqNetwork:
         address = addresses.parse(text)
         if not address.local and not self._security:
             raise ConfigError(
-                f"{address} is on another machine, which needs CURVE keys: run `duoactor keys` and pass "
-                "--key and --server-key."
+                f"{address} is on another machine, which needs a key: run `duoactor keys NAME`, copy NAME.pub into the "
+                "verifier's --allow directory, and pass --key NAME.key and --server-key with the verifier's own .pub."
             )
         if self._security and self._security.server_key is None:
             raise ConfigError(
                 "Connecting with a key needs the verifier's public key too: pass its file as --server-key."
             )
         if address.scheme == "ipc":
-            addresses.check_directory(address.path, create=False)
+            check_directory(address.path, create=False)
         return address
 
     def _socket(self, kind: int, address: Address, *, server: bool) -> Socket:
@@ -266,7 +269,7 @@ class ZmqNetwork:
             socket.set(zmq.CURVE_PUBLICKEY, self._security.public_key)
             if server:
                 socket.set(zmq.CURVE_SERVER, 1)
-                socket.set(zmq.ZAP_DOMAIN, b"duoactor")
+                socket.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN.encode())
             elif self._security.server_key:
                 socket.set(zmq.CURVE_SERVERKEY, self._security.server_key)
         return socket
@@ -287,4 +290,4 @@ def _bind(socket: Socket, wanted: Address, candidates: Sequence[Address] | Itera
                 continue
             raise ConfigError(f"{wanted} cannot be bound ({error.strerror}); choose another --bind.") from error
         return addresses.parse(bytes(socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode(), bind=True)
-    raise addresses.in_use(wanted)
+    raise in_use(wanted)

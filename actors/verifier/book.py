@@ -47,6 +47,7 @@ class Book:
     clients: dict[bytes, ClientPeer] = field(default_factory=dict)
     controller: bytes | None = None
     controller_id: str = ""
+    controller_pid: int = 0
     budgets: dict[Kind, tuple[Budget, float]] = field(default_factory=dict)  # with the time they end
     counters: Counter[str] = field(default_factory=Counter)
     totals: Totals = field(init=False)

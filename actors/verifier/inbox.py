@@ -140,6 +140,7 @@ class Reception:
                 self.leases.adopt_orphans(now)
             case Role.CONTROLLER:
                 self.book.controller, self.book.controller_id = peer, hello.actor_id
+                self.book.controller_pid = hello.pid
             case _:
                 self.book.clients[peer] = ClientPeer(hello.actor_id, now)
         if hello.role is not Role.CLIENT:
@@ -334,4 +335,5 @@ class Reception:
             rows_agree=self.rows_agree,
             pid=os.getpid(),
             totals=book.totals.report(),
+            controller_pid=book.controller_pid if book.controller is not None else 0,
         )

@@ -8,16 +8,19 @@ from collections.abc import Sequence
 
 import click
 
-from duoactor.cli import bench as benching
-from duoactor.cli import datastore
-from duoactor.cli import demo as showing
-from duoactor.cli import generate as asking
-from duoactor.cli import inflate as inflating
-from duoactor.cli import manage as operating
-from duoactor.cli import serve as serving
-from duoactor.cli import up as acting
+from duoactor.cli.actors import controller, drafter, verifier
+from duoactor.cli.bench import bench
+from duoactor.cli.chat import chat
+from duoactor.cli.datastore import datastore
+from duoactor.cli.demo import demo
 from duoactor.cli.environment import Environment
-from duoactor.launch.terminal import Terminated
+from duoactor.cli.generate import generate
+from duoactor.cli.inflate import inflate
+from duoactor.cli.keys import keys
+from duoactor.cli.manage import drafters, drain, status, swap
+from duoactor.cli.serve import serve
+from duoactor.cli.up import up
+from duoactor.launch.signals import Terminated
 from protocols.errors import DuoactorError
 
 INTERRUPTED = 130  # as a shell reports SIGINT
@@ -40,22 +43,22 @@ def cli(environment: Environment, debug: bool) -> None:
 
 
 for command in (
-    showing.demo,
-    acting.up,
-    acting.verifier,
-    acting.drafter,
-    acting.controller,
-    asking.generate,
-    asking.chat,
-    operating.drafters,
-    operating.swap,
-    operating.drain,
-    operating.status,
-    operating.keys,
-    serving.serve,
-    datastore.datastore,
-    benching.bench,
-    inflating.inflate,
+    demo,
+    up,
+    verifier,
+    drafter,
+    controller,
+    generate,
+    chat,
+    drafters,
+    swap,
+    drain,
+    status,
+    keys,
+    serve,
+    datastore,
+    bench,
+    inflate,
 ):
     cli.add_command(command)
 

@@ -28,7 +28,8 @@ from duoactor.bench.suites import BUILTIN, load_suite, select
 from duoactor.cli.environment import Environment, available_cpus
 from duoactor.cli.options import json_option, log_options
 from duoactor.launch.deployment import Deployment, deploy
-from duoactor.launch.terminal import LaunchReport, Terminated, run_in_order
+from duoactor.launch.progress import LaunchReport
+from duoactor.launch.signals import Terminated, run_until_signal
 from protocols.errors import ConfigError
 from protocols.messages import Method, Sampling
 from protocols.transport import Feed
@@ -133,7 +134,7 @@ def _bench(
         complete = False
         try:
             with _progress() as show:
-                run_in_order(_drive(environment, deployment, job, store, found, show, verbose))
+                run_until_signal(_drive(environment, deployment, job, store, found, show, verbose))
             complete = True
         except (KeyboardInterrupt, Terminated):
             click.echo(f"duoactor: interrupted; go on with the same options and --resume --out {directory}", err=True)

@@ -21,9 +21,11 @@ from duoactor.bench.reference import Reference
 from duoactor.cli.environment import Environment, available_cpus
 from duoactor.cli.options import json_option, log_options, method_option
 from duoactor.client.async_client import AsyncClient
-from duoactor.launch import supervisor as launcher
 from duoactor.launch.deployment import Deployment, deploy
-from duoactor.launch.terminal import LaunchReport, actor_list, run_in_order
+from duoactor.launch.progress import LaunchReport
+from duoactor.launch.signals import run_until_signal
+from duoactor.launch.summary import actor_list
+from duoactor.launch.supervisor import Supervisor
 from protocols.messages import Chunk, FinishReason, Method, Sampling
 
 SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
@@ -103,13 +105,13 @@ def demo(
             command=environment.command,
             log_flags=("--verbose",) if verbose else ("--quiet",) if quiet else (),
         )
-        return run_in_order(_show(environment, deployment, show))
+        return run_until_signal(_show(environment, deployment, show))
 
 
 async def _show(environment: Environment, deployment: Deployment, show: Show) -> int:
     report = LaunchReport(lines=show.log_lines)
     address = deployment.address
-    async with launcher.Supervisor(
+    async with Supervisor(
         deployment.plans, environment.probe(deployment), report=report, address=address
     ) as supervisor:
         report.done()

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.sync_client import Client
+from duoactor.launch.child import own_command
 from duoactor.launch.deployment import Deployment
-from duoactor.launch.supervisor import Probe, own_command
-from duoactor.launch.terminal import verifier_status
+from duoactor.launch.readiness import ask_status
+from duoactor.launch.supervisor import Probe
 
 
 def _connect(address: str, key: str, server_key: str) -> Client:
@@ -33,5 +34,5 @@ class Environment:
     debug: bool = False
     connect: Callable[[str, str, str], AbstractContextManager[Client]] = _connect
     command: Callable[..., tuple[str, ...]] = own_command
-    probe: Callable[[Deployment], Probe] = verifier_status
+    probe: Callable[[Deployment], Probe] = ask_status
     connect_async: Callable[[str], AbstractAsyncContextManager[AsyncClient]] = AsyncClient

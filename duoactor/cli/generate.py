@@ -1,8 +1,7 @@
-"""Commands that ask for text: generate and chat."""
+"""The command that asks for a text."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -59,7 +58,7 @@ class Answer:
         return found
 
 
-def _show(chunks: Iterator[Chunk], answer: Answer, colour: str) -> None:
+def show(chunks: Iterator[Chunk], answer: Answer, colour: str) -> None:
     out = render.TokenStream(sys.stdout, render.wants_colour(colour, sys.stdout))
     try:
         for piece in chunks:
@@ -118,68 +117,6 @@ def generate(
                 answer.take(piece)
             render.print_json(answer.document())
         else:
-            _show(chunks, answer, color)
+            show(chunks, answer, color)
             render.print_summary(answer.stats)
     return 0
-
-
-@click.command()
-@click.option("--system", default="", metavar="TEXT", help="a system message before the first turn")
-@struct_options(Sampling)
-@speculation_options
-@connection_options
-@colour_option
-@click.pass_obj
-def chat(
-    environment: Environment,
-    /,
-    system: str,
-    connect: str,
-    key: str,
-    server_key: str,
-    color: str,
-    method: str,
-    num_speculative_tokens: int,
-    sequences: int,
-    **values: Any,
-) -> int:
-    """Talk with the model, turn by turn; /quit or Ctrl-D ends it. In a pipe each line is a turn.
-
-    \b
-    Example:  duoactor chat
-              printf 'Hello!\\nAnd in German?\\n' | duoactor chat --max-tokens 60
-    """
-    history = [ChatTurn("system", system)] if system else []
-    with environment.connect(connect, key, server_key) as client:
-        for line in _turns():
-            history.append(ChatTurn("user", line))
-            answer = Answer()
-            chunks = client.stream(
-                messages=tuple(history),
-                sampling=sampling_from(values),
-                method=method,
-                num_speculative_tokens=num_speculative_tokens,
-                sequences=sequences,
-            )
-            _show(chunks, answer, color)
-            render.print_summary(answer.stats)
-            history.append(ChatTurn("assistant", answer.text))
-    return 0
-
-
-def _turns() -> Iterator[str]:
-    if not sys.stdin.isatty():
-        yield from (line.strip() for line in sys.stdin if line.strip())
-        return
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  importing it gives input() its editing keys and history
-    while True:
-        try:
-            line = input("> ").strip()
-        except EOFError:
-            print()
-            return
-        if line in ("/quit", "/exit"):
-            return
-        if line:
-            yield line

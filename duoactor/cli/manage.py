@@ -1,8 +1,6 @@
-"""Commands that look at a running set of actors and change it: status, drafters, swap, drain, keys."""
+"""Commands that look at running actors and change who drafts: status, drafters, swap, drain."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 
@@ -83,25 +81,3 @@ def drain(environment: Environment, /, actor_id: str, connect: str, key: str, se
     with environment.connect(connect, key, server_key) as client:
         detail = client.drain(actor_id)
     render.print_done({"actor_id": actor_id, "detail": detail}, f"{actor_id} leaves", as_json)
-
-
-@click.command()
-@click.argument("name")
-@click.option("--directory", default=".", metavar="DIR", help="where to write the two files  [.]")
-@json_option
-def keys(name: str, directory: str, as_json: bool) -> None:
-    """Make a CURVE key pair for an actor or a client that talks across a network.
-
-    NAME.key is secret and stays on the host that uses it. Copy NAME.pub to the verifier's --allow directory (or,
-    for the verifier's own pair, to the hosts that connect to it: it is their --server-key).
-
-    \b
-    Example:  duoactor keys verifier --directory keys
-              duoactor keys laptop --directory keys
-    """
-    from protocols.security import KeyPair
-
-    secret, public = KeyPair.generate().write(Path(directory), name)
-    render.print_done(
-        {"secret": str(secret), "public": str(public)}, f"wrote {secret} (keep it secret) and {public}", as_json
-    )

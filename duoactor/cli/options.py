@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from duoactor import config
 from duoactor.config import Option, options
 from protocols.messages import Method, Sampling
 
@@ -90,18 +91,24 @@ def given(
     return {name: value for name, value in found.items() if value not in (None, ()) and value is not False}
 
 
+def settings_from(struct: type[config.S], file: config.Values, flags: Mapping[str, object]) -> config.S:
+    """An actor's settings: what the file says, then what the command line says."""
+    return config.build(struct, file, given(flags, struct))
+
+
 def sampling_from(values: Mapping[str, object]) -> Sampling:
     return Sampling(**given(values, Sampling))  # type: ignore[arg-type]
 
 
 def connection_options(command: F) -> F:
-    """Where a client connects, and with which keys."""
-    for decorate in (
-        click.option("--server-key", default="", metavar="TEXT", help="the verifier's CURVE public key file"),
-        click.option("--key", default="", metavar="TEXT", help="your CURVE secret key file"),
-        click.option("--connect", default="", metavar="TEXT", help="the verifier's address  [this user's own]"),
+    """Where a client connects, and with which keys. Whoever types many commands sets the variables once."""
+    for flag, text in (
+        ("--server-key", "the verifier's CURVE public key file"),
+        ("--key", "your CURVE secret key file"),
+        ("--connect", "the verifier's address  [this user's own]"),
     ):
-        command = decorate(command)
+        variable = "DUOACTOR_" + flag.removeprefix("--").replace("-", "_").upper()
+        command = click.option(flag, default="", metavar="TEXT", help=text, envvar=variable, show_envvar=True)(command)
     return command
 
 

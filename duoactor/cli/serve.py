@@ -8,9 +8,10 @@ import click
 import msgspec
 
 from duoactor import config
-from duoactor.cli.options import config_option, given, log_options, struct_options
-from duoactor.cli.up import _address, _file, _prepare, supervised_option
+from duoactor.cli.actors import prepare, supervised_option
+from duoactor.cli.options import config_option, log_options, settings_from, struct_options
 from duoactor.serve.settings import GatewaySettings
+from protocols.address import default_address
 from protocols.errors import ConfigError
 
 
@@ -26,9 +27,9 @@ def serve(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any)
     Example:  duoactor serve
               duoactor serve --connect tcp://gpu-box:7601 --key web.key --server-key verifier.pub --http 0.0.0.0:8000
     """
-    _prepare(supervised, verbose, quiet)
-    settings = config.build(GatewaySettings, _file(file).gateway, given(flags, GatewaySettings))
-    settings = msgspec.structs.replace(settings, connect=_address(settings.connect))
+    prepare(supervised, verbose, quiet)
+    settings = settings_from(GatewaySettings, config.read(file).gateway, flags)
+    settings = msgspec.structs.replace(settings, connect=settings.connect or default_address())
     try:
         from duoactor.serve.start import run_gateway
     except ModuleNotFoundError as error:

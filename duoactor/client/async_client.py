@@ -18,7 +18,7 @@ from duoactor.client.options import Options, shows_options
 from duoactor.client.request import Completion, Prompt, Turn, checked, make_request, make_turns, typed
 from duoactor.client.resume import Answer, Question
 from duoactor.client.stream import AsyncStream
-from duoactor.launch.paths import default_address
+from protocols.address import default_address
 from protocols.errors import ConnectionLost, DuoactorError
 from protocols.messages import Detokenize, Done, DrainActor, Status, StatusReport, Swap, Tokenize, Tokenized, Welcome
 from protocols.transport import Network

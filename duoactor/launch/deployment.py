@@ -10,8 +10,8 @@ import msgspec
 
 from actors.settings import ControllerSettings, DrafterSettings, Settings, VerifierSettings
 from duoactor.config import options, resolve_model
-from duoactor.launch.restart import assign_cores, format_cpus
-from duoactor.launch.supervisor import ActorPlan, own_command
+from duoactor.launch.child import ActorPlan, own_command
+from duoactor.launch.cores import assign_cores, format_cpus
 from protocols.address import parse
 from protocols.errors import ConfigError
 from protocols.messages import Role

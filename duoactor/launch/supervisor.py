@@ -1,46 +1,31 @@
-"""Starts the actors as child processes, watches over them and takes them down again; used by ``up`` and ``demo``."""
+"""Starts the actors as child processes, watches over them and takes them down again: ``up``, ``demo``, ``bench``."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import sys
-import threading
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
+from duoactor.launch.child import STOP_S, ActorPlan, Child
 from duoactor.launch.restart import GiveUp, Leave, Lifecycle, Start, describe_exit
-from protocols.address import IpcClaim, parse
+from protocols.address import parse
 from protocols.errors import DuoactorError
+from protocols.ipc import IpcClaim
 from protocols.messages import Role, StatusReport
 
-STOP_S = 5.0  # from SIGTERM to SIGKILL
-POLL_S = 0.1
-TAIL = 20  # lines of a child's output that are kept for the error message
-MARK = "duoactor: "  # begins the one sentence of an actor that cannot run
+POLL_S = 0.1  # while an actor is waited for at the start
+POLL_AGAIN_S = 1.0  # and while one is between two lives
 
 
 class LaunchError(DuoactorError):
     """An actor cannot be started, or does not stay up."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActorPlan:
-    """How to start one actor; ``name`` is unique and stands before its log lines."""
-
-    role: Role
-    name: str
-    command: tuple[str, ...]
-    threads: int = 1
-
-
-Kind = Literal["started", "ready", "line", "restart", "left", "lost"]
+Kind = Literal["started", "waiting", "ready", "line", "progress", "restart", "left", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +42,16 @@ Probe = Callable[[], Awaitable[StatusReport | None]]  # None: the verifier does 
 
 
 @dataclass(slots=True)
-class _Child:
+class _Actor:
     plan: ActorPlan
     life: Lifecycle = field(default_factory=Lifecycle)
-    process: asyncio.subprocess.Process | None = None
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
+    child: Child | None = None  # None between two lives
     is_ready: bool = False
     left: bool = False
 
     @property
     def pid(self) -> int:
-        return self.process.pid if self.process is not None else 0
+        return self.child.pid if self.child is not None else 0
 
 
 class Supervisor:
@@ -86,20 +70,21 @@ class Supervisor:
         address: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._children = [_Child(plan) for plan in plans]
+        self._actors = [_Actor(plan) for plan in plans]
         self._probe = probe
         self._report = report
         self._address = address
         self._clock = clock
-        self._tasks: list[asyncio.Task[None]] = []
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._watching: asyncio.Task[None] | None = None
         self._all_ready = asyncio.Event()
         self._over = asyncio.Event()
-        self._failure: LaunchError | None = None
+        self._failure: BaseException | None = None
         self._stopping = False
 
     async def __aenter__(self) -> Supervisor:
-        self._tasks = [asyncio.create_task(self._keep(child)) for child in self._children]
-        self._tasks.append(asyncio.create_task(self._watch()))
+        self._lives = {actor.plan.name: self._spawn(self._keep(actor)) for actor in self._actors}
+        self._watching = self._spawn(self._watch())
         ready = asyncio.create_task(self._all_ready.wait())
         over = asyncio.create_task(self.wait())
         try:
@@ -129,180 +114,143 @@ class Supervisor:
     @property
     def actors(self) -> tuple[tuple[ActorPlan, int], ...]:
         """Every actor that has not left, with its process id (0 between two lives)."""
-        return tuple((child.plan, child.pid) for child in self._children if not child.left)
+        return tuple((actor.plan, actor.pid) for actor in self._actors if not actor.left)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A fault of our own in a task ends everything and is raised, instead of leaving a set that nobody watches."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda done: None if done.cancelled() or not done.exception() else self._fail(done))
+        return task
+
+    def _fail(self, task: asyncio.Task[None]) -> None:
+        self._end(task.exception())
 
     # --- one actor's life
 
-    async def _keep(self, child: _Child) -> None:
+    async def _keep(self, actor: _Actor) -> None:
         while True:
             try:
-                code = await self._live(child)
+                child, code = await self._live(actor)
             except OSError as error:
-                self._end(LaunchError(f"{child.plan.name} cannot be started: {error}"))
+                self._end(LaunchError(f"{actor.plan.name} cannot be started: {error}"))
                 return
             if self._stopping:
                 return
-            match child.life.exited(self._clock(), code):
+            match actor.life.exited(self._clock(), code):
                 case Leave():
-                    self._tell("left", child)
-                    self._part_with(child, None)
+                    self._tell("left", actor)
+                    self._part_with(actor, None)
                     return
                 case GiveUp(reason=reason, deaths=deaths):
-                    self._part_with(child, _explain(child, reason, deaths))
+                    self._part_with(actor, _explain(actor.plan.name, child, reason, deaths))
                     return
                 case Start(at=at):
                     delay = at - self._clock()
-                    self._tell("restart", child, f"{describe_exit(code)}; starting it again in {delay:.1f} s")
+                    said = f" ({child.sentence})" if child.sentence else ""
+                    self._tell("restart", actor, f"{describe_exit(code)}{said}; starting it again in {delay:.1f} s")
                     await asyncio.sleep(delay)
 
-    async def _live(self, child: _Child) -> int:
-        child.tail.clear()
-        child.life.started(self._clock())
-        child.process = process = await asyncio.create_subprocess_exec(
-            *child.plan.command,
-            stdin=asyncio.subprocess.PIPE,  # its end is the sign that we are gone: see die_with_parent
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,  # stdout belongs to our own documents
-            env=_environment(child.plan),
-            start_new_session=True,  # Ctrl-C reaches us alone, and we stop them in order
+    async def _live(self, actor: _Actor) -> tuple[Child, int]:
+        actor.life.started(self._clock())
+        actor.child = child = await Child.start(
+            actor.plan,
+            lambda text: self._tell("line", actor, text),
+            lambda text: self._tell("progress", actor, text),
         )
-        self._tell("started", child)
+        self._tell("started", actor)
         try:
-            async for line in _lines(process):
-                child.tail.append(line)
-                self._tell("line", child, line)
-            return await process.wait()
+            return child, await child.wait()
         finally:
-            child.is_ready = False
-            if process.returncode is not None:
-                child.process = None
+            actor.is_ready = False
+            actor.child = None
 
     async def _watch(self) -> None:
         while True:
-            if not all(child.is_ready or child.left for child in self._children):
+            if not all(actor.is_ready or actor.left for actor in self._actors):
                 try:
                     status = await self._probe()
                 except DuoactorError as error:
                     self._end(LaunchError(str(error)))
                     return
                 if status is not None:
-                    for child in self._children:
-                        if not child.is_ready and child.pid and _is_ready(child, status):
-                            child.is_ready = True
-                            child.life.ready(self._clock())
-                            self._tell("ready", child)
+                    for actor in self._actors:
+                        if not actor.is_ready and actor.pid and _is_ready(actor, status):
+                            actor.is_ready = True
+                            actor.life.ready(self._clock())
+                            self._tell("ready", actor)
                     self._note_readiness()
-            await asyncio.sleep(POLL_S if not self._all_ready.is_set() else 10 * POLL_S)
+                for actor in self._actors:
+                    if actor.pid and not actor.is_ready:
+                        self._tell("waiting", actor)
+            await asyncio.sleep(POLL_AGAIN_S if self._all_ready.is_set() else POLL_S)
 
-    def _part_with(self, child: _Child, failure: LaunchError | None) -> None:
+    def _part_with(self, actor: _Actor, failure: LaunchError | None) -> None:
         """Only the verifier cannot be done without; but at the start everything asked for must come up."""
-        child.left = True
-        if child.plan.role is Role.VERIFIER or (failure is not None and not self._all_ready.is_set()):
+        actor.left = True
+        if actor.plan.role is Role.VERIFIER or (failure is not None and not self._all_ready.is_set()):
             self._end(failure)
             return
         if failure is not None:
-            self._tell("lost", child, str(failure))
+            self._tell("lost", actor, str(failure))
         self._note_readiness()
 
     def _note_readiness(self) -> None:
-        if all(child.is_ready or child.left for child in self._children):
+        if all(actor.is_ready or actor.left for actor in self._actors):
             self._all_ready.set()
 
-    def _end(self, failure: LaunchError | None) -> None:
+    def _end(self, failure: BaseException | None) -> None:
         if not self._over.is_set():
             self._failure = failure
             self._over.set()
 
-    def _tell(self, kind: Kind, child: _Child, text: str = "") -> None:
-        self._report(Event(kind, child.plan, text, child.pid))
+    def _tell(self, kind: Kind, actor: _Actor, text: str = "") -> None:
+        self._report(Event(kind, actor.plan, text, actor.pid))
 
     # --- the end
 
     async def _stop(self) -> None:
+        """The verifier first: it tells its clients and drafters that it goes. Then the others; who does not end within
+        ``STOP_S`` is killed. A second Ctrl-C kills all at once."""
         self._stopping = True
-        for task in self._tasks[len(self._children) :]:
-            task.cancel()
-        # an actor between two lives must not be born now
-        for child, task in zip(self._children, self._tasks, strict=False):
-            if child.process is None:
-                task.cancel()
-        running = [child for child in self._children if child.process is not None]
-        for child in running:
-            _send(child.process, signal.SIGTERM)
-        waits = [asyncio.create_task(child.process.wait()) for child in running if child.process is not None]
-        processes = [child.process for child in running]
-        if waits:
-            await asyncio.wait(waits, timeout=STOP_S)
-        for process in processes:
-            _send(process, signal.SIGKILL)
-        await asyncio.gather(*waits)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._address.startswith("ipc://"):
-            # a verifier that had to be killed leaves its socket file
-            with contextlib.suppress(DuoactorError, OSError):
-                IpcClaim(parse(self._address)).release()
+        if self._watching is not None:
+            self._watching.cancel()
+        for actor in self._actors:
+            if actor.child is None and (life := self._lives.get(actor.plan.name)):
+                life.cancel()  # an actor between two lives must not be born now
+        try:
+            await self._stop_all([actor for actor in self._actors if actor.plan.role is Role.VERIFIER])
+            await self._stop_all([actor for actor in self._actors if actor.plan.role is not Role.VERIFIER])
+        finally:
+            for actor in self._actors:
+                if actor.child is not None:
+                    actor.child.kill()
+            await asyncio.gather(*self._lives.values(), return_exceptions=True)
+            if self._address.startswith("ipc://"):
+                # a verifier that had to be killed leaves its socket file
+                with contextlib.suppress(DuoactorError, OSError):
+                    IpcClaim(parse(self._address)).release()
+
+    async def _stop_all(self, actors: Sequence[_Actor]) -> None:
+        for actor in actors:
+            if actor.child is not None:
+                actor.child.terminate()
+        running = [self._lives[actor.plan.name] for actor in actors if actor.plan.name in self._lives]
+        if running:
+            await asyncio.wait(running, timeout=STOP_S)
 
 
-def _explain(child: _Child, reason: str, deaths: int) -> LaunchError:
-    sentences = [line.removeprefix(MARK) for line in child.tail if line.startswith(MARK)]
-    if sentences:
-        return LaunchError(f"{child.plan.name}: {sentences[-1]}")
+def _explain(name: str, child: Child, reason: str, deaths: int) -> LaunchError:
+    if child.sentence:
+        return LaunchError(f"{name}: {child.sentence}")
     times = f" {deaths} times before it was ready" if deaths > 1 else ""
     last = "\n".join(f"  {line}" for line in child.tail) or "  (it wrote nothing)"
-    return LaunchError(f"{child.plan.name} {reason}{times}; its last lines:\n{last}")
+    return LaunchError(f"{name} {reason}{times}; its last lines:\n{last}")
 
 
-def _is_ready(child: _Child, status: StatusReport) -> bool:
-    match child.plan.role:
+def _is_ready(actor: _Actor, status: StatusReport) -> bool:
+    match actor.plan.role:
         case Role.VERIFIER:
-            return status.pid == child.pid
+            return status.pid == actor.pid
         case Role.DRAFTER:
-            return any(drafter.pid == child.pid for drafter in status.drafters)
-    return bool(status.controller)
-
-
-def _send(process: asyncio.subprocess.Process | None, number: signal.Signals) -> None:
-    if process is not None and process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-
-
-async def _lines(process: asyncio.subprocess.Process) -> AsyncIterator[str]:
-    assert process.stdout is not None
-    rest = b""
-    while piece := await process.stdout.read(65536):
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            yield line.decode(errors="replace").rstrip("\r")
-    if rest:
-        yield rest.decode(errors="replace")
-
-
-def _environment(plan: ActorPlan) -> Mapping[str, str]:
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(plan.threads))
-    return {**os.environ, **threads, "PYTHONUNBUFFERED": "1"}
-
-
-def die_with_parent() -> None:
-    """In a child of the supervisor: end when the supervisor is gone, even after a ``kill -9`` of it.
-
-    The supervisor holds the other end of our standard input; its end is the news, on every system and without
-    polling. First SIGTERM, so that the actor closes its sockets; after ``STOP_S`` the hard way.
-    """
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):
-            while os.read(0, 1024):
-                pass
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(STOP_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="die-with-parent", daemon=True).start()
-
-
-def own_command(*arguments: str) -> tuple[str, ...]:
-    """The command line that runs duoactor itself in a child."""
-    return (sys.executable, "-m", "duoactor", *arguments)
+            return any(drafter.pid == actor.pid for drafter in status.drafters)
+    return status.controller_pid == actor.pid

@@ -6,15 +6,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from actors.settings import Port, SecuritySettings
+from actors.settings import PeerSettings
 
 DEFAULT_HTTP = "127.0.0.1:8000"
 
 
-class GatewaySettings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GatewaySettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Serves OpenAI's and Anthropic's HTTP APIs, and metrics. Several gateways may serve one verifier."""
 
-    connect: Annotated[Port, Meta(description="the verifier's address")] = ""
     http: Annotated[str, Meta(description="HOST:PORT to listen on")] = DEFAULT_HTTP
     api_key: Annotated[
         tuple[str, ...], Meta(description="a key that requests must carry; may be repeated; none: open to whoever")

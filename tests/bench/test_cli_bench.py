@@ -52,7 +52,19 @@ class FakeClient:
     async def status(self) -> StatusReport:
         drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=self.pids.get(Role.DRAFTER, 0))
         pid = self.pids.get(Role.VERIFIER, 0)
-        return StatusReport("", "m", "cpu", "float32", "sps", 0.0, 0, 0, drafters=(drafter,), pid=pid, controller="c")
+        return StatusReport(
+            "",
+            "m",
+            "cpu",
+            "float32",
+            "sps",
+            0.0,
+            0,
+            0,
+            drafters=(drafter,),
+            pid=pid,
+            controller_pid=self.pids.get(Role.CONTROLLER, 0),
+        )
 
 
 @pytest.fixture
@@ -78,7 +90,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> tuple[FakeClient, E
     async def no_lengths(deployment: Deployment) -> Lengths:
         return Lengths(tokens=8, lengths=(64, 128), draft_us=(1e3, 2e3), verify_us=(5e3, 6e3))
 
-    monkeypatch.setattr("duoactor.launch.terminal.LaunchReport.__call__", note)
+    monkeypatch.setattr("duoactor.launch.progress.LaunchReport.__call__", note)
     monkeypatch.setattr(benchmark, "measure_lengths", no_lengths)
     monkeypatch.chdir(tmp_path)
     return client, Environment(command=command, probe=probe, connect_async=connect)  # type: ignore[arg-type]

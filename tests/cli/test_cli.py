@@ -141,7 +141,7 @@ def test_every_drafter_option_has_a_flag_of_up_but_those_that_up_decides(capsys:
         for name in DrafterSettings.__struct_fields__
         if name != "draft" and "--draft-" + name.replace("_", "-") not in shown
     }
-    assert missing == {"connect", "key", "server_key", "allow"}
+    assert missing == {"connect", "key", "server_key"}
 
 
 def test_every_sampling_option_is_explained():

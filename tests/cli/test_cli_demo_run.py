@@ -47,7 +47,19 @@ class FakeClient:
     async def status(self) -> StatusReport:
         drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=self.pids.get(Role.DRAFTER, 0))
         pid = self.pids.get(Role.VERIFIER, 0)
-        return StatusReport("", "m", "cpu", "float32", "sps", 0.0, 0, 0, drafters=(drafter,), pid=pid, controller="c")
+        return StatusReport(
+            "",
+            "m",
+            "cpu",
+            "float32",
+            "sps",
+            0.0,
+            0,
+            0,
+            drafters=(drafter,),
+            pid=pid,
+            controller_pid=self.pids.get(Role.CONTROLLER, 0),
+        )
 
 
 @pytest.fixture
@@ -68,7 +80,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeClient, Environment]:
         if event.kind == "started":
             client.pids[event.actor.role] = event.pid
 
-    monkeypatch.setattr("duoactor.launch.terminal.LaunchReport.__call__", note)
+    monkeypatch.setattr("duoactor.launch.progress.LaunchReport.__call__", note)
     return client, Environment(command=command, probe=probe, connect_async=connect)  # type: ignore[arg-type]
 
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from protocols.address import parse
+from protocols.ipc import IpcClaim
+
 PROGRAM = """
 import sys
 from duoactor.cli import main
@@ -32,7 +35,7 @@ def probe(deployment):
         if len(pids) < 3:
             return None
         drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=pids[1])
-        return StatusReport("", "m", "", "", "", 0.0, 0, 0, drafters=(drafter,), pid=pids[0], controller="c")
+        return StatusReport("", "m", "", "", "", 0.0, 0, 0, drafters=(drafter,), pid=pids[0], controller_pid=pids[2])
     return ask
 
 
@@ -42,9 +45,11 @@ sys.exit(main(sys.argv[1:], Environment(command=command, probe=probe)))
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-def start(tmp_path: Path, *arguments: str, fail: bool = False) -> subprocess.Popen[str]:
+def start(tmp_path: Path, *arguments: str, fail: bool = False, bind: bool = True, **options) -> subprocess.Popen[str]:
+    where = [f"--bind=ipc://{tmp_path}/v.sock"] if bind else []
     return subprocess.Popen(
-        [sys.executable, "-c", f"FAIL = {fail}\n{PROGRAM}", *arguments, f"--bind=ipc://{tmp_path}/v.sock"],
+        [sys.executable, "-c", f"FAIL = {fail}\n{PROGRAM}", *arguments, *where],
+        **options,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -82,15 +87,41 @@ def test_up_shows_an_actors_own_sentence_and_ends(tmp_path: Path):
     process = start(tmp_path, "up", fail=True)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "")
-    assert err.splitlines()[-1] == "duoactor: verifier: there is no model x: name another"
+    assert err.splitlines() == ["duoactor: verifier: there is no model x: name another"]
 
 
 def test_the_summary_says_how_to_connect(tmp_path: Path):
-    pytest.importorskip("duoactor.launch.paths")
     process = start(tmp_path, "up")
     assert process.stdout
-    lines = [process.stdout.readline() for _ in range(7)]
+    lines = [process.stdout.readline() for _ in range(8)]
     process.terminate()
     process.communicate(timeout=60)
     assert f"duoactor is up at ipc://{tmp_path}/v.sock\n" in lines
     assert f'Try:   duoactor generate --connect ipc://{tmp_path}/v.sock "Once upon a time"\n' in lines
+
+
+def test_a_public_address_without_keys_is_refused_with_the_commands_before_anything_starts(tmp_path: Path):
+    process = start(tmp_path, "up", "--bind=tcp://0.0.0.0:7655", bind=False)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    for needed in ("duoactor keys verifier --directory keys", "--key keys/verifier.key --allow keys"):
+        assert needed in err
+
+
+def test_an_address_in_use_is_told_before_anything_starts(tmp_path: Path):
+    tmp_path.chmod(0o700)
+    claim = IpcClaim(parse(f"ipc://{tmp_path}/v.sock"))
+    out, err = start(tmp_path, "up").communicate(timeout=60)
+    claim.release()
+    assert out == ""
+    assert err.startswith("duoactor: address ipc://") and "in use" in err and len(err.splitlines()) == 1
+
+
+def test_a_script_can_interrupt_what_it_started_in_the_background(tmp_path: Path):
+    process = start(tmp_path, "up", "--json", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    actors = document(process)["actors"]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert not [actor for actor in actors if os.path.exists(f"/proc/{actor['pid']}")]

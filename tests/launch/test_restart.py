@@ -1,10 +1,10 @@
-"""Restart policy and core assignment, without processes."""
+"""Restart policy, without processes."""
 
 from __future__ import annotations
 
 import pytest
 
-from duoactor.launch.restart import GiveUp, Leave, Lifecycle, Start, assign_cores, describe_exit
+from duoactor.launch.restart import GiveUp, Leave, Lifecycle, Start, describe_exit
 
 
 def test_the_delay_doubles_from_half_a_second_to_ten():
@@ -89,27 +89,3 @@ def test_an_exit_is_described_by_its_signal():
     assert describe_exit(-9) == "was killed by SIGKILL"
     assert describe_exit(-100) == "was killed by signal 100"
     assert describe_exit(3) == "ended with exit code 3"
-
-
-@pytest.mark.parametrize(
-    ("cpus", "threads", "verifier", "drafters"),
-    [
-        ([0], [1], (), ((),)),  # one core: the scheduler shares it
-        ([0, 1], [1], (0,), ((1,),)),
-        ([4, 9], [1], (4,), ((9,),)),  # the numbers that the affinity mask allows, whatever they are
-        ([0, 1, 2, 3], [1], (0, 1, 2), ((3,),)),
-        ([0, 1, 2, 3], [2], (0, 1), ((2, 3),)),
-        ([0, 1, 2, 3], [1, 2], (0,), ((3,), (1, 2))),
-        ([0, 1], [1, 1], (0,), ((1,), (1,))),  # too few: the drafters share
-        ([0, 1, 2, 3], [8], (0, 1), ((2, 3),)),
-        ([0, 1, 2], [], (), ()),
-    ],
-)
-def test_verifier_and_drafters_share_no_core(cpus, threads, verifier, drafters):
-    cores = assign_cores(cpus, threads)
-    assert (cores.verifier, cores.drafters) == (verifier, drafters)
-    assert not set(cores.verifier) & {cpu for own in cores.drafters for cpu in own}
-
-
-def test_a_drafter_on_an_accelerator_takes_no_core():
-    assert assign_cores([0, 1], [1], drafters_need_cores=False).verifier == ()

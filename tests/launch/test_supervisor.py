@@ -11,7 +11,8 @@ import textwrap
 
 import pytest
 
-from duoactor.launch.supervisor import ActorPlan, Event, LaunchError, Supervisor
+from duoactor.launch.child import STOP_S, ActorPlan
+from duoactor.launch.supervisor import Event, LaunchError, Supervisor
 from protocols.messages import DrafterStatus, Role, StatusReport
 
 LIVES = """
@@ -32,6 +33,8 @@ class World:
     def __init__(self, *plans: ActorPlan) -> None:
         self.events: list[Event] = []
         self.changed = asyncio.Event()
+        self.asked = 0
+        self.controller_pid = 0  # of whom the verifier takes for the controller; 0: of the one that runs
         self.supervisor = Supervisor(plans, self.probe, report=self.report)
 
     def report(self, event: Event) -> None:
@@ -39,6 +42,7 @@ class World:
         self.changed.set()
 
     async def probe(self) -> StatusReport | None:
+        self.asked += 1
         pids = {plan.role: pid for plan, pid in self.supervisor.actors if pid}
         if Role.VERIFIER not in pids:
             return None
@@ -47,9 +51,10 @@ class World:
             for plan, pid in self.supervisor.actors
             if plan.role is Role.DRAFTER and pid
         )
+        control = self.controller_pid or pids.get(Role.CONTROLLER, 0)
         return StatusReport(
             "", "m", "cpu", "float32", "sps", 0.0, 0, 0,
-            drafters=drafters, pid=pids[Role.VERIFIER], controller="c" if Role.CONTROLLER in pids else "",
+            drafters=drafters, pid=pids[Role.VERIFIER], controller_pid=control,
         )  # fmt: skip
 
     async def until(self, kind: str, name: str, count: int = 1) -> Event:
@@ -67,6 +72,12 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def zombie(pid: int) -> bool:
+    """Dead, and nobody has asked for its exit code yet: an orphan's is asked for by the system."""
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().split()[2] == "Z"
 
 
 async def test_entering_waits_for_every_actor_and_leaving_ends_them_all():
@@ -161,8 +172,112 @@ async def test_an_actor_between_two_lives_is_not_born_while_stopping():
     assert len([event for event in world.events if event.kind == "started"]) == 2
 
 
+async def test_a_dead_actor_is_started_again_though_what_it_started_holds_its_output_open():
+    parent = """
+        import subprocess, sys, time
+        child = subprocess.Popen(["sleep", "600"])
+        print(child.pid, flush=True)
+        time.sleep(600)
+    """
+    world = World(plan(Role.VERIFIER, LIVES), plan(Role.DRAFTER, parent))
+    async with world.supervisor:
+        grandchild = int((await world.until("line", "drafter")).text)
+        os.kill(world.supervisor.actors[1][1], signal.SIGKILL)
+        await world.until("started", "drafter", count=2)
+        assert not alive(grandchild) or zombie(grandchild)
+        last = int((await world.until("line", "drafter", count=2)).text)
+    assert not alive(last) or zombie(last)
+
+
+async def test_a_sentence_of_an_actor_that_cannot_go_on_is_told_once():
+    once = """
+        import sys, time
+        print("on", flush=True)
+        sys.stdin.readline()
+        print("duoactor: the verifier has another model", flush=True)
+        sys.exit(1)
+    """
+    world = World(plan(Role.VERIFIER, LIVES), plan(Role.DRAFTER, once))
+    async with world.supervisor:
+        child = world.supervisor._actors[1].child
+        child._transport.get_pipe_transport(0).write(b"\n")
+        told = await world.until("restart", "drafter")
+    assert told.text == "ended with exit code 1 (the verifier has another model); starting it again in 0.5 s"
+    assert sum("another model" in event.text for event in world.events) == 1
+
+
+async def test_a_controllers_successor_is_ready_only_by_its_own_process():
+    world = World(plan(Role.VERIFIER, LIVES), plan(Role.CONTROLLER, LIVES))
+    async with world.supervisor:
+        _, (_, first) = world.supervisor.actors
+        world.controller_pid = first  # what the verifier remembers of the first
+        os.kill(first, signal.SIGKILL)
+        await world.until("started", "controller", count=2)
+        asked = world.asked
+        while world.asked < asked + 2:
+            await asyncio.sleep(0.01)
+        assert len([e for e in world.events if e.kind == "ready" and e.actor.name == "controller"]) == 1
+
+
+async def test_the_verifier_is_stopped_before_the_others():
+    notes = """
+        import signal, sys, time
+        def end(*_):
+            print("ended", flush=True)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, end)
+        print("on", flush=True)
+        signal.pause()
+    """
+    world = World(plan(Role.DRAFTER, notes), plan(Role.VERIFIER, notes), plan(Role.CONTROLLER, notes))
+    async with world.supervisor:
+        for name in ("verifier", "drafter", "controller"):
+            await world.until("line", name)
+    ended = [event.actor.name for event in world.events if event.text == "ended"]
+    assert ended[0] == "verifier" and len(ended) == 3
+
+
+async def test_a_second_cancel_kills_at_once():
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\nsignal.pause()"
+    world = World(plan(Role.VERIFIER, deaf))
+
+    async def stay() -> None:
+        async with world.supervisor:
+            await world.until("line", "verifier")
+            entered.set()
+            await asyncio.sleep(3600)
+
+    entered = asyncio.Event()
+    up = asyncio.create_task(stay())
+    await entered.wait()
+    pid = world.supervisor.actors[0][1]
+    up.cancel()
+    while not world.supervisor._stopping:
+        await asyncio.sleep(0)
+    up.cancel()
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(asyncio.CancelledError):
+        await up
+    assert not alive(pid)
+    assert asyncio.get_running_loop().time() - began < STOP_S
+
+
+async def test_a_fault_of_the_launcher_itself_ends_everything_and_is_raised():
+    world = World(plan(Role.VERIFIER, LIVES))
+
+    async def probe() -> StatusReport | None:
+        raise ZeroDivisionError("oops")
+
+    world.supervisor._probe = probe
+    with pytest.raises(ZeroDivisionError):
+        async with world.supervisor:
+            pass
+    started = [event.pid for event in world.events if event.kind == "started"]
+    assert not any(alive(pid) for pid in started)
+
+
 def test_a_child_ends_when_its_supervisor_was_killed():
-    program = "from duoactor.launch.supervisor import die_with_parent\ndie_with_parent()\n" + LIVES
+    program = "from duoactor.launch.child import die_with_parent\ndie_with_parent()\n" + LIVES
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin and child.stdout
     assert child.stdout.readline() == b"on\n"

@@ -1,0 +1,95 @@
+"""Commands that run one actor each: verifier, drafter and controller. ``up`` runs them all, each by its command."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from actors.settings import ControllerSettings, DrafterSettings, VerifierSettings
+from duoactor import config
+from duoactor.cli.options import config_option, log_options, settings_from, struct_options
+from duoactor.launch.child import die_with_parent
+from protocols.address import default_address
+
+supervised_option = click.option("--supervised", is_flag=True, hidden=True)
+
+
+def prepare(supervised: bool, verbose: bool, quiet: bool) -> None:
+    if supervised:
+        die_with_parent()
+    level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(
+        stream=sys.stderr, level=level, format="%(levelname)s %(name)s %(message)s" if verbose else "%(message)s"
+    )
+    # libraries have nothing to tell a user below a warning
+    for name in ("asyncio", "urllib3", "filelock", "httpx", "huggingface_hub", "transformers"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@click.command()
+@config_option
+@struct_options(VerifierSettings)
+@supervised_option
+@log_options
+def verifier(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
+    """Run the verifier: it owns the target model and streams to clients.
+
+    \b
+    Example:  duoactor verifier --target meta-llama/Llama-3.1-8B-Instruct --device cuda
+    """
+    prepare(supervised, verbose, quiet)
+    settings = settings_from(VerifierSettings, config.read(file).verifier, flags)
+    settings = msgspec.structs.replace(
+        settings,
+        target=config.resolve_model(settings.target, "target"),
+        bind=settings.bind or default_address(),
+    )
+    from actors.verifier.start import run_verifier
+
+    return run_verifier(settings)
+
+
+@click.command()
+@config_option
+@struct_options(DrafterSettings)
+@supervised_option
+@log_options
+def drafter(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
+    """Run a drafter: it guesses ahead with the draft model, on this host or another than the verifier's.
+
+    \b
+    Example:  duoactor drafter --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
+    """
+    prepare(supervised, verbose, quiet)
+    settings = settings_from(DrafterSettings, config.read(file).drafter(str(flags.get("actor_id") or "")), flags)
+    settings = msgspec.structs.replace(
+        settings,
+        draft=config.resolve_model(settings.draft, "draft"),
+        connect=settings.connect or default_address(),
+    )
+    from actors.drafter.start import run_drafter
+
+    return run_drafter(settings)
+
+
+@click.command()
+@config_option
+@struct_options(ControllerSettings)
+@supervised_option
+@log_options
+def controller(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
+    """Run the budget controller: it adapts the draft length to what it sees. Optional.
+
+    \b
+    Example:  duoactor controller --connect tcp://127.0.0.1:7601
+    """
+    prepare(supervised, verbose, quiet)
+    settings = settings_from(ControllerSettings, config.read(file).controller, flags)
+    settings = msgspec.structs.replace(settings, connect=settings.connect or default_address())
+    from actors.controller.start import run_controller
+
+    return run_controller(settings)

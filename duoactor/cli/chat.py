@@ -1,0 +1,118 @@
+"""The command to talk with the model."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from duoactor.cli.environment import Environment
+from duoactor.cli.generate import Answer, colour_option, show
+from duoactor.cli.options import connection_options, sampling_from, speculation_options, struct_options
+from duoactor.render import print_summary
+from protocols.errors import RequestError
+from protocols.messages import ChatTurn, Sampling
+
+COMMANDS = {
+    "/help": "show this list",
+    "/clear": "forget the conversation",
+    "/exit": "leave; /quit and Ctrl-D do the same",
+}
+IS_COMMAND = re.compile(r"/\w*")  # a slash and one word, nothing else on the line
+
+
+@click.command()
+@click.option("--system", default="", metavar="TEXT", help="a system message before the first turn")
+@struct_options(Sampling)
+@speculation_options
+@connection_options
+@colour_option
+@click.pass_obj
+def chat(
+    environment: Environment,
+    /,
+    system: str,
+    connect: str,
+    key: str,
+    server_key: str,
+    color: str,
+    method: str,
+    num_speculative_tokens: int,
+    sequences: int,
+    **values: Any,
+) -> int:
+    """Talk with the model, turn by turn. /help lists the commands; /exit or Ctrl-D ends it. In a pipe each line is a
+    turn.
+
+    Ctrl-C cuts an answer short; the conversation goes on.
+
+    \b
+    Example:  duoactor chat
+              printf 'Hello!\\nAnd in German?\\n' | duoactor chat --max-tokens 60
+    """
+    opening = [ChatTurn("system", system)] if system else []
+    history = list(opening)
+    on_terminal = sys.stdin.isatty()
+    with environment.connect(connect, key, server_key) as client:
+        for line in _lines(on_terminal):
+            if IS_COMMAND.fullmatch(line):
+                if line in ("/exit", "/quit"):
+                    break
+                if line == "/clear":
+                    history = list(opening)
+                _say(line)
+                continue
+            history.append(ChatTurn("user", line))
+            answer = Answer()
+            try:
+                chunks = client.stream(
+                    messages=tuple(history),
+                    sampling=sampling_from(values),
+                    method=method,
+                    num_speculative_tokens=num_speculative_tokens,
+                    sequences=sequences,
+                )
+                show(chunks, answer, color)
+            except KeyboardInterrupt:
+                if not on_terminal:
+                    raise
+            except RequestError as error:
+                if not on_terminal:
+                    raise
+                click.echo(f"duoactor: {error}", err=True)
+                history.pop()
+                continue
+            print_summary(answer.stats)
+            history.append(ChatTurn("assistant", answer.text))
+    return 0
+
+
+def _say(command: str) -> None:
+    """What a command has to tell, on stderr: stdout holds the model's words."""
+    if command == "/clear":
+        click.echo("the conversation is forgotten", err=True)
+        return
+    if command != "/help":
+        click.echo(f"there is no command {command}; there are:", err=True)
+    for name, meaning in COMMANDS.items():
+        click.echo(f"  {name:<8} {meaning}", err=True)
+
+
+def _lines(on_terminal: bool) -> Iterator[str]:
+    if not on_terminal:
+        yield from (line.strip() for line in sys.stdin if line.strip())
+        return
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  importing it gives input() its editing keys and history
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            print()
+            return
+        if line:
+            yield line

@@ -1,0 +1,71 @@
+"""What the supervisor's user sees while actors start and run: a line that replaces itself, and lines that stay."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+
+from duoactor import render
+from duoactor.launch.supervisor import Event
+from protocols.messages import Role
+
+LOADING = {Role.VERIFIER: "loading target", Role.DRAFTER: "loading draft", Role.CONTROLLER: "starting controller"}
+
+
+class LaunchReport:
+    """Turns events into lines on stderr: progress on a terminal, the children's own lines behind their names.
+
+    ``lines``: show what the children log. ``quiet``: neither that an actor has left, nor progress.
+    """
+
+    def __init__(self, *, lines: bool = True, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lines = lines
+        self._quiet = quiet
+        self._clock = clock
+        self._began = clock()
+        self._waiting: dict[str, str] = {}
+        self.is_done = False  # every actor was ready
+        self._spinner = render.Spinner(sys.stderr)
+
+    def __call__(self, event: Event) -> None:
+        name = event.actor.name
+        match event.kind:
+            case "started":
+                if not self._waiting:
+                    self._began = self._clock()
+                self._waiting[name] = LOADING[event.actor.role]
+            case "progress" if name in self._waiting:
+                self._waiting[name] = event.text
+            case "ready" | "left" | "lost" | "restart":
+                self._waiting.pop(name, None)
+        match event.kind:
+            case "line" if self._lines:
+                self._say(f"{name} | {event.text}")
+            case "restart":
+                self._say(f"{name} {event.text}")
+            case "lost":
+                self._say(f"{event.text}; the others go on without it")
+            case "left" if not self._quiet:
+                self._say(f"{name} has left")
+        self.tick()
+
+    def tick(self) -> None:
+        """Show what is waited for, and since when."""
+        if not self._waiting or self._quiet:
+            self._spinner.show("")
+            return
+        seconds = int(self._clock() - self._began)
+        since = f" ({seconds} s)" if seconds else ""
+        self._spinner.show(", ".join(dict.fromkeys(self._waiting.values())) + since + " …")
+
+    def _say(self, text: str) -> None:
+        self._spinner.show("")
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        self.is_done = True
+        self._waiting.clear()
+        self._spinner.show("")

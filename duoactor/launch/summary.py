@@ -1,0 +1,51 @@
+"""What ``up`` prints once its actors are ready: who runs where, and a command to try."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from duoactor import render
+from duoactor.launch.child import ActorPlan
+from duoactor.launch.deployment import Deployment
+from protocols.address import default_address
+
+
+def actor_list(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]]) -> list[dict[str, Any]]:
+    """The actors as the ``--json`` documents of ``up`` and ``demo`` list them."""
+    models = {"verifier": deployment.verifier.target} | {d.actor_id: d.draft for d in deployment.drafters}
+    return [
+        {
+            "role": str(plan.role),
+            "actor_id": plan.name,
+            "pid": pid,
+            "endpoint": deployment.address,
+            "model": render.model_name(models.get(plan.name, "")),
+        }
+        for plan, pid in actors
+    ]
+
+
+def connection_flags(deployment: Deployment) -> list[str]:
+    """The flags that any command on this host needs to reach the verifier, from whatever directory it is run."""
+    flags = [] if deployment.address == default_address() else ["--connect", deployment.address]
+    keys = deployment.controller
+    if keys.key:
+        flags += ["--key", str(Path(keys.key).absolute()), "--server-key", str(Path(keys.server_key).absolute())]
+    return flags
+
+
+def print_up(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]], as_json: bool) -> None:
+    """The summary of ``duoactor up``, on stdout."""
+    listed = actor_list(deployment, actors)
+    if as_json:
+        render.print_json({"address": deployment.address, "actors": listed})
+        return
+    flags = connection_flags(deployment)
+    print(f"duoactor is up at {deployment.address}\n")
+    for actor in listed:
+        print(f"  {actor['actor_id']:<12} pid {actor['pid']:<8} {actor['model']}".rstrip())
+    print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "Once upon a time"')
+    print(f"See:   {shlex.join(['duoactor', 'status', *flags])}\nStop:  Ctrl-C", flush=True)

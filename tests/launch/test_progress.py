@@ -1,0 +1,43 @@
+"""What people see while actors load."""
+
+from __future__ import annotations
+
+import pytest
+
+from duoactor.launch.child import ActorPlan
+from duoactor.launch.progress import LaunchReport
+from duoactor.launch.supervisor import Event
+from protocols.messages import Role
+
+TARGET = ActorPlan(Role.VERIFIER, "verifier", ())
+DRAFT = ActorPlan(Role.DRAFTER, "drafter", ())
+
+
+def test_a_terminal_shows_what_is_waited_for_and_for_how_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    now = [0.0]
+    report = LaunchReport(clock=lambda: now[0])
+    report(Event("started", TARGET))
+    report(Event("started", DRAFT))
+    assert "loading target, loading draft …" in capsys.readouterr().err
+    now[0] = 3.2
+    report(Event("waiting", TARGET))
+    assert "loading target, loading draft (3 s) …" in capsys.readouterr().err
+    report(Event("progress", TARGET, "model.safetensors: 12%"))
+    assert "model.safetensors: 12%, loading draft (3 s) …" in capsys.readouterr().err
+
+
+def test_a_pipe_gets_lines_only(capsys: pytest.CaptureFixture[str]):
+    report = LaunchReport()
+    report(Event("started", TARGET))
+    report(Event("progress", TARGET, " 12%"))
+    report(Event("line", TARGET, "ready at ipc:///x"))
+    report(Event("lost", DRAFT, "drafter: there is no model x"))
+    report(Event("left", DRAFT))
+    assert capsys.readouterr().err.splitlines() == [
+        "verifier | ready at ipc:///x",
+        "drafter: there is no model x; the others go on without it",
+        "drafter has left",
+    ]
