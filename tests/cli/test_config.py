@@ -53,7 +53,7 @@ def test_one_drafter_needs_no_name(tmp_path: Path):
     ("text", "sentence"),
     [
         ('[verifier]\ntraget = "x"\n', r"duo.toml: \[verifier\] has no key traget; did you mean target\?"),
-        ("[verifier]\nzzz = 1\n", r"duo.toml: \[verifier\] has no key zzz; it can be one of key, server_key"),
+        ("[verifier]\nzzz = 1\n", r"duo.toml: \[verifier\] has no key zzz; it can be one of key, target"),
         ("[verifyer]\n", r"duo.toml: there is no section \[verifyer\]; did you mean verifier\?"),
         ('[drafter]\nthreads = "two"\n', r"duo.toml: \[drafter\] threads: expected int, got str"),
         ("[drafter]\nthreads = 0\n", r"duo.toml: \[drafter\] threads: expected int >= 1, got 0"),
