@@ -14,13 +14,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from duoactor.serve import chat, completions, tokens
+from duoactor import __version__
+from duoactor.serve import anthropic, chat, completions, responses, tokens
 from duoactor.serve.answers import Answer, now
 from duoactor.serve.auth import KeyGuard
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Choices, Gateway
 from duoactor.serve.metrics import CONTENT_TYPE
+from duoactor.serve.openapi import describe
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
 from protocols.messages import Chunk
 
@@ -36,12 +38,16 @@ def make_app(gateway: Gateway, *, keys: Sequence[str] = (), origins: Sequence[st
         routes=[
             Route("/v1/chat/completions", routes.chat, methods=["POST"]),
             Route("/v1/completions", routes.completions, methods=["POST"]),
+            Route("/v1/responses", routes.responses, methods=["POST"]),
+            Route("/v1/messages", routes.messages, methods=["POST"]),
+            Route("/v1/messages/count_tokens", routes.count_tokens, methods=["POST"]),
             Route("/tokenize", routes.tokenize, methods=["POST"]),
             Route("/detokenize", routes.detokenize, methods=["POST"]),
             Route("/v1/models", routes.models),
             Route("/v1/models/{name:path}", routes.model),
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
+            Route("/openapi.json", routes.openapi),
         ],
         middleware=middleware,
         exception_handlers={
@@ -69,6 +75,21 @@ class Routes:
         wanted, question = completions.parse(await read_body(request))
         answer = completions.CompletionAnswer(wanted, self.gateway.choose_model(wanted.model))
         return await self._reply(request, self.gateway.ask(question), answer, wanted.stream)
+
+    async def responses(self, request: Request) -> Response:
+        wanted, question = responses.parse(await read_body(request))
+        answer = responses.ResponsesAnswer(wanted, self.gateway.choose_model(wanted.model))
+        return await self._reply(request, self.gateway.ask(question), answer, wanted.stream)
+
+    async def messages(self, request: Request) -> Response:
+        wanted, question = anthropic.parse(await read_body(request))
+        answer = anthropic.MessagesAnswer(wanted, self.gateway.choose_model(wanted.model))
+        return await self._reply(request, self.gateway.ask(question), answer, wanted.stream)
+
+    async def count_tokens(self, request: Request) -> Response:
+        wanted = anthropic.parse_count(await read_body(request))
+        self.gateway.choose_model(wanted.model)
+        return json({"input_tokens": len((await self.gateway.tokenize(anthropic.turns(wanted))).token_ids)})
 
     async def tokenize(self, request: Request) -> Response:
         return json(await tokens.tokenize(self.gateway, await read_body(request)))
@@ -128,6 +149,9 @@ class Routes:
 
     async def metrics(self, request: Request) -> Response:
         return Response(await self.gateway.scrape(), headers={"content-type": CONTENT_TYPE})
+
+    async def openapi(self, request: Request) -> Response:
+        return json(describe(__version__))
 
     async def health(self, request: Request) -> Response:
         """200 while the verifier answers; the process id lets whoever started us know us again."""

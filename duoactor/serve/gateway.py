@@ -14,7 +14,7 @@ from duoactor.serve.errors import ApiError
 from duoactor.serve.metrics import Metrics, Watch
 from duoactor.serve.question import Question
 from protocols.errors import DuoactorError
-from protocols.messages import Chunk, RequestStats, StatusReport
+from protocols.messages import ChatTurn, Chunk, RequestStats, StatusReport, Tokenized
 
 HEALTH_TIMEOUT_S = 2.0
 
@@ -98,6 +98,18 @@ class Gateway:
             raise self.blamed(error) from None
         return Choices(self, streams)
 
+    async def tokenize(self, text: str | Sequence[ChatTurn]) -> Tokenized:
+        try:
+            return await self.client.tokenize(text)
+        except DuoactorError as error:
+            raise self.blamed(error) from None
+
+    async def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
+        try:
+            return await self.client.detokenize(token_ids)
+        except DuoactorError as error:
+            raise self.blamed(error) from None
+
     async def pieces_of(self, chunks: Iterable[Chunk]) -> Mapping[int, str]:
         """The text of every token that the chunks report log-probabilities of; each is asked for once."""
         known = self._pieces
@@ -106,10 +118,7 @@ class Gateway:
             for token, found in zip(chunk.token_ids, chunk.logprobs, strict=False):
                 missing.update(one for one in (token, *found.top_ids) if one not in known)
         if missing:
-            try:
-                answer = await self.client.detokenize(sorted(missing))
-            except DuoactorError as error:
-                raise self.blamed(error) from None
+            answer = await self.detokenize(sorted(missing))
             known.update(zip(answer.token_ids, answer.pieces, strict=True))
         return known
 

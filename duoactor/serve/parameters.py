@@ -54,6 +54,15 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "min_tokens": (0,),
     "modalities": (["text"],),
     "prediction": (),
+    "previous_response_id": (),
+    "conversation": (),
+    "prompt": (),
+    "reasoning": ({},),
+    "max_tool_calls": (),
+    "top_logprobs": (0,),
+    "mcp_servers": ([],),
+    "output_config": ({},),
+    "stream_options": ({},),
     "priority": (0,),
     "prompt_logprobs": (),
     "reasoning_effort": ("none",),
@@ -179,5 +188,7 @@ def _invalid(error: msgspec.ValidationError) -> ApiError:
     """msgspec says "Expected `float`, got `str` - at `$.temperature`"."""
     what, _, where = str(error).partition(" - at `$")
     param = where.rstrip("`").lstrip(".") or None
+    if param is None and (missing := re.search(r"missing required field `(\w+)`", what)):
+        param = missing[1]
     problem = what.replace("`", "")
     return ApiError(400, f"{param}: {problem[0].lower()}{problem[1:]}" if param else problem, param=param)

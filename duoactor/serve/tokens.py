@@ -8,7 +8,6 @@ from duoactor.serve.chat import ChatMessage, turns
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.parameters import decode
-from protocols.errors import DuoactorError
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,10 +41,7 @@ async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
         raise ApiError(400, "prompt or messages must be given, and not both", param="prompt")
     gateway.choose_model(wanted.model)
     asked = wanted.prompt if wanted.prompt is not None else turns(wanted.messages or ())
-    try:
-        found = await gateway.client.tokenize(asked)
-    except DuoactorError as error:
-        raise gateway.blamed(error) from None
+    found = await gateway.tokenize(asked)
     return TokenizeAnswer(
         count=len(found.token_ids),
         max_model_len=gateway.max_context,
@@ -57,8 +53,4 @@ async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
 async def detokenize(gateway: Gateway, body: bytes) -> DetokenizeAnswer:
     wanted = decode(body, DetokenizeRequest)
     gateway.choose_model(wanted.model)
-    try:
-        found = await gateway.client.detokenize(wanted.tokens)
-    except DuoactorError as error:
-        raise gateway.blamed(error) from None
-    return DetokenizeAnswer(found.text)
+    return DetokenizeAnswer((await gateway.detokenize(wanted.tokens)).text)

@@ -1,0 +1,73 @@
+"""``/openapi.json``: the API's description, made from the structs that bodies are decoded into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from duoactor.serve import anthropic, chat, completions, responses, tokens
+from duoactor.serve.answers import Envelope
+
+_BODIES: dict[str, tuple[str, Any, Any]] = {
+    "/v1/chat/completions": ("Answer a conversation", chat.ChatRequest, Envelope[chat.Choice]),
+    "/v1/completions": ("Continue a prompt", completions.CompletionRequest, Envelope[completions.CompletionChoice]),
+    "/v1/responses": ("Answer, as OpenAI's Responses API", responses.ResponsesRequest, responses.Response),
+    "/v1/messages": ("Answer, as Anthropic's API", anthropic.MessagesRequest, anthropic.MessageAnswer),
+    "/v1/messages/count_tokens": ("Count tokens, as Anthropic's API", anthropic.CountRequest, dict[str, int]),
+    "/tokenize": ("The tokens of a text", tokens.TokenizeRequest, tokens.TokenizeAnswer),
+    "/detokenize": ("The text of tokens", tokens.DetokenizeRequest, tokens.DetokenizeAnswer),
+}
+_REFUSALS = {
+    400: "a parameter has no such value, or is not supported; the error names it",
+    401: "no key that is known here",
+    404: "no such model",
+    408: "the body did not arrive",
+    413: "the body is too large",
+    415: "the body is not sent as JSON",
+    429: "too many requests are open: try again later",
+    500: "a fault of ours",
+    503: "no verifier answers, or the gateway is shutting down: try again later",
+}
+
+
+def describe(version: str) -> dict[str, Any]:
+    kinds = [kind for _, asked, answered in _BODIES.values() for kind in (asked, answered)]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    made = iter(schemas)
+    paths: dict[str, Any] = {
+        path: {
+            "post": {
+                "summary": summary,
+                "requestBody": {"required": True, "content": {"application/json": {"schema": next(made)}}},
+                "responses": _answers({"application/json": {"schema": next(made)}, **_streamed(asked)}),
+            }
+        }
+        for path, (summary, asked, _) in _BODIES.items()
+    }
+    anything = {"application/json": {"schema": {"type": "object"}}}
+    paths["/v1/models"] = {"get": {"summary": "The models that are served", "responses": _answers(anything)}}
+    paths["/health"] = {"get": {"summary": "Does the verifier answer?", "responses": _answers(anything)}}
+    paths["/metrics"] = {
+        "get": {"summary": "For Prometheus", "responses": _answers({"text/plain": {"schema": {"type": "string"}}})}
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "duoactor", "version": version},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _streamed(asked: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"text/event-stream": {"schema": {"type": "string"}}} if "stream" in asked.__struct_fields__ else {}
+
+
+def _answers(content: dict[str, Any]) -> dict[str, Any]:
+    error = {"application/json": {"schema": {"type": "object"}}}
+    refusals = {str(status): {"description": text, "content": error} for status, text in _REFUSALS.items()}
+    return {"200": {"description": "the answer", "content": content}, **refusals}

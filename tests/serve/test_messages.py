@@ -1,0 +1,90 @@
+"""Anthropic's /v1/messages: bodies, events and errors in its shape."""
+
+import json
+
+import pytest
+from gateway import LANGUAGE, TURNS, served
+
+from fakes import ToyCodec
+from protocols.messages import Sampling
+
+CODEC = ToyCodec()
+ASK = {"model": "toy", "messages": TURNS, "max_tokens": 20, "temperature": 0}
+
+
+def truth(prompt: str, **sampling) -> str:
+    return CODEC.decode(LANGUAGE.continuation(CODEC.encode(prompt), Sampling(**sampling)))
+
+
+async def test_a_message_is_answered():
+    async with served() as gateway:
+        answer = (await gateway.post("/v1/messages", **ASK)).json()
+    assert answer["content"] == [{"text": truth("Hello", max_tokens=20), "type": "text"}]
+    assert (answer["type"], answer["role"], answer["model"]) == ("message", "assistant", "toy")
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("max_tokens", None)
+    assert answer["usage"] == {"input_tokens": 5, "output_tokens": 20}
+
+
+async def test_the_system_stands_before_the_turns_and_parts_are_joined():
+    system = [{"type": "text", "text": "Be", "cache_control": {"type": "ephemeral"}}]
+    turns = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    async with served() as gateway:
+        answer = (await gateway.post("/v1/messages", **{**ASK, "system": system, "messages": turns})).json()
+        count = (await gateway.post("/v1/messages/count_tokens", model="toy", system="Be", messages=turns)).json()
+    assert answer["content"][0]["text"] == truth("BeHi", max_tokens=20)
+    assert count == {"input_tokens": 4}
+
+
+async def test_a_stop_sequence_is_named():
+    text = truth("Hello", max_tokens=20)
+    async with served() as gateway:
+        answer = (await gateway.post("/v1/messages", **ASK, stop_sequences=["~~~", text[6:8]])).json()
+    assert answer["content"][0]["text"] == text[: text.index(text[6:8])]
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", text[6:8])
+
+
+async def test_its_events_come_in_order_and_carry_their_names():
+    async with served() as gateway:
+        answer = await gateway.post("/v1/messages", **ASK, stream=True)
+    blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+    names = [name.removeprefix("event: ") for name, _ in blocks]
+    events = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert names == [event["type"] for event in events]
+    assert names[:2] == ["message_start", "content_block_start"]
+    assert set(names[2:-3]) == {"content_block_delta"}
+    assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    assert events[0]["message"]["usage"] == {"input_tokens": 5, "output_tokens": 0}
+    text = "".join(event["delta"]["text"] for event in events[2:-3])
+    assert text == truth("Hello", max_tokens=20)
+    assert events[-2]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
+    assert events[-2]["usage"]["output_tokens"] == 20
+    assert events[-2]["metrics"]["speculative_decoding"]["num_spec_steps"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"tools": [{"name": "f", "input_schema": {}}]}, "tools"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking"),
+        ({"temperature": -1}, "temperature"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type"),
+        ({"seed": 3}, "seed"),
+    ],
+)
+async def test_refusals_have_anthropics_shape_and_name_what_is_refused(changes, named):
+    async with served() as gateway:
+        answer = await gateway.post("/v1/messages", **{**ASK, **changes})
+    assert answer.status_code == 400
+    error = answer.json()
+    assert (error["type"], error["error"]["type"]) == ("error", "invalid_request_error")
+    assert named in error["error"]["message"]
+
+
+async def test_a_key_is_taken_as_anthropic_sends_it():
+    async with served(keys=("k",)) as gateway:
+        with_key = await gateway.request("POST", "/v1/messages", ASK, headers={"x-api-key": "k"})
+        without = await gateway.request("POST", "/v1/messages", ASK)
+    assert with_key.status_code == 200
+    assert without.json()["error"]["type"] == "authentication_error"

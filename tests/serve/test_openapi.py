@@ -1,0 +1,27 @@
+"""The description at /openapi.json names every route and every parameter."""
+
+from gateway import served
+
+from duoactor.serve.chat import ChatRequest
+
+
+async def test_the_description_covers_every_route_and_parameter_and_resolves():
+    async with served() as gateway:
+        described = (await gateway.request("GET", "/openapi.json")).json()
+        for path, methods in described["paths"].items():
+            for method in methods:
+                answer = await gateway.request(method.upper(), path, {} if method == "post" else None)
+                assert answer.status_code in ((400,) if method == "post" else (200,)), path
+    schemas = described["components"]["schemas"]
+    assert set(schemas["ChatRequest"]["properties"]) == set(ChatRequest.__struct_fields__)
+
+    def references(value):
+        if isinstance(value, dict):
+            yield from ([value["$ref"]] if "$ref" in value else [])
+            for item in value.values():
+                yield from references(item)
+        elif isinstance(value, list):
+            for item in value:
+                yield from references(item)
+
+    assert {reference.rsplit("/", 1)[-1] for reference in references(described)} <= set(schemas)
