@@ -20,7 +20,7 @@ from duoactor.serve.answers import Answer, now
 from duoactor.serve.auth import KeyGuard
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
-from duoactor.serve.gateway import Choices, Gateway
+from duoactor.serve.gateway import Choices, Gateway, Model
 from duoactor.serve.metrics import CONTENT_TYPE
 from duoactor.serve.openapi import describe
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
@@ -68,27 +68,31 @@ class Routes:
 
     async def chat(self, request: Request) -> Response:
         wanted, question = chat.parse(await read_body(request))
-        answer = chat.ChatAnswer(wanted, self.gateway.choose_model(wanted.model))
-        return await self._reply(request, self.gateway.ask(question), answer, wanted.stream)
+        model = await self.gateway.model()
+        answer = chat.ChatAnswer(wanted, model.called(wanted.model))
+        return await self._reply(request, self.gateway.ask(question, model), answer, wanted.stream)
 
     async def completions(self, request: Request) -> Response:
         wanted, question = completions.parse(await read_body(request))
-        answer = completions.CompletionAnswer(wanted, self.gateway.choose_model(wanted.model))
-        return await self._reply(request, self.gateway.ask(question), answer, wanted.stream)
+        model = await self.gateway.model()
+        answer = completions.CompletionAnswer(wanted, model.called(wanted.model))
+        return await self._reply(request, self.gateway.ask(question, model), answer, wanted.stream)
 
     async def responses(self, request: Request) -> Response:
         wanted, question = responses.parse(await read_body(request))
-        answer = responses.ResponsesAnswer(wanted, self.gateway.choose_model(wanted.model))
-        return await self._reply(request, self.gateway.ask(question), answer, wanted.stream)
+        model = await self.gateway.model()
+        answer = responses.ResponsesAnswer(wanted, model.called(wanted.model))
+        return await self._reply(request, self.gateway.ask(question, model), answer, wanted.stream)
 
     async def messages(self, request: Request) -> Response:
         wanted, question = anthropic.parse(await read_body(request))
-        answer = anthropic.MessagesAnswer(wanted, self.gateway.choose_model(wanted.model))
-        return await self._reply(request, self.gateway.ask(question), answer, wanted.stream)
+        model = await self.gateway.model()
+        answer = anthropic.MessagesAnswer(wanted, model.called(wanted.model))
+        return await self._reply(request, self.gateway.ask(question, model), answer, wanted.stream)
 
     async def count_tokens(self, request: Request) -> Response:
         wanted = anthropic.parse_count(await read_body(request))
-        self.gateway.choose_model(wanted.model)
+        (await self.gateway.model()).called(wanted.model)
         return json({"input_tokens": len((await self.gateway.tokenize(anthropic.turns(wanted))).token_ids)})
 
     async def tokenize(self, request: Request) -> Response:
@@ -131,21 +135,12 @@ class Routes:
     # --- the rest ----------------------------------------------------------------------------------------------------
 
     async def models(self, request: Request) -> Response:
-        return json({"object": "list", "data": [self._card(name) for name in self.gateway.names]})
+        model = await self.gateway.model()
+        return json({"object": "list", "data": [_card(model, name) for name in model.names]})
 
     async def model(self, request: Request) -> Response:
-        return json(self._card(self.gateway.choose_model(request.path_params["name"])))
-
-    def _card(self, name: str) -> dict[str, object]:
-        root, length = self.gateway.names[0], self.gateway.max_context
-        return {
-            "id": name,
-            "object": "model",
-            "created": now(),
-            "owned_by": "duoactor",
-            "root": root,
-            "max_model_len": length,
-        }
+        model = await self.gateway.model()
+        return json(_card(model, model.called(request.path_params["name"])))
 
     async def metrics(self, request: Request) -> Response:
         return Response(await self.gateway.scrape(), headers={"content-type": CONTENT_TYPE})
@@ -157,6 +152,17 @@ class Routes:
         """200 while the verifier answers; the process id lets whoever started us know us again."""
         await self.gateway.status()
         return json({"status": "ok", "pid": os.getpid()})
+
+
+def _card(model: Model, name: str) -> dict[str, object]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": now(),
+        "owned_by": "duoactor",
+        "root": model.names[0],
+        "max_model_len": model.max_context,
+    }
 
 
 def json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

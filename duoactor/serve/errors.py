@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from protocols.errors import DuoactorError, RequestError
@@ -51,13 +53,17 @@ class ApiError(DuoactorError):
         return {"type": "error", "error": {"type": kind, "message": str(self)}}
 
 
-def of(error: DuoactorError) -> ApiError:
-    """What a client is told about a request that failed behind the gateway."""
-    if isinstance(error, ApiError):
-        return error
-    if not isinstance(error, RequestError):
-        return ApiError(503, str(error))  # no verifier, or one that refuses us
-    code = FailureCode(error.code)
-    about = str(error).split(" ", 1)[0]  # a sentence about a parameter begins with its name
-    param = about if about in Sampling.__struct_fields__ else None
-    return ApiError(_STATUS.get(code, 500), str(error), param=param, code=_CODES.get(code))
+@contextlib.contextmanager
+def blamed() -> Iterator[None]:
+    """What fails behind the gateway is raised as what a client is told about it."""
+    try:
+        yield
+    except ApiError:
+        raise
+    except RequestError as error:
+        code = FailureCode(error.code)
+        about = str(error).split(" ", 1)[0]  # a sentence about a parameter begins with its name
+        param = about if about in Sampling.__struct_fields__ else None
+        raise ApiError(_STATUS.get(code, 500), str(error), param=param, code=_CODES.get(code)) from None
+    except DuoactorError as error:
+        raise ApiError(503, str(error)) from None  # no verifier, or one that refuses us

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
-from duoactor.serve import errors
-from duoactor.serve.connection import Connection
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import ApiError, blamed
 from duoactor.serve.metrics import Metrics, Watch
 from duoactor.serve.question import Question
 from protocols.errors import DuoactorError
@@ -19,14 +18,51 @@ from protocols.messages import ChatTurn, Chunk, RequestStats, StatusReport, Toke
 HEALTH_TIMEOUT_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is served: its names, the tokens of prompt and answer together, and how many token ids there are."""
+
+    names: tuple[str, ...]
+    max_context: int
+    vocab_size: int
+
+    def called(self, name: str) -> str:
+        """The name to answer with. ApiError (404) for another model's."""
+        if name and name not in self.names:
+            detail = f"The model `{name}` does not exist; there is {', '.join(self.names)}."
+            raise ApiError(404, detail, param="model", code="model_not_found")
+        return name or self.names[0]
+
+
 class Gateway:
-    def __init__(self, connection: Connection, names: Sequence[str] = ()) -> None:
-        """``names``: of the model, as requests may call it; none: the target's own."""
-        self.connection = connection
+    def __init__(self, client: AsyncClient, names: Sequence[str] = ()) -> None:
+        """``client`` connects at its first use, and anew after it lost its verifier; ``names``: of the model, as
+        requests may call it; none: the target's own."""
+        self.client = client
         self.draining = False
         self.metrics = Metrics()
         self._names = tuple(names)
         self._pieces: dict[int, str] = {}
+
+    # --- the verifier ------------------------------------------------------------------------------------------------
+
+    async def model(self) -> Model:
+        """The model that is served. ApiError (503) while no verifier is there, or we are leaving."""
+        if self.draining:
+            raise ApiError(503, "this gateway is shutting down; use another")
+        with blamed():
+            await self.client.connect()
+            welcome = self.client.welcome
+        return Model(self._names or (welcome.model_id,), welcome.max_context, welcome.vocab_size)
+
+    async def status(self) -> StatusReport:
+        """ApiError (503) unless the verifier answers now."""
+        await self.model()
+        try:
+            with blamed():
+                return await asyncio.wait_for(self.client.status(), HEALTH_TIMEOUT_S)
+        except TimeoutError:
+            raise ApiError(503, "the verifier does not answer; is it still running?") from None
 
     async def scrape(self) -> bytes:
         """What Prometheus reads; also while no verifier answers."""
@@ -35,58 +71,13 @@ class Gateway:
             report = await self.status()
         return self.metrics.expose(report)
 
-    async def status(self) -> StatusReport:
-        """ApiError (503) unless the verifier answers now."""
-        if self.draining:
-            raise ApiError(503, "this gateway is shutting down; use another")
-        try:
-            return await asyncio.wait_for(self.client.status(), HEALTH_TIMEOUT_S)
-        except TimeoutError:
-            raise ApiError(503, "the verifier does not answer; is it still running?") from None
-        except DuoactorError as error:
-            raise self.blamed(error) from None
-
-    def blamed(self, error: DuoactorError) -> ApiError:
-        self.connection.report(error)
-        return errors.of(error)
-
-    # --- the model ---------------------------------------------------------------------------------------------------
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self._names or (self.client.welcome.model_id,)
-
-    @property
-    def max_context(self) -> int:
-        """Tokens of prompt and answer together."""
-        return self.client.welcome.max_context
-
-    def choose_model(self, name: str) -> str:
-        """The name to answer with. ApiError (404) for another model's."""
-        names = self.names
-        if name and name not in names:
-            detail = f"The model `{name}` does not exist; there is {', '.join(names)}."
-            raise ApiError(404, detail, param="model", code="model_not_found")
-        return name or names[0]
-
-    @property
-    def client(self) -> AsyncClient:
-        """ApiError (503) while there is none."""
-        try:
-            return self.connection.client
-        except DuoactorError as error:
-            raise self.blamed(error) from None
-
     # --- questions ---------------------------------------------------------------------------------------------------
 
-    def ask(self, question: Question) -> Choices:
-        if self.draining:
-            raise ApiError(503, "this gateway is shutting down; use another")
-        client = self.client
-        question.check(client.welcome.vocab_size)
-        try:
+    def ask(self, question: Question, model: Model) -> Choices:
+        question.check(model.vocab_size)
+        with blamed():
             streams = [
-                client.stream(
+                self.client.stream(
                     one.prompts[0],
                     sampling=one.sampling,
                     method=one.method,
@@ -94,21 +85,15 @@ class Gateway:
                 )
                 for one in question.alone()
             ]
-        except DuoactorError as error:
-            raise self.blamed(error) from None
-        return Choices(self, streams)
+        return Choices(self.metrics, streams)
 
     async def tokenize(self, text: str | Sequence[ChatTurn]) -> Tokenized:
-        try:
+        with blamed():
             return await self.client.tokenize(text)
-        except DuoactorError as error:
-            raise self.blamed(error) from None
 
     async def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
-        try:
+        with blamed():
             return await self.client.detokenize(token_ids)
-        except DuoactorError as error:
-            raise self.blamed(error) from None
 
     async def pieces_of(self, chunks: Iterable[Chunk]) -> Mapping[int, str]:
         """The text of every token that the chunks report log-probabilities of; each is asked for once."""
@@ -127,10 +112,9 @@ class Choices:
     """The answers to one question: enter it, then iterate over ``(index, chunk)`` as they come. Leaving it cancels
     what is open. Raises ApiError."""
 
-    def __init__(self, gateway: Gateway, streams: Sequence[AsyncStream]) -> None:
-        self._gateway = gateway
+    def __init__(self, metrics: Metrics, streams: Sequence[AsyncStream]) -> None:
         self._streams = streams
-        self._watch = Watch(gateway.metrics)
+        self._watch = Watch(metrics)
         self._stats: dict[int, RequestStats] = {}
         self._readers: list[asyncio.Task[None]] = []
         self._queue: asyncio.Queue[tuple[int, Chunk] | DuoactorError] = asyncio.Queue()
@@ -158,10 +142,8 @@ class Choices:
     async def __anext__(self) -> tuple[int, Chunk]:
         if len(self._stats) == len(self._streams):
             raise StopAsyncIteration
-        try:
+        with blamed():
             index, chunk = await self._next()
-        except DuoactorError as error:
-            raise self._gateway.blamed(error) from None
         self._watch.chunk(index, chunk)
         if chunk.stats is not None:
             self._stats[index] = chunk.stats

@@ -8,7 +8,6 @@ import logging
 import re
 import socket
 from collections.abc import Iterator
-from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -18,7 +17,7 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.client.connection import RECONNECT_TIMEOUT_S
 from duoactor.serve.app import make_app
 from duoactor.serve.auth import read_keys
-from duoactor.serve.connection import Connection
+from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.settings import GatewaySettings
 from duoactor.serve.stream import SEND_TIMEOUT_S
@@ -37,14 +36,13 @@ def run_gateway(settings: GatewaySettings) -> int:
             host, port = listener.getsockname()[:2]
             if not keys and host not in ("127.0.0.1", "::1"):
                 log.warning("whoever reaches %s port %d may use it: --api-key asks for a key", host, port)
-            connect = partial(
-                AsyncClient,
+            client = AsyncClient(
                 settings.connect,
                 key=settings.key,
                 server_key=settings.server_key,
                 reconnect_timeout=RECONNECT_TIMEOUT_S,  # streams outlive a verifier that is replaced in order
             )
-            gateway = Gateway(Connection(connect), settings.served_model_name)
+            gateway = Gateway(client, settings.served_model_name)
             await serve(gateway, make_app(gateway, keys=keys, origins=settings.cors_origin), listener, stop)
 
     return run_actor(main)
@@ -54,13 +52,32 @@ async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: a
     """Serve ``app`` on ``listener`` until ``stop`` is set; answers under way are given some time to end."""
     server = Server(app)
 
+    async def announce() -> None:
+        """Connect before the first request comes; a gateway may start before its verifier."""
+        told = ""
+        while True:
+            try:
+                model = await gateway.model()
+                break
+            except ApiError as error:
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("%s", told)
+                await asyncio.sleep(1.0)
+        host, port = listener.getsockname()[:2]
+        log.info("serving %s at http://%s:%d/v1", model.names[0], f"[{host}]" if ":" in host else host, port)
+        await asyncio.Event().wait()
+
     async def drain() -> None:
         await stop.wait()
         gateway.draining = True
         server.should_exit = True
         await asyncio.Event().wait()
 
-    await work_until(asyncio.Event(), server.serve(sockets=[listener]), gateway.connection.run(), drain())
+    try:
+        await work_until(asyncio.Event(), server.serve(sockets=[listener]), announce(), drain())
+    finally:
+        await gateway.client.aclose()
 
 
 class Server(uvicorn.Server):

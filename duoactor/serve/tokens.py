@@ -39,12 +39,13 @@ async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
     wanted = decode(body, TokenizeRequest)
     if (wanted.prompt is None) == (wanted.messages is None):
         raise ApiError(400, "prompt or messages must be given, and not both", param="prompt")
-    gateway.choose_model(wanted.model)
+    model = await gateway.model()
+    model.called(wanted.model)
     asked = wanted.prompt if wanted.prompt is not None else turns(wanted.messages or ())
     found = await gateway.tokenize(asked)
     return TokenizeAnswer(
         count=len(found.token_ids),
-        max_model_len=gateway.max_context,
+        max_model_len=model.max_context,
         tokens=found.token_ids,
         token_strs=found.pieces if wanted.return_token_strs else None,
     )
@@ -52,5 +53,5 @@ async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
 
 async def detokenize(gateway: Gateway, body: bytes) -> DetokenizeAnswer:
     wanted = decode(body, DetokenizeRequest)
-    gateway.choose_model(wanted.model)
+    (await gateway.model()).called(wanted.model)
     return DetokenizeAnswer((await gateway.detokenize(wanted.tokens)).text)

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import httpx2
@@ -16,7 +15,6 @@ from openai import AsyncOpenAI
 
 from duoactor import AsyncClient
 from duoactor.serve.app import make_app
-from duoactor.serve.connection import Connection
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.start import listen, serve
 from fakes import ToyLanguage
@@ -65,10 +63,8 @@ class Served:
 @asynccontextmanager
 async def served(cluster: Cluster | None = None, *, names=(), keys=(), origins=()) -> AsyncIterator[Served]:
     cluster = cluster or Cluster(language=LANGUAGE)
-    connect = partial(
-        AsyncClient, ADDRESS, network=cluster.network.host("gateway"), timeout=0.5, reconnect_timeout=30.0
-    )
-    gateway = Gateway(Connection(connect), names)
+    client = AsyncClient(ADDRESS, network=cluster.network.host("gateway"), timeout=0.5, reconnect_timeout=5)
+    gateway = Gateway(client, names)
     stop = asyncio.Event()
     with listen("127.0.0.1:0") as listener:
         serving = asyncio.create_task(serve(gateway, make_app(gateway, keys=keys, origins=origins), listener, stop))
