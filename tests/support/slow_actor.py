@@ -1,4 +1,4 @@
-"""The verifier or a drafter as a process, with the bundled model made slow: ``slow_actor.py ROLE ADDRESS MILLISECONDS``.
+"""The verifier or a drafter as a process, with a slow bundled model: ``slow_actor.py ROLE ADDRESS MILLISECONDS``.
 
 A verifier's every round takes so much longer, a drafter's every token of a text that it reads.
 """
