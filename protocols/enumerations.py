@@ -31,9 +31,7 @@ class Method(StrEnum):
 
 class RefuseCode(StrEnum):
     VERSION = "version"
-    VOCABULARY = "vocabulary"
     TOKENIZER = "tokenizer"
-    CONTEXT = "context"
     UNKNOWN_PEER = "unknown_peer"  # "say Hello first": after a restart of the verifier
     DUPLICATE = "duplicate"
     MALFORMED = "malformed"
@@ -54,4 +52,3 @@ class FailureCode(StrEnum):
 class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
-    CANCELLED = "cancelled"

@@ -49,7 +49,6 @@ class Handshake:
         self.known = False  # whether the verifier knows us
         self.due = now  # when ``tick`` has something to do
         self._heard_at = now
-        self._seq = 0
         self._asked_at: float | None = None  # when what is not answered yet was said
         self._trips: deque[float] = deque(maxlen=TRIPS)
 
@@ -70,10 +69,9 @@ class Handshake:
         if now - self._heard_at > self.welcome.ttl_ms / 1000:
             self.known = False
             return Step(self._greet(now).send, Lost(Why.SILENT))
-        self._seq += 1
         self.due = now + self.welcome.heartbeat_ms / 1000
         self._asked_at = now
-        return Step(Heartbeat(self.hello.incarnation, self._seq))
+        return Step(Heartbeat())
 
     def receive(self, message: Message, now: float) -> Step:
         """Raises RefusedError with the verifier's sentence when it does not want this peer."""

@@ -1,21 +1,26 @@
-"""Frames: a message is two of them, ``duoactor/1`` and a MessagePack body. See ``SPEC.md`` section 2."""
+"""Frames: a message is two of them, ``duoactor/2`` and a MessagePack body. See ``SPEC.md`` section 2."""
 
 from __future__ import annotations
 
+import re
+import typing
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from protocols.errors import ProtocolError
-from protocols.messages import Message
+from protocols.messages import Detokenize, DrainActor, Generate, Message, Status, Swap, Tokenize
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAGIC = b"duoactor/"
 HEADER = MAGIC + str(PROTOCOL).encode()
 FRAMES = 2
 MAX_BYTES = 64 * 1024 * 1024  # both frames together
 
+MAX_REQUEST_ID = 128  # characters, as RequestId
+
+_QUESTIONS = {one.__name__ for one in (Generate, Status, Tokenize, Detokenize, Swap, DrainActor)}
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -28,14 +33,36 @@ def encode(message: Message) -> list[bytes]:
 
 def kind(frames: Sequence[bytes]) -> str:
     """Return the class name in ``frames`` without decoding the rest, or "" if there is none."""
+    return _first_strings(frames)[0]
+
+
+def request_id(frames: Sequence[bytes]) -> str | None:
+    """Return the id of the request or question in ``frames``, also where the rest cannot be decoded; None: none."""
+    name, rid = _first_strings(frames)
+    return rid if name in _QUESTIONS and rid is not None and len(rid) <= MAX_REQUEST_ID else None
+
+
+def _first_strings(frames: Sequence[bytes]) -> tuple[str, str | None]:
+    """The name of a message, and its first field if that is a string of at most 255 bytes."""
     if len(frames) != FRAMES or not frames[0].startswith(MAGIC):
-        return ""
+        return "", None
     body = frames[1]
     # an array header of 1, 3 or 5 bytes, then a short string: all that Message's tag can look like
     start = {0xDC: 3, 0xDD: 5}.get(body[0], 1) if body else 0
     if len(body) <= start or body[start] & 0xE0 != 0xA0:
-        return ""
-    return body[start + 1 : start + 1 + (body[start] & 0x1F)].decode("ascii", "replace")
+        return "", None
+    end = start + 1 + (body[start] & 0x1F)
+    name = body[start + 1 : end].decode("ascii", "replace")
+    if len(body) > end + 1 and body[end] == 0xD9:  # a string of one byte's length
+        first = body[end + 2 : end + 2 + body[end + 1]]
+    elif len(body) > end and body[end] & 0xE0 == 0xA0:
+        first = body[end + 1 : end + 1 + (body[end] & 0x1F)]
+    else:
+        return name, None
+    try:
+        return name, first.decode()
+    except UnicodeDecodeError:
+        return name, None
 
 
 def is_foreign(frames: Sequence[bytes]) -> bool:
@@ -48,6 +75,7 @@ class Decoder:
 
     def __init__(self, union: Any) -> None:
         self._body = msgspec.msgpack.Decoder(union)
+        self._kinds = {one.__name__: one for one in typing.get_args(union) or (union,)}
 
     def decode(self, frames: Sequence[bytes]) -> Message:
         """Return the message in ``frames``. Raises ProtocolError, one sentence, whatever the bytes are."""
@@ -60,10 +88,24 @@ class Decoder:
         try:
             message: Message = self._body.decode(body)
         except (msgspec.MsgspecError, ValueError, OverflowError) as error:
-            raise ProtocolError(f"The body of a message cannot be decoded: {error}.") from error
+            raise ProtocolError(f"The body of a message cannot be decoded: {self._told(error, frames)}.") from error
         except RecursionError as error:
             raise ProtocolError("The body of a message cannot be decoded: it is nested too deeply.") from error
         return message
+
+    def _told(self, error: Exception, frames: Sequence[bytes]) -> str:
+        """The error with the field's name instead of its place in the array."""
+        found = re.fullmatch(r"(.+) - at `\$((?:\[\d+\])+).*`", str(error))
+        kind = self._kinds.get(_first_strings(frames)[0])
+        if found is None or kind is None:
+            return str(error)
+        name = kind.__name__
+        first, *rest = (int(at) for at in re.findall(r"\d+", found[2]))
+        for at in (first - 1, *rest):  # the name of the message is element 0
+            fields = kind.__struct_fields__ if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else ()
+            name += f".{fields[at]}" if at < len(fields) else f"[{at}]"
+            kind = typing.get_type_hints(kind).get(fields[at]) if at < len(fields) else None
+        return f"{name}: {found[1][0].lower()}{found[1][1:]}"
 
 
 def _header_fault(header: bytes) -> str:

@@ -8,7 +8,6 @@ import socket
 
 from actors.process import incarnation, open_network, pin, run_actor
 from actors.settings import ControllerSettings
-from protocols import wire
 from protocols.messages import Hello, Role
 
 
@@ -25,7 +24,6 @@ def run_controller(settings: ControllerSettings) -> int:
                 Role.CONTROLLER,
                 settings.actor_id,
                 incarnation(),
-                wire.PROTOCOL,
                 host=socket.gethostname(),
                 pid=os.getpid(),
             )

@@ -26,7 +26,6 @@ from protocols import wire
 from protocols.errors import CannotDraft, PoolFull
 from protocols.handshake import Lost
 from protocols.messages import (
-    Budget,
     Close,
     DraftStats,
     Drain,
@@ -129,8 +128,6 @@ class Drafter:
                     self._end(lease)
             case Drain():
                 self.leaving = True
-            case Budget():
-                pass  # plans arrive with verdicts
 
     def _open(self, message: Open) -> None:
         known = self.leases.get(message.rid)
@@ -292,8 +289,8 @@ class Drafter:
                 self.probe.run(self.clock())
             now = self.clock()
             busy = min(1.0, self.worked_s / (now - reported_at)) if now > reported_at else 1.0
-            steps = tuple((width, self.steps(width)) for width in self.steps.rows)
-            self.line.send(DraftStats(self.line.hello.actor_id, steps, busy, len(self.leases)))
+            steps = tuple((width, max(0.1, self.steps(width))) for width in self.steps.rows)
+            self.line.send(DraftStats(self.line.hello.actor_id, steps, busy))
             self.worked_s, reported_at = 0.0, now
             for lease in list(self.leases.values()):
                 silence = lease.tick()

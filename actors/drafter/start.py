@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from actors.process import CLOCK, default_actor_id, incarnation, open_network, pin, run_actor
 from actors.settings import DrafterSettings, retrieves
-from protocols import wire
 from protocols.messages import Hello, Role
 
 if TYPE_CHECKING:
@@ -56,7 +55,6 @@ def run_drafter(settings: DrafterSettings) -> int:
                 Role.DRAFTER,
                 settings.actor_id or default_actor_id("drafter"),
                 incarnation(),
-                wire.PROTOCOL,
                 info.model_id,
                 info.vocab_size,
                 info.tokenizer_digest,

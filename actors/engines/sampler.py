@@ -186,7 +186,7 @@ def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | None = None) -
 
 def logprobs(logits: Tensor, chosen: Sequence[int], top: int) -> list[TokenLogprobs]:
     """Natural-log probabilities under raw logits ``(rows, vocabulary)``: the chosen token's and the ``top`` best."""
-    lp = logits.log_softmax(-1)
+    lp = logits.log_softmax(-1).clamp(-1e9, 0.0)  # the limits of LogProbability: an excluded token has -inf
     own = lp.gather(1, torch.tensor(chosen, device=lp.device).view(-1, 1)).flatten().tolist()
     if top <= 0:
         return [TokenLogprobs(value) for value in own]

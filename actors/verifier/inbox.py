@@ -73,10 +73,7 @@ class Reception:
         try:
             message = self.decoder.decode(frames)
         except ProtocolError as error:
-            self.book.counters["malformed"] += 1
-            if not self._known(peer):
-                code = RefuseCode.VERSION if "version" in str(error) else RefuseCode.MALFORMED
-                self.send(peer, Refuse(code, str(error)))
+            self._malformed(peer, frames, str(error))
             return
         if not isinstance(message, Hello) and not self._known(peer):
             self.book.counters["unknown_peer"] += 1
@@ -110,6 +107,19 @@ class Reception:
                 self._swap(peer, message)
             case DrainActor():
                 self._drain(peer, message)
+
+    def _malformed(self, peer: bytes, frames: Sequence[bytes], why: str) -> None:
+        """Counted, dropped and answered: whoever waits for an answer must not wait for ever."""
+        self.book.counters["malformed"] += 1
+        if not self._known(peer):
+            self.send(peer, Refuse(RefuseCode.VERSION if wire.is_foreign(frames) else RefuseCode.MALFORMED, why))
+        elif peer in self.book.clients and (rid := wire.request_id(frames)) is not None:
+            request = self.book.requests.get(rid)
+            if request is not None and request.client == peer:
+                self.end(request)  # nothing about it may come behind Failed
+            self.send(peer, Failed(rid, FailureCode.BAD_REQUEST, why))
+        else:
+            self.send(peer, Refuse(RefuseCode.MALFORMED, why))
 
     # --- peers -------------------------------------------------------------------------------------------------------
 
@@ -148,9 +158,6 @@ class Reception:
 
     def _misfit(self, hello: Hello) -> Refuse | None:
         info = self.book.info
-        if hello.protocol != wire.PROTOCOL:
-            detail = f"this verifier speaks protocol {wire.PROTOCOL}, you {hello.protocol}; install equal versions"
-            return Refuse(RefuseCode.VERSION, detail)
         if self.book.draining:
             return Refuse(RefuseCode.DRAINING, "this verifier is shutting down; connect to another")
         if hello.role is not Role.DRAFTER:
@@ -181,7 +188,6 @@ class Reception:
             book.info.model_id,
             book.info.vocab_size,
             book.info.max_context,
-            book.settings.method,
         )
         self.send(peer, welcome)
 
@@ -316,7 +322,6 @@ class Reception:
     def _report(self, rid: str) -> StatusReport:
         book, now = self.book, self.clock()
         total, used = self.kv()
-        budgets = book.budgets_now(now)
         return StatusReport(
             rid,
             model_id=book.info.model_id,
@@ -329,8 +334,7 @@ class Reception:
             requests=tuple(r.status() for r in book.requests.values() if r.state != "ended"),
             drafters=tuple(d.status(now) for d in book.drafters.by_peer.values()),
             controller=book.controller_id if book.controller is not None else "",
-            budget=max(budgets, key=lambda b: b.revision, default=None),
-            budgets=budgets,
+            budgets=book.budgets_now(now),
             counters=dict(book.counters),
             rows_agree=self.rows_agree,
             pid=os.getpid(),

@@ -246,4 +246,4 @@ class Connection:
 
 def _hello() -> Hello:
     name, incarnation = socket.gethostname(), uuid.uuid4().hex[:12]
-    return Hello(Role.CLIENT, f"client-{name}-{os.getpid()}", incarnation, wire.PROTOCOL, host=name, pid=os.getpid())
+    return Hello(Role.CLIENT, f"client-{name}-{os.getpid()}", incarnation, host=name, pid=os.getpid())

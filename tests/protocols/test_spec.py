@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import zmq
 
-from protocols import enumerations, messages, wire, zeromq
+from protocols import enumerations, limits, messages, parts, wire, zeromq
 from protocols.messages import FailureCode, RefuseCode
 
 TEXT = (Path(messages.__file__).parent / "SPEC.md").read_text(encoding="utf-8")
@@ -57,6 +57,31 @@ def default(field: msgspec.structs.FieldInfo) -> str:
     return f"`{type(value).__name__}()`" if isinstance(value, msgspec.Struct) else f"`{json.dumps(value)}`"
 
 
+def limited() -> dict[str, tuple[str, str]]:
+    """Each limited type: what it is, as the code writes it, and the range that it allows, in words."""
+    found: dict[str, tuple[str, str]] = {}
+    for module in (limits, parts, messages):
+        source = Path(module.__file__).read_text(encoding="utf-8")
+        for name, kind in re.findall(r"^(\w+) = Annotated\[(.+), Meta\(.+\)\]", source, flags=re.M):
+            (meta,) = vars(module)[name].__metadata__
+            found[name] = (kind.replace('"', ""), in_words(meta, kind))
+    return found
+
+
+def in_words(meta: msgspec.Meta, kind: str) -> str:
+    if meta.max_length is not None:
+        what = {"s": "characters", "t": "elements", "d": "entries"}[kind[0]]
+        return f"{meta.min_length or 0} to {meta.max_length} {what}"
+    if meta.gt is not None:
+        return f"above {number(meta.gt)}, at most {number(meta.le)}"
+    return f"{number(meta.ge)} to {number(meta.le)}"
+
+
+def number(value: Any) -> str:
+    powers = {2**63 - 1: "2^63 - 1", 2**31 - 1: "2^31 - 1"}
+    return powers.get(value, f"{value:g}" if isinstance(value, float) else str(value))
+
+
 def quoted(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
@@ -73,6 +98,28 @@ def test_fields_types_and_defaults_agree_in_order(name: str) -> None:
     section = re.split(r"^### ", sections()[name], flags=re.M)[0]
     assert [row[:3] for row in rows(section)] == expected
     assert ("No fields." in section) is (not expected)
+
+
+def test_the_limits_of_every_type_agree_in_order() -> None:
+    table = TEXT.split("| limited type | of | range |")[1].split("\n\n")[0]
+    assert [(quoted(row[0])[0], quoted(row[1])[0], row[2]) for row in rows(table)] == [
+        (name, kind, words) for name, (kind, words) in limited().items()
+    ]
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_no_number_string_or_array_is_without_limits(name: str) -> None:
+    def without(kind: Any) -> list[Any]:
+        if kind in (str, int, float) or typing.get_origin(kind) in (tuple, dict):
+            return [kind]
+        if typing.get_origin(kind) is typing.Annotated:
+            inner = typing.get_args(typing.get_args(kind)[0])
+            return [one for part in inner if part is not ... for one in without(part) if typing.get_origin(one) is None]
+        return [one for part in typing.get_args(kind) for one in without(part)]
+
+    hints = typing.get_type_hints(CODE[name], include_extras=True)
+    unlimited = {"seed": [int]} if name == "Sampling" else {}  # every 64 bits are a seed
+    assert {field: bad for field in CODE[name].__struct_fields__ if (bad := without(hints[field]))} == unlimited
 
 
 @pytest.mark.parametrize("union", UNIONS)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import types
 import typing
-from typing import Any
 
 import msgspec
 import pytest
+from arbitrary import values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,33 +16,6 @@ from protocols.messages import Budget, Cancel, Chunk, Generate, Grow, Hello, Mes
 
 UNIONS = [getattr(messages, name) for name in ("ToVerifier", "ToClient", "ToDrafter", "ToController", "Telemetry")]
 CASES = [(union, one) for union in UNIONS for one in typing.get_args(union)]
-
-
-def values(kind: Any) -> st.SearchStrategy[object]:
-    """Values of a message field's type."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        hints = typing.get_type_hints(kind, vars(messages))
-        return st.builds(kind, **{name: values(hints[name]) for name in kind.__struct_fields__})
-    if origin in (types.UnionType, typing.Union):
-        return st.one_of([values(one) for one in arguments])
-    if origin is tuple:
-        return (
-            st.lists(values(arguments[0]), max_size=3).map(tuple)
-            if arguments[1:] == (...,)
-            else st.tuples(*[values(one) for one in arguments])
-        )
-    if origin is dict:
-        return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=3)
-    if kind is float:
-        return st.floats(allow_nan=False)
-    if kind is int:
-        return st.integers(-(2**63), 2**63 - 1)
-    if kind is str:
-        return st.text(max_size=8)
-    return (
-        st.none() if kind is type(None) else st.sampled_from([False, True]) if kind is bool else st.sampled_from(kind)
-    )
 
 
 @pytest.mark.parametrize(("union", "one"), CASES, ids=lambda case: getattr(case, "__name__", ""))
@@ -79,6 +51,7 @@ def test_garbage_is_a_protocol_error_and_nothing_else(frames: list[bytes]) -> No
 @given(st.binary(max_size=60))
 def test_a_garbage_body_behind_a_right_header_is_a_protocol_error_or_a_message(body: bytes) -> None:
     wire.kind([wire.HEADER, body])
+    wire.request_id([wire.HEADER, body])
     try:
         message = wire.Decoder(ToVerifier).decode([wire.HEADER, body])
     except ProtocolError:
@@ -102,6 +75,45 @@ def test_a_garbage_body_behind_a_right_header_is_a_protocol_error_or_a_message(b
 def test_bodies_made_to_hurt_are_protocol_errors(body: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"^The body of a message cannot be decoded: [^\n]+\.$"):
         wire.Decoder(ToVerifier).decode([wire.HEADER, body])
+
+
+GOOD = {
+    "Hello": ["drafter", "d", "1"],
+    "DraftStats": ["d", [[1, 100.0]], 0.5],
+    "Grow": ["r", 1, 5, [-1], [7], [-0.5]],
+    "Generate": ["r", "text"],
+    "Budget": [1, "", 4, 0, 8, 0.0, 1000],
+}
+BAD = [
+    ("Hello", 1, ""),
+    ("Hello", 1, "x" * 129),
+    ("DraftStats", 1, [[1, 0.0]]),
+    ("DraftStats", 1, [[1, float("inf")]]),
+    ("DraftStats", 1, [[0, 100.0]]),
+    ("DraftStats", 1, [[1, 100.0]] * 65),
+    ("DraftStats", 2, float("nan")),
+    ("Grow", 1, -1),
+    ("Grow", 2, 2**31),
+    ("Grow", 3, [-2]),
+    ("Grow", 4, [7] * 513),
+    ("Grow", 5, [float("nan")]),
+    ("Grow", 5, [-float("inf")]),
+    ("Grow", 5, [0.1]),
+    ("Generate", 0, "r" * 129),
+    ("Generate", 1, [2**31]),
+    ("Budget", 5, float("nan")),
+    ("Budget", 6, 332_000),
+    ("Budget", 2, 10**9),
+]
+
+
+@pytest.mark.parametrize(("name", "at", "value"), BAD)
+def test_a_value_out_of_its_range_is_refused_by_decoding(name: str, at: int, value: object) -> None:
+    fields = list(GOOD[name])
+    wire.Decoder(ToVerifier).decode([wire.HEADER, msgspec.msgpack.encode([name, *fields])])
+    fields[at] = value
+    with pytest.raises(ProtocolError):
+        wire.Decoder(ToVerifier).decode([wire.HEADER, msgspec.msgpack.encode([name, *fields])])
 
 
 def test_another_version_is_named_together_with_our_own_before_anything_is_decoded() -> None:
@@ -134,11 +146,43 @@ def test_a_message_over_the_size_limit_is_refused_at_both_ends(monkeypatch: pyte
 
 
 def test_enums_travel_as_their_values() -> None:
-    _, body = wire.encode(Hello(Role.DRAFTER, "d", "i", 1))
+    _, body = wire.encode(Hello(Role.DRAFTER, "d", "i"))
     assert msgspec.msgpack.decode(body)[:3] == ["Hello", "drafter", "d"]
 
 
 def test_a_nested_message_keeps_its_type() -> None:
-    report = StatusReport("r", "m", "cpu", "float32", "tree", 1.0, 10, 2, budget=Budget(1, "", 4, 0, 8, 0.0, 1000))
+    report = StatusReport("r", "m", "cpu", "float32", "tree", 1.0, 10, 2, budgets=(Budget(1, "", 4, 0, 8, 0.0, 1000),))
     assert wire.Decoder(messages.ToClient).decode(wire.encode(report)) == report
     assert wire.Decoder(messages.ToClient).decode(wire.encode(Chunk("r", 0, (), (), ()))) == Chunk("r", 0, (), (), ())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (["Generate", "r", "text", [], [-1.0]], "Generate.sampling.temperature: expected `float` >= 0.0"),
+        (["Generate", "r", "text", [["user"]]], "Generate.messages[0]"),
+        (["Generate", "r", "text", [], [0.0], "tree", [], 10**9], "Generate.num_speculative_tokens: expected `int` <="),
+        (["DraftStats", "d", [[1, 0.0]], 0.5], "DraftStats.step_us[0][1]: expected `float` >= 0.1"),
+    ],
+)
+def test_a_sentence_about_a_bad_value_names_its_field(fields: list[object], words: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        wire.Decoder(ToVerifier).decode([wire.HEADER, msgspec.msgpack.encode(fields)])
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rid"),
+    [
+        (["Generate", "r", 5], "r"),
+        (["Generate", "r" * 128, 5], "r" * 128),
+        (["Generate", "r" * 129, 5], None),
+        (["Generate", 7, 5], None),
+        (["Generate"], None),
+        (["Cancel", "r", 5], None),
+        (["Swap", "s", ""], "s"),
+        (["Grow", "r", 1], None),
+    ],
+)
+def test_the_id_of_a_question_is_found_though_the_rest_is_malformed(fields: list[object], rid: str | None) -> None:
+    assert wire.request_id([wire.HEADER, msgspec.msgpack.encode(fields)]) == rid

@@ -50,7 +50,7 @@ class Caller:
         self.link.send(wire.encode(message))
 
     async def hello(self, **fields) -> Message:
-        self.send(Hello(**{"role": Role.CLIENT, "actor_id": self.name, "incarnation": "1", "protocol": 1, **fields}))
+        self.send(Hello(**{"role": Role.CLIENT, "actor_id": self.name, "incarnation": "1", **fields}))
         return await self.until(lambda m: isinstance(m, (Welcome, Refuse)))
 
     async def next(self) -> Message:
@@ -85,7 +85,7 @@ class Caller:
     async def beat(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            self.send(Heartbeat("1", 0))
+            self.send(Heartbeat())
 
 
 def tokens_of(chunks: Sequence[Chunk]) -> list[int]:
@@ -155,7 +155,6 @@ class Cluster:
             "role": Role.DRAFTER,
             "actor_id": name,
             "incarnation": f"{name}-{next(self.starts)}",
-            "protocol": wire.PROTOCOL,
             "model_id": "toy-draft",
             "vocab_size": INFO.vocab_size,
             "tokenizer_digest": INFO.tokenizer_digest,
@@ -174,7 +173,7 @@ class Cluster:
         return drafter
 
     def start_controller(self) -> Controller:
-        hello = Hello(Role.CONTROLLER, "controller", "c", wire.PROTOCOL)
+        hello = Hello(Role.CONTROLLER, "controller", "c")
         controller = Controller(self.network.host("controller"), ADDRESS, hello)
         self._spawn("controller", controller)
         return controller

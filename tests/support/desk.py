@@ -89,7 +89,7 @@ class Desk:
         self.incarnations = 0
 
     async def __aenter__(self) -> Desk:
-        hello = Hello(Role.DRAFTER, "d", "1", wire.PROTOCOL, "toy", INFO.vocab_size, INFO.tokenizer_digest)
+        hello = Hello(Role.DRAFTER, "d", "1", "toy", INFO.vocab_size, INFO.tokenizer_digest)
         self.drafter = Drafter(
             self.model, self.network.host("d"), ADDRESS, hello, {1: 100.0, 8: 300.0}, timer=lambda: 0.0
         )

@@ -35,7 +35,6 @@ from actors.settings import VerifierSettings
 from actors.verifier.cost import CostModel
 from actors.verifier.loop import Verifier
 from fakes import ToyCodec
-from protocols import wire
 from protocols.messages import Budget, DraftStats, Generate, Hello, Role, RoundStats, Sampling
 
 RUN_UP = 100  # tokens for a drafter to learn its calibration, before a fixed setting is measured
@@ -143,7 +142,7 @@ class Simulation:
 
         verifier.publish = verifier.reception.publish = observed
         hello = Hello(
-            Role.DRAFTER, "drafter", "d", wire.PROTOCOL, "toy", INFO.vocab_size, INFO.tokenizer_digest, LONGEST,
+            Role.DRAFTER, "drafter", "d", "toy", INFO.vocab_size, INFO.tokenizer_digest, LONGEST,
             step_us=start.step_us,
         )  # fmt: skip
         drafter = Drafter(
@@ -155,9 +154,7 @@ class Simulation:
             clock=draft.process.clock,
             timer=lambda: draft.spent_s,
         )
-        controller = Controller(
-            network.host("controller"), ADDRESS, Hello(Role.CONTROLLER, "controller", "c", wire.PROTOCOL)
-        )
+        controller = Controller(network.host("controller"), ADDRESS, Hello(Role.CONTROLLER, "controller", "c"))
         if self.control is not None:
             controller.control = self.control
         self.control = controller.control

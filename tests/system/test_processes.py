@@ -210,9 +210,9 @@ def test_garbage_on_the_socket_harms_nobody(up, client):
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.connect(up.address)
-    for frames in ([b"\x00" * 1000], [b"duoactor/1", b"\xff\xff"], [b"GET / HTTP/1.1"], [b"", b"", b""]):
+    for frames in ([b"\x00" * 1000], [b"duoactor/2", b"\xff\xff"], [b"GET / HTTP/1.1"], [b"", b"", b""]):
         dealer.send_multipart(frames)
-    hello = Hello(Role.CLIENT, "odd", "1", 1)
+    hello = Hello(Role.CLIENT, "odd", "1")
     dealer.send_multipart(wire.encode(hello))
     dealer.send_multipart(wire.encode(Generate("x", tuple(range(3000)))))
     assert len(client.chat(QUESTION, max_tokens=5, ignore_eos=True).token_ids) == 5

@@ -1,5 +1,6 @@
 """What does not fit is refused with a sentence or dropped; every other stream is unharmed."""
 
+import msgspec
 import pytest
 from cluster import ADDRESS, Caller, Cluster, tokens_of
 from virtual_time import run
@@ -64,6 +65,28 @@ def test_a_bad_request_gets_one_clear_sentence(message, code, words):
     assert len(tokens_of(good)) == 5
 
 
+def test_a_malformed_message_of_a_known_peer_is_answered():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            caller = await cluster.caller()
+            bodies = {
+                "question": ["Generate", "r", list(PROMPT), [], [0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, [], [], "5"]],
+                "statement": ["Cancel", 5],
+                "nonsense": {"a": 1},
+            }
+            for body in bodies.values():
+                caller.link.send([wire.HEADER, msgspec.msgpack.encode(body)])
+            answers = [await caller.next() for _ in bodies]
+            good = await caller.generate(PROMPT, Sampling(max_tokens=5), "vanilla")
+            return answers, good
+
+    (question, statement, nonsense), good = run(go())
+    assert isinstance(question, Failed) and (question.rid, question.code) == ("r", FailureCode.BAD_REQUEST)
+    assert "sampling.max_tokens" in question.detail
+    assert [answer.code for answer in (statement, nonsense)] == [RefuseCode.MALFORMED] * 2
+    assert len(tokens_of(good)) == 5
+
+
 def test_garbage_is_counted_and_dropped():
     async def go():
         async with Cluster(language=LANGUAGE) as cluster:
@@ -71,9 +94,9 @@ def test_garbage_is_counted_and_dropped():
             for frames in (
                 [b""],
                 [b"x"] * 7,
-                [b"duoactor/1", b"\xc1"],
+                [wire.HEADER, b"\xc1"],
                 [b"duoactor/99", b""],
-                [b"duoactor/1", b"\x90"],
+                [wire.HEADER, b"\x90"],
             ):
                 stranger.send(frames)
             caller = await cluster.caller()
@@ -122,7 +145,6 @@ def test_a_drafter_that_lies_is_fenced_off_and_the_text_stays_the_same():
 @pytest.mark.parametrize(
     ("fields", "code", "words"),
     [
-        ({"protocol": 2}, RefuseCode.VERSION, "protocol 1"),
         ({"role": Role.DRAFTER, "tokenizer_digest": "other", "model_id": "gpt"}, RefuseCode.TOKENIZER, "gpt"),
         (
             {"role": Role.DRAFTER, "tokenizer_digest": "toy-tokenizer", "actor_id": "d1", "incarnation": "2"},

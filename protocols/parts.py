@@ -1,0 +1,125 @@
+"""What messages are made of: arrays of their fields, without a name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+# isort: off
+# fmt: off
+from protocols.limits import (
+    ActorId, ActorIds, Count, DraftLength, Histogram, Label, LogitBias, LogProbability, LogprobCount, MaxTokens,
+    Mean, Milliseconds, Penalty, Position, Probability, ProcessId, RepetitionPenalty, RequestId, Seed, Sequences,
+    StepMicroseconds, StopStrings, StopTokens, Temperature, Text, TopIds, TopLogprobs, TopP,
+)
+# fmt: on
+# isort: on
+
+
+class Struct(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A part of a message: an array on the wire, immutable in memory."""
+
+
+class Sampling(Struct, frozen=True):
+    """How the target's next token is chosen. Temperature 0 is greedy. See DESIGN "Lossless" for the shared noise."""
+
+    temperature: Temperature = 0.0
+    top_k: Position = 0  # 0: off
+    top_p: TopP = 1.0
+    min_p: Probability = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0  # over prompt and output, as in transformers
+    presence_penalty: Penalty = 0.0  # over the output, as in OpenAI's API
+    frequency_penalty: Penalty = 0.0
+    stop: StopStrings = ()
+    stop_token_ids: StopTokens = ()
+    max_tokens: MaxTokens = 256
+    seed: Seed = 0
+    logprobs: LogprobCount = -1  # -1: none; n >= 0: the chosen token's and the n most likely
+    ignore_eos: bool = False
+    logit_bias: LogitBias = ()  # (token id, what is added to its logit), as in OpenAI's API
+
+
+class ChatTurn(Struct, frozen=True):
+    role: Label
+    content: Text
+
+
+class TokenLogprobs(Struct, frozen=True):
+    """Natural-log probabilities of the target's unprocessed distribution at one position."""
+
+    chosen: LogProbability
+    top_ids: TopIds = ()
+    top_logprobs: TopLogprobs = ()
+
+
+class RequestStats(Struct, frozen=True):
+    """What one request cost; sent with its last chunk."""
+
+    method: Label = ""
+    prompt_tokens: Position = 0
+    completion_tokens: Position = 0
+    time_to_first_token_ms: Milliseconds = 0.0
+    decode_ms: Milliseconds = 0.0  # first token to last
+    rounds: Count = 0  # target forwards after the first token
+    draft_tokens: Count = 0  # verified in windows
+    accepted_tokens: Count = 0
+    acceptance_histogram: Histogram = ()  # [j] = rounds that accepted j draft tokens
+    sequences_histogram: Histogram = ()  # [k] = drafting phases with k sequences
+    gamma: Mean = 0.0  # mean over rounds
+    forward_ms: Milliseconds = 0.0
+    wait_ms: Milliseconds = 0.0  # time spent waiting for a drafter
+    overhead_ms: Milliseconds = 0.0  # decode minus forward minus wait
+    drafters: ActorIds = ()
+    resyncs: Count = 0
+
+
+class DrafterStatus(Struct, frozen=True):
+    actor_id: ActorId
+    model_id: Label
+    state: Label  # "active", "standby", "draining"
+    leases: Count
+    step_us: StepMicroseconds  # measured draft-step time
+    drafted: Count
+    accepted: Count
+    dropped: Count  # messages fenced off
+    last_seen_ms: Milliseconds
+    host: Label = ""
+    pid: ProcessId = 0
+
+
+class DraftTotals(Struct, frozen=True):
+    """Since the verifier's start, of one method's requests while one drafter had their lease."""
+
+    method: Label
+    drafter: Label  # "": none had
+    drafts: Count  # rounds with draft tokens
+    draft_tokens: Count
+    accepted_tokens: Count
+    accepted_per_position: Histogram = ()  # [j]: rounds that accepted more than j
+    speedup: Mean = 0.0  # lately, over plain decoding as measured; 0: not known
+
+
+class RequestStatus(Struct, frozen=True):
+    rid: RequestId
+    method: Label
+    state: Label  # "queued", "prefill", "decode"
+    tokens: Position
+    drafter: Label = ""
+
+
+class Plan(Struct, frozen=True):
+    """How a drafter grows one request's tree."""
+
+    method: Label
+    gamma: DraftLength  # draft tokens per phase
+    sequences: Sequences = 0  # 0: by the theta rule
+    max_sequences: Sequences = 0  # the controller's cap on the theta rule; 0: none
+
+
+Turns = Annotated[tuple[ChatTurn, ...], Meta(max_length=1 << 14)]
+Logprobs = Annotated[tuple[TokenLogprobs, ...], Meta(max_length=1024)]
+RequestStatuses = Annotated[tuple[RequestStatus, ...], Meta(max_length=4096)]
+DrafterStatuses = Annotated[tuple[DrafterStatus, ...], Meta(max_length=4096)]
+Totals = Annotated[tuple[DraftTotals, ...], Meta(max_length=4096)]
