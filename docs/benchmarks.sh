@@ -20,6 +20,19 @@ bench() { # NAME DEFAULT_LIMIT OPTIONS…
     duoactor bench "$@" --limit "$limit" --out "$results/$name" $resume
     mkdir -p "docs/benchmarks/$name"
     cp "$results/$name/report.md" "$results/$name"/*.png "docs/benchmarks/$name/"
+    index
+}
+
+index() { # every report's command and its short answers, on one page
+    {
+        printf '# Measured\n\nWritten by `docs/benchmarks.sh`. Each report has the tables, the pictures and the machine.\n'
+        for report in docs/benchmarks/*/report.md; do
+            name=$(basename "$(dirname "$report")")
+            printf '\n## [%s](%s/report.md)\n\n' "$name" "$name"
+            grep -E '^- (command|suite|models|sampling|repeats|\*\*inflated\*\*|\*\*Incomplete\*\*)' "$report"
+            awk '/^## /{inside = ($0 == "## In short")} inside && /^- /' "$report"
+        done
+    } > docs/benchmarks/README.md
 }
 
 inflated_target() { # the bundled target's function at the cost of 91M parameters

@@ -91,13 +91,23 @@ def _inflated(model: str, origin: Any) -> str:
 
 
 def _verdict(results: Results) -> str:
-    """The plain answer first: what wins, what loses, what is not equal."""
+    said = verdict(results)
+    return "## In short\n\n" + "\n".join(f"- {one}" for one in said) if said else ""
+
+
+def verdict(results: Results) -> list[str]:
+    """The plain answer: what wins, what loses, what is not equal."""
     measured = [line for line in summarize(results) if line.cells and line.name != VANILLA]
     lines = [line for line in measured if not line.rested]
     if not lines:
-        return ""
+        return []
     ranked = sorted(lines, key=lambda line: -line.cells[AVERAGE].speedup)
-    said = [f"Fastest on average: {ranked[0].label}, {ranked[0].cells[AVERAGE].speedup:.2f} times vanilla."]
+    fastest = ranked[0].cells[AVERAGE].speedup
+    said = [
+        f"Fastest on average: {ranked[0].label}, {fastest:.2f} times vanilla."
+        if fastest >= 1
+        else f"Nothing is faster than vanilla on average; {ranked[0].label} comes nearest ({fastest:.2f})."
+    ]
     slower = [f"{line.label} ({line.cells[AVERAGE].speedup:.2f})" for line in ranked if line.cells[AVERAGE].speedup < 1]
     if slower:
         said.append(f"Slower than vanilla on average: {', '.join(slower)}.")
@@ -109,7 +119,7 @@ def _verdict(results: Results) -> str:
         said.append(f"**Texts that differ from vanilla's**: {', '.join(differing)}.")
     elif compared:
         said.append(f"All {compared} compared texts are identical to vanilla's.")
-    return "## In short\n\n" + "\n".join(f"- {one}" for one in said if one)
+    return [one for one in said if one]
 
 
 def _losses(ranked: Sequence[Line]) -> str:
@@ -118,8 +128,11 @@ def _losses(ranked: Sequence[Line]) -> str:
     beaten = []
     for task, cell in first.cells.items():
         winner = max((line for line in ranked if task in line.cells), key=lambda line: line.cells[task].speedup)
-        if task != AVERAGE and winner is not first:
-            beaten.append(f"{task} ({winner.label} {winner.cells[task].speedup:.2f}, it {cell.speedup:.2f})")
+        if task == AVERAGE or (winner is first and cell.speedup >= 1):
+            continue
+        best = winner.cells[task].speedup
+        label, best = (winner.label, best) if best >= 1 else (VANILLA, 1.0)
+        beaten.append(f"{task} ({label} {best:.2f}, it {cell.speedup:.2f})")
     return f"It is beaten on {'; '.join(beaten)}." if beaten else ""
 
 

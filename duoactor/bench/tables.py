@@ -81,13 +81,37 @@ def speeds(lines: Sequence[Line], tasks: Sequence[str], cells: Cells, title: str
         if not found:
             rows.append((line.label, line.missing, *("" for _ in columns[1:]), "", ""))
             continue
-        marks = [f"{line.different} of {line.compared} texts DIFFER"] * bool(line.different)
-        marks += [f"{line.failed} answers failed"] * bool(line.failed)
         shown = [_speed(found[task]) if task in found else "-" for task in columns]
-        name = name_of(line) + (f" ({'; '.join(marks)})" if marks else "")
-        rows.append((name, *shown, _spread(found[AVERAGE]), f"{line.prompts[0]:.2f}-{line.prompts[1]:.2f}"))
+        rows.append((_marked(line), *shown, _spread(found[AVERAGE]), f"{line.prompts[0]:.2f}-{line.prompts[1]:.2f}"))
         bold |= {(r, c) for c, task in enumerate(columns, start=1) if winners[task] == line.name}
     return Table(title, ("method", *columns, "repeats", "prompts"), tuple(rows), frozenset(bold), SPREADS)
+
+
+def _marked(line: Line) -> str:
+    marks = [f"{line.different} of {line.compared} texts DIFFER"] * bool(line.different)
+    marks += [f"{line.failed} answers failed"] * bool(line.failed)
+    return name_of(line) + (f" ({'; '.join(marks)})" if marks else "")
+
+
+def overview(lines: Sequence[Line]) -> Table:
+    """What fits a terminal; the report has the rest."""
+    columns = ("method", "tokens/s", "speed-up", "repeats", "tokens/round", "waits", "drafter at work")
+    winner = best(lines, AVERAGE, end_to_end)
+    rows: list[tuple[str, ...]] = []
+    for line in lines:
+        cell, work = line.cells.get(AVERAGE), line.work
+        if cell is None:
+            rows.append((line.label, line.missing, "", "", "", "", ""))
+            continue
+        own = (
+            (f"{work.mean_acceptance_length:.2f}", f"{work.waiting:.0%}", _share(work.drafting))
+            if work is not None
+            else ("-", "-", "-")
+        )
+        rows.append((_marked(line), f"{cell.tokens_per_second:.0f}", f"{cell.speedup:.2f}x", _spread(cell), *own))
+    bold = frozenset((r, 2) for r, line in enumerate(lines) if line.name == winner)
+    note = "waits: share of the time from the first token on; drafter at work: share of the rounds."
+    return Table("Average of the tasks, end to end", columns, tuple(rows), bold, note)
 
 
 def _speed(cell: Cell) -> str:

@@ -25,6 +25,7 @@ from duoactor.bench.methods import BY_NAME, choose
 from duoactor.bench.results import Results, Store, read_document
 from duoactor.bench.runner import Show
 from duoactor.bench.suites import BUILTIN, load_suite, select
+from duoactor.bench.summary import summarize
 from duoactor.cli.environment import Environment, available_cpus
 from duoactor.cli.options import json_option, log_options
 from duoactor.launch.deployment import Deployment, deploy
@@ -223,9 +224,12 @@ def _print(results: Results, directory: Path, as_json: bool) -> None:
         document.pop("runs")  # they are in the file
         render.print_json({**document, "directory": str(directory)})
         return
-    for table in tables.all_tables(results):
-        table.show()
-    print(f"* is the best. Everything is in {directory}: {report.REPORT}, results.json and the pictures.", flush=True)
+    for table in (tables.overview(summarize(results)), tables.gamma_sweep(results)):
+        if table is not None:
+            table.show()
+    for sentence in report.verdict(results):
+        print(sentence.replace("**", ""))
+    print(f"By task, drafts, time and pictures: {directory / report.REPORT}", flush=True)
 
 
 def _command() -> str:

@@ -57,6 +57,14 @@ def test_the_report_says_who_loses_and_what_was_inflated():
     assert "All 24 compared texts are identical to vanilla's." in text
 
 
+def test_where_nothing_is_faster_than_vanilla_the_report_says_so():
+    found = results()
+    found.runs = tuple(one for one in found.runs if one.method in ("vanilla", "transformers"))
+    said = report.verdict(found)
+    assert said[0] == "Nothing is faster than vanilla on average; transformers comes nearest (0.52)."
+    assert said[2] == "It is beaten on qa (vanilla 1.00, it 0.52); code (vanilla 1.00, it 0.52)."
+
+
 def test_nothing_drawn_of_nothing(tmp_path):
     pytest.importorskip("matplotlib")
     assert figures.draw_all(results(runs=(), lengths=None), tmp_path) == []

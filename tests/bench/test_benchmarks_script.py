@@ -12,14 +12,15 @@ from duoactor.cli.bench import bench
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "benchmarks.sh"
 SECTIONS = ("bundled", "inflated", "sampled", "sweep", "spec-bench", "humaneval")
-FAKE = """#!/bin/sh
+FAKE = r"""#!/bin/sh
 echo "$@" >> "$ASKED"
 case $1 in
 inflate) mkdir -p "$3" ;;
 bench)
     while [ "$1" != --out ]; do shift; done
     mkdir -p "$2"
-    for file in report.md results.jsonl speedup.png; do echo made > "$2/$file"; done
+    for file in results.jsonl speedup.png; do echo made > "$2/$file"; done
+    printf -- "- command: x\n\n## In short\n\n- It wins.\n\n## Table 1\n\n- no\n" > "$2/report.md"
     ;;
 esac
 """
@@ -54,6 +55,9 @@ def test_every_section_asks_for_options_and_rows_that_there_are_and_leaves_a_rep
     assert choose(options["methods"]) and options["limit"] > 0
     made = {path.name for path in (checkout / "docs" / "benchmarks" / section).iterdir()}
     assert made == {"report.md", "speedup.png"}
+    index = (checkout / "docs" / "benchmarks" / "README.md").read_text()
+    assert f"## [{section}]({section}/report.md)\n\n- command: x\n- It wins.\n" in index
+    assert "- no" not in index
 
 
 def test_an_interrupted_section_is_resumed_and_a_limit_of_ones_own_is_taken(checkout):

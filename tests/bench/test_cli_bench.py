@@ -113,11 +113,11 @@ def test_the_json_is_one_document_with_every_row(world, capsys):
     assert ("rest", 0, 0) in client.asked
 
 
-def test_the_directory_holds_a_report_and_the_tables_are_printed(world, tmp_path, capsys):
+def test_the_directory_holds_a_report_and_the_averages_are_printed(world, tmp_path, capsys):
     _, environment = world
     assert main([*BENCH, *FEW, "--trace", "trace.json"], environment) == 0
     out = capsys.readouterr().out
-    assert "Table 1: end-to-end tokens/s" in out and "REST" in out and "\x1b" not in out
+    assert "Average of the tasks, end to end" in out and "REST" in out and "\x1b" not in out
     assert (tmp_path / "out" / "report.md").read_text().startswith("# duoactor bench\n\n- command: `duoactor")
     assert {"results.json", "results.jsonl", "report.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
