@@ -11,16 +11,21 @@ the span of slots looked at (DESIGN section 3). Three measures make it so; each 
   added in another order than 192 and a rest of zeros; 128 and 64 are not).
 
 Masked slots contribute an exact zero, so it does not matter how many of them there are.
+
+Chunks of a prompt have more rows than any round, and need no such care: a prompt is always cut alike from its first
+token on, so its shapes and hence its bits repeat. They go to the library's attention (:func:`attend_prompt`).
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 MIN_ROWS = 4
 SPAN_STEP = 64
 BLOCK = 128
+MAX_ROUND = 64  # rows of the largest window: more are a chunk of a prompt
 
 
 def span_for(slots: int) -> int:
@@ -44,6 +49,8 @@ def attend(
     if query.device.type == "cpu" and dtype != torch.float32:  # without its own instructions bfloat16 is 5 times slower
         query, keys, values = query.float(), keys.float(), values.float()
     heads, rows, width = query.shape
+    if rows > MAX_ROUND and softcap is None:
+        return attend_prompt(query, keys, values, mask, scale).to(dtype)
     kv_heads, span, _ = keys.shape
     depth = values.shape[2]
     group = heads // kv_heads
@@ -61,3 +68,18 @@ def attend(
     for start in range(BLOCK, span, BLOCK):
         out += torch.bmm(probabilities[:, :, start : start + BLOCK], values[:, start : start + BLOCK])
     return out.to(dtype).view(heads, padded, depth)[:, :rows]
+
+
+def attend_prompt(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """:func:`attend` by torch's own kernel, which never holds all scores at once. Bits depend on the shapes."""
+    heads, rows, width = query.shape
+    kv_heads = keys.shape[0]
+    group = heads // kv_heads
+    out = functional.scaled_dot_product_attention(
+        query.reshape(kv_heads, group, rows, width),
+        keys[:, None].expand(-1, group, -1, -1),
+        values[:, None].expand(-1, group, -1, -1),
+        attn_mask=mask.to(query.dtype),
+        scale=scale,
+    )
+    return out.view(heads, rows, values.shape[2])

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from actors.engines.attention import attend, span_for
+from actors.engines.attention import MAX_ROUND, attend, span_for
 
 
 def visible_rows(length: int, rows: int, span: int, dtype) -> torch.Tensor:
@@ -41,3 +41,16 @@ def test_it_is_softmax_attention():
     capped = attend(q, k, v, mask, 0.2, softcap=5.0)
     scores = 5.0 * torch.tanh(0.2 * q @ k.repeat_interleave(4, 0).transpose(1, 2) / 5.0) + mask
     torch.testing.assert_close(capped, scores.softmax(-1) @ v.repeat_interleave(4, 0))
+
+
+@pytest.mark.parametrize("kv_heads", [8, 2])
+@pytest.mark.parametrize("rows", [MAX_ROUND, MAX_ROUND + 1, 256])
+def test_chunks_of_a_prompt_get_the_same_attention_as_rounds(rows, kv_heads):
+    chance = torch.Generator().manual_seed(2)
+    q = torch.randn(8, rows, 32, generator=chance)
+    k, v = (torch.randn(kv_heads, 576, 32, generator=chance) for _ in range(2))
+    mask = visible_rows(300, rows, 576, torch.float32)
+    whole = attend(q, k, v, mask, 0.2)
+    for start in range(0, rows, 16):
+        part = attend(q[:, start : start + 16], k, v, mask[start : start + 16], 0.2)
+        torch.testing.assert_close(whole[:, start : start + 16], part)

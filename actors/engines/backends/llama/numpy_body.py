@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.engines.attention import MAX_ROUND, attend_prompt
 from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.linear import unscaled
 from actors.engines.backends.llama.weights import Layer, Matrix, Weights
@@ -154,22 +155,33 @@ class NumpyBody:
         return x / squares
 
     def _attention(self, block: Block, queries: Array, batch: Batch) -> Array:
-        shape = self.shape
         keys, values = block.pool
         outs: list[Array] = []
         start = 0
         for (base, span), mask in zip(batch.spans, batch.masks, strict=True):
             rows = len(mask)
             part = queries if len(batch.spans) == 1 else queries[:, start : start + rows]
-            stacked = part.reshape(shape.kv_heads, -1, shape.width)
-            scores = stacked @ keys[:, base : base + span].transpose(0, 2, 1)
-            whole = scores.reshape(shape.heads, rows, span)
-            whole += mask
-            weights = torch.softmax(torch.from_numpy(scores), -1).numpy()
-            seen = (weights @ values[:, base : base + span]).reshape(shape.heads, rows, shape.width)
+            attend = self._attend if rows <= MAX_ROUND else _attend_prompt
+            seen = attend(part, keys[:, base : base + span], values[:, base : base + span], mask)
             outs.append(seen.transpose(1, 0, 2).reshape(rows, -1))
             start += rows
         return outs[0] if len(outs) == 1 else np.concatenate(outs)
+
+    def _attend(self, queries: Array, keys: Array, values: Array, mask: Array) -> Array:
+        heads, rows, width = queries.shape
+        stacked = queries.reshape(len(keys), -1, width)
+        scores = stacked @ keys.transpose(0, 2, 1)
+        whole = scores.reshape(heads, rows, -1)
+        whole += mask
+        weights = torch.softmax(torch.from_numpy(scores), -1).numpy()
+        seen: Array = (weights @ values).reshape(heads, rows, width)
+        return seen
+
+
+def _attend_prompt(queries: Array, keys: Array, values: Array, mask: Array) -> Array:
+    query, key, value, bias = map(torch.from_numpy, (queries, keys, values, mask))
+    seen: Array = attend_prompt(query, key, value, bias, 1.0).numpy()
+    return seen
 
 
 def _with_half_the_gate(gate_up: Matrix) -> Matrix:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.attention import attend
+from actors.engines.attention import MAX_ROUND, attend, attend_prompt
 from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.linear import Linear, fast
 from actors.engines.backends.llama.weights import Layer, Matrix, Shape, Weights
@@ -137,6 +137,8 @@ class TorchBody:
 def attend_freely(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
     """:func:`attend` with as few operations as will do, where bits do not matter."""
     heads, rows, width = query.shape
+    if rows > MAX_ROUND:
+        return attend_prompt(query, keys, values, mask, scale)
     kv_heads = keys.shape[0]
     group = heads // kv_heads
     stacked = query.reshape(kv_heads, group * rows, width)
