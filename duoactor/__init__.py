@@ -1,50 +1,116 @@
-"""duoactor: speculative decoding on two devices at once. Importing this package imports no torch."""
+"""duoactor: speculative decoding on two devices at once.
+
+Every name is loaded at its first use: importing this package takes a millisecond, and none of them loads torch.
+"""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from duoactor.client.async_client import AsyncClient
-from duoactor.client.request import Completion
-from duoactor.client.stream import AsyncStream
-from duoactor.client.sync_client import Client, Stream
-from protocols.errors import (
-    ConfigError,
-    ConnectionLost,
-    DuoactorError,
-    ModelError,
-    PoolFull,
-    ProtocolError,
-    RefusedError,
-    RequestError,
-)
-from protocols.messages import ChatTurn, Chunk, FinishReason, Method, RequestStats, Sampling, StatusReport
+if TYPE_CHECKING:
+    from actors.proposers.interface import Proposal, Proposer, ProposerSession
+    from duoactor.client.async_client import AsyncClient
+    from duoactor.client.request import Completion
+    from duoactor.client.stream import AsyncStream
+    from duoactor.client.sync_client import Client, Stream
+    from protocols.errors import (
+        ConfigError,
+        ConnectionLost,
+        DuoactorError,
+        ModelError,
+        PoolFull,
+        ProtocolError,
+        RefusedError,
+        RequestError,
+    )
+    from protocols.messages import (
+        Budget,
+        ChatTurn,
+        Chunk,
+        DrafterStatus,
+        FailureCode,
+        FinishReason,
+        Method,
+        RefuseCode,
+        RequestStats,
+        RequestStatus,
+        Role,
+        Sampling,
+        StatusReport,
+        TokenLogprobs,
+    )
 
-try:
-    __version__ = version("duoactor")
-except PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0+unknown"
+    __version__: str
 
 __all__ = [
     "AsyncClient",
     "AsyncStream",
+    "Budget",
     "ChatTurn",
     "Chunk",
     "Client",
     "Completion",
     "ConfigError",
     "ConnectionLost",
+    "DrafterStatus",
     "DuoactorError",
+    "FailureCode",
     "FinishReason",
     "Method",
     "ModelError",
     "PoolFull",
+    "Proposal",
+    "Proposer",
+    "ProposerSession",
     "ProtocolError",
+    "RefuseCode",
     "RefusedError",
     "RequestError",
     "RequestStats",
+    "RequestStatus",
+    "Role",
     "Sampling",
     "StatusReport",
     "Stream",
+    "TokenLogprobs",
     "__version__",
 ]
+
+_ERRORS = {name for name in __all__ if name.endswith(("Error", "Lost", "Full"))}
+_HOMES = {
+    "AsyncClient": "duoactor.client.async_client",
+    "AsyncStream": "duoactor.client.stream",
+    "Client": "duoactor.client.sync_client",
+    "Completion": "duoactor.client.request",
+    "Proposal": "actors.proposers.interface",
+    "Proposer": "actors.proposers.interface",
+    "ProposerSession": "actors.proposers.interface",
+    "Stream": "duoactor.client.sync_client",
+    **dict.fromkeys(_ERRORS, "protocols.errors"),
+}
+
+if not TYPE_CHECKING:  # a type checker reads the imports above, and finds what is misspelt
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "__version__":
+            found = _version()
+        else:
+            found = getattr(import_module(_HOMES.get(name, "protocols.messages")), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("duoactor")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "0+unknown"

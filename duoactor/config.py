@@ -208,6 +208,27 @@ def resolve_model(name: str, kind: Literal["target", "draft"]) -> str:
     return name
 
 
+# --- a file to begin with --------------------------------------------------------------------------------------------
+
+
+def template() -> str:
+    """A ``duo.toml`` with every option, its meaning and its default, all commented out: it changes nothing."""
+    parts = ["# duoactor's options, each with its default. Take away the # before what you change.\n"]
+    for name, struct in SECTIONS.items():
+        parts.append(f"\n[{name}]\n# {(struct.__doc__ or '').strip()}\n")
+        if name == "drafter":
+            parts.append("# For several drafters write this section several times, each under [[drafter]].\n")
+        for option in options(struct):
+            kind = "" if option.kind in ("text", "switch") else f" ({option.type_text})"
+            parts.append(f"\n# {option.description}{kind}\n# {option.name} = {_toml(option.default)}\n")
+    return "".join(parts)
+
+
+def _toml(value: object) -> str:
+    """A default as TOML writes it; texts, numbers, switches and lists of texts are written as in JSON."""
+    return msgspec.json.encode(value).decode()
+
+
 # --- docs/configuration.md -------------------------------------------------------------------------------------------
 
 _INTRODUCTION = """\

@@ -11,6 +11,7 @@ import click
 from duoactor.cli.actors import controller, drafter, verifier
 from duoactor.cli.bench import bench
 from duoactor.cli.chat import chat
+from duoactor.cli.config import config
 from duoactor.cli.datastore import datastore
 from duoactor.cli.demo import demo
 from duoactor.cli.environment import Environment
@@ -55,6 +56,7 @@ for command in (
     drain,
     status,
     keys,
+    config,
     serve,
     datastore,
     bench,

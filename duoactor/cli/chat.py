@@ -13,6 +13,7 @@ import click
 from duoactor.cli.environment import Environment
 from duoactor.cli.generate import Answer, colour_option, show
 from duoactor.cli.options import connection_options, sampling_from, speculation_options, struct_options
+from duoactor.cli.waiting import connected, reading
 from duoactor.render import print_summary
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Sampling
@@ -57,7 +58,7 @@ def chat(
     opening = [ChatTurn("system", system)] if system else []
     history = list(opening)
     on_terminal = sys.stdin.isatty()
-    with environment.connect(connect, key, server_key) as client:
+    with connected(environment, connect, key, server_key) as client:
         for line in _lines(on_terminal):
             if IS_COMMAND.fullmatch(line):
                 if line in ("/exit", "/quit"):
@@ -69,14 +70,15 @@ def chat(
             history.append(ChatTurn("user", line))
             answer = Answer()
             try:
-                chunks = client.stream(
+                stream = client.stream(
                     messages=tuple(history),
                     sampling=sampling_from(values),
                     method=method,
                     num_speculative_tokens=num_speculative_tokens,
                     sequences=sequences,
                 )
-                show(chunks, answer, color)
+                with reading(stream) as chunks:
+                    show(chunks, answer, color)
             except KeyboardInterrupt:
                 if not on_terminal:
                     raise

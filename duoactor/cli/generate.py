@@ -17,6 +17,7 @@ from duoactor.cli.options import (
     speculation_options,
     struct_options,
 )
+from duoactor.cli.waiting import connected, reading
 from duoactor.client.metrics import metrics
 from protocols.errors import ConfigError
 from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, TokenLogprobs
@@ -104,19 +105,20 @@ def generate(
         raise ConfigError("the prompt is empty: give a text, or - to read it from standard input")
     question = {"messages": (ChatTurn("user", text),)} if as_chat else {"prompt": text}
     answer = Answer()
-    with environment.connect(connect, key, server_key) as client:
-        chunks = client.stream(
+    with connected(environment, connect, key, server_key, quiet=as_json) as client:
+        stream = client.stream(
             **question,
             sampling=sampling_from(values),
             method=method,
             num_speculative_tokens=num_speculative_tokens,
             sequences=sequences,
         )
-        if as_json:
-            for piece in chunks:
-                answer.take(piece)
-            render.print_json(answer.document())
-        else:
-            show(chunks, answer, color)
-            render.print_summary(answer.stats)
+        with reading(stream, quiet=as_json) as chunks:
+            if as_json:
+                for piece in chunks:
+                    answer.take(piece)
+                render.print_json(answer.document())
+            else:
+                show(chunks, answer, color)
+                render.print_summary(answer.stats)
     return 0

@@ -7,6 +7,7 @@ import click
 from duoactor import render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import connection_options, json_option
+from duoactor.cli.waiting import connected
 
 
 @click.command()
@@ -20,7 +21,7 @@ def status(environment: Environment, /, connect: str, key: str, server_key: str,
     Example:  duoactor status
               duoactor status --json | jq .drafters
     """
-    with environment.connect(connect, key, server_key) as client:
+    with connected(environment, connect, key, server_key, quiet=as_json) as client:
         report = client.status()
     if as_json:
         render.print_json(report)
@@ -38,7 +39,7 @@ def drafters(environment: Environment, /, connect: str, key: str, server_key: st
     \b
     Example:  duoactor drafters
     """
-    with environment.connect(connect, key, server_key) as client:
+    with connected(environment, connect, key, server_key, quiet=as_json) as client:
         report = client.status()
     if as_json:
         render.print_json(report.drafters)
@@ -62,7 +63,7 @@ def swap(
     \b
     Example:  duoactor swap drafter-1 drafter-2
     """
-    with environment.connect(connect, key, server_key) as client:
+    with connected(environment, connect, key, server_key, quiet=as_json) as client:
         detail = client.swap(old, new)
     render.print_done({"old": old, "new": new, "detail": detail}, f"{old} hands over to {new}", as_json)
 
@@ -78,6 +79,6 @@ def drain(environment: Environment, /, actor_id: str, connect: str, key: str, se
     \b
     Example:  duoactor drain drafter-1
     """
-    with environment.connect(connect, key, server_key) as client:
+    with connected(environment, connect, key, server_key, quiet=as_json) as client:
         detail = client.drain(actor_id)
     render.print_done({"actor_id": actor_id, "detail": detail}, f"{actor_id} leaves", as_json)

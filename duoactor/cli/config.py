@@ -1,0 +1,44 @@
+"""The command that begins a duo.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from duoactor import render
+from duoactor.cli.options import json_option
+from duoactor.config import template
+from protocols.errors import ConfigError
+
+
+@click.group()
+def config() -> None:
+    """Write a duo.toml: the options of all actors in one file.
+
+    \b
+    Example:  duoactor config init
+    """
+
+
+@config.command()
+@click.argument("file", default="duo.toml")
+@json_option
+def init(file: str, as_json: bool) -> None:
+    """Write FILE with every option, its meaning and its default, all commented out; "-" is standard output.
+
+    \b
+    Example:  duoactor config init
+              duoactor up --config duo.toml
+    """
+    if file == "-":
+        click.echo(template(), nl=False)
+        return
+    try:
+        with Path(file).open("x", encoding="utf-8") as out:
+            out.write(template())
+    except FileExistsError:
+        raise ConfigError(f"{file} exists already: name another file, or remove it first") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written ({error.strerror}): name another file") from None
+    render.print_done({"file": file}, f"wrote {file}; use it with `duoactor up --config {file}`", as_json)

@@ -1,0 +1,62 @@
+"""Nobody is left to wonder at silence: what is waited for is said on stderr after a second."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import click
+
+from duoactor.cli.environment import Environment
+from duoactor.client.sync_client import Client, Stream
+from protocols.address import default_address
+from protocols.messages import Chunk
+
+SILENCE_S = 1.0
+
+
+@contextmanager
+def say_if_slow(text: str, *, quiet: bool = False) -> Iterator[None]:
+    """One line, once, if the block takes longer than ``SILENCE_S``."""
+    timer = threading.Timer(SILENCE_S, click.echo, (f"duoactor: {text} …",), {"err": True})
+    timer.daemon = True
+    if not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def connected(
+    environment: Environment, connect: str, key: str, server_key: str, *, quiet: bool = False
+) -> Iterator[Client]:
+    """A client that has found its verifier. ``quiet``: wait without a word, as for a JSON document."""
+    # the client's own words: that a verifier was lost in mid-stream, and that it is back
+    logging.basicConfig(
+        stream=sys.stderr, format="duoactor: %(message)s", level=logging.ERROR if quiet else logging.WARNING
+    )
+    address = connect or default_address()
+    with ExitStack() as stack:
+        with say_if_slow(f"waiting for the verifier at {address}, which may be loading its model", quiet=quiet):
+            client = stack.enter_context(environment.connect(connect, key, server_key))
+        yield client
+
+
+@contextmanager
+def reading(stream: Stream, *, quiet: bool = False) -> Iterator[Iterator[Chunk]]:
+    """Its chunks. Leaving cancels the request, at once: nobody reads on."""
+
+    def chunks() -> Iterator[Chunk]:
+        with say_if_slow("waiting for the first token: a long prompt, or other requests before this one", quiet=quiet):
+            first = next(stream, None)
+        if first is not None:
+            yield first
+            yield from stream
+
+    with closing(stream):
+        yield chunks()

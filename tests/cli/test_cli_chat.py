@@ -1,0 +1,119 @@
+"""What begins with a slash is for us, not for the model."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from test_cli import FakeClient, run
+
+from duoactor.render import TokenStream
+from protocols.errors import RequestError
+from protocols.messages import ChatTurn
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient()
+
+
+def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(line + "\n" for line in lines)))
+
+
+def type_in(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """As on a terminal, then Ctrl-D."""
+    left = iter(lines)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+
+    def typed(prompt: str) -> str:
+        try:
+            return next(left)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", typed)
+
+
+def test_help_lists_the_commands_and_asks_nobody(client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys):
+    say(monkeypatch, "/help")
+    assert run(client, "chat") == 0
+    out, err = capsys.readouterr()
+    assert out == "" and client.asked == []
+    assert all(command in err for command in ("/help", "/clear", "/exit"))
+
+
+def test_an_unknown_command_says_what_there_is(client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys):
+    say(monkeypatch, "/reset")
+    assert run(client, "chat") == 0
+    err = capsys.readouterr().err
+    assert err.startswith("there is no command /reset; there are:\n") and "/clear" in err
+    assert client.asked == []
+
+
+def test_a_path_in_a_sentence_is_no_command(client: FakeClient, monkeypatch: pytest.MonkeyPatch):
+    say(monkeypatch, "/etc/hosts is a file?", "/tmp/x")
+    assert run(client, "chat") == 0
+    assert [asked["messages"][-1].content for asked in client.asked] == ["/etc/hosts is a file?", "/tmp/x"]
+
+
+def test_clear_forgets_the_conversation_but_not_the_system_message(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    say(monkeypatch, "One", "/clear", "Two")
+    assert run(client, "chat", "--system", "Be brief") == 0
+    assert client.asked[1]["messages"] == (ChatTurn("system", "Be brief"), ChatTurn("user", "Two"))
+    assert capsys.readouterr().err == "the conversation is forgotten\n"
+
+
+@pytest.mark.parametrize("command", ["/exit", "/quit"])
+def test_exit_leaves(client: FakeClient, command: str, monkeypatch: pytest.MonkeyPatch):
+    say(monkeypatch, command, "One")
+    assert run(client, "chat") == 0
+    assert client.asked == []
+
+
+def test_ctrl_c_cuts_an_answer_short_and_the_conversation_goes_on(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    type_in(monkeypatch, "One", "Two")
+    interrupts = iter([True, False, False])
+    closed: list[bool] = []
+    whole = FakeClient.stream
+
+    def stream(self, prompt="", **options):
+        try:
+            yield from whole(self, prompt, **options)
+        finally:
+            closed.append(True)
+
+    def write(self, pieces, accepted, text):
+        written(self, pieces, accepted, text)
+        if next(interrupts, False):
+            raise KeyboardInterrupt
+
+    written = TokenStream.write
+    monkeypatch.setattr(TokenStream, "write", write)
+    monkeypatch.setattr(FakeClient, "stream", stream)
+    assert run(client, "chat") == 0
+    assert capsys.readouterr().out == "Hel\nHello\n\n"
+    assert client.asked[1]["messages"] == (
+        ChatTurn("user", "One"),
+        ChatTurn("assistant", "Hel"),
+        ChatTurn("user", "Two"),
+    )
+    assert len(closed) == 2
+
+
+def test_a_refused_turn_is_told_and_not_remembered(client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys):
+    type_in(monkeypatch, "One")
+    client.fails = RequestError("bad_request", "the conversation is too long")
+    assert run(client, "chat") == 0
+    assert capsys.readouterr().err == "duoactor: the conversation is too long\n"
+
+
+def test_in_a_pipe_a_refused_turn_ends_it(client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys):
+    say(monkeypatch, "One", "Two")
+    client.fails = RequestError("bad_request", "the conversation is too long")
+    assert run(client, "chat") == 1
+    assert len(client.asked) == 1
