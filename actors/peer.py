@@ -78,7 +78,7 @@ class Line:
             await asyncio.gather(beating, meeting, return_exceptions=True)
 
     def _say_what_is_waited_for(self) -> None:
-        log.info("%s waits for a verifier at %s", self.hello.actor_id, self.address)
+        log.info("waiting for a verifier at %s", self.address)
 
     async def _meet(self) -> Welcome:
         while not isinstance(news := await self.next(), Welcome):
@@ -120,7 +120,7 @@ class Line:
             self.malformed += 1
             return
         if isinstance(message, Refuse) and self.known:
-            log.info("the verifier at %s answers %s: %s", self.address, self.hello.actor_id, message.detail)
+            log.info("the verifier at %s answers: %s", self.address, message.detail)
         self._take(self._handshake.receive(message, self._clock()))
 
     def _take(self, step: Step) -> None:
@@ -128,5 +128,5 @@ class Line:
             self.link.send(wire.encode(step.send))
         if step.news is not None:
             if isinstance(step.news, Lost):
-                log.info("%s has lost the verifier at %s (%s)", self.hello.actor_id, self.address, step.news.why)
+                log.info("lost the verifier at %s (%s)", self.address, step.news.why)
             self._news.append(step.news)

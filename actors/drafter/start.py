@@ -64,7 +64,8 @@ def run_drafter(settings: DrafterSettings) -> int:
                 steps[min(steps)],
             )
             gc.freeze()
-            log.info("drafter %s ready: %s, %.2f ms a step", hello.actor_id, info.model_id, steps[min(steps)] / 1000)
+            name = "" if settings.actor_id else f" as {hello.actor_id}"  # who chose the name, or `up`, knows it
+            log.info("ready%s: %s, %.2f ms a step", name, info.model_id, steps[min(steps)] / 1000)
             await Drafter(model, network, settings.connect, hello, steps, clock=CLOCK).run(stop)
         finally:
             network.close()

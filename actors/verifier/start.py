@@ -76,7 +76,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             )
             gc.freeze()
             log.info(
-                "verifier ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once; KV cache: %s",
+                "ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once; KV cache: %s",
                 verifier.address,
                 model.info.model_id,
                 model.info.dtype,
