@@ -7,7 +7,8 @@ import msgspec
 from actors.models import Codec
 from actors.tree.methods import strategy_for
 from actors.verifier.book import Book
-from actors.verifier.request import Request, make_request
+from actors.verifier.output import Output
+from actors.verifier.request import Request
 from actors.verifier.speculation import Speculation
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Generate, Sampling
@@ -30,14 +31,14 @@ def admit(book: Book, codec: Codec, peer: bytes, message: Generate, now: float) 
         strategy,
         book.plan(strategy, message, UNKNOWN_STEP_US, now),
         info.vocab_size,
-        info.eos_token_ids,
+        Output(prompt, sampling, info.eos_token_ids, codec.decode, message.generated),
         book.max_window,
         message.generated,
         book.sources,
         branches=info.dtype == "float32",
         usual=book.usual_rates.of(strategy.method, sampling.temperature > 0),
     )
-    return make_request(peer, message, spec, strategy.method, codec, now)
+    return Request(peer, message, spec, strategy.method, now, offset=len(message.generated))
 
 
 def _prompt(codec: Codec, message: Generate) -> list[int]:

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors.models import Codec
 from actors.verifier.rounds import Committed
 from actors.verifier.speculation import Speculation
-from actors.verifier.text import Detokenizer, StopStrings
-from protocols.messages import Chunk, FinishReason, Generate, RequestStats, RequestStatus, TokenLogprobs
+from protocols.messages import Chunk, Generate, RequestStats, RequestStatus
 
 
 @dataclass(slots=True)
@@ -22,8 +20,6 @@ class Request:
     spec: Speculation
     method: str
     arrived: float  # seconds
-    detokenizer: Detokenizer
-    stops: StopStrings
     state: str = "queued"
     handle: int = -1
     drafter: bytes | None = None
@@ -44,42 +40,22 @@ class Request:
         return RequestStatus(self.rid, self.method, self.state, done, self.drafters[-1] if self.drafters else "")
 
     def chunk(self, committed: Committed) -> Chunk:
-        """The next chunk. Ends the request when a stop token, the limit or a stop string ends it."""
-        pieces: list[str] = []
-        finish = committed.finish
-        stop_reason: str | int | None = None
-        stop_tokens = self.spec.stop_tokens
-        for token in committed.tokens:
-            if token in stop_tokens:
-                pieces.append("")
-                if token in self.message.sampling.stop_token_ids:
-                    stop_reason = token
-                continue
-            text, stopped = self.stops.push(self.detokenizer.push(token))
-            pieces.append(text)
-            if stopped:
-                finish, stop_reason = FinishReason.STOP, self.stops.found
-                break
-        else:
-            if finish is not None:
-                text, stopped = self.stops.push(self.detokenizer.flush())
-                pieces[-1] += text + self.stops.flush()
-        count = len(pieces)
-        logprobs: tuple[TokenLogprobs, ...] = tuple(committed.logprobs[:count])
+        """The next chunk: the tokens of one commit with their text."""
+        output = self.spec.output
+        pieces, last = output.spell(len(committed.tokens))
         chunk = Chunk(
             self.rid,
             self.offset,
-            tuple(committed.tokens[:count]),
+            tuple(committed.tokens),
             tuple(pieces),
-            tuple(committed.accepted[:count]),
-            finish,
-            logprobs,
-            stop_reason=stop_reason,
+            tuple(committed.accepted),
+            logprobs=tuple(committed.logprobs),
             prompt_tokens=self.spec.prompt_len if self.offset == len(self.message.generated) else 0,
         )
-        self.offset += count
-        if finish is not None:
-            chunk = msgspec.structs.replace(chunk, stats=self._stats())
+        self.offset += len(pieces)
+        if last:
+            end = {"finish_reason": output.finish, "stop_reason": output.stop_reason, "stats": self._stats()}
+            chunk = msgspec.structs.replace(chunk, **end)
         return chunk
 
     def _stats(self) -> RequestStats:
@@ -93,23 +69,3 @@ class Request:
             overhead_ms=self.overhead_us / 1000,
             drafters=tuple(self.drafters),
         )
-
-
-def make_request(
-    client: bytes, message: Generate, spec: Speculation, method: str, codec: Codec, arrived: float
-) -> Request:
-    """A queued request. A resumed one begins behind the tokens that the client already has."""
-    prompt = spec.committed[: spec.prompt_len]
-    request = Request(
-        client=client,
-        message=message,
-        spec=spec,
-        method=method,
-        arrived=arrived,
-        detokenizer=Detokenizer(codec.decode, prompt),
-        stops=StopStrings(message.sampling.stop),
-        offset=len(message.generated),
-    )
-    for token in message.generated:
-        request.stops.push(request.detokenizer.push(token))
-    return request

@@ -9,10 +9,11 @@ from actors.models import Outcome
 from actors.tree.methods import Strategy
 from actors.tree.tree import Fragment, Node, TokenTree, check_fragment
 from actors.tree.window import Cost, Likely, in_tree_order, likeliest_path, priced_window
+from actors.verifier.output import Output
 from actors.verifier.retrieval import OWN, FallbackProposer, SoleProposer, Sources
 from actors.verifier.rounds import Chosen, Committed, Counters
 from actors.verifier.waiting import Average, DrafterPace, Rate, patience
-from protocols.messages import FinishReason, Grow, Method, Plan, RequestStats, Sampling, Verdict
+from protocols.messages import Grow, Method, Plan, RequestStats, Sampling, Verdict
 
 MAX_NODES = 512  # in one fragment, and in one tree
 MAX_FORWARDS = 256  # of a drafter, told of in one round
@@ -29,7 +30,7 @@ class Speculation:
         strategy: Strategy,
         plan: Plan,
         vocab_size: int,
-        eos: frozenset[int],
+        output: Output,
         max_window: int,
         generated: Sequence[int] = (),
         sources: Sources | None = None,
@@ -50,7 +51,7 @@ class Speculation:
         self.strategy = strategy
         self.plan = plan
         self.vocab_size = vocab_size
-        self.stop_tokens = (frozenset() if sampling.ignore_eos else eos) | set(sampling.stop_token_ids)
+        self.output = output
         self.max_window = min(max_window, strategy.nodes)
         self.sole: SoleProposer | None = None
         self.fallbacks: list[FallbackProposer] = []
@@ -221,18 +222,9 @@ class Speculation:
     def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
         """Take the target's word: append, re-root, count, and see whether the request ends."""
         base = len(self.committed)
-        tokens = list(outcome.tokens)
         tip = chosen.nodes[outcome.path[-1]] if outcome.path else self.tree.root
-        needed = self._rank(tip, tokens[-1])
-        finish: FinishReason | None = None
-        for i, token in enumerate(tokens):
-            if token in self.stop_tokens:
-                finish = FinishReason.STOP
-            elif base + i + 1 >= self.prompt_len + self.sampling.max_tokens:
-                finish = FinishReason.LENGTH
-            if finish is not None:
-                tokens = tokens[: i + 1]
-                break
+        needed = self._rank(tip, outcome.tokens[-1])
+        tokens = outcome.tokens[: self.output.take(outcome.tokens)]
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
         if (best := self._best_draft()) is not None:
             right = 1.0 if tokens[0] == best.token else 0.0
@@ -249,7 +241,7 @@ class Speculation:
         c.gamma_sum += self.plan.gamma or len(chosen.nodes)  # a priced tree has no gamma but what it verified
         c.count(c.histogram, sum(accepted))
         self.round += 1
-        return Committed(base, tokens, accepted, outcome.logprobs[: len(tokens)], finish, needed)
+        return Committed(base, tokens, accepted, outcome.logprobs[: len(tokens)], self.output.finish, needed)
 
     def _inform(self, chosen: Chosen, sampled: Sequence[int], tokens: list[int]) -> None:
         """Tell the verifier's own proposers. Guesses surer than the drafter's would be are in the tree before it is

@@ -13,32 +13,58 @@ class Detokenizer:
 
     ``decode`` turns ids into text. Tokenizers may treat the start of a sequence specially, so each piece is the
     difference of two decodings that share a few tokens of context.
+
+    ``tokenizers`` has a DecodeStream for this. It does not fit here: behind a prompt that ends inside a character it
+    repeats the prompt's text, it raises on bytes that are not UTF-8 (which a model may well emit), it cannot give what
+    it holds back at the end, and it is not to be had for tokenizers written in Python
+    (``tests/engines/test_detokenizing.py``).
     """
 
-    CONTEXT = 6
+    CONTEXT = 6  # tokens of the prompt; a character has four bytes at most
+    HELD = 8  # tokens without a whole character: what lies before the last three cannot become one any more
 
     def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
         self.decode = decode
-        self.ids: list[int] = list(context[-self.CONTEXT :])
         self.prefix_at = 0
-        self.read_at = len(self.ids)
+        whole, half = self._split(context)
+        self.ids = [*whole, *half]
+        self.read_at = len(whole)
+
+    def _split(self, context: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """The last tokens that are whole characters, and behind them those of a character that is not complete yet.
+
+        They must not begin inside a character either: a byte-fallback decoder then calls all bytes of the run broken.
+        """
+        for half in range(4):
+            end = len(context) - half
+            if end <= 0:
+                return (), context
+            for length in range(min(self.CONTEXT, end), 0, -1):
+                whole = context[end - length : end]
+                if REPLACEMENT not in self.decode(whole):
+                    return whole, context[end:]
+        return (), ()
 
     def push(self, token: int) -> str:
         self.ids.append(token)
-        before = self.decode(self.ids[self.prefix_at : self.read_at])
-        text = self.decode(self.ids[self.prefix_at :])
-        if text.endswith(REPLACEMENT) or len(text) <= len(before):
-            return ""
-        return self._take(text[len(before) :])
+        text = self._new(len(self.ids))
+        if text and not text.endswith(REPLACEMENT):
+            return self._take(text, len(self.ids))
+        if len(self.ids) - self.read_at >= self.HELD:
+            return self._take(self._new(len(self.ids) - 3), len(self.ids) - 3)
+        return ""
 
     def flush(self) -> str:
         """What is still held back, at the end of the output."""
-        before = self.decode(self.ids[self.prefix_at : self.read_at])
-        text = self.decode(self.ids[self.prefix_at :])
-        return self._take(text[len(before) :])
+        return self._take(self._new(len(self.ids)), len(self.ids))
 
-    def _take(self, piece: str) -> str:
-        self.prefix_at, self.read_at = self.read_at, len(self.ids)
+    def _new(self, end: int) -> str:
+        """The text that the tokens up to ``end`` add to what has been given out."""
+        before = self.decode(self.ids[self.prefix_at : self.read_at])
+        return self.decode(self.ids[self.prefix_at : end])[len(before) :]
+
+    def _take(self, piece: str, end: int) -> str:
+        self.prefix_at, self.read_at = self.read_at, end
         if self.prefix_at > 256:  # the buffer stays small however long the output grows
             del self.ids[: self.prefix_at]
             self.read_at -= self.prefix_at
@@ -54,20 +80,20 @@ class StopStrings:
         self.held = ""
         self.found: str | None = None  # the one that is complete
 
-    def push(self, piece: str) -> tuple[str, bool]:
-        """(text to release, whether a stop string is complete)."""
+    def push(self, piece: str) -> str:
+        """The text to release; ``found`` is set when a stop string is complete."""
         if not self.stops:
-            return piece, False
+            return piece
         text = self.held + piece
         # The one that is complete first wins, as if the text had come one character at a time.
         ends = [(at + len(stop), at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
         if ends:
             self.held = ""
             _, at, self.found = min(ends)
-            return text[:at], True
+            return text[:at]
         keep = max((n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
         self.held = text[len(text) - keep :] if keep else ""
-        return text[: len(text) - keep], False
+        return text[: len(text) - keep]
 
     def flush(self) -> str:
         text, self.held = self.held, ""

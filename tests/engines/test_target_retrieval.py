@@ -13,6 +13,7 @@ from actors.models import Window
 from actors.proposers.datastore import Datastore, build
 from actors.tree.methods import strategy_for
 from actors.verifier.cost import CostModel
+from actors.verifier.output import Output
 from actors.verifier.retrieval import Sources
 from actors.verifier.speculation import Speculation
 from actors.verifier.timing import measure_target
@@ -33,8 +34,9 @@ def target_of(dtype=torch.float32, rows_agree=(*ROWS, *LARGE), slots=4096):
 
 def generate(target, method, prompt, sampling, sources=None):
     """The loop of the verifier without its messages."""
+    output = Output(prompt, sampling, frozenset({1}), str, ())
     spec = Speculation(
-        "r", prompt, sampling, strategy_for(method), Plan(method, 0), VOCAB, frozenset({1}), target.max_window,
+        "r", prompt, sampling, strategy_for(method), Plan(method, 0), VOCAB, output, target.max_window,
         sources=sources,
     )  # fmt: skip
     handle = target.open(prompt, sampling, (), spec.max_window)

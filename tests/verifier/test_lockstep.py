@@ -12,6 +12,7 @@ from actors.models import Window
 from actors.tree.calibration import Calibration
 from actors.tree.methods import strategy_for
 from actors.verifier.cost import CostModel
+from actors.verifier.output import Output
 from actors.verifier.speculation import Speculation
 from actors.verifier.waiting import DrafterPace
 from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget, toy_sources
@@ -52,7 +53,7 @@ class Pair:
             strategy_for(method),
             plan,
             VOCAB,
-            INFO.eos_token_ids,
+            Output(prompt, sampling, INFO.eos_token_ids, str, ()),
             self.target.max_window,
             sources=sources,
         )

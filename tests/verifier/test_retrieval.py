@@ -9,6 +9,7 @@ from actors.proposers.ngram_pool import Lookahead
 from actors.tree.methods import strategy_for
 from actors.tree.tree import TokenTree
 from actors.verifier.cost import CostModel
+from actors.verifier.output import Output
 from actors.verifier.retrieval import FLOOR, OWN, FallbackProposer, SoleProposer, Sources, Trust, fitting
 from actors.verifier.speculation import Speculation
 from actors.verifier.waiting import DrafterPace
@@ -74,7 +75,9 @@ def test_a_round_that_could_go_with_unsure_guesses_of_its_own_does_not_wait_for_
     waits = []
     for scores in ([0.01], [0.5, 0.5, 0.5]):
         plan = Plan("auto", 0)
-        spec = Speculation("r", [7], Sampling(max_tokens=50), strategy_for("auto"), plan, 100, frozenset(), 31)
+        sampling = Sampling(max_tokens=50)
+        output = Output([7], sampling, frozenset(), str, ())
+        spec = Speculation("r", [7], sampling, strategy_for("auto"), plan, 100, output, 31)
         spec.fallbacks = [FallbackProposer(saying(range(len(scores)), scores), Trust())]
         spec.first(Outcome([], [8]))
         assert not spec.tree.root.children  # a drafter is believed to be right in 60%

@@ -32,9 +32,8 @@ def run(stops, pieces):
     matcher = StopStrings(stops)
     out = ""
     for piece in pieces:
-        text, done = matcher.push(piece)
-        out += text
-        if done:
+        out += matcher.push(piece)
+        if matcher.found is not None:
             return out, True
     return out + matcher.flush(), False
 
@@ -57,6 +56,6 @@ def test_text_stops_before_the_first_stop_string_however_it_is_cut(stops, text, 
 
 def test_nothing_that_may_begin_a_stop_string_is_released_early():
     matcher = StopStrings(["END"])
-    assert matcher.push("x E") == ("x ", False)
-    assert matcher.push("N") == ("", False)
-    assert matcher.push("x") == ("ENx", False)
+    assert matcher.push("x E") == "x "
+    assert matcher.push("N") == ""
+    assert matcher.push("x") == "ENx"
