@@ -17,15 +17,18 @@ from duoactor.launch.readiness import check_address
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.summary import print_up
 from duoactor.launch.supervisor import Probe, Supervisor
+from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
 
-UP_DECIDES = ("connect", "key", "server_key")  # for its drafters; duo.toml may
+UP_DECIDES = ("connect", "key", "server_key")  # for its drafters and gateway; duo.toml may
 
 
 @click.command()
 @config_option
 @struct_options(VerifierSettings)
 @struct_options(DrafterSettings, prefix="draft_", about="drafter: ", leave_out=UP_DECIDES)
+@click.option("--http", default=None, metavar="HOST:PORT", help="serve OpenAI's HTTP API there, too")
+@struct_options(GatewaySettings, about="gateway: ", leave_out=(*UP_DECIDES, "http"))
 @click.option("--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="how many  [1]")
 @json_option
 @log_options
@@ -35,6 +38,7 @@ def up(
     /,
     file: str,
     count: int | None,
+    http: str | None,
     as_json: bool,
     verbose: bool,
     quiet: bool,
@@ -48,6 +52,7 @@ def up(
     \b
     Example:  duoactor up
               duoactor up --target ./my-model --draft ./my-draft --device cuda
+              duoactor up --http 127.0.0.1:8000
               duoactor up --config duo.toml
     """
     asked = config.read(file)
@@ -62,6 +67,7 @@ def up(
         msgspec.structs.replace(verifier, bind=verifier.bind or default_address()),
         [config.build(DrafterSettings, table, own) for table in tables],
         config.build(ControllerSettings, asked.controller),
+        _gateway(asked.gateway, http, flags),
         cpus=available_cpus(),
         command=environment.command,
         log_flags=("--verbose",) if verbose else ("--quiet",) if quiet else (),
@@ -74,6 +80,16 @@ def up(
         if not reporter.is_done:
             raise
         return 0  # the usual way to end it
+
+
+def _gateway(table: config.Values, http: str | None, flags: dict[str, Any]) -> GatewaySettings | None:
+    """None unless --http or the file's [gateway] asks for one."""
+    own = given(flags, GatewaySettings, leave_out=(*UP_DECIDES, "http"))
+    if http is None and not table:
+        for name in own:
+            raise click.UsageError(f"--{name.replace('_', '-')} is the gateway's: give --http, too")
+        return None
+    return config.build(GatewaySettings, table, own, {"http": http} if http is not None else {})
 
 
 async def _stay_up(deployment: Deployment, probe: Probe, reporter: LaunchReport, as_json: bool) -> int:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, Literal, cast
 
 from protocols.messages import Role
 
@@ -23,14 +23,19 @@ LONGEST_LINE = 1 << 20  # bytes; a longer one is cut in two
 MARK = "duoactor: "  # begins the one sentence of an actor that cannot run
 
 
+GATEWAY: Final = "gateway"  # no role of the protocol: to the verifier it is a client
+
+
 @dataclass(frozen=True, slots=True)
 class ActorPlan:
-    """How to start one actor; ``name`` is unique and stands before its log lines."""
+    """How to start one actor; ``name`` is unique and stands before its log lines. ``http``: where a gateway is asked
+    whether it is ready."""
 
-    role: Role
+    role: Role | Literal["gateway"]
     name: str
     command: tuple[str, ...]
     threads: int = 1
+    http: tuple[str, int] = ("", 0)
 
 
 class OutputLines:

@@ -10,8 +10,9 @@ import msgspec
 
 from actors.settings import ControllerSettings, DrafterSettings, Settings, VerifierSettings
 from duoactor.config import options, resolve_model
-from duoactor.launch.child import ActorPlan, own_command
+from duoactor.launch.child import GATEWAY, ActorPlan, own_command
 from duoactor.launch.cores import assign_cores, format_cpus
+from duoactor.serve.settings import GatewaySettings, parse_http
 from protocols.address import parse
 from protocols.errors import ConfigError
 from protocols.messages import Role
@@ -21,12 +22,13 @@ ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One verifier, its drafters and a controller, every option decided."""
+    """One verifier, its drafters, a controller, and maybe a gateway, every option decided."""
 
     verifier: VerifierSettings
     drafters: tuple[DrafterSettings, ...]
     controller: ControllerSettings
     plans: tuple[ActorPlan, ...]
+    gateway: GatewaySettings | None = None
 
     @property
     def address(self) -> str:
@@ -38,6 +40,7 @@ def deploy(
     verifier: VerifierSettings,
     drafters: Sequence[DrafterSettings],
     controller: ControllerSettings,
+    gateway: GatewaySettings | None = None,
     *,
     cpus: Sequence[int],
     log_flags: Sequence[str] = (),
@@ -75,24 +78,39 @@ def deploy(
         connect=controller.connect or address,
     )
 
-    def line(role: Role, settings: Settings) -> tuple[str, ...]:
+    def line(role: str, settings: Settings) -> tuple[str, ...]:
         return command(str(role), "--supervised", *log_flags, *flags(settings))
 
-    plans = (
+    plans: tuple[ActorPlan, ...] = (
         ActorPlan(Role.VERIFIER, "verifier", line(Role.VERIFIER, verifier), verifier.threads),
         *(ActorPlan(Role.DRAFTER, d.actor_id, line(Role.DRAFTER, d), d.threads) for d in drafters),
         ActorPlan(Role.CONTROLLER, "controller", line(Role.CONTROLLER, controller)),
     )
-    return Deployment(verifier, drafters, controller, plans)
+    if gateway is not None:
+        gateway = msgspec.structs.replace(
+            gateway if gateway.key else msgspec.structs.replace(gateway, **keys),
+            connect=gateway.connect or address,
+        )
+        plans = (*plans, ActorPlan(GATEWAY, "gateway", line("serve", gateway), http=_reachable(gateway.http)))
+    return Deployment(verifier, drafters, controller, plans, gateway)
 
 
 def flags(settings: Settings) -> list[str]:
     """The command-line flags that give these settings; ``=`` because a value may begin with a dash."""
     return [
-        f"{option.flag}={getattr(settings, option.name)}"
+        f"{option.flag}={value}"
         for option in options(type(settings))
-        if getattr(settings, option.name) != option.default
+        if (given := getattr(settings, option.name)) != option.default
+        for value in (given if option.repeated else (given,))
     ]
+
+
+def _reachable(http: str) -> tuple[str, int]:
+    """Where this host reaches a gateway that listens there."""
+    host, port = parse_http(http)
+    if port == 0:
+        raise ConfigError(f"{http} leaves the port open, but it must be known who answers there: give --http a port")
+    return ANY_HOST.get(host, host), port
 
 
 def _connectable(bind: str) -> str:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from duoactor import render
+from duoactor.launch.child import GATEWAY
 from duoactor.launch.supervisor import Event
 from protocols.messages import Role
 
-LOADING = {Role.VERIFIER: "loading target", Role.DRAFTER: "loading draft", Role.CONTROLLER: "starting controller"}
+LOADING: Mapping[str, str] = {
+    Role.VERIFIER: "loading target",
+    Role.DRAFTER: "loading draft",
+    Role.CONTROLLER: "starting controller",
+    GATEWAY: "starting gateway",
+}
 
 
 class LaunchReport:

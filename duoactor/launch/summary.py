@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from duoactor import render
-from duoactor.launch.child import ActorPlan
+from duoactor.launch.child import GATEWAY, ActorPlan
 from duoactor.launch.deployment import Deployment
 from protocols.address import default_address
 
@@ -21,11 +21,17 @@ def actor_list(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]]) 
             "role": str(plan.role),
             "actor_id": plan.name,
             "pid": pid,
-            "endpoint": deployment.address,
+            "endpoint": deployment.address if plan.role != GATEWAY else http_url(plan),
             "model": render.model_name(models.get(plan.name, "")),
         }
         for plan, pid in actors
     ]
+
+
+def http_url(plan: ActorPlan) -> str:
+    """The base URL that OpenAI's clients want."""
+    host, port = plan.http
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
 def connection_flags(deployment: Deployment) -> list[str]:
@@ -44,8 +50,12 @@ def print_up(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]], as
         render.print_json({"address": deployment.address, "actors": listed})
         return
     flags = connection_flags(deployment)
+    gateways = [plan for plan, _ in actors if plan.role == GATEWAY]
     print(f"duoactor is up at {deployment.address}\n")
     for actor in listed:
-        print(f"  {actor['actor_id']:<12} pid {actor['pid']:<8} {actor['model']}".rstrip())
+        shown = actor["endpoint"] if actor["role"] == GATEWAY else actor["model"]
+        print(f"  {actor['actor_id']:<12} pid {actor['pid']:<8} {shown}".rstrip())
     print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "Once upon a time"')
+    for plan in gateways:
+        print(f"       curl {http_url(plan)}/models")
     print(f"See:   {shlex.join(['duoactor', 'status', *flags])}\nStop:  Ctrl-C", flush=True)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from duoactor.launch.child import STOP_S, ActorPlan, Child
+from duoactor.launch.health import healthy_pid
 from duoactor.launch.restart import GiveUp, Leave, Lifecycle, Start, describe_exit
 from protocols.address import parse
 from protocols.errors import DuoactorError
@@ -174,7 +175,7 @@ class Supervisor:
                     return
                 if status is not None:
                     for actor in self._actors:
-                        if not actor.is_ready and actor.pid and _is_ready(actor, status):
+                        if not actor.is_ready and actor.pid and await _is_ready(actor, status):
                             actor.is_ready = True
                             actor.life.ready(self._clock())
                             self._tell("ready", actor)
@@ -247,8 +248,10 @@ def _explain(name: str, child: Child, reason: str, deaths: int) -> LaunchError:
     return LaunchError(f"{name} {reason}{times}; its last lines:\n{last}")
 
 
-def _is_ready(actor: _Actor, status: StatusReport) -> bool:
+async def _is_ready(actor: _Actor, status: StatusReport) -> bool:
     match actor.plan.role:
+        case "gateway":
+            return await healthy_pid(*actor.plan.http) == actor.pid
         case Role.VERIFIER:
             return status.pid == actor.pid
         case Role.DRAFTER:

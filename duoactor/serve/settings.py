@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from msgspec import Meta
 
 from actors.settings import PeerSettings
+from protocols.errors import ConfigError
 
 DEFAULT_HTTP = "127.0.0.1:8000"
 
@@ -25,3 +27,11 @@ class GatewaySettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
     served_model_name: Annotated[
         tuple[str, ...], Meta(description="name of the model in requests and answers; repeatable; none: the target's")
     ] = ()
+
+
+def parse_http(address: str) -> tuple[str, int]:
+    """``HOST:PORT``, or ``[HOST]:PORT`` of IPv6. ConfigError otherwise."""
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):(\d{1,5})", address)
+    if found is None or int(found[2]) > 65535:
+        raise ConfigError(f"{address!r} is no HTTP address: give --http a HOST:PORT such as 127.0.0.1:8000")
+    return found[1].strip("[]"), int(found[2])

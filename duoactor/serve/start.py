@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import socket
 from collections.abc import Iterator
 
@@ -17,11 +16,10 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.client.connection import RECONNECT_TIMEOUT_S
 from duoactor.serve.app import make_app
 from duoactor.serve.auth import read_keys
-from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Gateway
-from duoactor.serve.settings import GatewaySettings
+from duoactor.serve.settings import GatewaySettings, parse_http
 from duoactor.serve.stream import SEND_TIMEOUT_S
-from protocols.errors import ConfigError
+from protocols.errors import ConfigError, ConnectionLost, DuoactorError
 
 log = logging.getLogger("duoactor.serve")
 GRACE_S = 3  # for answers under way, of the five seconds that the supervisor gives
@@ -57,13 +55,17 @@ async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: a
         told = ""
         while True:
             try:
-                model = await gateway.model()
+                await gateway.client.connect()
                 break
-            except ApiError as error:
-                if str(error) != told:
-                    told = str(error)
-                    log.warning("%s", told)
-                await asyncio.sleep(1.0)
+            except ConnectionLost:
+                news = f"gateway waits for a verifier at {gateway.client.address}"
+            except DuoactorError as error:
+                news = str(error)
+            if news != told:
+                told = news
+                log.info("%s", told)
+            await asyncio.sleep(1.0)
+        model = await gateway.model()
         host, port = listener.getsockname()[:2]
         log.info("serving %s at http://%s:%d/v1", model.names[0], f"[{host}]" if ":" in host else host, port)
         await asyncio.Event().wait()
@@ -103,14 +105,6 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def parse_http(address: str) -> tuple[str, int]:
-    """``HOST:PORT``, or ``[HOST]:PORT`` of IPv6. ConfigError otherwise."""
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]/]+):(\d{1,5})", address)
-    if found is None or int(found[2]) > 65535:
-        raise ConfigError(f"{address!r} is no HTTP address: give --http a HOST:PORT such as 127.0.0.1:8000")
-    return found[1].strip("[]"), int(found[2])
 
 
 def listen(address: str) -> socket.socket:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,17 +15,30 @@ import pytest
 from protocols.address import parse
 from protocols.ipc import IpcClaim
 
-PROGRAM = """
+PROGRAM = '''
 import sys
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from protocols.messages import DrafterStatus, StatusReport
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
+ANSWERS = """
+import http.server, os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"status": "ok", "pid": %d}' % os.getpid())
+    def log_message(self, *_): ...
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1].rpartition(":")[2])), Health).serve_forever()
+"""
 FAILS = "print('duoactor: there is no model x: name another'); raise SystemExit(1)"
 
 
 def command(role, *arguments):
+    if role == "serve":
+        return (sys.executable, "-S", "-c", ANSWERS, next(a for a in arguments if a.startswith("--http")))
     return (sys.executable, "-S", "-c", FAILS if FAIL and role == "verifier" else LIVES)
 
 
@@ -40,7 +54,7 @@ def probe(deployment):
 
 
 sys.exit(main(sys.argv[1:], Environment(command=command, probe=probe)))
-"""
+'''
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -125,3 +139,37 @@ def test_a_script_can_interrupt_what_it_started_in_the_background(tmp_path: Path
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert not [actor for actor in actors if os.path.exists(f"/proc/{actor['pid']}")]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_up_with_http_has_a_gateway_that_is_ready_when_it_answers(tmp_path: Path):
+    port = free_port()
+    process = start(tmp_path, "up", "--json", f"--http=127.0.0.1:{port}", "--api-key=a", "--api-key=b")
+    found = document(process)
+    actors = found["actors"]
+    assert isinstance(actors, list)
+    assert [actor["role"] for actor in actors] == ["verifier", "drafter", "controller", "gateway"]
+    assert actors[-1]["endpoint"] == f"http://127.0.0.1:{port}/v1"
+    process.terminate()
+    process.communicate(timeout=60)
+    assert not [actor for actor in actors if os.path.exists(f"/proc/{actor['pid']}")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "sentence"),
+    [
+        (["--api-key=x"], 2, "--api-key is the gateway's: give --http, too"),
+        (["--http=127.0.0.1:0"], 1, "leaves the port open"),
+        (["--http=8000"], 1, "is no HTTP address"),
+    ],
+)
+def test_a_gateway_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path, flags, code, sentence):
+    process = start(tmp_path, "up", *flags)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "")
+    assert sentence in err

@@ -5,8 +5,8 @@ from cluster import Cluster
 from gateway import LANGUAGE, TURNS, served
 
 from duoactor.serve.auth import read_keys
-from duoactor.serve.settings import GatewaySettings
-from duoactor.serve.start import listen, parse_http
+from duoactor.serve.settings import GatewaySettings, parse_http
+from duoactor.serve.start import listen
 from protocols.errors import ConfigError
 
 

@@ -1,0 +1,32 @@
+"""The launcher's question to a gateway: only a healthy one's process id is an answer."""
+
+import asyncio
+import os
+
+import pytest
+from gateway import served
+
+from duoactor.launch.health import healthy_pid
+
+
+async def test_a_healthy_gateway_answers_with_its_process_id_and_one_without_a_verifier_does_not():
+    async with served() as gateway:
+        assert await healthy_pid("127.0.0.1", gateway.port) == os.getpid()
+        gateway.cluster.stops["verifier"].set()
+        await gateway.cluster.tasks["verifier"]
+        assert await healthy_pid("127.0.0.1", gateway.port) == 0
+        gateway.cluster.start_verifier()
+    assert await healthy_pid("127.0.0.1", gateway.port) == 0
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"220 mail.example\r\n", b"HTTP/1.1 200 OK\r\n\r\n[]", b"HTTP/1.1 200\r\n\r\n{}"]
+)
+async def test_another_server_at_that_port_is_not_taken_for_a_gateway(answer):
+    async def reply(reader, writer):
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(reply, "127.0.0.1", 0)
+    async with server:
+        assert await healthy_pid(*server.sockets[0].getsockname()) == 0

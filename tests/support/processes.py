@@ -1,0 +1,58 @@
+"""Real processes: ``duoactor up`` with the bundled pair, and waiting for what processes do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+WAIT_S = 120  # for processes to load a model on a busy machine; only a hang reaches it
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "duoactor", *arguments]
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=WAIT_S, **options)
+
+
+def until(condition, what: str):
+    """Poll processes, which tell nobody; a hang fails with what was waited for."""
+    end = time.monotonic() + WAIT_S
+    while not (result := condition()):
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.05)
+    return result
+
+
+class Up:
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self.directory = directory
+        self.address = f"ipc://{directory}/run/v.ipc"
+        self.process = subprocess.Popen(
+            command("up", "--bind", self.address, "--json", *flags),
+            stdout=subprocess.PIPE,
+            stderr=(directory / "up.log").open("w"),
+            text=True,
+        )
+        assert self.process.stdout is not None
+        decoder, text = json.JSONDecoder(), ""
+        for line in self.process.stdout:
+            text += line
+            try:
+                self.document, _ = decoder.raw_decode(text)
+                return
+            except ValueError:
+                continue
+        raise AssertionError((directory / "up.log").read_text())
+
+    def pid(self, role: str) -> int:
+        return next(actor["pid"] for actor in self.document["actors"] if actor["role"] == role)
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(WAIT_S)

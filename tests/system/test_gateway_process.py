@@ -1,0 +1,104 @@
+"""The gateway as people run it: ``duoactor up --http``, the stock openai client, kills in the middle of an answer."""
+
+import os
+import re
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import pytest
+from openai import OpenAI
+from processes import Up, until
+
+from duoactor import Client
+
+pytestmark = pytest.mark.processes
+TURNS = [{"role": "user", "content": "Tell me about a dog that finds a house."}]
+ASK = {"messages": TURNS, "max_tokens": 120, "temperature": 0.8, "seed": 11, "extra_body": {"ignore_eos": True}}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    up = Up(tmp_path_factory.mktemp("gateway"), "--http", f"127.0.0.1:{free_port()}", "--api-key", "secret")
+    yield up
+    assert up.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def base(up) -> str:
+    return next(actor["endpoint"] for actor in up.document["actors"] if actor["role"] == "gateway")
+
+
+@pytest.fixture(scope="module")
+def client(base):
+    with OpenAI(base_url=base, api_key="secret", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def truth(up) -> str:
+    """The target's own text, as our own client gets it."""
+    with Client(up.address) as own:
+        return own.chat(TURNS, max_tokens=120, temperature=0.8, seed=11, ignore_eos=True, method="vanilla").text
+
+
+def streamed(client: OpenAI, after: int = -1, then=lambda: None, **changes) -> str:
+    """The text, streamed; ``then`` is done when ``after`` pieces have come."""
+    text = ""
+    for count, chunk in enumerate(client.chat.completions.create(model="target", stream=True, **{**ASK, **changes})):
+        text += chunk.choices[0].delta.content or ""
+        if count == after:
+            then()
+    return text
+
+
+def test_it_streams_the_targets_text_through_kills_of_drafter_and_verifier(up, client, truth):
+    assert streamed(client) == truth
+    assert streamed(client, 10, lambda: os.kill(up.pid("drafter"), signal.SIGKILL)) == truth
+    assert streamed(client, 10, lambda: os.kill(up.pid("verifier"), signal.SIGKILL)) == truth
+
+
+def test_sixteen_at_once_are_answered_and_the_counters_add_up(client, base):
+    def generated() -> int:
+        found = re.search(r"^duoactor:generation_tokens_total (\S+)", httpx2.get(base[:-2] + "metrics").text, re.M)
+        return int(float(found[1]))
+
+    def one(seed: int):
+        return client.chat.completions.create(model="target", **{**ASK, "seed": seed, "max_tokens": 40})
+
+    before = generated()
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(one, range(16)))
+    assert [answer.usage.completion_tokens for answer in answers] == [40] * 16
+    assert len({answer.choices[0].message.content for answer in answers}) == 16
+    assert generated() - before == 16 * 40
+
+
+def test_closing_the_connection_ends_the_request(up, client):
+    stream = client.chat.completions.create(model="target", stream=True, **{**ASK, "max_tokens": 2000})
+    next(iter(stream))
+    with Client(up.address) as own:
+        assert own.status().requests
+        stream.close()
+        until(lambda: not own.status().requests, "the request to be gone")
+
+
+def test_a_killed_gateway_comes_back_and_the_verifier_never_noticed(up, client, base, truth):
+    pid = httpx2.get(base[:-2] + "health").json()["pid"]
+    os.kill(pid, signal.SIGKILL)
+
+    def back():
+        try:
+            return httpx2.get(base[:-2] + "health").json().get("pid", pid) != pid
+        except httpx2.TransportError:
+            return False
+
+    until(back, "the gateway to be back")
+    assert streamed(client) == truth
