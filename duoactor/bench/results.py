@@ -55,7 +55,8 @@ class Cost(msgspec.Struct, frozen=True):
     heard: int = 0  # rounds that telemetry told of
     verifying_drafts: int = 0  # of those, rounds whose window held draft tokens
     watched: int = 0  # all but the last: what the drafter did in that one nobody is told
-    drafting: int = 0  # of the watched, rounds in which the drafter made a forward
+    at_work: int = 0  # of the watched, rounds in which the drafter made a forward
+    drafting: int = 0  # of the watched, rounds in which it did, or whose window held drafts: it may be ahead
     draft_ms: float = 0.0  # the drafter's forwards, measured by the drafter
     overlap_ms: float = 0.0  # of that, while the target verified
 

@@ -71,6 +71,7 @@ def cost_of(stats: RequestStats, told: Sequence[RoundStats]) -> Cost:
     needed = Counter((one.phase_sequences, one.phase_rank) for one in told if one.phase_sequences > 0)
     drafts = draft_spans(rounds)
     forwards = [(one.started_us, one.ended_us) for one in rounds]
+    worked = [shared(drafts, [span]) > 0 for span in round_spans(rounds)]
     return Cost(
         rounds=stats.rounds,
         drafted=stats.draft_tokens,
@@ -85,7 +86,8 @@ def cost_of(stats: RequestStats, told: Sequence[RoundStats]) -> Cost:
         heard=len(rounds),
         verifying_drafts=sum(one.window > 0 for one in rounds),
         watched=max(0, len(rounds) - 1),
-        drafting=sum(shared(drafts, [span]) > 0 for span in round_spans(rounds)[:-1]),
+        at_work=sum(worked[:-1]),
+        drafting=sum(busy or one.window > 0 for busy, one in zip(worked[:-1], rounds, strict=False)),
         draft_ms=sum(end - begin for begin, end in drafts) / 1000,
         overlap_ms=shared(drafts, forwards) / 1000,
     )

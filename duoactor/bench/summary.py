@@ -52,7 +52,8 @@ class Work:
     wait_ms: float  # per round
     overhead_ms: float  # per round
     verifying_drafts: float | None = None  # share of rounds whose window held draft tokens
-    drafting: float | None = None  # share of rounds in which the drafter computed
+    at_work: float | None = None  # share of rounds in which the drafter computed
+    drafting: float | None = None  # share of rounds in which it did, or whose window held drafts
     drafter_busy: float | None = None  # share of decoding
     overlap: float | None = None  # share of the drafter's work during which the target verified
 
@@ -236,6 +237,7 @@ def work_of(runs: Sequence[Run]) -> Work | None:
         wait_ms=sum(cost.wait_ms for cost in costs) / rounds,
         overhead_ms=sum(cost.overhead_ms for cost in costs) / rounds,
         verifying_drafts=sum(cost.verifying_drafts for cost in costs) / heard if heard else None,
+        at_work=sum(cost.at_work for cost in costs) / watched if watched else None,
         drafting=sum(cost.drafting for cost in costs) / watched if watched else None,
         drafter_busy=drafting_ms / decode if heard else None,
         overlap=sum(cost.overlap_ms for cost in costs) / drafting_ms if drafting_ms else None,

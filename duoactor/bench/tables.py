@@ -42,6 +42,7 @@ class Table:
         """Print it on the terminal."""
         print(f"{self.title}\n")
         made = render.table(self.columns[0], *(f">{name}" for name in self.columns[1:]))
+        made.columns[0].no_wrap = False  # on a narrow terminal figures stay whole
         for r, row in enumerate(self.rows):
             made.add_row(*(_styled(cell, (r, c) in self.bold) for c, cell in enumerate(row)))
         render.print_table(made)
@@ -95,7 +96,7 @@ def _marked(line: Line) -> str:
 
 def overview(lines: Sequence[Line]) -> Table:
     """What fits a terminal; the report has the rest."""
-    columns = ("method", "tokens/s", "speed-up", "repeats", "tokens/round", "waits", "drafter at work")
+    columns = ("method", "tokens/s", "speed-up", "repeats", "tokens/round", "waits", "drafts")
     winner = best(lines, AVERAGE, end_to_end)
     rows: list[tuple[str, ...]] = []
     for line in lines:
@@ -104,13 +105,13 @@ def overview(lines: Sequence[Line]) -> Table:
             rows.append((line.label, line.missing, "", "", "", "", ""))
             continue
         own = (
-            (f"{work.mean_acceptance_length:.2f}", f"{work.waiting:.0%}", _share(work.drafting))
+            (f"{work.mean_acceptance_length:.2f}", f"{work.waiting:.0%}", _share(work.at_work))
             if work is not None
             else ("-", "-", "-")
         )
         rows.append((_marked(line), f"{cell.tokens_per_second:.0f}", f"{cell.speedup:.2f}x", _spread(cell), *own))
     bold = frozenset((r, 2) for r, line in enumerate(lines) if line.name == winner)
-    note = "waits: share of the time from the first token on; drafter at work: share of the rounds."
+    note = "waits: share of the time from the first token on; drafts: share of the rounds with the drafter at work."
     return Table("Average of the tasks, end to end", columns, tuple(rows), bold, note)
 
 
@@ -141,8 +142,8 @@ def latency(lines: Sequence[Line], tasks: Sequence[str]) -> Table:
 def drafts(lines: Sequence[Line]) -> Table:
     """What was drafted, and what came of it."""
     columns = (
-        "method", "tokens/round", "acceptance rate", "drafted", "accepted", "γ", "k", "rounds that verify drafts",
-        "rounds with the drafter at work",
+        "method", "tokens/round", "acceptance rate", "drafted", "accepted", "γ", "k", "verify drafts",
+        "drafter at work", "either",
     )  # fmt: skip
     rows: list[tuple[str, ...]] = []
     for line in lines:
@@ -160,13 +161,15 @@ def drafts(lines: Sequence[Line]) -> Table:
                 f"{found.gamma:.1f}" if some else "-",
                 f"{found.sequences:.2f}" if found.sequences else "-",
                 _share(found.verifying_drafts),
+                _share(found.at_work),
                 _share(found.drafting),
             )
         )
     note = (
         "tokens/round: mean acceptance length, 1 + accepted tokens over rounds; drafted: draft tokens that were "
-        "verified; γ and k: means of what was asked of the drafter, or, where nothing was, of the window. A method "
-        f"whose drafter was at work in fewer than {MIN_DRAFTING:.0%} of the rounds, and should be, loses its name."
+        "verified; γ and k: means of what was asked of the drafter, or, where nothing was, of the window; verify "
+        "drafts, drafter at work, either: shares of the rounds. A method that drafts, and with neither in more than "
+        f"{1 - MIN_DRAFTING:.0%} of its rounds, loses its name."
     )
     return Table("Drafts", columns, tuple(rows), note=note)
 
@@ -223,14 +226,14 @@ def gamma_sweep(results: Results) -> Table | None:
             f"{cell.speedup:.3f}",
             _spread(cell),
             f"{line.work.mean_acceptance_length:.2f}" if line.work else "-",
-            _share(line.work.drafting) if line.work else "-",
+            _share(line.work.at_work) if line.work else "-",
         )
         for line in lines
     )
     winner = max(range(len(lines)), key=lambda i: lines[i].cells[AVERAGE].speedup)
     return Table(
         "Table 3: γ around the chosen one",
-        ("γ", "tokens/s", "relative to the chosen", "repeats", "tokens/round", "rounds with the drafter at work"),
+        ("γ", "tokens/s", "relative to the chosen", "repeats", "tokens/round", "drafter at work"),
         rows,
         frozenset({(winner, 1), (winner, 2)}),
         "The chosen γ is the mean of what the controller asked for in row DuoDecoding, rounded.",

@@ -63,8 +63,8 @@ def cost(**more: Any) -> Cost:
     values: dict[str, Any] = {
         "rounds": 10, "drafted": 40, "accepted": 20, "gamma": 4.0, "forward_ms": 80.0, "wait_ms": 10.0,
         "overhead_ms": 5.0, "decode_ms": 100.0, "sequences": (0, 6, 2, 2),
-        "heard": 10, "verifying_drafts": 8, "watched": 9, "drafting": 9, "draft_ms": 50.0, "overlap_ms": 40.0,
-        "needed": ((1, 0, 3), (1, 1, 5), (2, 2, 2)),
+        "heard": 10, "verifying_drafts": 8, "watched": 9, "at_work": 9, "drafting": 9, "draft_ms": 50.0,
+        "overlap_ms": 40.0, "needed": ((1, 0, 3), (1, 1, 5), (2, 2, 2)),
     }  # fmt: skip
     return Cost(**(values | more))
 

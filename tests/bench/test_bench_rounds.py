@@ -25,16 +25,22 @@ def test_drafting_that_reached_the_verifier_later_counts_where_it_was():
     cost = cost_of(RequestStats(rounds=4), rounds)
     assert (cost.heard, cost.watched) == (4, 3)
     # from the end of one forward to that of the next: -2 to 8, 8 to 18, 18 to 28 ms; the last is not watched
-    assert cost.drafting == 3
+    assert cost.at_work == 3
     assert cost.draft_ms == pytest.approx(7.5)
     assert cost.overlap_ms == pytest.approx(2 + 3 + 1)
 
 
 def test_a_round_without_a_draft_forward_is_one_in_which_the_drafter_rested():
-    rounds = [told(0), told(1, [(1000, 500)], window=0), told(2, window=0), told(3)]
-    cost = cost_of(RequestStats(rounds=4), rounds)
-    assert cost.drafting == 1
-    assert cost.verifying_drafts == 2
+    rounds = [told(0), told(1, [(1000, 500)], window=0), told(2, window=0), told(3), told(4)]
+    cost = cost_of(RequestStats(rounds=5), rounds)
+    assert (cost.watched, cost.at_work, cost.verifying_drafts) == (4, 1, 3)
+    assert cost.drafting == 2  # in round 3 it had drafted ahead
+
+
+def test_a_drafter_that_is_asked_for_nothing_is_never_at_work():
+    rounds = [told(number, window=0) for number in range(5)]
+    cost = cost_of(RequestStats(rounds=5), rounds)
+    assert (cost.watched, cost.at_work, cost.drafting) == (4, 0, 0)
 
 
 def test_without_telemetry_there_are_the_verifiers_own_sums():
