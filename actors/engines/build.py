@@ -31,7 +31,7 @@ SMALL_DRAFT = 8_000_000  # parameters below which dispatch, not arithmetic, is a
 def _parameters(name: str) -> int:
     """A rough count from the configuration alone, to choose the type of the weights before loading them."""
     config = load_config(name)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = config.get_text_config()
     hidden, layers = int(text.hidden_size), int(text.num_hidden_layers)
     inner = int(getattr(text, "intermediate_size", 4 * hidden) or 4 * hidden)
     return layers * hidden * (4 * hidden + 3 * inner) + int(text.vocab_size) * hidden

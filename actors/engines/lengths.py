@@ -7,7 +7,6 @@ Run as a program (``python -m actors.engines.lengths``) it reads one :class:`Tas
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ from statistics import median
 import msgspec
 
 from actors.engines.build import build_draft, build_target
-from actors.models import DraftModel, Leaf, TargetModel, Window
+from actors.models import DraftModel, Leaf, TargetModel, Window, sample_tokens
+from actors.process import pin
 from protocols.messages import Sampling
 
 TOKENS = 8
@@ -49,23 +49,18 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 def measure(task: Task) -> Result:
-    _pin(task.cpus)
+    pin(task.cpus)
     target, _ = build_target(task.target, task.device, task.dtype, 0, task.threads)
     lengths = _fitting(task.lengths, target.info.max_context)
     verifying = [verify_times(target, length, TOKENS) for length in lengths]
     drafting: list[float] = []
     if task.draft:
-        _pin(task.draft_cpus)
+        pin(task.draft_cpus)
         draft = build_draft(task.draft, task.draft_device, task.draft_dtype, 0, task.draft_threads)
         lengths = _fitting(lengths, draft.info.max_context)
         drafting = [draft_time(draft, length, TOKENS) for length in lengths]
     verify, decode = ([pair[i] for pair in verifying[: len(lengths)]] for i in (0, 1))
     return Result(tokens=TOKENS, lengths=lengths, draft_us=drafting, verify_us=verify, decode_us=decode)
-
-
-def _pin(cpus: str) -> None:
-    if cpus and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
 
 
 def _fitting(lengths: Sequence[int], context: int) -> list[int]:
@@ -75,7 +70,7 @@ def _fitting(lengths: Sequence[int], context: int) -> list[int]:
 def verify_times(model: TargetModel, length: int, tokens: int) -> tuple[float, float]:
     """Median microseconds of a round with a chain of ``tokens`` drafts behind ``length`` tokens of input, and of one
     without drafts. They take turns, so that a busy machine slows both."""
-    prompt = _tokens(length, model.info.vocab_size)
+    prompt = sample_tokens(length, model.info.vocab_size)
     handle = model.open(prompt, Sampling(max_tokens=(REPEATS + 1) * (tokens + 2) + 1, ignore_eos=True))
     windows = (Window(handle, prompt[:tokens], range(-1, tokens - 1)), Window(handle))
     times: tuple[list[float], list[float]] = ([], [])
@@ -95,7 +90,7 @@ def verify_times(model: TargetModel, length: int, tokens: int) -> tuple[float, f
 
 def draft_time(model: DraftModel, length: int, tokens: int) -> float:
     """Median microseconds of ``tokens`` draft steps, one after the other, behind ``length`` tokens of input."""
-    prompt = _tokens(length, model.info.vocab_size)
+    prompt = sample_tokens(length, model.info.vocab_size)
     handle = model.open(prompt, len(prompt), Sampling())
     times = []
     try:
@@ -110,11 +105,6 @@ def draft_time(model: DraftModel, length: int, tokens: int) -> float:
     finally:
         model.close(handle)
     return median(times[1:]) * 1e6
-
-
-def _tokens(count: int, vocab_size: int) -> list[int]:
-    """Ordinary-looking ids, away from the special tokens at the start of most vocabularies."""
-    return [(7919 * (i + 1)) % max(1, vocab_size - 16) + min(16, vocab_size - 1) for i in range(count)]
 
 
 def main() -> int:

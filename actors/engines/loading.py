@@ -150,7 +150,7 @@ def _ids(value: Any) -> set[int]:
 def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str) -> ModelInfo:
     """What the actors need to know of a model. Reads end-of-sequence ids wherever the ecosystem puts them."""
     config: Any = model.config
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = config.get_text_config()
     generation = getattr(model, "generation_config", None)
     eos: set[int] = set()
     for place in (generation, text, tokenizer):

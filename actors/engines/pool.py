@@ -26,7 +26,7 @@ class KVShape:
     @classmethod
     def of(cls, config: Any) -> KVShape | None:
         """By a ``transformers`` configuration; None for a model without attention heads."""
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        text = config.get_text_config()
         heads = getattr(text, "num_attention_heads", None)
         if not heads:
             return None

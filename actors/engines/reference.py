@@ -8,7 +8,6 @@ requests it sleeps in ``read``, so that it takes no time from others. The end of
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import msgspec
 import torch
 
 from actors.engines.loading import TokenizerCodec, load_model, load_tokenizer
+from actors.process import pin
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import ChatTurn
 
@@ -131,8 +131,7 @@ def serve(lines: TextIO, out: Callable[[bytes], None]) -> None:
     if not first:
         return
     load = msgspec.json.decode(first, type=Load)
-    if load.cpus and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {int(cpu) for cpu in load.cpus.split(",")})
+    pin(load.cpus)
     try:
         generator = Generator(load)
     except DuoactorError as error:

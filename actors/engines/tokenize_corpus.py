@@ -58,7 +58,7 @@ def build_for_model(
     from actors.engines.loading import load_config, load_tokenizer, tokenizer_digest
 
     config = load_config(model)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = config.get_text_config()
     digest = tokenizer_digest(load_tokenizer(model))
     return build_from_files(directory, files, tokenizer_of(model), int(text.vocab_size), digest, progress)
 

@@ -1,1 +1,1 @@
-"""What computes a forward: any transformers model, or the Llama family by hand."""
+"""``llama/`` computes the Llama family by hand, ``transformers.py`` any other causal language model of the hub."""

@@ -61,9 +61,9 @@ class TransformersEngine:
         self.info = info
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
-        config: Any = self.model.config
-        self.config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        shape = KVShape.of(config)
+        config: Any = model.config
+        self.config: Any = config.get_text_config()
+        shape = KVShape.of(self.config)
         if shape is None:
             raise self._refusal()
         self.best: Tensor | None = None  # logits are all that it computes

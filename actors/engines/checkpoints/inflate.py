@@ -69,14 +69,14 @@ def inflate(
     hidden: int,
     intermediate: int = 0,
     dtype: torch.dtype | str | None = None,
-    max_shard_bytes: int = 2**31,
+    max_shard_bytes: int = 2**30,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Shape:
     """Inflate the checkpoint directory ``source`` into the new directory ``destination``; returns the new shape.
 
     ``intermediate`` 0 grows the MLP in proportion to ``hidden``; ``dtype`` (torch's, or its name) None keeps the
-    source's. One tensor at a time is in memory. Raises ConfigError for sizes that cannot work, ModelError for a source
+    source's. One shard at a time is in memory. Raises ConfigError for sizes that cannot work, ModelError for a source
     that cannot be read or is of another family.
     """
     source, destination = Path(source), Path(destination)
