@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
 
@@ -47,21 +47,42 @@ def own_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal came before the actor served anybody; ``args`` holds its number."""
+
+
+class _Stop(asyncio.Event):
+    """From the moment that somebody waits for it, SIGINT and SIGTERM set it."""
+
+    async def wait(self) -> Literal[True]:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self.set)
+        return await super().wait()
+
+
 def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Run ``main(stop)`` on uvloop until it returns; SIGINT and SIGTERM set ``stop``. Returns the exit code."""
+    """Run ``main(stop)`` on uvloop until it returns. Returns the exit code.
+
+    SIGINT and SIGTERM set ``stop``. Before ``main`` waits for that, while it loads a model, they interrupt it.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
 
     async def body() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for name in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(name, stop.set)
-        await main(stop)
+        await main(_Stop())
 
     try:
         uvloop.run(body())
     except DuoactorError as error:
         print(f"duoactor: {error}", file=sys.stderr, flush=True)
         return 1
+    except Interrupted as error:
+        sys.stderr.flush()
+        os._exit(128 + error.args[0])  # without waiting for a thread that goes on loading
     return 0
 
 

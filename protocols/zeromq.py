@@ -97,7 +97,9 @@ class ZmqLink:
                 if self._hang_ups == self.HANG_UPS:
                     # a verifier cannot read, let alone answer, what was encrypted for another key
                     key = "has another public key than the given server key; pass its own .pub file as --server-key"
-                    self._fail(key if self._keyed else "hangs up at once: is the address that of a verifier?")
+                    self._fail(
+                        key if self._keyed else "hangs up at once; if it wants keys, pass --key and --server-key"
+                    )
 
     def _fail(self, fault: str) -> None:
         self._pump.fail(f"The verifier at {self._address} {fault}.")

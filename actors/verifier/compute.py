@@ -41,7 +41,7 @@ class ThreadCompute:
         return asyncio.get_running_loop().run_in_executor(self.pool, job)
 
     def close(self) -> None:
-        self.pool.shutdown(wait=True, cancel_futures=True)
+        self.pool.shutdown(wait=False, cancel_futures=True)  # the interpreter waits for its thread
 
 
 class InlineCompute:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -28,9 +29,39 @@ INTERRUPTED = 130  # as a shell reports SIGINT
 TERMINATED = 143  # and SIGTERM
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+SECTIONS = {
+    "Run": (demo, up, verifier, drafter, controller, serve),
+    "Ask": (generate, chat),
+    "Operate": (status, drafters, swap, drain),
+    "Prepare": (config, keys, datastore),
+    "Measure": (bench, inflate),
+}
+
+
+class PipeClosed(Exception):
+    """The reader of our output (head, less) has gone."""
+
+
+class Commands(click.Group):
+    """The commands by what they are for; click would sort them by name, and end with code 1 when a pipe is closed."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(len(name) for name in self.commands)
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                room = formatter.width - width - 6
+                formatter.write_dl([(one.name or "", one.get_short_help_str(room)) for one in commands], width)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise PipeClosed from None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="duoactor", message="duoactor %(version)s")
-@click.option("--debug", is_flag=True, help="show where an error comes from")
+@click.option("--debug", is_flag=True, help="Show where an error comes from.")
 @click.pass_obj
 def cli(environment: Environment, debug: bool) -> None:
     """Speculative decoding on two devices at once: a draft model guesses while the target model verifies.
@@ -43,26 +74,9 @@ def cli(environment: Environment, debug: bool) -> None:
     environment.debug = debug
 
 
-for command in (
-    demo,
-    up,
-    verifier,
-    drafter,
-    controller,
-    generate,
-    chat,
-    drafters,
-    swap,
-    drain,
-    status,
-    keys,
-    config,
-    serve,
-    datastore,
-    bench,
-    inflate,
-):
-    cli.add_command(command)
+for commands in SECTIONS.values():
+    for command in commands:
+        cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:
@@ -84,8 +98,8 @@ def main(arguments: Sequence[str] | None = None, environment: Environment | None
         return INTERRUPTED
     except Terminated:
         return TERMINATED
-    except BrokenPipeError:
-        # the reader (head, less) has gone; so that the interpreter's own flush at exit is quiet too:
+    except (PipeClosed, BrokenPipeError):
+        # so that the interpreter's own flush at exit is quiet too:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except DuoactorError as error:

@@ -21,6 +21,7 @@ supervised_option = click.option("--supervised", is_flag=True, hidden=True)
 def prepare(supervised: bool, verbose: bool, quiet: bool) -> None:
     if supervised:
         die_with_parent()
+        logging.getLogger("duoactor.peer").setLevel(logging.WARNING)  # the supervisor says who is not there yet
     level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
     logging.basicConfig(
         stream=sys.stderr, level=level, format="%(levelname)s %(name)s %(message)s" if verbose else "%(message)s"

@@ -37,14 +37,16 @@ class LaunchReport:
 
     def __call__(self, event: Event) -> None:
         name = event.actor.name
+        if not self._waiting:
+            self._began = self._clock()
         match event.kind:
             case "started":
-                if not self._waiting:
-                    self._began = self._clock()
                 self._waiting[name] = LOADING[event.actor.role]
             case "progress" if name in self._waiting:
                 self._waiting[name] = event.text
-            case "ready" | "left" | "lost" | "restart":
+            case "stopping":
+                self._waiting[name] = f"stopping {name}"
+            case "ready" | "left" | "lost" | "restart" | "ended":
                 self._waiting.pop(name, None)
         match event.kind:
             case "line" if self._lines:

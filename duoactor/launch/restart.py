@@ -9,6 +9,8 @@ FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 10.0
 HEALTHY_S = 30.0  # ready for so long: earlier deaths are forgotten
 DEATHS_BEFORE_READY = 5
+# exit codes of an actor that was asked to end: while it served, while it loaded its model, and before that
+ASKED = (0, 128 + signal.SIGTERM, -signal.SIGTERM)
 REFUSED = (1, 2)  # exit codes of an actor that said why it cannot run: an option, a model, a port in use
 
 
@@ -55,7 +57,7 @@ class Lifecycle:
 
     def exited(self, now: float, code: int) -> Action:
         """``code`` as in subprocess: negative for a signal."""
-        if code == 0:
+        if code in ASKED:
             return Leave()
         if self._ready_at is None:
             self.unready_deaths += 1

@@ -26,7 +26,7 @@ class LaunchError(DuoactorError):
     """An actor cannot be started, or does not stay up."""
 
 
-Kind = Literal["started", "waiting", "ready", "line", "progress", "restart", "left", "lost"]
+Kind = Literal["started", "waiting", "ready", "line", "progress", "restart", "left", "lost", "stopping", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,7 @@ class Supervisor:
                 self._end(LaunchError(f"{actor.plan.name} cannot be started: {error}"))
                 return
             if self._stopping:
+                self._tell("ended", actor)
                 return
             match actor.life.exited(self._clock(), code):
                 case Leave():
@@ -235,6 +236,7 @@ class Supervisor:
         for actor in actors:
             if actor.child is not None:
                 actor.child.terminate()
+                self._tell("stopping", actor)
         running = [self._lives[actor.plan.name] for actor in actors if actor.plan.name in self._lives]
         if running:
             await asyncio.wait(running, timeout=STOP_S)

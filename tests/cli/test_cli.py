@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -149,9 +151,6 @@ def test_every_sampling_option_is_explained():
 
 
 def test_no_command_needs_torch_to_show_its_help():
-    import subprocess
-    import sys
-
     program = "import sys; from duoactor.cli import main; main(['demo', '--help']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
 
@@ -199,6 +198,15 @@ def test_ctrl_c_is_exit_code_130_and_quiet(client: FakeClient, capsys: pytest.Ca
     client.fails = KeyboardInterrupt()  # type: ignore[assignment]
     assert run(client, "generate", "Hi") == 130
     assert capsys.readouterr().err.strip() == ""
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path):
+    program = "from duoactor.cli import main; import sys; sys.exit(main(['config', 'init', '-']))"
+    writer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert writer.stdout and writer.stderr
+    writer.stdout.close()  # as head does when it has seen enough
+    assert writer.stderr.read() == b""
+    assert writer.wait() == 0
 
 
 def test_actors_refuse_a_bad_file_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
