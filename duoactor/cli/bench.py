@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -26,7 +25,7 @@ from duoactor.bench.results import Results, Store, read_document
 from duoactor.bench.runner import Show
 from duoactor.bench.suites import BUILTIN, load_suite, select
 from duoactor.bench.summary import summarize
-from duoactor.cli.environment import Environment, available_cpus
+from duoactor.cli.environment import Environment, available_cpus, private_address
 from duoactor.cli.options import json_option, log_options
 from duoactor.launch.deployment import Deployment, deploy
 from duoactor.launch.progress import LaunchReport
@@ -34,8 +33,6 @@ from duoactor.launch.signals import Terminated, run_until_signal
 from protocols.errors import ConfigError
 from protocols.messages import Method, Sampling
 from protocols.transport import Feed
-
-SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
 
 
 @click.group(invoke_without_command=True)
@@ -117,11 +114,9 @@ def _bench(
     made = directory / "datastore"
     target = config.resolve_model(target, "target")  # a wrong name is told before anything is built
     stored = datastores.datastore_for(datastore, datastore_from, needed, made, target, environment.command)
-    with _socket() as socket:
+    with private_address() as address:
         deployment = deploy(
-            VerifierSettings(
-                target=target, device=device, dtype=dtype, datastore=stored.directory, bind=f"ipc://{socket}"
-            ),
+            VerifierSettings(target=target, device=device, dtype=dtype, datastore=stored.directory, bind=address),
             [DrafterSettings(draft=draft)],
             ControllerSettings(),
             cpus=available_cpus(),
@@ -179,13 +174,6 @@ async def _subscribed(address: str) -> AsyncIterator[Feed]:
         yield network.subscribe(address)
     finally:
         network.close()
-
-
-@contextlib.contextmanager
-def _socket() -> Iterator[Path]:
-    roomy = len(tempfile.gettempdir()) <= SHORT_ENOUGH
-    with tempfile.TemporaryDirectory(prefix="duo-", dir=None if roomy else "/tmp") as directory:
-        yield Path(directory) / "verifier.sock"
 
 
 @contextlib.contextmanager

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +16,7 @@ from duoactor import render
 from duoactor.bench import demo as measuring
 from duoactor.bench.provenance import machine
 from duoactor.bench.reference import Reference
-from duoactor.cli.environment import Environment, available_cpus
+from duoactor.cli.environment import Environment, available_cpus, private_address
 from duoactor.cli.options import json_option, log_options, method_option
 from duoactor.client.async_client import AsyncClient
 from duoactor.launch.deployment import Deployment, deploy
@@ -27,8 +25,6 @@ from duoactor.launch.signals import run_until_signal
 from duoactor.launch.summary import actor_list
 from duoactor.launch.supervisor import Supervisor
 from protocols.messages import Chunk, FinishReason, Method, Sampling
-
-SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +89,9 @@ def demo(
         as_json=as_json,
         log_lines=verbose,
     )
-    roomy = len(tempfile.gettempdir()) <= SHORT_ENOUGH
-    with tempfile.TemporaryDirectory(prefix="duo-", dir=None if roomy else "/tmp") as directory:
+    with private_address() as address:
         deployment = deploy(
-            VerifierSettings(
-                target=target, device=device, dtype=dtype, bind=f"ipc://{Path(directory) / 'verifier.sock'}"
-            ),
+            VerifierSettings(target=target, device=device, dtype=dtype, bind=address),
             [DrafterSettings(draft=draft)],
             ControllerSettings(),
             cpus=available_cpus(),

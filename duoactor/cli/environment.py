@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from duoactor.client.async_client import AsyncClient
@@ -13,6 +14,8 @@ from duoactor.launch.child import own_command
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.readiness import ask_status
 from duoactor.launch.supervisor import Probe
+
+SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
 
 
 def _connect(address: str, key: str, server_key: str) -> Client:
@@ -36,3 +39,11 @@ class Environment:
     command: Callable[..., tuple[str, ...]] = own_command
     probe: Callable[[Deployment], Probe] = ask_status
     connect_async: Callable[[str], AbstractAsyncContextManager[AsyncClient]] = AsyncClient
+
+
+@contextmanager
+def private_address() -> Iterator[str]:
+    """An address that only this user can reach, as long as the block runs."""
+    roomy = len(tempfile.gettempdir()) <= SHORT_ENOUGH
+    with tempfile.TemporaryDirectory(prefix="duo-", dir=None if roomy else "/tmp") as directory:
+        yield f"ipc://{directory}/verifier.sock"
