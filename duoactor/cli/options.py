@@ -10,25 +10,18 @@ import click
 import msgspec
 
 from duoactor import config
+from duoactor.client.options import DESCRIPTIONS
 from duoactor.config import Option, options
 from protocols.messages import Method, Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 SAMPLING_HELP: Mapping[str, str] = {
-    "temperature": "0 is greedy; higher is more varied",
-    "top_k": "sample from the k most likely tokens; 0 is off",
-    "top_p": "sample from the most likely tokens that hold this share of the probability",
-    "min_p": "drop tokens less likely than this share of the best one's probability",
-    "repetition_penalty": "above 1 discourages tokens of the prompt and the output",
-    "presence_penalty": "above 0 discourages tokens that the output has",
-    "frequency_penalty": "above 0 discourages tokens by their count in the output",
+    **{name: DESCRIPTIONS[name] for name in Sampling.__struct_fields__},
     "stop": "end before this text; may be repeated",
     "stop_token_ids": "end at this token id; may be repeated",
-    "max_tokens": "most tokens to make",
     "seed": "the same seed gives the same text, whatever drafts",
     "logprobs": "report the n most likely tokens' log-probabilities (with --json); -1 is none",
-    "ignore_eos": "go on behind the end-of-text token",
     "logit_bias": "ID:X adds X (-100 to 100) to the logit of token ID; may be repeated",
 }
 

@@ -45,6 +45,11 @@ DEFAULTS: Mapping[str, object] = {
 }
 
 
+DESCRIPTIONS: Mapping[str, str] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Options, include_extras=True).items()
+}
+
+
 def shows_options(call: F) -> F:
     """Show every option in the signature and docstring of ``call(..., **options: Unpack[Options])``: ``help`` and
     notebooks read those at run time, where editors and type checkers read :class:`Options`."""
@@ -56,6 +61,6 @@ def shows_options(call: F) -> F:
     ]
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     call.__signature__ = signature.replace(parameters=[*own, *listed])  # type: ignore[attr-defined]
-    lines = [f"{name}: {hint.__metadata__[0]}" for name, hint in hints.items()]
+    lines = [f"{name}: {description}" for name, description in DESCRIPTIONS.items()]
     call.__doc__ = f"{inspect.getdoc(call)}\n\nOptions:\n{textwrap.indent(chr(10).join(lines), '    ')}"
     return call
