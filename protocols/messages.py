@@ -269,6 +269,14 @@ class Resync(Message, frozen=True):
     have_len: Position
 
 
+class Decline(Message, frozen=True):
+    """The drafter does not hold this lease, or not any more: it found no room, or its model cannot mirror the text."""
+
+    rid: RequestId
+    epoch: Count
+    lasting: bool = False  # True: it will not for this request; False: it may when others end
+
+
 class DraftStats(Message, frozen=True):
     actor_id: ActorId
     step_us: StepTimes  # (batch width, measured time)
@@ -342,7 +350,7 @@ class Budget(Message, frozen=True):
 
 ToVerifier = (
     Hello | Heartbeat | Goodbye | Generate | Cancel | Status | Tokenize | Detokenize | Swap | DrainActor
-    | Grow | Resync | DraftStats | Budget
+    | Grow | Resync | Decline | DraftStats | Budget
 )  # fmt: skip
 ToClient = Welcome | Refuse | Drain | Heartbeat | Chunk | Failed | Done | Tokenized | StatusReport
 ToDrafter = Welcome | Refuse | Drain | Heartbeat | Open | Verdict | Close

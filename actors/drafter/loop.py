@@ -27,6 +27,7 @@ from protocols.errors import CannotDraft, PoolFull
 from protocols.handshake import Lost
 from protocols.messages import (
     Close,
+    Decline,
     DraftStats,
     Drain,
     Hello,
@@ -138,13 +139,13 @@ class Drafter:
         if known is not None:
             self._end(known)
         if self.leaving or not message.prefix:
-            self._decline(message.rid, message.epoch)
+            self._decline(message.rid, message.epoch, lasting=True)
             return
         try:
             handle = self.mirrors.open(message)
         except (PoolFull, CannotDraft) as error:
             log.warning("request %s goes on without drafts: %s", message.rid, error)
-            self._decline(message.rid, message.epoch)
+            self._decline(message.rid, message.epoch, lasting=isinstance(error, CannotDraft))
             return
         calibration = self.calibrations.setdefault(message.sampling.temperature > 0, Calibration())
         lease = self.leases[message.rid] = Lease(message, handle, self._limits(), calibration)
@@ -188,7 +189,7 @@ class Drafter:
         """The request goes on without drafts, and the other requests with them."""
         del self.leases[lease.rid]
         self.mirrors.close(lease.handle)
-        self._decline(lease.rid, lease.epoch)
+        self._decline(lease.rid, lease.epoch, lasting=not isinstance(error, PoolFull))
         if isinstance(error, (PoolFull, CannotDraft)):
             log.warning("request %s goes on without drafts: %s", lease.rid, error)
             return
@@ -197,8 +198,9 @@ class Drafter:
         if self.failures >= MAX_FAILURES:
             raise error
 
-    def _decline(self, rid: str, epoch: int) -> None:
+    def _decline(self, rid: str, epoch: int, lasting: bool) -> None:
         self.declined[epoch] = None
+        self.line.send(Decline(rid, epoch, lasting))
         while len(self.declined) > MAX_DECLINED:
             self.declined.popitem(last=False)
 

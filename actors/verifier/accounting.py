@@ -40,8 +40,7 @@ def account(
     spec.counters.forward_us += forward.took_us
     spec.rate.add(len(committed.tokens), wall_us)
     if drafter is not None:
-        drafter.drafted += len(chosen.nodes)
-        drafter.accepted += sum(committed.accepted)
+        drafter.credit(len(chosen.nodes), sum(committed.accepted))
     draft_us, draft_steps = spec.take_draft_time()
     phase_sequences, phase_rank = spec.take_phase()
     return RoundStats(

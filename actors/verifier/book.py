@@ -11,7 +11,7 @@ from actors.settings import VerifierSettings
 from actors.tree.methods import Kind, Strategy
 from actors.verifier.cost import CostModel
 from actors.verifier.drafters import Drafters
-from actors.verifier.request import Request
+from actors.verifier.requests import Requests
 from actors.verifier.retrieval import Sources
 from actors.verifier.totals import Totals
 from actors.verifier.waiting import UsualRates
@@ -42,7 +42,7 @@ class Book:
     started: float  # seconds
     sources: Sources = field(default_factory=Sources)
     usual_rates: UsualRates = field(default_factory=UsualRates)
-    requests: dict[str, Request] = field(default_factory=dict)
+    requests: Requests = field(default_factory=Requests)
     drafters: Drafters = field(default_factory=Drafters)
     clients: dict[bytes, ClientPeer] = field(default_factory=dict)
     controller: bytes | None = None

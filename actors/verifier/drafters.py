@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from actors.verifier.peer_clock import PeerClock
 from actors.verifier.waiting import DrafterPace
 from protocols.messages import DrafterStatus, Hello
+
+DEFAULT_STEP_US = 2000.0  # of a drafter that did not say: a 0.1B model's on one core
 
 
 @dataclass(slots=True)
@@ -16,15 +19,48 @@ class DrafterPeer:
     pace: DrafterPace
     last_seen: float  # seconds on the caller's clock
     clock: PeerClock = field(default_factory=PeerClock)
-    draining: bool = False
+    reserve: bool = False  # an operator moved its leases to another: it is used while no other is there
+    draining: bool = False  # it was asked to leave
     leases: set[str] = field(default_factory=set)
     drafted: int = 0
     accepted: int = 0
     dropped: int = 0
+    _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
     @property
     def actor_id(self) -> str:
         return self.hello.actor_id
+
+    def holds(self, length: int) -> bool:
+        """Whether a text of that many tokens leaves its model room for a draft; a proposer has no limit."""
+        return not self.hello.max_context or length < self.hello.max_context
+
+    def takes(self, rid: str, length: int, now: float) -> bool:
+        return self.holds(length) and now >= self._declined.get(rid, 0.0)
+
+    def lent(self, rid: str) -> None:
+        self.leases.add(rid)
+        self._declined.pop(rid, None)
+
+    def returned(self, rid: str) -> None:
+        self.leases.discard(rid)
+
+    def declined(self, rid: str, until: float) -> None:
+        self._declined[rid] = until
+
+    def has_room_again(self) -> bool:
+        """A lease has ended: what it declined for want of room it may take now. Whether there was any such."""
+        lasting = {rid: until for rid, until in self._declined.items() if math.isinf(until)}
+        changed = len(lasting) < len(self._declined)
+        self._declined = lasting
+        return changed
+
+    def forget(self, rid: str) -> None:
+        self._declined.pop(rid, None)
+
+    def credit(self, drafted: int, accepted: int) -> None:
+        self.drafted += drafted
+        self.accepted += accepted
 
     def status(self, now: float) -> DrafterStatus:
         state = "draining" if self.draining else "active" if self.leases else "standby"
@@ -37,7 +73,7 @@ class DrafterPeer:
             drafted=self.drafted,
             accepted=self.accepted,
             dropped=self.dropped,
-            last_seen_ms=(now - self.last_seen) * 1000,
+            last_seen_ms=max(0.0, now - self.last_seen) * 1000,
             host=self.hello.host,
             pid=self.hello.pid,
         )
@@ -50,7 +86,7 @@ class Drafters:
         self.by_peer: dict[bytes, DrafterPeer] = {}
 
     def add(self, peer: bytes, hello: Hello, now: float) -> DrafterPeer:
-        drafter = DrafterPeer(peer, hello, DrafterPace(hello.step_us or 2000.0), now)
+        drafter = DrafterPeer(peer, hello, DrafterPace(hello.step_us or DEFAULT_STEP_US), now)
         self.by_peer[peer] = drafter
         return drafter
 
@@ -64,10 +100,21 @@ class Drafters:
     def named(self, actor_id: str) -> DrafterPeer | None:
         return next((d for d in self.by_peer.values() if d.actor_id == actor_id), None)
 
-    def choose(self, excluding: bytes | None = None) -> DrafterPeer | None:
-        """The least burdened drafter that takes new leases; among equals the fastest."""
-        able = [d for d in self.by_peer.values() if not d.draining and d.peer != excluding]
-        return min(able, key=lambda d: (len(d.leases), d.pace.step_us), default=None)
+    def choose(self, rid: str, length: int, now: float) -> DrafterPeer | None:
+        """Who takes that request, a text of so many tokens: the least burdened, among equals the fastest. One in
+        reserve only if no other does, one that was asked to leave never."""
+        able = [d for d in self.by_peer.values() if not d.draining and d.takes(rid, length, now)]
+        return min(able, key=lambda d: (d.reserve, len(d.leases), d.pace.step_us), default=None)
+
+    def forget(self, rid: str) -> None:
+        """That request has ended."""
+        for drafter in self.by_peer.values():
+            drafter.forget(rid)
+
+    def swap(self, old: DrafterPeer, new: DrafterPeer) -> None:
+        """``new`` is to be used instead of ``old``, which stays in reserve."""
+        old.reserve = True
+        new.reserve = new.draining = False
 
     def expired(self, now: float, ttl: float) -> list[DrafterPeer]:
         return [d for d in self.by_peer.values() if now - d.last_seen > ttl]

@@ -19,6 +19,7 @@ from protocols.messages import (
     ActorUp,
     Budget,
     Cancel,
+    Decline,
     Detokenize,
     Done,
     DraftStats,
@@ -95,6 +96,8 @@ class Reception:
                 self.gone(peer, message.reason or "said goodbye")
             case Resync():
                 self._resync(peer, message)
+            case Decline():
+                self._decline(peer, message)
             case DraftStats():
                 self._draft_stats(peer, message)
             case Budget():
@@ -144,10 +147,11 @@ class Reception:
         self._welcome(peer)
         match hello.role:
             case Role.DRAFTER:
-                if (stale := self.book.drafters.named(hello.actor_id)) is not None:
-                    self.leases.lose(stale, now)  # the same actor, restarted or reconnected
+                for stale in (self.book.drafters.named(hello.actor_id), self.book.drafters.of(peer)):
+                    if stale is not None:
+                        self.leases.lose(stale, now)  # the same actor, restarted or reconnected
                 self.book.drafters.add(peer, hello, now)
-                self.leases.adopt_orphans(now)
+                self.leases.offer(now)
             case Role.CONTROLLER:
                 self.book.controller, self.book.controller_id = peer, hello.actor_id
                 self.book.controller_pid = hello.pid
@@ -201,15 +205,17 @@ class Reception:
             self.publish(ActorDown(Role.CONTROLLER, book.controller_id, reason))
             book.controller = None
         elif book.clients.pop(peer, None) is not None:
-            for request in book.requests.values():
+            for request in book.requests:
                 if request.client == peer:
                     self.end(request)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def end(self, request: Request) -> None:
-        request.state = "ended"
-        self.leases.recall(request)
+        """Once; ending it again does nothing."""
+        if request.state != "ended":
+            self.book.requests.end(request)
+            self.leases.ended(request, self.clock())
 
     def fail(self, request: Request, code: FailureCode, detail: str) -> None:
         if request.state != "ended":
@@ -224,17 +230,16 @@ class Reception:
             self.book.counters["bad_requests"] += 1
             self.send(peer, Failed(message.rid, FailureCode(error.code), str(error)))
             return
-        self.book.requests.pop(message.rid, None)  # the newest queues up last
-        self.book.requests[message.rid] = request
+        self.book.requests.add(request)
 
     def _make_way(self, peer: bytes, message: Generate) -> None:
         """End the stream that this one resumes; RequestError while nothing can be let in under that id."""
         book = self.book
         if book.draining:
             raise RequestError(FailureCode.DRAINING, "this verifier is shutting down; send the request to another")
-        if sum(r.state != "ended" for r in book.requests.values()) >= MAX_REQUESTS:
+        if len(book.requests) >= MAX_REQUESTS:
             raise RequestError(FailureCode.OVERLOADED, f"{MAX_REQUESTS} requests are open already; try again later")
-        if (old := book.requests.get(message.rid)) is not None and old.state != "ended":
+        if (old := book.requests.get(message.rid)) is not None:
             holder, asker = book.clients.get(old.client), book.clients.get(peer)
             if holder is not None and asker is not None and holder.actor_id != asker.actor_id:
                 raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
@@ -249,7 +254,7 @@ class Reception:
 
     def _grow(self, peer: bytes, message: Grow) -> None:
         request = self.book.requests.get(message.rid)
-        if request is None or request.drafter != peer or request.state == "ended":
+        if request is None or request.drafter != peer:
             self._fence(peer, "lease")
             return
         self._date_forwards(peer, request, message)
@@ -279,6 +284,13 @@ class Reception:
         missed = request.spec.missed(message.have_len)
         self.send(peer, missed if missed is not None else self.leases.opening(request))
 
+    def _decline(self, peer: bytes, message: Decline) -> None:
+        request, drafter = self.book.requests.get(message.rid), self.book.drafters.of(peer)
+        if drafter is None or request is None or request.drafter != peer or request.spec.epoch != message.epoch:
+            self._fence(peer, "lease")
+            return
+        self.leases.declined(request, drafter, message, self.clock())
+
     def _draft_stats(self, peer: bytes, message: DraftStats) -> None:
         drafter = self.book.drafters.by_peer.get(peer)
         if drafter is not None and message.step_us:
@@ -296,9 +308,8 @@ class Reception:
         if old is new:
             self.send(peer, Failed(message.rid, FailureCode.BAD_REQUEST, "OLD and NEW are the same drafter"))
             return
+        drafters.swap(old, new)
         moved = self.leases.move(old, new, self.clock())
-        old.draining = True
-        new.draining = False
         self.send(peer, Done(message.rid, f"moved {moved} streams from {old.actor_id} to {new.actor_id}"))
 
     def _drain(self, peer: bytes, message: DrainActor) -> None:
@@ -331,7 +342,7 @@ class Reception:
             uptime_ms=(now - book.started) * 1000,
             kv_slots=total,
             kv_used=used,
-            requests=tuple(r.status() for r in book.requests.values() if r.state != "ended"),
+            requests=tuple(r.status() for r in book.requests),
             drafters=tuple(d.status(now) for d in book.drafters.by_peer.values()),
             controller=book.controller_id if book.controller is not None else "",
             budgets=book.budgets_now(now),

@@ -1,15 +1,20 @@
-"""Leases requests to drafters and taking them back. Each lease has its own epoch, which fences off all others."""
+"""Lends requests to drafters and takes them back. Each lease has its own epoch, which fences off all others.
+
+A request without a drafter is offered again with every heartbeat, and at once when a drafter joins or has room again.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from actors.verifier.book import Book
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.request import Request
-from protocols.messages import Close, Message, Open
+from protocols.messages import Close, Decline, Message, Open
 
 Send = Callable[[bytes, Message], bool]
+RETRY_S = 5.0  # a lease that found no room costs a message with the whole text, so it is not offered every heartbeat
 
 
 class Leases:
@@ -17,21 +22,21 @@ class Leases:
         self.book = book
         self.send = send
 
-    def lend(self, request: Request, drafter: DrafterPeer | None, now: float) -> bool:
-        """Give the request to a drafter (the least burdened if None) under a new epoch."""
-        if not request.spec.strategy.drafter or request.state == "ended":
-            return False
-        drafter = drafter or self.book.drafters.choose()
-        if drafter is None:
-            return False
+    def lend(self, request: Request, now: float, to: DrafterPeer | None = None) -> bool:
+        """Give the request to a drafter (the one that is best placed if None) under a new epoch."""
         spec = request.spec
+        if not spec.strategy.drafter or not request.drafting:
+            return False
+        drafter = to or self.book.drafters.choose(request.rid, len(spec.committed), now)
+        if drafter is None or not drafter.takes(request.rid, len(spec.committed), now):
+            return False
         spec.lent(self.book.next_epoch(), self.book.plan(spec.strategy, request.message, drafter.pace.step_us, now))
         if not self.send(drafter.peer, self.opening(request)):
+            spec.recalled()
+            drafter.declined(request.rid, now + RETRY_S)
             return False
-        request.drafter = drafter.peer
-        drafter.leases.add(request.rid)
-        if drafter.actor_id not in request.drafters:
-            request.drafters.append(drafter.actor_id)
+        drafter.lent(request.rid)
+        request.lent(drafter.peer, drafter.actor_id)
         return True
 
     def opening(self, request: Request) -> Open:
@@ -41,40 +46,59 @@ class Leases:
 
     def recall(self, request: Request) -> None:
         """End the lease. What the drafter still sends is fenced off by the epoch."""
-        if request.drafter is None:
-            return
-        drafter = self.book.drafters.by_peer.get(request.drafter)
+        drafter = self.book.drafters.of(request.drafter)
         if drafter is not None:
-            drafter.leases.discard(request.rid)
             self.send(drafter.peer, Close(request.rid, request.spec.epoch))
-        request.drafter = None
-        request.spec.epoch = 0
-        request.spec.wait_until = None
+            drafter.returned(request.rid)
+        self._without_drafter(request)
+
+    def ended(self, request: Request, now: float) -> None:
+        """The request is over; the room that it had at its drafter may be another's."""
+        drafter = self.book.drafters.of(request.drafter)
+        self.recall(request)
+        self.book.drafters.forget(request.rid)
+        if drafter is not None and drafter.has_room_again():
+            self.offer(now)
 
     def move(self, old: DrafterPeer, new: DrafterPeer | None, now: float) -> int:
-        """Every lease of ``old`` goes to ``new``, or to whoever is least burdened; how many found a taker."""
+        """Every lease of ``old`` goes to ``new`` (to whoever is best placed if None, or if ``new`` does not take it);
+        how many went where they should."""
         moved = 0
-        for rid in list(old.leases):
-            request = self.book.requests.get(rid)
-            if request is None:
-                old.leases.discard(rid)
-                continue
+        for request in [r for r in self.book.requests if r.drafter == old.peer]:
             self.recall(request)
-            moved += self.lend(request, new or self.book.drafters.choose(excluding=old.peer), now)
+            moved += self.lend(request, now, new)
+            if request.drafter is None:
+                self.lend(request, now)
         return moved
 
     def lose(self, drafter: DrafterPeer, now: float) -> None:
         """A drafter is gone: its requests go on with another, or alone."""
         self.book.drafters.remove(drafter.peer)
-        for rid in list(drafter.leases):
-            request = self.book.requests.get(rid)
-            if request is not None:
-                request.drafter = None
-                request.spec.epoch = 0
-                request.spec.wait_until = None
-                self.lend(request, None, now)
+        for request in [r for r in self.book.requests if r.drafter == drafter.peer]:
+            self._without_drafter(request)
+            self.lend(request, now)
 
-    def adopt_orphans(self, now: float) -> None:
-        for request in self.book.requests.values():
-            if request.drafter is None and request.state in ("prefill", "decode"):
-                self.lend(request, None, now)
+    def declined(self, request: Request, drafter: DrafterPeer, message: Decline, now: float) -> None:
+        """The drafter does not hold the lease: nothing is expected of it, and another may be offered it."""
+        drafter.returned(request.rid)
+        drafter.declined(request.rid, math.inf if message.lasting else now + RETRY_S)
+        self._without_drafter(request)
+        self.lend(request, now)
+
+    def outgrown(self, request: Request, drafter: DrafterPeer, now: float) -> bool:
+        """Whether the text has become longer than its drafter can hold; the lease ends then."""
+        if drafter.holds(len(request.spec.committed)):
+            return False
+        self.recall(request)
+        self.lend(request, now)
+        return True
+
+    def offer(self, now: float) -> None:
+        """Requests without a drafter are offered to those that take one."""
+        for request in self.book.requests:
+            if request.drafter is None:
+                self.lend(request, now)
+
+    def _without_drafter(self, request: Request) -> None:
+        request.lent(None)
+        request.spec.recalled()

@@ -115,7 +115,7 @@ class Verifier:
     def _farewell(self) -> None:
         self.book.draining = True
         self._tell()
-        for request in self.book.requests.values():
+        for request in self.book.requests:
             self.reception.fail(request, FailureCode.DRAINING, "the verifier is shutting down; the stream can resume")
         for peer in self.book.clients:
             self.send(peer, Drain())  # drafters stay: they serve the next verifier at this address
@@ -142,6 +142,7 @@ class Verifier:
             await asyncio.sleep(HEARTBEAT_MS / 1000)
             now = self.clock()
             self._publish_rounds()
+            self.leases.offer(now)
             for drafter in self.book.drafters.expired(now, TTL_MS / 1000):
                 self.reception.gone(drafter.peer, "no heartbeat")
             for peer in [p for p, c in self.book.clients.items() if now - c.last_seen > CLIENT_TTL_S]:
@@ -179,7 +180,7 @@ class Verifier:
         self.wake.clear()
 
     def _live(self, state: str) -> list[Request]:
-        return [r for r in self.book.requests.values() if r.state == state]
+        return [r for r in self.book.requests if r.state == state]
 
     def _decide(self) -> Job | None:
         """Clean up, let requests in, and choose the next forward: prefill and decode take turns."""
@@ -208,8 +209,7 @@ class Verifier:
         return Job(ready, windows, rows, prefill=False)
 
     def _sweep(self) -> None:
-        for rid in [rid for rid, r in self.book.requests.items() if r.state == "ended"]:
-            request = self.book.requests.pop(rid)
+        for request in self.book.requests.take_ended():
             if request.handle >= 0:
                 self.model.close(request.handle)
 
@@ -224,12 +224,12 @@ class Verifier:
                 self.reception.fail(request, FailureCode(error.code), str(error))
                 continue
             except PoolFull as error:
-                if not any(r.handle >= 0 for r in self.book.requests.values()):
+                if not any(r.handle >= 0 for r in self.book.requests):
                     self.reception.fail(request, FailureCode.CONTEXT_LENGTH, str(error))
                     continue
                 return
             request.state = "prefill"
-            self.leases.lend(request, None, self.clock())
+            self.leases.lend(request, self.clock())
 
     def _start(self, job: Job) -> asyncio.Future[tuple[list[Outcome | None], float]]:
         job.started = self.clock()
@@ -281,9 +281,9 @@ class Verifier:
         spec = request.spec
         if committed.finish is not None:
             request.state = "finishing"
-            self.leases.recall(request)
+            self.leases.ended(request, now)
             return
-        if drafter is None:
+        if drafter is None or self.leases.outgrown(request, drafter, now):
             return
         spec.plan = self.book.plan(spec.strategy, request.message, drafter.pace.step_us, now)
         budget = self.book.budget_for(kind_of(request.method, request.message), now)

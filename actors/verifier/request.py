@@ -10,6 +10,8 @@ from actors.verifier.rounds import Committed
 from actors.verifier.speculation import Speculation
 from protocols.messages import Chunk, Generate, RequestStats, RequestStatus
 
+MAX_DRAFTERS = 64  # named in a request's statistics: the last that had it
+
 
 @dataclass(slots=True)
 class Request:
@@ -37,7 +39,23 @@ class Request:
 
     def status(self) -> RequestStatus:
         done = len(self.spec.committed) - self.spec.prompt_len
-        return RequestStatus(self.rid, self.method, self.state, done, self.drafters[-1] if self.drafters else "")
+        holder = self.drafters[-1] if self.drafter is not None else ""
+        state = "decode" if self.state == "finishing" else self.state
+        return RequestStatus(self.rid, self.method, state, done, holder)
+
+    @property
+    def drafting(self) -> bool:
+        """Whether a drafter can be of use at present."""
+        return self.state in ("prefill", "decode")
+
+    def lent(self, drafter: bytes | None, actor_id: str = "") -> None:
+        """A drafter has the request now; None: none has."""
+        self.drafter = drafter
+        if drafter is None:
+            return
+        if actor_id in self.drafters:
+            self.drafters.remove(actor_id)
+        self.drafters = [*self.drafters, actor_id][-MAX_DRAFTERS:]
 
     def chunk(self, committed: Committed) -> Chunk:
         """The next chunk: the tokens of one commit with their text."""

@@ -111,6 +111,11 @@ class Speculation:
             self.late = 0
         return None
 
+    def recalled(self) -> None:
+        """No drafter has the lease: what one still sends is of no epoch, and nobody is waited for."""
+        self.epoch = 0
+        self.wait_until = None
+
     @property
     def resting(self) -> bool:
         """Whether the plan in force asks for no drafts."""

@@ -93,14 +93,30 @@ def tokens_of(chunks: Sequence[Chunk]) -> list[int]:
     return [t for c in chunks for t in c.token_ids]
 
 
+class PacedCompute(InlineCompute):
+    """Each job begins so many seconds after it was asked for."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def start(self, job):
+        async def run():
+            await asyncio.sleep(self.seconds)
+            return await super(PacedCompute, self).start(job)
+
+        return asyncio.ensure_future(run())
+
+
 class Cluster:
     def __init__(
         self,
         network: MemoryNetwork | None = None,
         language: ToyLanguage | None = None,
         sources: Sources | None = None,
+        forward_s: float = 0.0,
         **settings,
     ) -> None:
+        self.forward_s = forward_s
         self.sources = sources
         self.network = network or MemoryNetwork()
         self.language = language or ToyLanguage()
@@ -137,7 +153,7 @@ class Cluster:
             ToyCodec(),
             CostModel(COST),
             self.network.listen(ADDRESS),
-            InlineCompute(),
+            PacedCompute(self.forward_s) if self.forward_s else InlineCompute(),
             f"v{next(self.starts)}",
             timer=lambda: 0.0,
             sources=self.sources,
