@@ -1,6 +1,8 @@
 """/v1/chat/completions with the stock openai client: text, choices, log-probabilities, usage, speculation."""
 
 import asyncio
+import json
+import socket
 
 import openai
 import pytest
@@ -177,6 +179,28 @@ async def test_closing_a_stream_cancels_the_request():
             await stream.close()
             await gateway.idle()
             assert (await gateway.gateway.status()).requests == ()
+
+
+async def test_a_client_that_does_not_read_is_given_up(monkeypatch):
+    monkeypatch.setattr("duoactor.serve.stream.SEND_TIMEOUT_S", 0.1)
+    async with served() as gateway:
+        gateway.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # its connections inherit it
+        body = json.dumps({"messages": TURNS, "max_tokens": 4000, "stream": True, "ignore_eos": True}).encode()
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", gateway.port))
+            client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+            while not gateway.cluster.verifier.book.requests:
+                await asyncio.sleep(0.001)
+            async with asyncio.timeout(10):
+                await gateway.idle()
+                answer = b""
+                client.setblocking(False)
+                while part := await asyncio.get_running_loop().sock_recv(client, 1 << 16):
+                    answer += part
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"[DONE]" not in answer
 
 
 async def test_a_client_that_leaves_before_the_answer_is_whole_cancels_every_choice():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,7 +28,11 @@ TURNS = [{"role": "user", "content": "Hello"}]
 class Served:
     cluster: Cluster
     gateway: Gateway
-    port: int
+    listener: socket.socket
+
+    @property
+    def port(self) -> int:
+        return self.listener.getsockname()[1]
 
     @property
     def url(self) -> str:
@@ -69,7 +74,7 @@ async def served(cluster: Cluster | None = None, *, names=(), keys=(), origins=(
     with listen("127.0.0.1:0") as listener:
         serving = asyncio.create_task(serve(gateway, make_app(gateway, keys=keys, origins=origins), listener, stop))
         async with cluster:
-            served = Served(cluster, gateway, listener.getsockname()[1])
+            served = Served(cluster, gateway, listener)
             while (await served.request("GET", "/health")).status_code != 200:
                 await asyncio.sleep(0.01)
             yield served
