@@ -99,6 +99,10 @@ class Line:
         """False if it cannot be sent now, or would mean nothing to a verifier that does not know this peer."""
         return self.known and self.link.send(wire.encode(message))
 
+    def busy(self, seconds: float) -> None:
+        """Say that nothing will be heard from this peer for so long."""
+        self._take(self._handshake.busy(seconds))
+
     async def beat(self) -> None:
         """Hello until the verifier answers, then heartbeats; for ever."""
         while True:

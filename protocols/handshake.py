@@ -14,6 +14,7 @@ from protocols.errors import RefusedError
 from protocols.messages import Drain, Heartbeat, Hello, Message, Refuse, RefuseCode, Role, Welcome
 
 TRIPS = 16  # heartbeats that a message's delay is judged by
+MAX_BUSY_MS = 60_000.0  # see limits.BusyMilliseconds
 GREET_S = 0.5  # between two Hellos to a verifier that has not answered yet
 
 
@@ -72,6 +73,10 @@ class Handshake:
         self.due = now + self.welcome.heartbeat_ms / 1000
         self._asked_at = now
         return Step(Heartbeat())
+
+    def busy(self, seconds: float) -> Step:
+        """For so long this peer will compute, and hear and say nothing. Only a drafter is waited for."""
+        return Step(Heartbeat(min(1000 * seconds, MAX_BUSY_MS))) if self.known else Step()
 
     def receive(self, message: Message, now: float) -> Step:
         """Raises RefusedError with the verifier's sentence when it does not want this peer."""

@@ -30,6 +30,7 @@ Width = Annotated[int, Meta(ge=1, le=4096)]
 Interval = Annotated[int, Meta(ge=1, le=60_000)]
 
 Milliseconds = Annotated[float, Meta(ge=0, le=1e12)]
+BusyMilliseconds = Annotated[float, Meta(ge=0, le=60_000)]
 Microseconds = Annotated[float, Meta(ge=0, le=1e12)]
 StepMicroseconds = Annotated[float, Meta(ge=0.1, le=1e9)]
 WaitMicroseconds = Annotated[float, Meta(ge=0, le=1e7)]

@@ -19,10 +19,10 @@ from msgspec import Meta
 from protocols.enumerations import FailureCode as FailureCode, FinishReason as FinishReason, Method as Method
 from protocols.enumerations import RefuseCode as RefuseCode, Role as Role
 from protocols.limits import (
-    ActorId, Count, Counters, DraftLength, Flags, Forwards, FragmentLogprobs, FragmentParents, FragmentTokens,
-    Interval, Label, Mean, Microseconds, Milliseconds, Nodes, Pieces, Position, Probability, ProcessId, Ranks,
-    RequestId, RowCounts, Sentence, Sequences, StepMicroseconds, StepTimes, StopString, Text, TextPieces, TokenId,
-    Tokens, WaitMicroseconds,
+    ActorId, BusyMilliseconds, Count, Counters, DraftLength, Flags, Forwards, FragmentLogprobs,
+    FragmentParents, FragmentTokens, Interval, Label, Mean, Microseconds, Milliseconds, Nodes, Pieces,
+    Position, Probability, ProcessId, Ranks, RequestId, RowCounts, Sentence, Sequences, StepMicroseconds,
+    StepTimes, StopString, Text, TextPieces, TokenId, Tokens, WaitMicroseconds,
 )
 from protocols.parts import (
     Struct as Struct, Sampling as Sampling, ChatTurn as ChatTurn, TokenLogprobs as TokenLogprobs, RequestStats as
@@ -60,6 +60,8 @@ class Hello(Message, frozen=True):
 
 class Heartbeat(Message, frozen=True):
     """Sent by both sides every ``heartbeat_ms``; the verifier echoes it."""
+
+    busy_ms: BusyMilliseconds = 0.0  # of a drafter: it computes for so long, and hears and says nothing meanwhile
 
 
 class Goodbye(Message, frozen=True):

@@ -43,6 +43,8 @@ from protocols.transport import Network
 log = logging.getLogger("duoactor.drafter")
 WIDTH = max(WIDTHS)  # leaves of one request in one forward: more have not been measured
 REPORT_S = 1.0
+MAX_SILENCE_S = 0.25  # a forward that takes longer is announced: half of the interval between two heartbeats
+BUSY_SLACK = 2.0  # times as long as such a forward is expected to take
 # Reports without a word of the verifier about a lease, after which it is asked whether the lease still stands, and
 # after which it does not: a Close can be lost. A verifier that rests its drafter is silent for longer, but answers.
 ASK_AFTER, GIVE_UP_AFTER = 10, 20
@@ -234,9 +236,14 @@ class Drafter:
             batch.extend((lease, node) for node in nodes)
         return batch
 
+    def _announce(self, expected_s: float) -> None:
+        """A forward that outlasts heartbeats is announced, or the verifier would take this drafter for dead."""
+        if expected_s > MAX_SILENCE_S:
+            self.line.busy(BUSY_SLACK * expected_s)
+
     def _prefill(self, lease: Lease) -> None:
-        chunk = self.prefill.chunk
-        tokens = min(chunk, lease.missing)
+        tokens = min(self.prefill.chunk, lease.missing)
+        self._announce(self.prefill.expected_s)
         begin = self.timer()
         try:
             self.model.prefill(lease.handle, tokens)
@@ -250,6 +257,8 @@ class Drafter:
 
     def _grow(self, batch: list[tuple[Lease, Node]]) -> None:
         leases = list({lease.rid: lease for lease, _ in batch}.values())
+        reading = sum(lease.missing for lease, node in batch if node is lease.tree.root)
+        self._announce(self.steps(len(batch)) / 1e6 + self.prefill.time_s(reading))
         began_us, begin = self.now_us(), self.timer()
         try:
             expansions = self.model.expand([lease.leaf(node) for lease, node in batch])

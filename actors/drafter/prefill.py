@@ -26,7 +26,10 @@ class Prefill:
     @property
     def expected_s(self) -> float:
         """What the next chunk takes, as far as is known."""
-        return self.chunk * self._token_s
+        return self.time_s(self.chunk)
+
+    def time_s(self, tokens: int) -> float:
+        return tokens * self._token_s
 
     def due(self, growing: bool) -> bool:
         """Whether a chunk comes next; ``growing``: there are trees to grow, which get as much time as chunks do."""

@@ -19,6 +19,7 @@ class DrafterPeer:
     pace: DrafterPace
     last_seen: float  # seconds on the caller's clock
     clock: PeerClock = field(default_factory=PeerClock)
+    silent_until: float = 0.0  # it said that it computes until then
     reserve: bool = False  # an operator moved its leases to another: it is used while no other is there
     draining: bool = False  # it was asked to leave
     leases: set[str] = field(default_factory=set)
@@ -26,6 +27,10 @@ class DrafterPeer:
     accepted: int = 0
     dropped: int = 0
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
+
+    def heard(self, now: float, busy_s: float = 0.0) -> None:
+        """It is alive, and for so long it will not be heard of."""
+        self.last_seen, self.silent_until = now, now + busy_s
 
     @property
     def actor_id(self) -> str:
@@ -117,7 +122,7 @@ class Drafters:
         new.reserve = new.draining = False
 
     def expired(self, now: float, ttl: float) -> list[DrafterPeer]:
-        return [d for d in self.by_peer.values() if now - d.last_seen > ttl]
+        return [d for d in self.by_peer.values() if now - max(d.last_seen, d.silent_until) > ttl]
 
     def names(self) -> str:
         return ", ".join(sorted(d.actor_id for d in self.by_peer.values())) or "none"

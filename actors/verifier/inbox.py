@@ -80,7 +80,7 @@ class Reception:
             self.book.counters["unknown_peer"] += 1
             self.send(peer, Refuse(RefuseCode.UNKNOWN_PEER, "this verifier does not know you; say Hello first"))
             return
-        self._seen(peer)
+        self._seen(peer, message)
         match message:
             case Hello():
                 self._hello(peer, message)
@@ -129,12 +129,12 @@ class Reception:
     def _known(self, peer: bytes) -> bool:
         return peer in self.book.clients or peer in self.book.drafters.by_peer or peer == self.book.controller
 
-    def _seen(self, peer: bytes) -> None:
+    def _seen(self, peer: bytes, message: Message) -> None:
         now = self.clock()
         if (client := self.book.clients.get(peer)) is not None:
             client.last_seen = now
         elif (drafter := self.book.drafters.by_peer.get(peer)) is not None:
-            drafter.last_seen = now
+            drafter.heard(now, message.busy_ms / 1000 if isinstance(message, Heartbeat) else 0.0)
 
     def _hello(self, peer: bytes, hello: Hello) -> None:
         """The preflight: what does not fit is said here, not found out later as a poor acceptance rate."""

@@ -7,9 +7,12 @@ import pytest
 from simulation import Fixed, Simulation, World
 
 from actors.drafter.prefill import CHUNK_S, MAX_CHUNK, SMALL_CHUNK, SMALL_CHUNK_S, Prefill
+from actors.verifier.book import TTL_MS
+from protocols.handshake import MAX_BUSY_MS
 
 WORLD = World()
 PROMPT = 20_000
+TTL_S = TTL_MS / 1000
 
 
 def long_prompt(prefill_s: float, method: str = "tree") -> Simulation:
@@ -79,6 +82,33 @@ def test_what_was_computed_is_not_lost_with_the_lease():
     sim.play((sim.stage.world, 2500, 1))
     assert sum(accepted for _, accepted in drafted(sim)) > 500
     assert sim.draft.prefilled < PROMPT + 2500
+
+
+def test_a_drafter_whose_every_forward_outlasts_the_time_to_live_is_not_dropped():
+    slow = World(step_us=3e6, prefill_us=3e6, verify_us=10e6)
+    sim = Simulation(slow, "pearl", Fixed("pearl", 2))
+    sim.at = 12
+    sim.play((slow, 30, 1))
+    assert sim.draft.longest_s > TTL_S
+    assert sim.draft.opened == 1 and sim.draft.prefilled < 12 + 30
+    assert sum(accepted for _, accepted in drafted(sim)) > 5
+
+
+def test_a_drafter_that_said_it_is_busy_and_died_is_dropped_all_the_same():
+    slow = World(step_us=3e6, prefill_us=3e6, verify_us=1e6)
+    sim = Simulation(slow, "pearl", Fixed("pearl", 2))
+    sim.at = 12
+    gone: list[bool] = []
+
+    async def die() -> None:
+        await asyncio.sleep(10.0)
+        sim.network.partition("drafter")
+        await asyncio.sleep(MAX_BUSY_MS / 1000 + 2 * TTL_S)
+        gone.append(not sim.trace.rounds[-1][1].drafter)
+
+    sim.beside.append(die)
+    sim.play((slow, 90, 1))
+    assert gone == [True]
 
 
 # --- the size of a chunk ---------------------------------------------------------------------------------------------
