@@ -10,7 +10,7 @@ from virtual_time import run
 from actors.drafter.loop import ASK_AFTER, GIVE_UP_AFTER, MAX_FAILURES
 from fakes import INFO, ToyDraft
 from protocols.errors import CannotDraft
-from protocols.messages import DraftStats, Drain, Goodbye, Grow, Plan, Resync, Sampling
+from protocols.messages import Decline, DraftStats, Drain, Goodbye, Grow, Plan, Resync, Sampling
 
 SHORT = (5, 6, 7)
 OTHER = (9, 8, 7)
@@ -34,6 +34,7 @@ def test_a_request_without_room_goes_on_alone_and_the_others_are_served():
         desk.open("b", OTHER, epoch=2)
         await desk.settle()
         assert desk.drafted("a") and not desk.drafted("b")
+        assert desk.take(Decline) == [Decline("b", 2, lasting=False)]
         desk.verdict("b", 3, 4, epoch=2)
         await desk.settle()
         assert not desk.take(Resync), "an Open that was declined is not asked for again"
@@ -55,6 +56,7 @@ def test_a_text_that_the_draft_cannot_mirror_costs_only_its_own_drafts(prefix):
         await desk.settle()
         assert desk.drafted("good")
         assert not desk.running.done() and list(desk.drafter.leases) == ["good"]
+        assert desk.take(Decline) == [Decline("bad", 1, lasting=True)]
 
     played(story, Small(info=replace(INFO, vocab_size=60, max_context=32)))
 
@@ -76,6 +78,7 @@ def test_a_text_that_outgrows_the_draft_ends_that_lease_only():
         desk.verdict("a", 4, 40)
         await desk.settle()
         assert list(desk.drafter.leases) == ["b"] and not desk.take(Resync)
+        assert desk.take(Decline) == [Decline("a", 1, lasting=True)]
 
     played(story, Small())
 
@@ -112,6 +115,7 @@ def test_a_request_whose_forward_fails_loses_its_drafter_and_the_others_keep_it(
         await desk.settle()
         assert desk.drafted("a") and desk.drafted("c") and not desk.running.done()
         assert list(desk.drafter.leases) == ["a", "c"]
+        assert desk.take(Decline) == [Decline("b", 2, lasting=True)]
         desk.verdict("b", 3, 4, epoch=2)
         await desk.settle()
         assert not desk.take(Resync)
