@@ -11,12 +11,13 @@ from duoactor.launch.health import healthy_pid
 
 async def test_a_healthy_gateway_answers_with_its_process_id_and_one_without_a_verifier_does_not():
     async with served() as gateway:
-        assert await healthy_pid("127.0.0.1", gateway.port) == os.getpid()
+        port = gateway.port
+        assert await healthy_pid("127.0.0.1", port) == os.getpid()
         gateway.cluster.stops["verifier"].set()
         await gateway.cluster.tasks["verifier"]
-        assert await healthy_pid("127.0.0.1", gateway.port) == 0
+        assert await healthy_pid("127.0.0.1", port) == 0
         gateway.cluster.start_verifier()
-    assert await healthy_pid("127.0.0.1", gateway.port) == 0
+    assert await healthy_pid("127.0.0.1", port) == 0
 
 
 @pytest.mark.parametrize(
