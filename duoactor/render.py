@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from duoactor.client.metrics import mean_acceptance_length, tokens_per_second
-from protocols.messages import Budget, DrafterStatus, Method, RequestStats, StatusReport
+from protocols.messages import Budget, DrafterStatus, RequestStats, StatusReport
 
 ACCEPTED = "\x1b[32m"  # green: drafted, and confirmed by the target
 OWN = "\x1b[35m"  # magenta: made by the target itself
@@ -169,34 +169,27 @@ def print_status(report: StatusReport) -> None:
 
 
 def print_budgets(budgets: Sequence[Budget]) -> None:
-    """What the controller chose for each kind of requests lately, and whether it turned out as it said."""
-    made = table("speculation", ">gamma", "sequences", "window", "wait", ">predicted", ">measured")
-    for one in sorted(budgets, key=lambda one: (one.method, one.fixed_gamma, one.fixed_sequences)):
+    """What the controller commands for each kind of requests in use lately, and whether it turned out as it said."""
+    made = table(
+        "speculation", "drafter", "drafts", ">gamma", ">sequences", ">window", ">wait", ">predicted", ">measured"
+    )
+    for one in sorted(budgets, key=lambda one: (one.method or "", one.fixed_gamma, one.fixed_sequences)):
         rates = (one.predicted_tokens_per_second, one.measured_tokens_per_second)
         shown = (f"{rate:.1f} tokens/s" if rate else "-" for rate in rates)
         fixed = [f"gamma {one.fixed_gamma}"] * bool(one.fixed_gamma)
         fixed += [f"sequences {one.fixed_sequences}"] * bool(one.fixed_sequences)
-        name = one.method or "every method"
-        made.add_row(f"{name}, {', '.join(fixed)} asked" if fixed else name, *_choices(one), *shown)
+        name = f"{one.method or 'every method'}{', ' if fixed else ''}{', '.join(fixed)}{' asked' if fixed else ''}"
+        drafts = "yes" if one.draft else "rests"
+        made.add_row(name, one.drafter or "every one", drafts, *_commands(one), *shown)
     print_table(made)
     sys.stdout.flush()
 
 
-def _choices(budget: Budget) -> tuple[str, str, str, str]:
-    """Gamma, sequences, window and wait in words."""
-    if budget.gamma == 0:
-        return "off", "-", "-", "-"
-    priced = budget.method in (Method.TREE, Method.AUTO)
-    gamma = f"~{budget.gamma}" if priced else str(budget.gamma)
-    sequences = "-"
-    if budget.method in (Method.DUODECODING, Method.DUODECODING_LOCKSTEP):
-        sequences = f"at most {budget.sequences}" if budget.sequences else "by theta"
-    window = "-"
-    if priced:
-        window = f"at most {budget.window}" if budget.window else "by price"
-    wait = "by price" if priced else "-"
-    if budget.wait_us > 0:
-        wait = "never" if budget.wait_us <= 1 else f"{budget.wait_us / 1000:.1f} ms"
+def _commands(budget: Budget) -> tuple[str, str, str, str]:
+    """Gamma, sequences, window and wait in words; what is unset is the receiver's to choose."""
+    sequences, window = (f"to {one}" if one is not None else "unset" for one in (budget.sequences, budget.window))
+    wait = "unset" if budget.wait_us is None else f"to {budget.wait_us / 1000:.1f} ms" if budget.wait_us else "never"
+    gamma = "unset" if budget.gamma is None else str(budget.gamma)
     return gamma, sequences, window, wait
 
 

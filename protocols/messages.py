@@ -20,7 +20,7 @@ from protocols.enumerations import FailureCode as FailureCode, FinishReason as F
 from protocols.enumerations import RefuseCode as RefuseCode, Role as Role
 from protocols.limits import (
     ActorId, BusyMilliseconds, Count, Counters, DraftLength, Flags, Forwards, FragmentLogprobs,
-    FragmentParents, FragmentTokens, Interval, Label, Mean, Microseconds, Milliseconds, Nodes, Pieces,
+    FragmentParents, FragmentTokens, Gamma, Interval, Label, Leaves, Mean, Microseconds, Milliseconds, Nodes, Pieces,
     Position, Probability, ProcessId, Ranks, RequestId, RowCounts, Sentence, Sequences, StepMicroseconds,
     StepTimes, StopString, Text, TextPieces, TokenId, Tokens, WaitMicroseconds,
 )
@@ -79,6 +79,7 @@ class Welcome(Message, frozen=True):
     model_id: Label = ""
     vocab_size: Position = 0
     max_context: Position = 0
+    forward_us: StepTimes = ()  # (rows, microseconds) of a forward, measured at start-up
 
 
 class Refuse(Message, frozen=True):
@@ -231,10 +232,10 @@ class Verdict(Message, frozen=True):
     round: Count
     base_len: Position
     tokens: Tokens
-    due_us: Microseconds = 0.0  # the verifier looks at the tree again in this time; 0: its next round has begun
+    due_us: Microseconds | None = None  # the verifier looks at the tree again in this time; None: its next round runs
     plan: Plan | None = None  # only when it changed
-    verify_us: Microseconds = 0.0  # expected length of the round that begins then
-    awaited: Nodes = 0  # drafts in a row that end the verifier's wait; 0: it waits for the end of the phase, or not
+    verify_us: Microseconds | None = None  # expected length of the round that begins then; None: it is a whole phase
+    awaited: Nodes | None = None  # drafts in a row that end the verifier's wait; None: the phase's end does, or it goes
 
 
 class Close(Message, frozen=True):
@@ -261,6 +262,7 @@ class Grow(Message, frozen=True):
     phase_rank: Position = 0  # rank of that token among the draft's candidates for it, from 1; 0: none of them
     sent_us: Microseconds = 0.0  # since the drafter's start
     forwards: Forwards = ()  # since the last Grow: (microseconds from start to sending, its length)
+    ranks: Ranks = ()  # like ``phase_rank``, of each position decided since the last Grow that had candidates
 
 
 class Resync(Message, frozen=True):
@@ -306,19 +308,20 @@ class RoundStats(Message, frozen=True):
     draft_steps: Position = 0
     sequences: Sequences = 0
     needed_sequences: Position = 0  # rank of the token that came, among the drafted first tokens; 0: none of them
-    gamma: DraftLength = 0
+    gamma: Gamma | None = None  # as commanded
     started_us: Microseconds = 0.0  # since the verifier's start
-    draft_width: Position = 1
-    top_probability: Probability = 0.0
     phase_sequences: Sequences = 0  # as the drafter told since the previous round, see Grow
     phase_rank: Position = 0
-    ranks: Ranks = ()  # of the accepted tokens among the window's by path probability, from 0; trees only
+    draft_ranks: Ranks = ()  # of decided tokens among the draft's candidates, as the drafter told: see Grow
     retrieved: Position = 0  # tokens that the verifier's own proposers alone would have had right
     resting: bool = False  # the controller had the drafter rest
     fixed_gamma: DraftLength = 0  # as the request itself asked; 0: it did not
     fixed_sequences: Sequences = 0
     draft_forwards: Forwards = ()  # (start since the verifier's, length); measured by the drafter
     waited_from_us: Microseconds = 0.0  # since the verifier's start, where ``wait_us`` is not 0
+    streams: Count = 1  # that decode at the verifier, this one included
+    slowdown: Mean = 1.0  # of forwards against ``Welcome.forward_us``, by the verifier's running estimate
+    message_us: Microseconds = 0.0  # to the drafter and back, by the verifier's running estimate
 
 
 class ActorUp(Message, frozen=True):
@@ -334,18 +337,20 @@ class ActorDown(Message, frozen=True):
 
 
 class Budget(Message, frozen=True):
-    """What the controller chose. Without a successor it holds for ``ttl_ms``, then the default applies."""
+    """What the controller commands. Without a successor it holds for ``ttl_ms``, then the start-up calibration's takes
+    its place. What is None is left to the receiver."""
 
     revision: Count
-    drafter_id: Label  # "": every drafter
-    gamma: DraftLength
-    sequences: Sequences  # cap on the number of sequences; 0: none
-    window: Nodes
-    wait_us: WaitMicroseconds
     ttl_ms: Interval
+    method: Label | None = None  # that it is meant for; None: every one
+    drafter: Label | None = None  # actor id; None: every one
+    draft: bool = True  # False: the drafter rests
+    gamma: Gamma | None = None  # draft tokens of a phase; of a tree its depth
+    sequences: Leaves | None = None  # cap on the theta rule; in a tree the leaves of one draft step
+    window: Nodes | None = None  # most draft tokens in one round
+    wait_us: WaitMicroseconds | None = None  # longest wait for drafts
     predicted_tokens_per_second: Mean = 0.0
     measured_tokens_per_second: Mean = 0.0
-    method: Label = ""  # the method it is meant for; "": every one
     fixed_gamma: DraftLength = 0  # and the requests: those that asked for so much; 0: for nothing
     fixed_sequences: Sequences = 0
 

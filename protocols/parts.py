@@ -10,8 +10,8 @@ from msgspec import Meta
 # isort: off
 # fmt: off
 from protocols.limits import (
-    ActorId, ActorIds, Count, DraftLength, Histogram, Label, LogitBias, LogProbability, LogprobCount, MaxTokens,
-    Mean, Milliseconds, Penalty, Position, Probability, ProcessId, RepetitionPenalty, RequestId, Seed, Sequences,
+    ActorId, ActorIds, Count, Gamma, Histogram, Label, Leaves, LogitBias, LogProbability, LogprobCount, MaxTokens,
+    Mean, Milliseconds, Penalty, Position, Probability, ProcessId, RepetitionPenalty, RequestId, Seed,
     StepMicroseconds, StopStrings, StopTokens, Temperature, Text, TopIds, TopLogprobs, TopP,
 )
 # fmt: on
@@ -113,9 +113,9 @@ class Plan(Struct, frozen=True):
     """How a drafter grows one request's tree."""
 
     method: Label
-    gamma: DraftLength  # draft tokens per phase
-    sequences: Sequences = 0  # 0: by the theta rule
-    max_sequences: Sequences = 0  # the controller's cap on the theta rule; 0: none
+    gamma: Gamma | None = None  # draft tokens per phase, of a tree its depth; None: as the drafter likes
+    sequences: Leaves | None = None  # asked for by the user; None: by the theta rule
+    max_sequences: Leaves | None = None  # cap on the theta rule; in a tree the leaves of one draft step; None: no cap
 
 
 Turns = Annotated[tuple[ChatTurn, ...], Meta(max_length=1 << 14)]

@@ -1,127 +1,81 @@
-"""What the controller measures about rounds, whatever method made them. Times are microseconds."""
+"""What the controller believes of one method with one drafter, from the statistics of its rounds."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
-from actors.verifier.waiting import Average
+from actors.controller.goodput import PRIOR_RANKS, PRIOR_THETA, Belief
+from actors.cost import CostModel
+from actors.estimate import Estimate
 from protocols.messages import RoundStats
 
-ODD_ROUNDS = 3
-RECENT = 48  # rounds over which rates are averaged
+RANKS = 8
+DEPTHS = 16
+MEMORY = 48  # rounds: a change of text is believed within some 50, and a mean of 48 is within 10% of a chance of 0.7
+SHRINK = 12.0  # rounds' worth of trust in all depths together where one depth is in question
+DISCOUNT = 3  # rounds that what was known counts for after a rest
 
 
-class LineCost:
-    """Forward time as ``base + rows * slope``, fitted to what rounds took lately.
-
-    Old rounds fade, so that a target that changes its pace is believed within some 20 rounds. Where the rows have not
-    varied for a while, the slope keeps its share of the whole.
-    """
-
-    FADE = 0.95
-    TRUST = 2.0  # rows² of spread that the remembered slope counts for
+class Observed:
+    """Round by round; ``belief`` gives what :func:`actors.controller.goodput.goodput` asks for."""
 
     def __init__(self) -> None:
-        self.weight = self.rows = self.time = self.rows2 = self.both = 0.0
-        self.odd = 0  # rounds in a row that were nothing like the line
-        self.share = 0.02  # of a forward's mean time that one row costs
+        self.ranks = [Estimate(p, weight=DISCOUNT, memory=2 * MEMORY) for p in _padded(PRIOR_RANKS)]
+        self.depths = [Estimate(PRIOR_RANKS[0], memory=MEMORY) for _ in range(DEPTHS)]
+        self.theta = [Estimate(p, weight=DISCOUNT, memory=MEMORY) for p in _padded(PRIOR_THETA)]
+        self.overhead = Estimate(memory=MEMORY)
+        self.tokens = Estimate(memory=MEMORY)  # of one stream in one round
+        self.wall = Estimate(memory=MEMORY)
+        self.streams = Estimate(memory=8)  # that share a forward: known exactly, a mean only while they come and go
+        self.message_us = 0.0
 
-    def observe(self, rows: int, time_us: float) -> None:
-        if self.weight >= 1:
-            ratio = time_us / max(1e-6, self(rows))
-            self.odd = 0 if 0.6 < ratio < 1.7 else self.odd + 1
-            if self.odd >= ODD_ROUNDS:  # another pace altogether: the whole line moves, its shape stays
-                self.time, self.both, self.odd = self.time * ratio, self.both * ratio, 0
-            elif self.odd:
-                return  # a single stall must not move the belief
-        fade = self.FADE
-        self.weight = self.weight * fade + 1
-        self.rows = self.rows * fade + rows
-        self.time = self.time * fade + time_us
-        self.rows2 = self.rows2 * fade + rows * rows
-        self.both = self.both * fade + rows * time_us
-        mean, slope = self._mean_and_slope()
-        self.share += 0.05 * (slope / max(mean, 1e-6) - self.share)
-
-    def _mean_and_slope(self) -> tuple[float, float]:
-        mean_r, mean_t = self.rows / self.weight, self.time / self.weight
-        spread = max(0.0, self.rows2 - self.weight * mean_r * mean_r)
-        joint = self.both - self.weight * mean_r * mean_t
-        slope = (joint + self.TRUST * self.share * mean_t) / (spread + self.TRUST)
-        return mean_t, min(max(0.0, slope), mean_t / max(1.0, mean_r))
-
-    def line(self) -> tuple[float, float]:
-        """(base, slope)."""
-        if self.weight == 0:
-            return 1000.0, 20.0
-        mean, slope = self._mean_and_slope()
-        return max(1.0, mean - slope * self.rows / self.weight), slope
-
-    def __call__(self, rows: float) -> float:
-        base, slope = self.line()
-        return base + slope * rows
-
-
-class Evidence:
-    """The mean of a noisy quantity, and how far it can be trusted."""
-
-    def __init__(self, most: int) -> None:
-        """``most``: samples beyond which old ones fade."""
-        self.most = most
-        self.count = self.mean = self.variance = 0.0
-
-    def add(self, sample: float) -> None:
-        self.count = min(self.count + 1, self.most)
-        off = sample - self.mean
-        self.mean += off / self.count
-        self.variance += (off * (sample - self.mean) - self.variance) / self.count
-
-    def forget(self) -> None:
-        self.count = 0.0
-
-    def surely_negative(self, least: int) -> bool:
-        """Whether the mean is below zero by two standard errors, from ``least`` samples on."""
-        return self.count >= least and self.mean + 2 * math.sqrt(self.variance / self.count) < 0
-
-
-class Pace:
-    """How rounds of one method go: tokens, time, and where the time goes."""
-
-    def __init__(self, recent: int = RECENT) -> None:
-        self.rounds = 0
-        self.tokens = Average(1.0, most=recent, weight=0.0)  # of one stream in one round
-        self.wall = Average(1.0, most=recent, weight=0.0)
-        self.overhead = Average(200.0, most=24)
-        self.streams = Average(1.0, most=8, weight=0.0)  # that share a forward
-        self.step = Average(1000.0, most=16, weight=0.0)  # a draft forward
-        self.wait = Average(0.0, most=24, weight=0.0)
-        self.message = Average(200.0, most=24)  # to the drafter and back
-
-    def observe(self, stats: RoundStats) -> None:
-        self.rounds += 1
+    def observe(self, stats: RoundStats, most_sequences: int) -> None:
+        """``most_sequences``: the cap in force; more than that the theta rule cannot be seen to want."""
         self.tokens.add(stats.committed)
         self.wall.add(max(1.0, stats.wall_us))
         self.overhead.add(min(max(0.0, stats.wall_us - stats.forward_us - stats.wait_us), stats.forward_us))
-        self.streams.add(stats.rows / (1 + stats.window))
-        self.wait.add(stats.wait_us)
-        if stats.draft_steps > 0 and stats.draft_us > 0:
-            # The drafter books a batched forward in equal shares to the streams in it.
-            step = stats.draft_us / stats.draft_steps * max(1.0, self.streams.value)
-            self.step.add(min(step, 8 * self.step.value) if self.step.count else step)
+        self.streams.add(stats.streams)
+        self.message_us = stats.message_us
+        for seen in stats.draft_ranks:
+            for rank, estimate in enumerate(self.ranks, 1):
+                estimate.add(1.0 if seen == rank else 0.0)
+        for depth in range(min(stats.accepted, DEPTHS)):
+            self.depths[depth].add(1.0)
+        if stats.accepted < min(stats.window, DEPTHS):
+            self.depths[stats.accepted].add(0.0)
+        if stats.sequences > 0:
+            for wanted, estimate in enumerate(self.theta[:most_sequences], 1):
+                estimate.add(1.0 if stats.sequences >= wanted else 0.0)
 
     @property
     def rate(self) -> float:
         """Tokens per microsecond of one stream; 0: not known."""
-        if not self.rounds:
-            return 0.0
-        return self.tokens.value / self.wall.value
+        return self.tokens.mean / self.wall.mean if self.wall.known else 0.0
 
     def restart(self) -> None:
-        """A new setting is in force: what was measured under the old one says nothing of it."""
-        self.tokens.count = self.wall.count = 0.0
+        """Another setting is in force: how fast rounds were under the old one says nothing of it."""
+        self.tokens.discount(0)
+        self.wall.discount(0)
 
-    def per_stream(self, cost: LineCost) -> Callable[[float], float]:
-        """The forward's time by the rows of one stream, all streams being alike."""
-        streams = max(1.0, self.streams.value)
-        return lambda rows: cost(rows * streams)
+    def discount(self) -> None:
+        """Let what comes next weigh more than what was: text, drafter and load may change unseen during a rest."""
+        for estimate in (*self.ranks, *self.depths, *self.theta, self.overhead):
+            estimate.discount(DISCOUNT)
+        self.restart()
+
+    def belief(self, cost: CostModel, step: CostModel) -> Belief:
+        pooled = self.ranks[0].mean
+        return Belief(
+            cost,
+            step,
+            [estimate.mean for estimate in self.ranks],
+            [*(depth.towards(pooled, SHRINK) for depth in self.depths), pooled],
+            [estimate.mean for estimate in self.theta],
+            self.overhead.mean,
+            self.message_us,
+            max(1.0, self.streams.mean),
+            self.rate,
+        )
+
+
+def _padded(prior: tuple[float, ...]) -> list[float]:
+    """A chance for every rank; those beyond the prior halve."""
+    return [prior[i] if i < len(prior) else prior[-1] * 0.5 ** (i - len(prior) + 1) for i in range(RANKS)]

@@ -1,4 +1,4 @@
-"""What the budget controller believes and chooses: round statistics in, budgets out. No sockets, no clock of its own.
+"""What the budget controller chooses: round statistics in, budgets out. No sockets, no clock of its own.
 
 It maximises goodput, tokens per second, and not the acceptance rate: acceptance can stay at 0.9 while the right answer
 flips from on to off (DESIGN section 5, point 4).
@@ -7,173 +7,105 @@ flips from on to off (DESIGN section 5, point 4).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import msgspec
 
-from actors.controller.belief import LineCost, Pace
-from actors.controller.goodput import Belief, best_setting, goodput
-from actors.controller.weighing import PricedControl
-from actors.tree.methods import Kind
-from actors.tree.window import Cost
-from actors.verifier.waiting import Average
-from protocols.messages import Budget, DraftStats, Method, RoundStats
+from actors.controller.belief import Observed
+from actors.controller.command import command
+from actors.controller.goodput import (
+    SEQUENCES,
+    Belief,
+    Setting,
+    alternatives,
+    dimensions,
+    goodput,
+    initial_setting,
+)
+from actors.controller.worth import Worth
+from actors.cost import CostModel
+from actors.estimate import Estimate
+from actors.tree.methods import Kind, strategy_for
+from protocols.messages import Budget, DraftStats, RoundStats
 
-DEPTHS = 16
-MAX_KINDS = 64  # of requests: the one that had no rounds for longest is forgotten
-HEADS = 8
-THETA = (Method.DUODECODING, Method.DUODECODING_LOCKSTEP)  # the number of sequences is chosen in every phase
-ADAPTED = (Method.SPS, Method.PEARL, *THETA)
-PRICED = (Method.TREE, Method.AUTO)
-HYSTERESIS = 1.03  # a new setting must promise this much more than the one in force
+HYSTERESIS = 1.03  # a new setting must promise this much more than the one in force: gamma is flat to about 3%
+EQUAL = 0.997  # settings whose promises differ by less are equal
 WARM_UP = 6  # rounds before the first word
-OFF_ROUNDS = 64  # rounds without speculation before a probe; doubles while probes fail
-MAX_OFF = 2048
-PROBE_ROUNDS = 8
-PROBE_GAMMA = 2
-SHRINK = 12.0  # observations' worth of trust in the rate over all depths
-DOUBTS = 3
-MIN_ACCEPTED = 0.05  # tokens a round: below, a core works for nothing, even where it does no harm
-BIAS_FROM = 24  # rounds
-WIDTH_PENALTY = 0.15
+MAX_KINDS = 64  # of requests: the one that had no rounds for longest is forgotten
+UNKNOWN = {1: 1000.0}  # microseconds, until the verifier and the drafter have told what they measured
 
 
 class MethodControl:
-    """A method with chains: its acceptance, and the draft length in force."""
+    """One kind of requests: what is believed of it, and the setting in force."""
 
-    def __init__(self, method: str, cost: LineCost) -> None:
+    def __init__(self, method: str) -> None:
         self.method = method
-        self.cost = cost
-        self.pace = Pace()
-        self.pooled = Average(0.6, most=96, weight=3.0)  # over all depths: speaks where one depth has little to say
-        self.depths = [Average(0.6, most=48, weight=0.0) for _ in range(DEPTHS)]
-        self.heads = [Average(min(0.95, 0.6 + 0.05 * k), most=48, weight=3.0) for k in range(HEADS)]
-        self.gamma: int | None = None
-        self.theta = Average(1.5, most=32, weight=3.0)  # sequences that the theta rule chose
-        self.since_change = 0
-        self.predicted = 0.0
-        self.probing = False
-        self.rest = OFF_ROUNDS
-        self.doubts = 0  # decisions in a row that would rather rest
-        self.modelled = 0.0  # the model's rate of the setting in force, where speculation is on
-        self.expected = Average(1.0, most=96, weight=0.0)  # tokens a round by it, and as they came
-        self.tokens = Average(1.0, most=96, weight=0.0)
-        self.bias = 1.0  # measured rate over the model's, where speculation is on
+        self.observed = Observed()
+        self.worth = Worth() if strategy_for(method).may_rest else None
+        self.setting: Setting | None = None
+        self.rounds = 0
+        self.turn = 0  # which dimension is looked at next
+        self.modelled = 0.0  # tokens per microsecond of the setting in force, by the model
+        self.bias = Estimate(1.0, weight=10, memory=96)  # tokens that came over tokens that the model promised
 
     @property
-    def rounds(self) -> int:
-        return self.pace.rounds
+    def drafting(self) -> bool:
+        return self.worth is None or self.worth.drafting
 
-    @property
-    def sequences(self) -> float:
-        """How many there are in a phase, on the average: the theta rule chooses anew each time."""
-        return max(1.0, self.theta.value) if self.method in THETA else 1.0
+    def observe(self, stats: RoundStats, cost: CostModel) -> None:
+        self.rounds += 1
+        most = self.setting.sequences if self.setting is not None else SEQUENCES[-1]
+        if stats.resting == self.drafting:
+            return  # a plan takes a round to arrive
+        if not stats.resting:
+            self.observed.observe(stats, most)
+            if self.modelled:
+                self.bias.add_ratio(stats.committed, self.modelled * stats.wall_us)
+        if self.worth is not None:
+            streams = max(1, stats.streams)
+            self.worth.observe(stats, lambda rows: cost(rows * streams), self.observed.overhead.mean)
 
-    def observe(self, stats: RoundStats) -> None:
-        self.since_change += 1
-        self.pace.observe(stats)
-        if self.modelled and self.since_change > 2:
-            self.expected.add(self.modelled * stats.wall_us)
-            self.tokens.add(stats.committed)
-        for depth in range(min(stats.accepted, DEPTHS)):
-            self._saw(depth, 1.0)
-        if stats.accepted < min(stats.window, DEPTHS):
-            self._saw(stats.accepted, 0.0)
-        elif stats.accepted == stats.window and stats.gamma > 0:
-            for k in range(HEADS):
-                self.heads[k].add(1.0 if 0 < stats.needed_sequences <= k + 1 else 0.0)
-        if stats.sequences > 0:
-            self.theta.add(stats.sequences)
-        if self.method == Method.SPS and stats.draft_steps > 0:
-            self.pace.message.add(max(0.0, stats.wait_us - self.pace.step.value * stats.draft_steps))
-        elif stats.wait_us > 0:
-            self.pace.message.add(max(0.0, stats.wait_us - self.pace.step.value))
-
-    def _saw(self, depth: int, hit: float) -> None:
-        self.depths[depth].add(hit)
-        self.pooled.add(hit)
-
-    def forget(self) -> None:
-        """Let what comes next weigh more than what was: the world may have changed unseen."""
-        for average in (self.pooled, *self.depths, *self.heads):
-            average.count = min(average.count, 3.0)
-
-    def belief(self) -> Belief:
-        pooled = self.pooled.value
-        depths = [(d.count * d.value + SHRINK * pooled) / (d.count + SHRINK) for d in self.depths]
-        # The mean forward was as wide as there were sequences.
-        step = self.pace.step.value / (1 + WIDTH_PENALTY * (self.sequences - 1))
-        overhead, message = self.pace.overhead.value, self.pace.message.value
-        return Belief([*depths, pooled], [h.value for h in self.heads], step, WIDTH_PENALTY, overhead, message)
-
-    def decide(self) -> bool:
-        """Choose; whether there is anything to say yet."""
+    def decide(self, cost: CostModel, step: CostModel) -> Budget | None:
+        """The budget that should be in force; None: there is nothing to say yet."""
         if self.rounds < WARM_UP:
-            return False
-        belief, cost = self.belief(), self.pace.per_stream(self.cost)
-        gamma, value = best_setting(self.method, belief, cost, self.sequences)
-        value *= self.bias
-        off = self._loses(gamma, value, belief, cost)
-        if self.gamma is None:
-            self._change(gamma)
-        elif self.probing:
-            if self.since_change >= PROBE_ROUNDS:
-                self.probing = False
-                self.rest = min(MAX_OFF, 2 * self.rest) if off else OFF_ROUNDS
-                self._change(0 if off else gamma)
-        elif self.gamma == 0:
-            if self.since_change >= self.rest:
-                self._change(PROBE_GAMMA)
-                self.probing = True
-                self.forget()
-        elif off:
-            self.doubts += 1
-            if self.doubts >= DOUBTS:  # resting lasts: be sure that it is no hiccup
-                self._change(0)
-        elif value > HYSTERESIS * self._rate(self.gamma, belief, cost):
-            self._change(gamma)
-        if not off:
-            self.doubts = 0
-        self._learn_bias(belief, cost)
-        assert self.gamma is not None
-        self.predicted = self._rate(self.gamma, belief, cost)
-        return True
+            return None
+        belief = self.observed.belief(cost, step)
+        if self.worth is not None and self.worth.decide():
+            self.observed.restart() if self.worth.drafting else self.observed.discount()
+        if self.setting is None:
+            self.setting = initial_setting(self.method, belief)
+        elif self.drafting:
+            self._improve(belief)
+        self.modelled = goodput(self.method, self.setting, belief) if self.drafting else 0.0
+        return self._budget(belief)
 
-    def _loses(self, gamma: int, value: float, belief: Belief, cost: Cost) -> bool:
-        """Whether no drafts at all are clearly better, or hardly a draft is ever right."""
-        accepted, _ = belief.expected(gamma)
-        return accepted < MIN_ACCEPTED or self._rate(0, belief, cost) > HYSTERESIS * value
+    def _improve(self, belief: Belief) -> None:
+        """Look along one dimension: the others have their turn at the next decisions. Of equal settings the smallest is
+        best: what is drafted in vain still keeps the drafter in the middle of a step when the verdict comes."""
+        assert self.setting is not None
+        names = dimensions(self.method)
+        self.turn = (self.turn + 1) % len(names)
+        found = [
+            (one, goodput(self.method, one, belief))
+            for one in alternatives(self.method, self.setting, names[self.turn])
+        ]
+        best = max(rate for _, rate in found)
+        for setting, rate in found:
+            if rate > EQUAL * best or (setting == self.setting and rate * HYSTERESIS > best):
+                self.setting = setting
+                return
 
-    def _rate(self, gamma: int, belief: Belief, cost: Cost) -> float:
-        return goodput(self.method, gamma, self.sequences, belief, cost) * (self.bias if gamma else 1.0)
-
-    def _change(self, gamma: int) -> None:
-        if (gamma == 0) != (self.gamma == 0):
-            self.pace.restart()
-        self.gamma, self.since_change = gamma, 0
-
-    def _learn_bias(self, belief: Belief, cost: Cost) -> None:
-        """The model knows nothing of drafts that survive, or come too late: it is held to what is measured.
-
-        Round by round what it promised is set against what came, so that a change of the world is no bias.
-        """
-        assert self.gamma is not None
-        self.modelled = goodput(self.method, self.gamma, self.sequences, belief, cost) if self.gamma else 0.0
-        if self.expected.count >= BIAS_FROM:
-            self.bias = min(max(self.tokens.value / self.expected.value, 0.7), 1.4)
-
-    def budget(self, revision: int, ttl_ms: int) -> Budget:
-        assert self.gamma is not None
-        return Budget(
-            revision,
-            "",
-            self.gamma,
-            0,  # the theta rule is the method's own
-            0,
-            0.0,
-            ttl_ms,
-            self.predicted * 1e6,
-            self.pace.rate * 1e6,
-            self.method,
+    def _budget(self, belief: Belief) -> Budget:
+        assert self.setting is not None
+        if self.worth is not None and not self.drafting:
+            predicted = self.worth.resting_rate(belief.forward, belief.overhead_us)
+        else:
+            predicted = self.modelled * self.bias.mean
+        return msgspec.structs.replace(
+            command(self.method, self.setting, belief),
+            draft=self.drafting,
+            predicted_tokens_per_second=predicted * 1e6,
+            measured_tokens_per_second=self.observed.rate * 1e6,
         )
 
 
@@ -185,41 +117,52 @@ class Control:
 
     def __init__(self, ttl_ms: int = 5000) -> None:
         self.ttl_ms = ttl_ms
-        self.kinds: OrderedDict[Kind, MethodControl | PricedControl] = OrderedDict()  # the latest last
+        self.cost = CostModel(UNKNOWN)
+        self.steps: dict[str, CostModel] = {}  # by drafter
+        self.kinds: OrderedDict[Kind, MethodControl] = OrderedDict()  # the latest last
         self.revision = 0
         self.fresh: set[Kind] = set()  # with rounds since the last decision
 
+    def calibrated(self, forward_us: Iterable[tuple[int, float]]) -> None:
+        """What the verifier measured when it started: forward time by rows."""
+        self.cost = CostModel(dict(forward_us) or UNKNOWN)
+
     def observe_round(self, stats: RoundStats) -> None:
-        kind = Kind(stats.method, stats.fixed_gamma, stats.fixed_sequences)
-        control = self.kinds.get(kind)
-        if control is None:
-            if stats.method in ADAPTED:
-                control = MethodControl(stats.method, LineCost())
-            elif stats.method in PRICED:
-                control = PricedControl(stats.method, LineCost())
-            else:
-                return
-            self.kinds[kind] = control
-            if len(self.kinds) > MAX_KINDS:
-                forgotten, _ = self.kinds.popitem(last=False)
-                self.fresh.discard(forgotten)
+        self.cost.corrected(stats.slowdown)
+        if not stats.drafter or not strategy_for(stats.method).drafter:
+            return
+        kind = Kind(stats.method, stats.fixed_gamma, stats.fixed_sequences, stats.drafter)
+        control = self.kinds.setdefault(kind, MethodControl(stats.method))
         self.kinds.move_to_end(kind)
-        control.cost.observe(stats.rows, stats.forward_us)
-        control.observe(stats)
+        if len(self.kinds) > MAX_KINDS:
+            forgotten, _ = self.kinds.popitem(last=False)
+            self.fresh.discard(forgotten)
+        control.observe(stats, self.cost)
         self.fresh.add(kind)
 
     def observe_draft(self, stats: DraftStats) -> None:
-        """Rounds tell of draft steps sooner than a drafter's report."""
+        if stats.step_us:
+            self.steps[stats.actor_id] = CostModel(dict(stats.step_us))
 
     def decide(self) -> list[Budget]:
         """The budgets of those that have had rounds since the last call."""
         decided = []
         for kind in sorted(self.fresh):
-            control = self.kinds[kind]
-            if control.decide():
+            budget = self.kinds[kind].decide(self.cost, self.steps.get(kind.drafter) or CostModel(UNKNOWN))
+            if budget is not None:
                 self.revision += 1
-                budget = control.budget(self.revision, self.ttl_ms)
-                fixed = {"fixed_gamma": kind.fixed_gamma, "fixed_sequences": kind.fixed_sequences}
-                decided.append(msgspec.structs.replace(budget, **fixed))
+                named = {
+                    "drafter": kind.drafter,
+                    "fixed_gamma": kind.fixed_gamma,
+                    "fixed_sequences": kind.fixed_sequences,
+                    "revision": self.revision,
+                    "ttl_ms": self.ttl_ms,
+                }
+                decided.append(msgspec.structs.replace(budget, **named))
         self.fresh.clear()
         return decided
+
+
+def kind_of(budget: Budget) -> Kind:
+    """The requests that a budget is for."""
+    return Kind(budget.method or "", budget.fixed_gamma, budget.fixed_sequences, budget.drafter or "")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.controller.choice import PRICED, Control
+from actors.controller.choice import Control, kind_of
 from actors.peer import Line
 from actors.process import work_until
 from actors.tree.methods import Kind
 from protocols import wire
 from protocols.address import reachable
 from protocols.errors import ProtocolError
-from protocols.messages import Budget, DraftStats, Drain, Hello, RoundStats, Telemetry, ToController
+from protocols.messages import Budget, DraftStats, Drain, Hello, RoundStats, Telemetry, ToController, Welcome
 from protocols.transport import Feed, Network
 
 PERIOD_S = 0.1  # of decisions while rounds happen
@@ -39,6 +39,7 @@ class Controller:
 
     async def _serve(self) -> None:
         welcome = await self.line.open()
+        self.control.calibrated(welcome.forward_us)
         feed = self.network.subscribe(reachable(welcome.telemetry, self.line.address))
         try:
             await work_until(asyncio.Event(), self._listen(feed), self._decide(), self._converse(), self.line.beat())
@@ -77,7 +78,7 @@ class Controller:
 
     def _say(self, budget: Budget, now: float) -> None:
         """A budget that differs leaves at once; one that does not, often enough to keep it and its rates alive."""
-        kind = Kind(budget.method, budget.fixed_gamma, budget.fixed_sequences)
+        kind = kind_of(budget)
         known, until = self.said.get(kind, (None, 0.0))
         if known is None or now >= until or _setting(known) != _setting(budget):
             self.said = {one: told for one, told in self.said.items() if now < told[1]}
@@ -85,11 +86,10 @@ class Controller:
             self.line.send(budget)
 
     async def _converse(self) -> None:
-        while not isinstance(await self.line.next(), Drain):
-            pass
+        while not isinstance(news := await self.line.next(), Drain):
+            if isinstance(news, Welcome):  # of a verifier that has restarted
+                self.control.calibrated(news.forward_us)
 
 
-def _setting(budget: Budget) -> tuple[bool, int, int, int, float]:
-    # The gamma of a priced tree describes, it does not command.
-    gamma = 0 if budget.method in PRICED else budget.gamma
-    return (budget.gamma > 0, gamma, budget.sequences, budget.window, budget.wait_us)
+def _setting(budget: Budget) -> tuple[object, ...]:
+    return (budget.draft, budget.gamma, budget.sequences, budget.window, budget.wait_us)

@@ -13,6 +13,8 @@ from actors.models import Expansion
 from actors.tree.tree import Node, TokenTree
 from protocols.messages import Method, Plan
 
+MAX_CHAIN = 32  # draft tokens of a phase without a gamma: the largest window
+
 
 class Chances(Protocol):
     """A calibration, see :mod:`actors.tree.calibration`."""
@@ -65,7 +67,7 @@ class ChainGrowth:
         chain = tree.chain(1 << 16)
         self.tip = chain[-1] if chain else tree.root
         # PEARL drafts gamma more behind a surviving chain; SpS takes turns, so its chain is gamma long in all.
-        self.left = plan.gamma - (len(chain) if plan.method == Method.SPS else 0)
+        self.left = _gamma(plan) - (len(chain) if plan.method == Method.SPS else 0)
 
     def wanted(self, width: int) -> list[Node]:
         if self.left <= 0 or self.tip is None or self.tip.token in self.stop_tokens:
@@ -99,9 +101,10 @@ class ThetaGrowth:
         self.tree = tree
         self.forked = None
         self.anchor = chain[-1] if chain else tree.root
-        self.gamma = plan.gamma
+        self.gamma = _gamma(plan)
         self.static = plan.sequences
-        self.cap = (0 if self.static else plan.max_sequences) or plan.gamma  # the cap is on the rule, not on a wish
+        # the cap is on the rule, not on a wish
+        self.cap = plan.max_sequences if plan.max_sequences is not None and self.static is None else self.gamma
         self.first: Expansion | None = None
         self.sequences = 1
         self.tips: list[Node] = [self.anchor]  # [anchor], then [main], then one tip per sequence
@@ -127,9 +130,9 @@ class ThetaGrowth:
         self.left[which] -= 1
         if self.first is None:
             self.first = expansion
-            if self.static or self.left[0] <= 0:
+            if self.static is not None or self.left[0] <= 0:
                 self._branch(self.static or 1)
-        elif node.parent is self.anchor and len(self.tips) == 1 and not self.static:
+        elif node.parent is self.anchor and len(self.tips) == 1 and self.static is None:
             theta = self.first.probs[0] * expansion.probs[0]
             self._branch(sum(1 for p in self.first.probs if p > theta))
 
@@ -151,16 +154,16 @@ class ThetaGrowth:
 
 
 class TreeGrowth:
-    """Best-first by calibrated path probability, several leaves in one forward (DESIGN section 5)."""
+    """Best-first by calibrated path probability (DESIGN section 5): as deep as gamma, and as many leaves in one forward
+    as the plan has sequences; the weights are read once for all of them."""
 
     sequences = 0
     forked = None
-    WIDTH = 4  # leaves in one forward: the weights are read once for all of them
-    BRANCHES = 4
+    BRANCHES = 4  # candidates of a leaf that join the tree
     # Paths less likely than this are not worth a draft step: the step would be under way when the verdict comes, and
     # its memory traffic slows a verifier on the next core. In replay 0.05 to 0.2 are alike, 0.02 loses 2-3% on CPUs.
     FLOOR = math.log(0.08)
-    MAX_NODES = 160
+    MAX_NODES = 160  # a plan without a depth: what one verification can use, many times over
 
     def __init__(self, stop_tokens: frozenset[int], chances: Chances) -> None:
         self.stop_tokens = stop_tokens
@@ -168,19 +171,23 @@ class TreeGrowth:
 
     def begin(self, tree: TokenTree, plan: Plan) -> None:
         self.tree = tree
-        self.most = max(8, plan.gamma * 8) if plan.gamma else self.MAX_NODES
+        self.depth = plan.gamma
+        self.width = plan.sequences or plan.max_sequences
 
     def wanted(self, width: int) -> list[Node]:
         if not self.tree.root.expanded:
             return [self.tree.root]
-        if self.tree.size >= self.most:
+        if self.tree.size >= self.MAX_NODES:
             return []
+        deepest = self.tree.root.position + self.depth if self.depth is not None else float("inf")
         floor = self.FLOOR + self.tree.root.total
         leaves = [
-            n for n in self.tree.nodes() if not n.expanded and n.total > floor and n.token not in self.stop_tokens
+            n
+            for n in self.tree.nodes()
+            if not n.expanded and n.total > floor and n.position < deepest and n.token not in self.stop_tokens
         ]
         leaves.sort(key=lambda n: -n.total)
-        return leaves[: min(width, self.WIDTH)]
+        return leaves[: min(width, self.width or width)]
 
     def expanded(self, node: Node, expansion: Expansion) -> None:
         for rank in range(min(self.BRANCHES, len(expansion.tokens))):
@@ -188,6 +195,11 @@ class TreeGrowth:
             if rank and p < 0.01:
                 break
             self.tree.add(node, expansion.tokens[rank], math.log(p), rank)
+
+
+def _gamma(plan: Plan) -> int:
+    """Of a chain: it must end somewhere."""
+    return plan.gamma if plan.gamma is not None else MAX_CHAIN
 
 
 def growth_for(method: str, stop_tokens: frozenset[int], chances: Chances) -> Growth:

@@ -12,6 +12,7 @@ from actors.tree.tree import Node, TokenTree
 from protocols.messages import Grow, Method, Open, Resync, Verdict
 
 MAX_FORWARDS = 64  # told in one message
+MAX_RANKS = 64  # likewise: a drafter that rested has more to tell than anybody needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Lease:
         self._unsent = False
         self._forks: dict[int, int] = {}  # id(node) -> number of sequences that a phase began below it
         self._phase = (0, 0)  # such a number, and the rank of the token that came; (0, 0): told
+        self._ranks: list[int] = []  # of decided tokens among their candidates, from 1; told with the next fragment
 
     # --- growing -----------------------------------------------------------------------------------------------------
 
@@ -177,11 +179,10 @@ class Lease:
         self.growth.begin(self.tree, self.plan)
         self._told_complete = False
         self._unsent = any(not n.sent for n in self.tree.nodes())
-        first = verdict.due_us
-        self._looks = [now_us + first] if first > 0 else []
-        self._awaited = verdict.awaited
-        if verdict.verify_us > 0:
-            self._looks.append(now_us + first + verdict.verify_us)
+        self._looks = [now_us + verdict.due_us] if verdict.due_us is not None else []
+        self._awaited = verdict.awaited or 0
+        if verdict.verify_us is not None:
+            self._looks.append(now_us + (verdict.due_us or 0.0) + verdict.verify_us)
         return Commit(tokens, slots, dead)
 
     def _learn(self, tokens: Sequence[int]) -> None:
@@ -194,6 +195,7 @@ class Lease:
             if expansion is not None:
                 hit = expansion.tokens.index(token) if token in expansion.tokens else -1
                 self.calibration.observe(expansion.probs, hit)
+                self._ranks.append(hit + 1)
                 if (sequences := self._forks.get(id(node), 0)) > 0:
                     self._phase = (sequences, hit + 1)
             node = node.children.get(token)
@@ -246,7 +248,9 @@ class Lease:
             phase_rank=self._phase[1],
             sent_us=now_us,
             forwards=tuple((round(now_us - began), round(length)) for began, length in self._forwards),
+            ranks=tuple(self._ranks[-MAX_RANKS:]),
         )
         self._forwards.clear()
+        self._ranks.clear()
         self._draft_us, self._steps, self._unsent, self._phase = 0.0, 0, False, (0, 0)
         return grow

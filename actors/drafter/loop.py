@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from actors.cost import CostModel
 from actors.drafter.lease import Lease, Limits
 from actors.drafter.mirrors import Mirrors
 from actors.drafter.prefill import Prefill
@@ -21,7 +22,6 @@ from actors.peer import Line
 from actors.process import work_until
 from actors.tree.calibration import Calibration
 from actors.tree.tree import Node
-from actors.verifier.cost import CostModel
 from protocols import wire
 from protocols.errors import CannotDraft, PoolFull
 from protocols.handshake import Lost
@@ -52,6 +52,7 @@ MAX_DECLINED = 1000  # epochs remembered
 # A request that makes the model fail loses its drafter. When one after the other does, with no step that went well
 # between them, it is not the requests: the drafter ends, and its supervisor starts it anew.
 MAX_FAILURES = 3
+EARLY_S, NEWS = 0.1, 1.25  # a step time that changed by this factor is told so much sooner
 
 
 class Drafter:
@@ -293,17 +294,19 @@ class Drafter:
 
     async def _report(self) -> None:
         """What it takes to draft here, once in a while; and a question for leases of which nothing is heard."""
-        reported_at = self.clock()
+        reported_at, reported_us = self.clock(), 0.0
         while True:
-            await asyncio.sleep(REPORT_S)
-            if not self.leases:
-                self.probe.run(self.clock())
-            now = self.clock()
+            await asyncio.sleep(EARLY_S)
+            now, step_us = self.clock(), self.steps(1)
+            due = now - reported_at >= REPORT_S - EARLY_S / 2
+            if not due and reported_us / NEWS < step_us < reported_us * NEWS:
+                continue
+            if due and not self.leases:
+                self.probe.run(now)
             busy = min(1.0, self.worked_s / (now - reported_at)) if now > reported_at else 1.0
-            steps = tuple((width, max(0.1, self.steps(width))) for width in self.steps.rows)
-            self.line.send(DraftStats(self.line.hello.actor_id, steps, busy))
-            self.worked_s, reported_at = 0.0, now
-            for lease in list(self.leases.values()):
+            self.line.send(DraftStats(self.line.hello.actor_id, self.steps.points(), busy))
+            self.worked_s, reported_at, reported_us = 0.0, now, self.steps(1)
+            for lease in list(self.leases.values()) if due else ():
                 silence = lease.tick()
                 if silence >= GIVE_UP_AFTER:
                     self._end(lease)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from actors.cost import CostModel
 from actors.models import DraftModel, Leaf, sample_tokens
-from actors.verifier.cost import CostModel
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 
+from actors.estimate import Estimate
+
 RANKS = 8
 BINS = 12
 LOW, HIGH = -6.0, 6.0  # logits of the outermost bins
-FADE = 0.995  # of a bin's evidence per observation in it: about 200 observations of memory
-PRIOR_STRENGTH = 4.0
-BIAS_FADE = 0.98
-SUREST = 0.99
+MEMORY = 200  # observations of a bin
+PRIOR_STRENGTH = 4.0  # observations that the draft's own probability counts for
+SUREST = 0.99  # no text is believed to be certain
 
 
 def _logit(probability: float) -> float:
@@ -28,8 +29,7 @@ class Calibration:
     """One map: make one per drafter and temperature regime."""
 
     def __init__(self) -> None:
-        self.hits = [[0.0] * BINS for _ in range(RANKS)]
-        self.seen = [[0.0] * BINS for _ in range(RANKS)]
+        self.bins = [[Estimate(memory=MEMORY) for _ in range(BINS)] for _ in range(RANKS)]
 
     def _place(self, probability: float) -> tuple[int, float]:
         x = (_logit(probability) - LOW) / (HIGH - LOW) * (BINS - 1)
@@ -42,44 +42,25 @@ class Calibration:
         if rank >= RANKS:
             return probability
         low, share = self._place(probability)
-        hits, seen = self.hits[rank], self.seen[rank]
-        h = hits[low] * (1 - share) + hits[low + 1] * share
-        n = seen[low] * (1 - share) + seen[low + 1] * share
-        return (h + PRIOR_STRENGTH * probability) / (n + PRIOR_STRENGTH)
+        below, above = self.bins[rank][low : low + 2]
+        weight, more = below.weight * (1 - share), above.weight * share
+        hits = weight * below.mean + more * above.mean
+        return (hits + PRIOR_STRENGTH * probability) / (weight + more + PRIOR_STRENGTH)
 
     def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
         """One position whose truth is known: the candidates' draft probabilities, best first, and the rank that the
         target picked (-1: none of them)."""
         for rank, probability in enumerate(probabilities[:RANKS]):
             low, share = self._place(probability)
-            for place, weight in ((low, 1 - share), (low + 1, share)):
-                fade = 1 - (1 - FADE) * weight
-                self.seen[rank][place] = self.seen[rank][place] * fade + weight
-                self.hits[rank][place] = self.hits[rank][place] * fade + (weight if hit == rank else 0.0)
+            right = 1.0 if hit == rank else 0.0
+            self.bins[rank][low].add(right, 1 - share)
+            self.bins[rank][low + 1].add(right, share)
 
 
-class AcceptanceBias:
-    """How much oftener, or less often, one text follows its drafts than all texts together: a factor on chances."""
-
-    STRENGTH = 6.0  # expected hits before a text's own hits count as much
-    MEMORY = 60.0  # expected hits beyond which the oldest fade
-
-    __slots__ = ("expected", "hits")
-
-    def __init__(self) -> None:
-        self.hits = self.expected = self.STRENGTH
-
-    @property
-    def factor(self) -> float:
-        return self.hits / self.expected
-
-    def observe(self, chance: float, hit: bool) -> None:
-        """A draft that was believed to be right with that chance was right or not."""
-        if self.expected > self.MEMORY:
-            self.hits *= BIAS_FADE
-            self.expected *= BIAS_FADE
-        self.expected += chance
-        self.hits += hit
+def acceptance_bias() -> Estimate:
+    """How much oftener, or less often, one text follows its drafts than all texts together: hits over expected hits, a
+    factor on chances. Six expected hits pass before a text's own count as much, beyond sixty the oldest fade."""
+    return Estimate(1.0, weight=6, memory=60)
 
 
 class TextCalibration:
@@ -87,15 +68,15 @@ class TextCalibration:
 
     def __init__(self, shared: Calibration) -> None:
         self.shared = shared
-        self.bias = AcceptanceBias()
+        self.bias = acceptance_bias()
 
     def probability(self, rank: int, probability: float) -> float:
         """See :meth:`Calibration.probability`."""
         chance = self.shared.probability(rank, probability)
-        return min(SUREST, chance * self.bias.factor) if rank == 0 else chance
+        return min(SUREST, chance * self.bias.mean) if rank == 0 else chance
 
     def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
         """See :meth:`Calibration.observe`."""
         if probabilities:
-            self.bias.observe(self.shared.probability(0, probabilities[0]), hit == 0)
+            self.bias.add_ratio(hit == 0, self.shared.probability(0, probabilities[0]))
         self.shared.observe(probabilities, hit)

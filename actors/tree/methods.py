@@ -14,11 +14,13 @@ REST_NODES = 63
 
 
 class Kind(NamedTuple):
-    """Requests that the controller learns from together: of one method, and alike in what they fix by themselves."""
+    """Requests that the controller learns from together: of one method, alike in what they fix by themselves, and with
+    one drafter. Empty or 0: any."""
 
     method: str
     fixed_gamma: int = 0
     fixed_sequences: int = 0
+    drafter: str = ""  # actor id
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Strategy:
     #                       "priced": as long as drafts come faster than tokens do now; "lockstep": until the phase
     #                       drafted during the round is over, and the drafter hears of the round no sooner
     proposer: str = ""  # the verifier's own guesses: alone (window "proposal") or beside a drafter's
+    may_rest: bool = False  # a method that a user names drafts; only ``auto`` may find that drafts do not pay
     nodes: int = DEFAULT_NODES  # most nodes of a window; the engine may allow fewer
 
 
@@ -42,7 +45,7 @@ STRATEGIES: dict[Method, Strategy] = {
         Strategy(Method.DUODECODING, drafter=True, window="chain", waits="survivor"),
         Strategy(Method.DUODECODING_LOCKSTEP, drafter=True, window="chain", waits="lockstep"),
         Strategy(Method.TREE, drafter=True, window="priced", waits="priced"),
-        Strategy(Method.AUTO, drafter=True, window="priced", waits="priced", proposer="sam"),
+        Strategy(Method.AUTO, drafter=True, window="priced", waits="priced", proposer="sam", may_rest=True),
         Strategy(Method.PLD, window="proposal", proposer="pld"),
         Strategy(Method.PLD_EARLIEST, window="proposal", proposer="pld-earliest"),
         Strategy(Method.SAM, window="proposal", proposer="sam"),

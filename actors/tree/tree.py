@@ -8,7 +8,7 @@ parent comes before it. A fragment is self-contained (it repeats the ancestors o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 ROOT = -1
@@ -31,8 +31,8 @@ class Node:
         self.expanded = False
         self.sent = False
 
-    def best_child(self) -> Node | None:
-        return max(self.children.values(), key=lambda child: child.logprob, default=None)
+    def best_child(self, counts: Callable[[Node], bool] | None = None) -> Node | None:
+        return max(filter(counts, self.children.values()), key=lambda child: child.logprob, default=None)
 
     def subtree(self) -> Iterator[Node]:
         """This node and everything below it, parents first."""
@@ -114,13 +114,13 @@ class TokenTree:
         self.size = sum(1 for _ in self.nodes())
         return Advance(held, dead)
 
-    def chain(self, limit: int) -> list[Node]:
-        """The most probable path below the root, at most ``limit`` nodes."""
+    def chain(self, limit: int, counts: Callable[[Node], bool] | None = None) -> list[Node]:
+        """The most probable path below the root, at most ``limit`` nodes; of those that ``counts`` likes."""
         path: list[Node] = []
-        node = self.root.best_child()
+        node = self.root.best_child(counts)
         while node is not None and len(path) < limit:
             path.append(node)
-            node = node.best_child()
+            node = node.best_child(counts)
         return path
 
     def fragment(self, nodes: Iterable[Node]) -> Fragment:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.models import Outcome
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.request import Request
 from actors.verifier.rounds import Chosen, Committed
@@ -19,6 +18,8 @@ class Forward:
     started_at: float  # the same in seconds of the verifier's clock
     took_us: float
     rows: int
+    streams: int  # that decode, whether they had a part in it or waited
+    slowdown: float  # against the calibration, as it is believed now
 
 
 def account(
@@ -26,7 +27,6 @@ def account(
     drafter: DrafterPeer | None,
     forward: Forward,
     chosen: Chosen,
-    outcome: Outcome,
     committed: Committed,
     now: float,
 ) -> RoundStats:
@@ -63,11 +63,14 @@ def account(
         started_us=forward.started_us,
         phase_sequences=phase_sequences,
         phase_rank=phase_rank,
-        ranks=spec.ranks(chosen, outcome.path),
+        draft_ranks=spec.take_draft_ranks(),
         retrieved=spec.retrieved(committed),
         resting=spec.resting,
         fixed_gamma=request.message.num_speculative_tokens,
         fixed_sequences=request.message.sequences,
         draft_forwards=spec.take_draft_forwards(),
         waited_from_us=forward.started_us - (forward.started_at * 1e6 - spec.wait_since) if wait_us else 0.0,
+        streams=forward.streams,
+        slowdown=forward.slowdown,
+        message_us=drafter.pace.message.mean if drafter is not None else 0.0,
     )

@@ -14,8 +14,6 @@ from protocols.errors import RequestError
 from protocols.messages import FailureCode, Generate, Sampling
 from protocols.validation import validate
 
-UNKNOWN_STEP_US = 2000.0  # of a draft step, before a drafter is chosen
-
 
 def admit(book: Book, codec: Codec, peer: bytes, message: Generate, now: float) -> Request:
     """The request that ``message`` asks for; it is not in the book yet. RequestError if it cannot be served."""
@@ -29,7 +27,7 @@ def admit(book: Book, codec: Codec, peer: bytes, message: Generate, now: float) 
         prompt,
         sampling,
         strategy,
-        book.plan(strategy, message, UNKNOWN_STEP_US, now),
+        book.plan(strategy, message, None, now),
         info.vocab_size,
         Output(prompt, sampling, info.eos_token_ids, codec.decode, message.generated),
         book.max_window,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from actors.cost import CostModel
 from actors.verifier.peer_clock import PeerClock
 from actors.verifier.waiting import DrafterPace
 from protocols.messages import DrafterStatus, Hello
@@ -91,7 +92,7 @@ class Drafters:
         self.by_peer: dict[bytes, DrafterPeer] = {}
 
     def add(self, peer: bytes, hello: Hello, now: float) -> DrafterPeer:
-        drafter = DrafterPeer(peer, hello, DrafterPace(hello.step_us or DEFAULT_STEP_US), now)
+        drafter = DrafterPeer(peer, hello, DrafterPace(CostModel({1: hello.step_us or DEFAULT_STEP_US})), now)
         self.by_peer[peer] = drafter
         return drafter
 

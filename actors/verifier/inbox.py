@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 
+from actors.cost import CostModel
 from actors.models import Codec
 from actors.verifier.admission import admit
 from actors.verifier.book import HEARTBEAT_MS, TTL_MS, Book, ClientPeer
@@ -192,6 +193,7 @@ class Reception:
             book.info.model_id,
             book.info.vocab_size,
             book.info.max_context,
+            book.cost.calibration(),
         )
         self.send(peer, welcome)
 
@@ -294,7 +296,7 @@ class Reception:
     def _draft_stats(self, peer: bytes, message: DraftStats) -> None:
         drafter = self.book.drafters.by_peer.get(peer)
         if drafter is not None and message.step_us:
-            drafter.pace.step_us = message.step_us[0][1]
+            drafter.pace.steps = CostModel(dict(message.step_us))
             self.publish(message)
 
     def _swap(self, peer: bytes, message: Swap) -> None:
@@ -327,7 +329,7 @@ class Reception:
         if peer != self.book.controller:
             self._fence(peer, "budget")
             return
-        self.book.file_budget(message, self.clock())
+        self.book.budgets.file(message, self.clock())
         self.publish(message)
 
     def _report(self, rid: str) -> StatusReport:
@@ -345,7 +347,7 @@ class Reception:
             requests=tuple(r.status() for r in book.requests),
             drafters=tuple(d.status(now) for d in book.drafters.by_peer.values()),
             controller=book.controller_id if book.controller is not None else "",
-            budgets=book.budgets_now(now),
+            budgets=book.budgets.said(now),
             counters=dict(book.counters),
             rows_agree=self.rows_agree,
             pid=os.getpid(),

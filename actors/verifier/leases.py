@@ -30,7 +30,7 @@ class Leases:
         drafter = to or self.book.drafters.choose(request.rid, len(spec.committed), now)
         if drafter is None or not drafter.takes(request.rid, len(spec.committed), now):
             return False
-        spec.lent(self.book.next_epoch(), self.book.plan(spec.strategy, request.message, drafter.pace.step_us, now))
+        spec.lent(self.book.next_epoch(), self.book.plan(spec.strategy, request.message, drafter, now))
         if not self.send(drafter.peer, self.opening(request)):
             spec.recalled()
             drafter.declined(request.rid, now + RETRY_S)

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from actors.cost import CostModel
 from actors.models import Codec, Outcome, TargetModel, Window
 from actors.process import work_until
 from actors.settings import VerifierSettings
 from actors.verifier.accounting import Forward, account
-from actors.verifier.book import HEARTBEAT_MS, TTL_MS, Book, kind_of
+from actors.verifier.book import HEARTBEAT_MS, TTL_MS, Book
 from actors.verifier.compute import Compute, InlineCompute
-from actors.verifier.cost import CostModel
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.inbox import Reception
 from actors.verifier.leases import Leases
@@ -201,9 +201,7 @@ class Verifier:
         for request in ready:
             if request.spec.owes_verdict:
                 self._tell_drafter(request)  # both sides begin their step now
-            budget = self.book.budget_for(kind_of(request.method, request.message), now)
-            cap = budget.window if budget is not None else 0
-            chosen = request.spec.choose(self.book.cost, rows, cap)
+            chosen = request.spec.choose(self.book.cost, rows, self.book.limits(request, now).window)
             windows.append(chosen)
             rows += 1 + len(chosen.nodes)
         return Job(ready, windows, rows, prefill=False)
@@ -259,22 +257,29 @@ class Verifier:
                 self._settle(request, drafter, request.spec.first(outcome), True)
             return
         self.book.cost.observe(job.rows, forward_us)
-        forward = Forward((job.started - self.book.started) * 1e6, job.started, forward_us, job.rows)
+        slowdown = self.book.cost.factor.mean
+        forward = Forward(
+            (job.started - self.book.started) * 1e6, job.started, forward_us, job.rows, self.book.streams, slowdown
+        )
+        rows = 0  # of the next forward, as far as its streams do not wait
         for request, chosen, outcome in zip(job.requests, job.windows, outcomes, strict=True):
             if request.state != "decode" or outcome is None:
                 continue
             committed = request.spec.commit(chosen, outcome)
             covered = len(outcome.path) == len(chosen.nodes)
             drafter = self.book.drafters.of(request.drafter)
-            stats = account(request, drafter, forward, chosen, outcome, committed, self.clock())
+            stats = account(request, drafter, forward, chosen, committed, self.clock())
             self.book.totals.round(stats, self.book.cost(len(job.requests)))
             self.round_stats.append(stats)
-            self._settle(request, drafter, committed, covered)
+            rows += self._settle(request, drafter, committed, covered, rows)
         if len(self.round_stats) >= TELEMETRY_BURST:
             self._publish_rounds()
 
-    def _settle(self, request: Request, drafter: DrafterPeer | None, committed: Committed, covered: bool) -> None:
-        """The drafter hears first; the client is told while the next round is computed."""
+    def _settle(
+        self, request: Request, drafter: DrafterPeer | None, committed: Committed, covered: bool, rows_before: int = 0
+    ) -> int:
+        """The drafter hears first; the client is told while the next round is computed. Returns the rows that the
+        request adds to the next forward, unless it waits."""
         now = self.clock()
         request.last_at = now
         self.news.append(News(request, committed))
@@ -282,19 +287,20 @@ class Verifier:
         if committed.finish is not None:
             request.state = "finishing"
             self.leases.ended(request, now)
-            return
+            return 0
         if drafter is None or self.leases.outgrown(request, drafter, now):
-            return
-        spec.plan = self.book.plan(spec.strategy, request.message, drafter.pace.step_us, now)
-        budget = self.book.budget_for(kind_of(request.method, request.message), now)
-        wait_us = budget.wait_us if budget is not None else 0.0
-        rows = spec.decide_wait(now * 1e6, drafter.pace, self.book.cost, covered, wait_us)
+            return 1
+        spec.plan = self.book.plan(spec.strategy, request.message, drafter, now)
+        limits = self.book.limits(request, now)
+        alone = self.book.streams == 1
+        rows = spec.decide_wait(now * 1e6, drafter.pace, self.book.cost, covered, limits, rows_before, alone)
         if spec.resting and spec.plan == spec.told_plan:
-            return  # it would wake up for nothing; it catches up when it is wanted again
+            return rows  # it would wake up for nothing; it catches up when it is wanted again
         if not spec.holds_verdict:
-            self._tell_drafter(request, self.book.cost(rows))
+            self._tell_drafter(request, self.book.cost(rows_before + rows))
+        return rows if spec.wait_until is None else 0
 
-    def _tell_drafter(self, request: Request, verify_us: float = 0.0) -> None:
+    def _tell_drafter(self, request: Request, verify_us: float | None = None) -> None:
         drafter = self.book.drafters.of(request.drafter)
         if drafter is None:
             return

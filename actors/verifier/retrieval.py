@@ -17,7 +17,7 @@ from actors.proposers.ngram_pool import Lookahead, LookaheadSession
 from actors.proposers.prompt_lookup import PromptLookup
 from actors.proposers.rest import Retrieval
 from actors.proposers.suffix_automaton import SuffixAutomaton
-from actors.tree.calibration import AcceptanceBias, Calibration
+from actors.tree.calibration import Calibration, acceptance_bias
 from actors.tree.tree import Node, TokenTree
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
@@ -38,8 +38,8 @@ class Sources:
         self.datastore = datastore
         self._trust: dict[tuple[str, bool], Trust] = {}
 
-    def proposer(self, name: str, most_nodes: int, gamma: int = 0) -> Proposer:
-        """A strategy's proposer, for windows of ``most_nodes``. ``gamma``: draft length; 0: the proposer's own.
+    def proposer(self, name: str, most_nodes: int, gamma: int | None = None) -> Proposer:
+        """A strategy's proposer, for windows of ``most_nodes``. ``gamma``: draft length; None: the proposer's own.
 
         RequestError ("unsupported") when it needs a datastore and there is none.
         """
@@ -164,7 +164,7 @@ class FallbackProposer(_Consulted):
         self.proposal: Proposal | None = None  # of this round
         self.likely: list[tuple[int, int, float, float]] = []  # (row, row of the parent, log chance, of the whole path)
         self.held: dict[int, Node] = {}  # rows that are in the tree
-        self.bias = AcceptanceBias()  # of this text
+        self.bias = acceptance_bias()  # of this text
         self.matched = 0  # tokens of the newest commit that it had proposed, from the first on
 
     def merge(self, tree: TokenTree, committed: Sequence[int], least: float = FLOOR) -> None:
@@ -178,11 +178,6 @@ class FallbackProposer(_Consulted):
             if total >= bound and row not in held:
                 held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
 
-    def held_back(self, most: int = 4) -> list[float]:
-        """Chances of the likeliest guesses of this round that are not in the tree yet."""
-        chances = [math.exp(total) for row, _, _, total in self.likely if row not in self.held]
-        return sorted(chances, reverse=True)[:most]
-
     def _ask(self, tree: TokenTree, committed: Sequence[int]) -> None:
         self.likely, self.held = [], {ROOT: tree.root}
         if self.costly:
@@ -193,7 +188,7 @@ class FallbackProposer(_Consulted):
                 return
         proposal = self.proposal = self.prepare(committed).propose(FALLBACK_NODES)
         totals = {ROOT: 0.0}
-        bias = math.log(self.bias.factor)
+        bias = math.log(self.bias.mean)
         for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
             above = totals.get(parent)
             if above is None:
@@ -221,7 +216,7 @@ class FallbackProposer(_Consulted):
             if depth < len(tokens):
                 right = proposal.tokens[row] == tokens[depth]
                 score = proposal.scores[row]
-                self.bias.observe(math.exp(self.trust.logprob(score)), right)
+                self.bias.add_ratio(right, math.exp(self.trust.logprob(score)))
                 self.trust.observe(score, right)
                 if right:
                     depths[row] = depth + 1

@@ -15,6 +15,7 @@ class Chosen:
     nodes: list[Node]
     tokens: list[int]
     parents: list[int]
+    expected: float = 0.0  # draft tokens that the target should follow
 
 
 @dataclass(frozen=True, slots=True)

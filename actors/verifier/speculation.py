@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from actors.estimate import Estimate
 from actors.models import Outcome
 from actors.tree.methods import Strategy
 from actors.tree.tree import Fragment, Node, TokenTree, check_fragment
@@ -12,11 +13,12 @@ from actors.tree.window import Cost, Likely, in_tree_order, likeliest_path, pric
 from actors.verifier.output import Output
 from actors.verifier.retrieval import OWN, FallbackProposer, SoleProposer, Sources
 from actors.verifier.rounds import Chosen, Committed, Counters
-from actors.verifier.waiting import Average, DrafterPace, Rate, patience
+from actors.verifier.waiting import NO_LIMITS, DrafterPace, Rate, RoundLimits, patience
 from protocols.messages import Grow, Method, Plan, RequestStats, Sampling, Verdict
 
 MAX_NODES = 512  # in one fragment, and in one tree
 MAX_FORWARDS = 256  # of a drafter, told of in one round
+MAX_RANKS = 64  # kept of what drafters tell between two rounds
 
 
 class Speculation:
@@ -35,7 +37,7 @@ class Speculation:
         generated: Sequence[int] = (),
         sources: Sources | None = None,
         branches: bool = True,
-        usual: Average | None = None,
+        usual: Estimate | None = None,
     ) -> None:
         """RequestError when the strategy needs a source of guesses that is not among ``sources``.
 
@@ -64,14 +66,15 @@ class Speculation:
         self.epoch = 0
         self.round = 0
         self.counters = Counters()
-        self.agreement = Average(0.6, most=32, weight=4.0)  # how often the drafter's best guess is right ...
-        self.unaided = Average(0.6, most=32, weight=4.0)  # ... where the verifier has none of its own
+        self.agreement = Estimate(0.6, weight=4)  # how often the drafter's best guess is right ...
+        self.unaided = Estimate(0.6, weight=4)  # ... where the verifier has none of its own
         self.guessed = False  # whether it had one, when it decided whether to wait
+        self.next: Chosen | None = None  # the next round's window, as long as nothing has come that could change it
         self.rate = Rate(usual)
         self.wait_until: float | None = None
         self.wait_since = 0.0
-        self.awaited_pace: DrafterPace | None = None  # of the drafter that a priced wait is for
-        self.wait_for = 0  # depth of drafts that ends the wait; 0: the end of the drafting phase
+        self.awaited_pace: DrafterPace | None = None  # of the drafter that a wait is for
+        self.wait_for: int | None = None  # depth of drafts that ends the wait; None: the end of the drafting phase
         self.phase_complete = False
         self.late = 0
         self.told_plan: Plan | None = None
@@ -81,6 +84,7 @@ class Speculation:
         self.draft_steps = 0
         self.draft_forwards: list[tuple[int, int]] = []  # start and length of each, microseconds of our clock
         self.phase = (0, 0)  # the drafter's word on a decided phase: sequences, and the rank of the token that came
+        self.draft_ranks: list[int] = []  # its word on decided tokens, likewise
 
     # --- drafts ------------------------------------------------------------------------------------------------------
 
@@ -93,6 +97,7 @@ class Speculation:
             self.draft_steps += max(0, message.steps)
         if message.phase_sequences > 0:
             self.phase = (min(message.phase_sequences, 64), max(0, message.phase_rank))
+        self.draft_ranks = [*self.draft_ranks, *message.ranks][-MAX_RANKS:]
         if not 1 <= message.base_len <= len(self.committed):
             return "base_len"
         fragment = Fragment(message.parents, message.tokens, message.logprobs)
@@ -101,6 +106,8 @@ class Speculation:
         if self.tree.size > 2 * MAX_NODES:
             return "budget"
         alive = self.tree.merge(self.committed, message.base_len, fragment)
+        if alive:
+            self.next = None
         if message.sequences > 0:
             self.sequences = min(message.sequences, 64)
             if message.complete:
@@ -119,67 +126,86 @@ class Speculation:
     @property
     def resting(self) -> bool:
         """Whether the plan in force asks for no drafts."""
-        return self.plan.method == Method.VANILLA or (self.strategy.window == "chain" and self.plan.gamma == 0)
+        return self.plan.method == Method.VANILLA
 
     # --- wait or go --------------------------------------------------------------------------------------------------
 
     def decide_wait(
-        self, now_us: float, pace: DrafterPace | None, cost: Cost, covered: bool, wait_us: float = 0.0
+        self,
+        now_us: float,
+        pace: DrafterPace | None,
+        cost: Cost,
+        covered: bool,
+        limits: RoundLimits = NO_LIMITS,
+        rows_before: int = 0,
+        alone: bool = True,
     ) -> int:
         """Called once after each commit: how long may the next round wait for drafts?
 
-        ``covered``: the whole window was accepted, so drafts below it may have survived. Returns the rows that the
-        next round would have as things stand.
+        ``covered``: the whole window was accepted, so drafts below it may have survived. ``rows_before``: of other
+        requests in the next forward. ``alone``: no other request decodes, so that a wait ends when drafts come and not
+        when a forward does. Returns the rows that the next round would have as things stand; their window is
+        the next round's unless drafts come before it begins.
         """
         self.wait_until = None
-        self.wait_for = 0
-        self.guessed = any(child.rank == OWN for child in self.tree.root.children.values())
-        likely = self._likely(cost)
-        rows = 1 + len(likely)
+        self.wait_for = None
         if pace is None or self.late >= 3 or self.resting:
-            return rows
-        bound = 0.0
+            return 1 + len(self.choose(cost, rows_before, limits.window).nodes)
+        self.guessed = any(child.rank == OWN for child in self.tree.root.children.values())
+        bound: float | None = None
         match self.strategy.waits:
             case "phase":
-                bound = 2 * pace.time_to(self.plan.gamma) + 5000.0
+                bound = self._phase_us(pace)
             case "lockstep" if not self.phase_complete:
-                bound = 2 * pace.time_to(self.plan.gamma) + 5000.0
+                bound = self._phase_us(pace)
             case "survivor" if covered and not self.tree.root.children:
-                bound = wait_us or (pace.time_to(1) + pace.step_us)
+                bound = pace.time_to(1) + pace.step_us
                 self.wait_for = 1
-            case "priced":
-                depth = len(self.tree.chain(self.max_window))
-                # Guesses less sure than the drafter's are not in the tree yet, but would be in a round that went now.
-                more_rows = [chance for fallback in self.fallbacks for chance in fallback.held_back()][: self._limit(0)]
-                value = (1.0 + sum(one.chance for one in likely) + sum(more_rows)) / cost(rows + len(more_rows))
-                # Text that copies is easy for a drafter too: what it is worth elsewhere is what it does elsewhere.
-                agreement = self.agreement if self.guessed else self.unaided
-                more = patience(pace, cost, agreement.value, value)
-                if more <= depth:
-                    pace.went()
-                else:
-                    self.awaited_pace = pace
-                    bound = wait_us or (pace.time_to(more) + pace.step_us)
-                    self.wait_for = more
-            case _:
-                pass
-        if bound > 1.0:  # a microsecond is the controller's way to say "never"
+        depth = self._depth()
+        chosen = self.choose(cost, rows_before, limits.window)
+        if self.strategy.waits == "priced":
+            value = (1.0 + chosen.expected) / cost(1 + len(chosen.nodes))
+            # Text that copies is easy for a drafter too: what it is worth elsewhere is what it does elsewhere.
+            agreement = self.agreement if self.guessed else self.unaided
+            more = patience(pace, cost, agreement.mean, value, limits.wait_us)
+            if more <= depth:
+                pace.went()
+            else:
+                bound = pace.time_to(more) + pace.step_us
+                self.wait_for = more
+        if bound is not None and (limits.wait_us is None or limits.wait_us > 0):
+            # In lock-step the phase began long before the wait, which says nothing of messages.
+            self.awaited_pace = pace if alone and self.strategy.waits != "lockstep" else None
             self.wait_since = now_us
-            self.wait_until = now_us + bound
-        return rows
+            self.wait_until = now_us + min(bound, limits.wait_us or bound)
+        return 1 + len(chosen.nodes)
+
+    def _phase_us(self, pace: DrafterPace) -> float:
+        """As long as a phase may take: a drafter that is late by so much is taken for dead."""
+        return 2 * pace.time_to(self.plan.gamma or self.max_window) + 5000.0
+
+    def _depth(self) -> int:
+        """Draft tokens in a row that are there already, those counted that would end a wait."""
+        return len(self.tree.chain(self.max_window, self._counts))
+
+    def _counts(self, node: Node) -> bool:
+        """A guess of the verifier's own counts where it is surer than the drafter's would be; others fill up windows,
+        but are not what a wait is for."""
+        return node.rank != OWN or node.total - self.tree.root.total >= math.log(max(self.agreement.mean, 1e-6))
 
     def ready(self, now_us: float) -> bool:
         """Whether the next round may begin; ends a wait and books its length."""
         if self.wait_until is None:
             return True
-        arrived = self.phase_complete or (0 < self.wait_for <= len(self.tree.chain(self.wait_for)))
+        arrived = self.phase_complete or (self.wait_for is not None and self.wait_for <= self._depth())
         if not arrived and now_us < self.wait_until:
             return False
         waited = now_us - self.wait_since
         if not arrived:
             self.late += 1
         if self.awaited_pace is not None:
-            self.awaited_pace.waited(waited if arrived else 1.5 * waited, self.wait_for)
+            drafts = self.wait_for if self.wait_for is not None else len(self.tree.chain(self.max_window))
+            self.awaited_pace.waited(waited if arrived else 1.5 * waited, drafts)
             self.awaited_pace = None
         self.counters.wait_us += waited
         self.wait_until = None
@@ -192,37 +218,35 @@ class Speculation:
         for guesser in (*self.fallbacks, *([self.sole] if self.sole is not None else [])):
             guesser.prepare(self.committed)
 
-    def choose(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> Chosen:
-        """The next round's window, after the verifier's own proposers have been heard."""
+    def choose(self, cost: Cost, rows_before: int = 0, cap: int | None = None) -> Chosen:
+        """The next round's window, after the verifier's own proposers have been heard. It is priced once: a window that
+        was chosen when the last round ended holds if no draft has come since."""
+        if self.next is None:
+            self.next = self._choose(cost, rows_before, cap)
+        return self.next
+
+    def _choose(self, cost: Cost, rows_before: int, cap: int | None) -> Chosen:
+        limit = self._limit(cap)
         if self.sole is not None:
             self.tree = TokenTree(len(self.committed), self.committed[-1])
-            nodes = self.sole.plant(self.tree, self.committed, self._limit(cap))
-            order, parents = in_tree_order(nodes, self.tree.root)
-            return Chosen(order, [n.token for n in order], parents)
+            return self._window([Likely(node, 0.0) for node in self.sole.plant(self.tree, self.committed, limit)])
         for fallback in self.fallbacks:
             fallback.merge(self.tree, self.committed)
-        return self.window(cost, rows_before, cap)
-
-    def _limit(self, cap: int) -> int:
-        left = self.prompt_len + self.sampling.max_tokens - len(self.committed) - 1
-        return max(0, min(self.max_window, left, cap or self.max_window))
-
-    def window(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> Chosen:
-        """The window that the tree as it is gives."""
-        nodes = [one.node for one in self._likely(cost, rows_before, cap)]
-        order, parents = in_tree_order(nodes, self.tree.root)
-        return Chosen(order, [n.token for n in order], parents)
-
-    def _likely(self, cost: Cost, rows_before: int = 0, cap: int = 0) -> list[Likely]:
-        limit = self._limit(cap)
         match self.strategy.window:
             case "chain":
-                return likeliest_path(self.tree, limit)
+                return self._window(likeliest_path(self.tree, limit))
             case "priced":
                 rate = self.rate.value or 1.0 / cost(1)
-                return priced_window(self.tree, limit, cost, rate, rows_before, self.branches)
-            case _:
-                return []
+                return self._window(priced_window(self.tree, limit, cost, rate, rows_before, self.branches))
+        return self._window([])
+
+    def _window(self, likely: list[Likely]) -> Chosen:
+        order, parents = in_tree_order([one.node for one in likely], self.tree.root)
+        return Chosen(order, [n.token for n in order], parents, sum(one.chance for one in likely))
+
+    def _limit(self, cap: int | None) -> int:
+        left = self.prompt_len + self.sampling.max_tokens - len(self.committed) - 1
+        return max(0, min(self.max_window, left, cap if cap is not None else self.max_window))
 
     def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
         """Take the target's word: append, re-root, count, and see whether the request ends."""
@@ -238,6 +262,7 @@ class Speculation:
                 self.unaided.add(right)
         self.committed.extend(tokens)
         self.tree.advance(tokens)
+        self.next = None
         self._inform(chosen, outcome.sampled, tokens)
         c = self.counters
         c.rounds += 1
@@ -255,7 +280,7 @@ class Speculation:
             self.sole.commit(chosen.nodes, sampled, tokens)
         for fallback in self.fallbacks:
             fallback.commit(tokens)
-            fallback.merge(self.tree, self.committed, self.agreement.value)
+            fallback.merge(self.tree, self.committed, self.agreement.mean)
 
     def first(self, outcome: Outcome) -> Committed:
         """The token that ends the prefill (or the replay of a resumed stream): the target's own."""
@@ -286,26 +311,19 @@ class Speculation:
             self.told_len = len(self.committed)
             self.phase_complete = False
 
-    def verdict(self, now_us: float, verify_us: float) -> Verdict:
+    def verdict(self, now_us: float, verify_us: float | None) -> Verdict:
         """What was committed since the drafter was last told, which may be many rounds if it rested. ``verify_us``:
         expected length of the round that begins next."""
-        due = max(1.0, self.wait_until - now_us) if self.wait_until is not None else 0.0
+        due = max(1.0, self.wait_until - now_us) if self.wait_until is not None else None
         plan = self.plan if self.plan != self.told_plan else None
         self.told_plan = self.plan
         base = self.told_len
         news = tuple(self.committed[base:])
         self.told()
-        awaited = self.wait_for if due else 0
+        awaited = self.wait_for if due is not None else None
         if self.strategy.waits == "lockstep":
-            verify_us = 0.0  # a phase is told of as a whole
+            verify_us = None  # a phase is told of as a whole
         return Verdict(self.rid, self.epoch, self.round, base, news, due, plan, verify_us, awaited)
-
-    def ranks(self, chosen: Chosen, path: Sequence[int]) -> tuple[int, ...]:
-        """Of the accepted nodes among the window's by path probability, from 0."""
-        if self.strategy.window != "priced":
-            return ()
-        totals = [node.total for node in chosen.nodes]
-        return tuple(sum(1 for total in totals if total > totals[i]) for i in path)
 
     def retrieved(self, committed: Committed) -> int:
         """Draft tokens of a round that the verifier's own proposers had as well."""
@@ -317,7 +335,7 @@ class Speculation:
         if not 0 < have_len < len(self.committed):
             return None
         self.told()
-        return Verdict(self.rid, self.epoch, self.round, have_len, tuple(self.committed[have_len:]), 0.0, self.plan)
+        return Verdict(self.rid, self.epoch, self.round, have_len, tuple(self.committed[have_len:]), None, self.plan)
 
     def _best_draft(self) -> Node | None:
         """What the drafter holds likeliest to come next."""
@@ -349,6 +367,11 @@ class Speculation:
         """What the drafter told of a decided phase since the last call; (0, 0): nothing."""
         phase, self.phase = self.phase, (0, 0)
         return phase
+
+    def take_draft_ranks(self) -> tuple[int, ...]:
+        """Of decided tokens among the draft's candidates, as told since the last call."""
+        ranks, self.draft_ranks = tuple(self.draft_ranks), []
+        return ranks
 
     def stats(self, method: str) -> RequestStats:
         return self.counters.stats(method, self.prompt_len, len(self.committed) - self.prompt_len)

@@ -43,9 +43,9 @@ def run_verifier(settings: VerifierSettings) -> int:
     """Load the target, measure it, serve until a signal. Returns the process's exit code."""
 
     async def main(stop: asyncio.Event) -> None:
+        from actors.cost import CostModel
         from actors.engines.build import build_target
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
-        from actors.verifier.cost import CostModel
         from actors.verifier.loop import Verifier
         from actors.verifier.timing import measure_target
 

@@ -60,7 +60,7 @@ def round_of(one: RoundStats) -> Round:
         one.accepted,
         one.committed,
         one.sequences,
-        one.gamma,
+        one.gamma or 0,
         one.draft_forwards,
     )
 

@@ -1,68 +1,76 @@
 """The controller earns its keep: the real actors on a virtual clock, in a world that changes under them.
 
 The best fixed setting is found by brute force in the same simulator, which knows none of the controller's formulas.
+Constants were chosen on ``TUNING`` seeds; every test runs on seeds that were held out. The tool
+``tests/support/adaptation.py`` goes through all of them with every method, change and kind of compute.
 """
 
 import itertools
-from dataclasses import replace
 
 import pytest
-from simulation import Fixed, Simulation, World, compare
+from scenarios import METHODS, SCENARIOS, WORLD, tried
+from simulation import Fixed, Simulation
 
-WORLD = World()
-SLOWER_DRAFTER = replace(WORLD, step_us=5 * WORLD.step_us)
-WORSE_DRAFTS = replace(WORLD, skill=0.45)
-FASTER_TARGET = replace(WORLD, verify_us=WORLD.verify_us / 10, row_us=WORLD.row_us / 10)
-FAR_AWAY = replace(WORLD, message_us=2500.0)
-USELESS = replace(WORLD, skill=0.0, boast=0.5)
-CHANGES = [
-    pytest.param(SLOWER_DRAFTER, 1, id="the drafter slows down 5 times"),
-    pytest.param(WORSE_DRAFTS, 1, id="acceptance falls"),
-    pytest.param(FASTER_TARGET, 1, id="the verifier gets 10 times faster"),
-    pytest.param(FAR_AWAY, 1, id="network delay appears"),
-    pytest.param(WORLD, 4, id="the batch grows"),
-]
-METHODS = ["sps", "pearl", "duodecoding", "tree", "auto"]
+TUNING = range(3)
+HELD_OUT = range(100, 110)  # and two more where three are taken together
+CASES = list(itertools.product(METHODS, SCENARIOS))
+USELESS = SCENARIOS["the drafts are random"].after
+NAMED = METHODS[:-1]
 
 
-def settings(method: str) -> list[Fixed]:
-    if method in ("tree", "auto"):
-        whole = [Fixed(method, 1, 0, window, wait) for window, wait in ((0, 0), (0, 1), (4, 0), (8, 0), (8, 1))]
-        return [*whole, Fixed(method, 0)]
-    return [Fixed(method, gamma) for gamma in (0, 1, 2, 3, 4, 6, 8, 12)]
+@pytest.mark.parametrize(
+    ("method", "change", "seed", "inline"),
+    [(*case, HELD_OUT[number % len(HELD_OUT)], number % 3 == 1) for number, case in enumerate(CASES)],
+)
+def test_50_rounds_after_a_change_the_rate_is_that_of_the_best_fixed_setting(method, change, seed, inline):
+    # Of eight streams seven are elsewhere in the text than in the other runs: one seed says little.
+    seeds = range(seed, seed + 3) if SCENARIOS[change].streams > 4 else (seed,)
+    found = [tried(method, SCENARIOS[change], one, inline) for one in seeds]
+    assert sum(one.ratio for one in found) / len(found) > 0.95, [(one.best, one.fixed, one.controlled) for one in found]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("after", "streams"), CHANGES)
-def test_50_rounds_after_a_change_the_rate_is_that_of_the_best_fixed_setting(method, after, streams):
-    found = compare(method, WORLD, after, streams, settings(method))
-    assert found.ratio > 0.95, (found.best, found.fixed, found.controlled)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_useless_drafter_rests_and_costs_nothing(method):
-    sim = Simulation(USELESS, method)
+@pytest.mark.parametrize("inline", [False, True], ids=["thread", "inline"])
+def test_a_useless_drafter_rests_and_costs_nothing(inline):
+    sim = Simulation(USELESS, "auto", seed=HELD_OUT[0], inline=inline)
     ((_, end),) = sim.play((USELESS, 600, 1))
-    alone = Simulation(USELESS, "vanilla")
+    alone = Simulation(USELESS, "vanilla", seed=HELD_OUT[0], inline=inline)
     alone.play((USELESS, 600, 1))
     rounds = [stats for _, stats in sim.trace.rounds[60:]]
     assert sim.rate(60, end) > 0.97 * alone.rate(60, end)
     assert 0.8 < sum(stats.resting for stats in rounds) / len(rounds) < 1.0  # it is tried again now and then
-    assert sum(stats.draft_steps for stats in rounds) < 0.5 * len(rounds)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_drafter_that_becomes_useful_is_used_again(method):
-    sim = Simulation(USELESS, method)
+@pytest.mark.parametrize("method", NAMED)
+def test_a_method_that_a_user_names_never_rests(method):
+    sim = Simulation(USELESS, method, seed=HELD_OUT[1])
+    ((_, end),) = sim.play((USELESS, 300, 1))
+    assert not any(stats.resting for _, stats in sim.trace.rounds)
+    assert all(stats.gamma >= 1 for _, stats in sim.trace.rounds)
+    assert sum(stats.draft_steps > 0 for _, stats in sim.trace.rounds) > 0.9 * end
+
+
+def test_a_drafter_that_becomes_useful_is_used_again():
+    sim = Simulation(USELESS, "auto", seed=HELD_OUT[2])
     _, (begin, _) = sim.play((USELESS, 200, 1), (WORLD, 1500, 1))
     assert any(stats.resting for _, stats in sim.trace.rounds[:begin])
     assert not any(stats.resting for _, stats in sim.trace.rounds[-100:])
 
 
+def test_bad_text_is_not_held_against_the_good_text_behind_it():
+    sim = Simulation(WORLD, "duodecoding", seed=HELD_OUT[3])
+    spans = sim.play((WORLD, 200, 1), (USELESS, 300, 1), (WORLD, 1000, 1))
+    begin, end = spans[-1]
+    fresh = Simulation(WORLD, "duodecoding", Fixed("duodecoding", 12), seed=HELD_OUT[3])
+    fresh.at = sim.at + sim.tokens(begin)
+    ((_, last),) = fresh.play((WORLD, 1000, 1))
+    assert sim.rate(begin, end) > 0.9 * fresh.rate(0, last)
+
+
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("world", [WORLD, WORSE_DRAFTS, USELESS], ids=["good", "worse", "useless"])
-def test_in_steady_state_the_prediction_is_within_15_percent_of_what_is_measured(method, world):
-    sim = Simulation(world, method)
+@pytest.mark.parametrize("change", ["acceptance falls", "the drafts are random"])
+def test_in_steady_state_the_prediction_is_within_15_percent_of_what_is_measured(method, change):
+    world = SCENARIOS[change].after
+    sim = Simulation(world, method, seed=HELD_OUT[4])
     _, (begin, end) = sim.play((world, 200, 1), (world, 500, 1))
     budgets = [budget for _, rounds, budget in sim.trace.budgets if begin < rounds < end]
     predicted = sum(budget.predicted_tokens_per_second for budget in budgets) / len(budgets)
@@ -71,9 +79,33 @@ def test_in_steady_state_the_prediction_is_within_15_percent_of_what_is_measured
 
 @pytest.mark.parametrize("method", METHODS)
 def test_settings_do_not_thrash_while_nothing_changes(method):
-    sim = Simulation(WORLD, method)
+    sim = Simulation(WORLD, method, seed=HELD_OUT[5])
     _, (begin, end) = sim.play((WORLD, 200, 1), (WORLD, 800, 1))
-    seen = [(b.gamma > 0, 0 if method in ("tree", "auto") else b.gamma, b.sequences, b.window, b.wait_us)
-            for _, rounds, b in sim.trace.budgets if begin < rounds < end]  # fmt: skip
-    changes = sum(one != other for one, other in itertools.pairwise(seen))
-    assert changes <= 6
+    seen = [(b.draft, b.gamma, b.sequences) for _, rounds, b in sim.trace.budgets if begin < rounds < end]
+    assert sum(one != other for one, other in itertools.pairwise(seen)) <= 12
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_its_controller_a_stream_falls_to_what_the_start_up_calibration_gives(method):
+    seed = HELD_OUT[6]
+    sim = Simulation(WORLD, method, seed=seed)
+    spans = sim.play((WORLD, 200, 1), (WORLD, 1800, 1, False), (WORLD, 300, 1))
+    sixth = (spans[1][1] - spans[1][0]) // 6
+    begin, end = spans[1][1] - sixth, spans[1][1]  # the controller's last word has run out
+    assert sim.trace.rounds[begin][0] - sim.trace.rounds[spans[1][0]][0] > 5.0
+    alone = Simulation(WORLD, method, _Silent(), seed=seed)
+    alone.at = sim.at + sim.tokens(begin)
+    ((_, last),) = alone.play((WORLD, sim.tokens(end) - sim.tokens(begin), 1))
+    assert sim.rate(begin, end) == pytest.approx(alone.rate(0, last), rel=0.1)
+    said = [budget for _, number, budget in sim.trace.budgets if number > spans[2][0]]
+    assert said  # the new controller commands
+
+
+class _Silent:
+    """A controller that has nothing to say."""
+
+    def calibrated(self, forward_us) -> None: ...
+    def observe_round(self, stats) -> None: ...
+    def observe_draft(self, stats) -> None: ...
+    def decide(self) -> list:
+        return []

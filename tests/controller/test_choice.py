@@ -1,60 +1,121 @@
-"""The controller's estimates and choices, piece by piece; how it does in a changing world is in test_adaptation."""
+"""The controller's choices, piece by piece; how it does in a changing world is in test_adaptation."""
 
 import random
 
 import pytest
 
-from actors.controller.belief import LineCost
 from actors.controller.choice import Control
-from actors.verifier.cost import CostModel
-from protocols.messages import RoundStats
+from actors.cost import CostModel
+from protocols.messages import Budget, DraftStats, RoundStats
 
 GPU = CostModel({1: 10_000.0, 33: 11_000.0})
+METHODS = ["sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree", "auto"]
 
 
-def line_after(pace: float, rounds: int, line: LineCost | None = None) -> LineCost:
-    line = line or LineCost()
-    chance = random.Random(0)
-    for _ in range(rounds):
-        rows = chance.randrange(1, 12)
-        line.observe(rows, pace * (1000.0 + 100.0 * rows))
-    return line
+class Rounds:
+    """A controller that hears of rounds in which drafts are right with some chance."""
+
+    def __init__(self, method: str, skill: float = 0.7, wanted: int = 1) -> None:
+        self.method, self.skill, self.wanted = method, skill, wanted
+        self.chance = random.Random(1)
+        self.control = Control()
+        self.control.calibrated(GPU.calibration())
+        self.step_us = 500.0
+
+    def play(self, count: int, streams: int = 1, drafter: str = "d", resting: bool = False) -> Budget | None:
+        """The newest budget."""
+        budget = None
+        for number in range(count):
+            self.control.observe_draft(DraftStats(drafter, ((1, self.step_us), (8, 2 * self.step_us)), 0.5))
+            ranks = [1 if self.chance.random() < self.skill else self.chance.choice((0, 2, 3)) for _ in range(4)]
+            accepted = next((i for i, rank in enumerate(ranks) if rank != 1), 4)
+            self.control.observe_round(
+                RoundStats(
+                    "r",
+                    number,
+                    self.method,
+                    drafter,
+                    4,
+                    accepted,
+                    accepted + 1,
+                    5 * streams,
+                    GPU(5 * streams),
+                    0.0,
+                    GPU(5 * streams) + 200.0,
+                    sequences=self.wanted,
+                    draft_ranks=tuple(ranks[: accepted + 1]),
+                    streams=streams,
+                    message_us=200.0,
+                    resting=resting,
+                )
+            )
+            budget = next(iter(self.control.decide()), budget)
+        return budget
 
 
-def test_a_line_is_recovered_from_rounds():
-    line = line_after(1.0, 60)
-    assert [line(rows) for rows in (1, 8, 16)] == pytest.approx([1100.0, 1800.0, 2600.0], rel=0.02)
+@pytest.mark.parametrize("method", METHODS[:-1])
+def test_a_method_that_a_user_names_always_drafts(method):
+    budget = Rounds(method, skill=0.02).play(300)
+    assert budget.draft
+    assert budget.gamma >= 1
 
 
-@pytest.mark.parametrize("pace", [0.1, 10.0])
-def test_a_target_that_changes_its_pace_is_believed_within_a_few_rounds(pace):
-    line = line_after(pace, 5, line_after(1.0, 60))
-    assert line(8) == pytest.approx(1800.0 * pace, rel=0.15)
+def test_auto_rests_where_no_draft_is_ever_right():
+    assert not Rounds("auto", skill=0.0).play(40).draft
 
 
-def test_a_single_stall_moves_no_belief():
-    line = line_after(1.0, 60)
-    line.observe(4, 1e6)
-    assert line(8) == pytest.approx(1800.0, rel=0.02)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_told_a_gamma(method):
+    assert Rounds(method).play(60).gamma >= 1
+
+
+@pytest.mark.parametrize("method", ["tree", "auto"])
+def test_a_tree_is_told_its_depth_its_leaves_its_window_and_its_wait(method):
+    budget = Rounds(method).play(60)
+    assert None not in (budget.gamma, budget.sequences, budget.window, budget.wait_us)
+
+
+def test_a_chain_s_window_and_wait_are_the_method_s_own():
+    budget = Rounds("pearl").play(60)
+    assert (budget.sequences, budget.window, budget.wait_us) == (None, None, None)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_drafter_that_slows_down_is_asked_for_less(method):
+    rounds = Rounds(method)
+    before = rounds.play(100)
+    rounds.step_us *= 8
+    assert rounds.play(100).gamma < before.gamma
+
+
+def test_streams_that_share_a_forward_do_not_wait():
+    rounds = Rounds("tree")
+    assert rounds.play(60).wait_us > 0
+    assert rounds.play(60, streams=4).wait_us == 0
+
+
+def test_each_drafter_has_its_own_budget():
+    rounds = Rounds("sps")
+    fast = rounds.play(60)
+    rounds.step_us = 8000.0
+    slow = rounds.play(60, drafter="e")
+    assert (fast.drafter, slow.drafter) == ("d", "e")
+    assert slow.gamma < fast.gamma
 
 
 def test_gamma_follows_the_number_of_sequences_that_the_theta_rule_really_wants():
-    chosen = {}
-    for wanted in (1, 4):
-        control = Control()
-        chance = random.Random(1)
-        for i in range(400):
-            accepted = 0
-            while accepted < 3 and chance.random() < 0.7:
-                accepted += 1
-            hit = chance.random() < (0.6 if wanted == 1 else 0.95)
-            rank = (1 if chance.random() < 0.6 else 3) if hit else 0
-            stats = RoundStats(
-                "r", i, "duodecoding", "d", 3, accepted, accepted + 1, 4, GPU(4), 0.0, GPU(4) + 100.0,
-                draft_us=2400.0, draft_steps=8, sequences=wanted, needed_sequences=rank, gamma=8,
-            )  # fmt: skip
-            control.observe_round(stats)
-            budgets = control.decide()
-        chosen[wanted] = budgets[0]
-    assert chosen[1].gamma < chosen[4].gamma
-    assert chosen[4].sequences == 0
+    assert Rounds("duodecoding", skill=0.6, wanted=1).play(300).gamma < (
+        Rounds("duodecoding", skill=0.6, wanted=4).play(300).gamma
+    )
+
+
+def test_what_was_learnt_while_drafting_gives_way_to_what_is_seen_after_a_rest():
+    rounds = Rounds("auto", skill=0.0)
+    rounds.play(40)
+    (control,) = rounds.control.kinds.values()
+    assert not control.drafting
+    rounds.play(140, resting=True)
+    assert control.drafting  # a probe, at the setting that is in force
+    rounds.skill = 0.8
+    rounds.play(12)
+    assert control.observed.ranks[0].mean > 0.5

@@ -10,7 +10,7 @@ MARGIN = 300.0
 
 
 def lease() -> Lease:
-    opened = Open("r", 1, (1, 2), 2, Sampling(max_tokens=64), Plan("tree", 0))
+    opened = Open("r", 1, (1, 2), 2, Sampling(max_tokens=64), Plan("tree"))
     return Lease(opened, 0, Limits(64, 4096), Calibration())
 
 

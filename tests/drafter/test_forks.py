@@ -1,7 +1,5 @@
 """What a drafter tells of a phase once the target has decided its first token: the paper's table 4 comes from it."""
 
-import msgspec
-
 from actors.drafter.growth import ThetaGrowth
 from actors.drafter.lease import Lease, Limits
 from actors.models import Expansion
@@ -91,4 +89,3 @@ def test_the_controllers_cap_does_not_hold_against_a_number_that_was_asked_for()
 def test_an_older_drafters_fragment_has_no_phase():
     grow = lease().flush(0.0)
     assert (grow.phase_sequences, grow.phase_rank) == (0, 0)
-    assert msgspec.structs.fields(grow)[-2].default == 0

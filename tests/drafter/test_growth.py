@@ -122,18 +122,33 @@ def test_after_a_verdict_the_next_sequences_start_behind_the_chosen_one():
 
 def test_the_controllers_cap_holds_against_the_theta_rule():
     tree, growth = TokenTree(1, 0), ThetaGrowth(NEVER_STOP)
-    growth.begin(tree, Plan("duodecoding", 8, 0, 2))
+    growth.begin(tree, Plan("duodecoding", 8, None, 2))
     run(growth, tree, fixed(0.34, 0.33, 0.33))
     assert growth.sequences == 2
 
 
 def test_the_tree_grows_its_likeliest_leaves_first_and_stops_at_unlikely_paths():
     tree, growth = TokenTree(1, 0), TreeGrowth(NEVER_STOP, Calibration())
-    growth.begin(tree, Plan("tree", 0))
+    growth.begin(tree, Plan("tree", max_sequences=4))
     log = run(growth, tree, fixed(0.6, 0.3, 0.05))
     assert log[0] == [0]
     assert log[1][0] == 10
     expanded = [n for n in tree.nodes() if n.expanded]
     assert expanded
     assert all(n.total > math.log(0.02) for n in expanded)
-    assert tree.size <= TreeGrowth.MAX_NODES + TreeGrowth.WIDTH * TreeGrowth.BRANCHES
+    assert tree.size <= TreeGrowth.MAX_NODES + 4 * TreeGrowth.BRANCHES
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 4])
+def test_a_tree_is_as_deep_as_gamma(gamma):
+    tree, growth = TokenTree(1, 0), TreeGrowth(NEVER_STOP, Calibration())
+    growth.begin(tree, Plan("tree", gamma))
+    run(growth, tree, fixed(0.9, 0.05))
+    assert max(node.position - tree.root.position for node in tree.nodes()) == gamma
+
+
+@pytest.mark.parametrize("leaves", [1, 2, 4])
+def test_a_tree_grows_as_many_leaves_in_one_step_as_it_is_told(leaves):
+    tree, growth = TokenTree(1, 0), TreeGrowth(NEVER_STOP, Calibration())
+    growth.begin(tree, Plan("tree", 6, max_sequences=leaves))
+    assert max(map(len, run(growth, tree, fixed(0.5, 0.4)))) == leaves

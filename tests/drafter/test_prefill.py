@@ -55,7 +55,7 @@ def test_nobody_waits_for_a_drafter_that_is_still_reading():
 
 
 def test_a_running_stream_keeps_its_drafts_while_another_ones_prompt_is_read():
-    sim = Simulation(replace(WORLD, prefill_us=500.0), "tree", Fixed("tree", 4))
+    sim = Simulation(replace(WORLD, prefill_us=500.0), "tree", Fixed("tree"))
     sim.joining_at = PROMPT
     (alone, begin), (_, end) = sim.play((sim.stage.world, 300, 1), (sim.stage.world, 600, 2))
     joined = drafted(sim, "r1")

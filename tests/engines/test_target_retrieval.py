@@ -6,13 +6,13 @@ import pytest
 import torch
 from tiny import VOCAB, info, make
 
+from actors.cost import CostModel
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.selfcheck import LARGE, ROWS
 from actors.engines.target import LANES, LARGEST, Target, place
 from actors.models import Window
 from actors.proposers.datastore import Datastore, build
 from actors.tree.methods import strategy_for
-from actors.verifier.cost import CostModel
 from actors.verifier.output import Output
 from actors.verifier.retrieval import Sources
 from actors.verifier.speculation import Speculation
@@ -36,7 +36,7 @@ def generate(target, method, prompt, sampling, sources=None):
     """The loop of the verifier without its messages."""
     output = Output(prompt, sampling, frozenset({1}), str, ())
     spec = Speculation(
-        "r", prompt, sampling, strategy_for(method), Plan(method, 0), VOCAB, output, target.max_window,
+        "r", prompt, sampling, strategy_for(method), Plan(method), VOCAB, output, target.max_window,
         sources=sources,
     )  # fmt: skip
     handle = target.open(prompt, sampling, (), spec.max_window)

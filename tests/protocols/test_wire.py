@@ -82,7 +82,7 @@ GOOD = {
     "DraftStats": ["d", [[1, 100.0]], 0.5],
     "Grow": ["r", 1, 5, [-1], [7], [-0.5]],
     "Generate": ["r", "text"],
-    "Budget": [1, "", 4, 0, 8, 0.0, 1000],
+    "Budget": [1, 1000, "tree", "d", True, 4, None, 8, 0.0],
 }
 BAD = [
     ("Hello", 1, ""),
@@ -101,9 +101,9 @@ BAD = [
     ("Grow", 5, [0.1]),
     ("Generate", 0, "r" * 129),
     ("Generate", 1, [2**31]),
-    ("Budget", 5, float("nan")),
-    ("Budget", 6, 332_000),
-    ("Budget", 2, 10**9),
+    ("Budget", 8, float("nan")),
+    ("Budget", 1, 332_000),
+    ("Budget", 5, 10**9),
 ]
 
 
@@ -151,7 +151,7 @@ def test_enums_travel_as_their_values() -> None:
 
 
 def test_a_nested_message_keeps_its_type() -> None:
-    report = StatusReport("r", "m", "cpu", "float32", "tree", 1.0, 10, 2, budgets=(Budget(1, "", 4, 0, 8, 0.0, 1000),))
+    report = StatusReport("r", "m", "cpu", "float32", "tree", 1.0, 10, 2, budgets=(Budget(1, 1000, "tree"),))
     assert wire.Decoder(messages.ToClient).decode(wire.encode(report)) == report
     assert wire.Decoder(messages.ToClient).decode(wire.encode(Chunk("r", 0, (), (), ()))) == Chunk("r", 0, (), (), ())
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from memory_network import MemoryNetwork
 
 from actors.controller.loop import Controller
+from actors.cost import CostModel
 from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
-from actors.verifier.cost import CostModel
 from actors.verifier.loop import Verifier
 from actors.verifier.retrieval import Sources
 from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget

@@ -29,14 +29,16 @@ from timed import (
 from virtual_time import run
 
 from actors.controller.loop import Controller
+from actors.cost import CostModel
 from actors.drafter.loop import Drafter
 from actors.drafter.timing import WIDTHS
 from actors.settings import VerifierSettings
-from actors.verifier.cost import CostModel
 from actors.verifier.loop import Verifier
 from fakes import ToyCodec
 from protocols.messages import Budget, DraftStats, Generate, Hello, Role, RoundStats, Sampling
 
+START = 64  # tokens of a prompt
+BEFORE = 250  # tokens before a change
 RUN_UP = 100  # tokens for a drafter to learn its calibration, before a fixed setting is measured
 
 
@@ -45,15 +47,28 @@ class Fixed:
     """A controller that never changes its mind."""
 
     method: str
-    gamma: int
-    sequences: int = 0
-    window: int = 0
-    wait_us: float = 0.0
+    gamma: int | None = None
+    sequences: int | None = None
+    window: int | None = None
+    wait_us: float | None = None
+    draft: bool = True
 
     def observe_round(self, stats: RoundStats) -> None: ...
     def observe_draft(self, stats: DraftStats) -> None: ...
+    def calibrated(self, forward_us: object) -> None: ...
     def decide(self, now_s: float = 0.0) -> list[Budget]:
-        return [Budget(1, "", self.gamma, self.sequences, self.window, self.wait_us, 10_000, method=self.method)]
+        return [
+            Budget(
+                1,
+                10_000,
+                self.method,
+                draft=self.draft,
+                gamma=self.gamma,
+                sequences=self.sequences,
+                window=self.window,
+                wait_us=self.wait_us,
+            )
+        ]
 
 
 @dataclass
@@ -67,24 +82,32 @@ class Trace:
 
 class Simulation:
     def __init__(
-        self, world: World, method: str, control: object | None = None, seed: int = 0, inline: bool = False
+        self,
+        world: World,
+        method: str,
+        control: object | None = None,
+        seed: int = 0,
+        inline: bool = False,
+        copies_from: int | None = None,
     ) -> None:
-        """``inline``: the target's forward runs in the verifier's event loop, as with a small target on a CPU."""
+        """``inline``: the target's forward runs in the verifier's event loop, as with a small target on a CPU.
+        ``copies_from``: see :class:`Fate`."""
         self.method, self.control, self.inline = method, control, inline
-        self.stage = Stage(world, Fate(seed), random.Random(seed))
+        self.stage = Stage(world, Fate(seed, copies_from), random.Random(seed))
         self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []  # what else happens, from the first scene on
         self.draft = TimedDraft(self.stage)
         self.network = SlowNetwork(self.stage)
         self.trace = Trace()
         self.done = 0  # tokens of the first stream
-        self.at = 64  # position at which streams begin
+        self.at = START  # position at which streams begin
         self.joining_at: int | None = None  # position at which further streams begin, if that is another
         self.gamma = 0  # that requests ask for; 0: they leave it to the controller
 
     # --- what tests call ---------------------------------------------------------------------------------------------
 
-    def play(self, *scenes: tuple[World, int, int]) -> list[tuple[int, int]]:
-        """Each scene is (world, tokens of the first stream, streams). Returns the range of rounds of every scene."""
+    def play(self, *scenes: tuple[World, int, int] | tuple[World, int, int, bool]) -> list[tuple[int, int]]:
+        """Each scene is (world, tokens of the first stream, streams, whether there is a controller; there is unless it
+        says so). Returns the range of rounds of every scene."""
         return run(self._play(scenes))
 
     def rate(self, begin: int, end: int) -> float:
@@ -154,13 +177,9 @@ class Simulation:
             clock=draft.process.clock,
             timer=lambda: draft.spent_s,
         )
-        controller = Controller(network.host("controller"), ADDRESS, Hello(Role.CONTROLLER, "controller", "c"))
-        if self.control is not None:
-            controller.control = self.control
-        self.control = controller.control
         stop = asyncio.Event()
-        actors = [asyncio.create_task(actor.run(stop)) for actor in (verifier, controller)]
-        actors.append(draft.process.run(drafter.run(stop)))
+        controlling = self._controller(stop)
+        actors = [asyncio.create_task(verifier.run(stop)), draft.process.run(drafter.run(stop))]
         while verifier.book.drafters.named("drafter") is None or verifier.book.controller is None:
             await asyncio.sleep(0.01)
         caller = Caller(network, "client")
@@ -170,8 +189,14 @@ class Simulation:
         await asyncio.sleep(0.3)  # a fixed budget is in force before the first round
         others = [asyncio.create_task(other()) for other in self.beside]
         streams, spans = 0, []
-        for world, tokens, wanted in scenes:
+        for world, tokens, wanted, *controlled in scenes:
             self.stage.world = world
+            if controlled == [False]:
+                network.kill("controller")  # no goodbye
+                controlling.cancel()
+            elif controlling.cancelled():
+                self.control = None
+                controlling = self._controller(stop)
             while streams < wanted:
                 at = self.at if streams == 0 or self.joining_at is None else self.joining_at
                 sampling = Sampling(max_tokens=LONGEST - at - 64, ignore_eos=True)
@@ -191,10 +216,17 @@ class Simulation:
         for task in (beating, listening, *others):
             task.cancel()
         stop.set()
-        await asyncio.gather(*actors)
+        await asyncio.gather(*actors, *([] if controlling.cancelled() else [controlling]))
         began = verifier.book.started
         self.trace.forwards = [((at - began) * 1e6, took * 1e6) for at, took in draft.worked]
         return spans
+
+    def _controller(self, stop: asyncio.Event) -> asyncio.Task[None]:
+        controller = Controller(self.network.host("controller"), ADDRESS, Hello(Role.CONTROLLER, "controller", "c"))
+        if self.control is not None:
+            controller.control = self.control
+        self.control = controller.control
+        return asyncio.create_task(controller.run(stop))
 
     async def _listen(self, caller: Caller) -> None:
         while True:
@@ -228,16 +260,21 @@ def compare(
     settings: Sequence[Fixed],
     rounds: int = 50,
     tokens: int = 300,
+    seed: int = 0,
+    inline: bool = False,
+    copying: bool = False,
 ) -> Comparison:
     """``rounds`` of every stream after the world changed and the streams grew from one to ``streams``, the stretch of
-    ``tokens`` begins on which the controller is compared with every one of ``settings``, alone in the new world."""
-    sim = Simulation(before, method)
-    _, (changed, _) = sim.play((before, 250, 1), (after, 5 * rounds + tokens, streams))
+    ``tokens`` begins on which the controller is compared with every one of ``settings``, alone in the new world.
+    ``copying``: from the change on the text repeats itself."""
+    copies_from = START + BEFORE if copying else None
+    sim = Simulation(before, method, seed=seed, inline=inline, copies_from=copies_from)
+    _, (changed, _) = sim.play((before, BEFORE, 1), (after, (25 if copying else 5) * rounds + tokens, streams))
     settled = changed + rounds * streams
     first = sim.tokens(settled)
     fixed = {}
     for setting in settings:
-        other = Simulation(after, method, setting)
+        other = Simulation(after, method, setting, seed, inline, copies_from)
         other.at = sim.at + first - RUN_UP
         other.play((after, RUN_UP // 2, 1), (after, RUN_UP // 2 + tokens + 20, streams))  # joined as in the other
         fixed[setting] = other.rate_over(RUN_UP, RUN_UP + tokens)

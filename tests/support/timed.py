@@ -22,6 +22,7 @@ from protocols.messages import Sampling
 from protocols.transport import Inbox
 
 LONGEST = 40_000  # positions
+COPIED = 200
 OVERHEAD_US = 150.0  # of a round, outside the forward
 INFO = replace(INFO, max_context=LONGEST)
 
@@ -49,9 +50,12 @@ class World:
 class Fate:
     """The text, and the draft's luck at each of its positions."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, copies_from: int | None = None) -> None:
+        """From position ``copies_from`` on the text repeats what stood ``COPIED`` tokens before."""
         chance = random.Random(seed)
         self.truth = [chance.randrange(2, VOCAB) for _ in range(LONGEST)]
+        for position in range(copies_from if copies_from is not None else LONGEST, LONGEST):
+            self.truth[position] = self.truth[position - COPIED]
         self.luck = [chance.random() for _ in range(LONGEST)]
         self.sure = [chance.uniform(-1, 1) for _ in range(LONGEST)]
 

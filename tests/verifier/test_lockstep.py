@@ -7,11 +7,11 @@ import random
 
 import pytest
 
+from actors.cost import CostModel
 from actors.drafter.lease import Lease, Limits
 from actors.models import Window
 from actors.tree.calibration import Calibration
 from actors.tree.methods import strategy_for
-from actors.verifier.cost import CostModel
 from actors.verifier.output import Output
 from actors.verifier.speculation import Speculation
 from actors.verifier.waiting import DrafterPace
@@ -44,7 +44,7 @@ class Pair:
         self.drop, self.repeat = drop, repeat
         self.target = ToyTarget(language)
         self.draft = ToyDraft(language, skill, scratch_slots=scratch)
-        plan = Plan(method, gamma, sequences)
+        plan = Plan(method, gamma or None, sequences or None)
         self.prompt = prompt
         self.spec = Speculation(
             "r",
@@ -141,7 +141,7 @@ class Pair:
             committed = spec.commit(chosen, outcome)
         self.finish = committed.finish
         if self.finish is None:
-            spec.decide_wait(self.now, DrafterPace(100.0), COST, covered)
+            spec.decide_wait(self.now, DrafterPace(CostModel({1: 100.0})), COST, covered)
             if not spec.holds_verdict:
                 self.send(self.to_drafter, spec.verdict(self.now, 1000.0))
 
@@ -217,7 +217,7 @@ def test_a_guess_that_no_drafter_made_says_nothing_about_the_drafter(sources):
     pair = Pair(0, "auto", 0, 0, Sampling(max_tokens=60), ToyLanguage(), 1.0, drop=1.0, sources=sources)
     pair.run()
     assert pair.spec.counters.accepted > 20
-    assert pair.spec.agreement.value == 0.6
+    assert pair.spec.agreement.mean == 0.6
 
 
 @pytest.mark.parametrize("skill", [0.0, 1.0])
@@ -233,7 +233,8 @@ def test_neither_a_useless_nor_a_perfect_drafter_changes_the_text(skill, sources
 def test_a_perfect_drafter_on_a_sound_channel_saves_rounds():
     for method in ("sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree"):
         sampling = Sampling(max_tokens=60)
-        pair = Pair(1, method, 6, 0, sampling, ToyLanguage(), 1.0)
+        gamma = 0 if method == "tree" else 6  # verdicts come so late here that a tree needs all its depth
+        pair = Pair(1, method, gamma, 0, sampling, ToyLanguage(), 1.0)
         pair.run()
         assert pair.spec.counters.rounds < 40
         assert pair.spec.counters.accepted == pair.spec.counters.drafted or method == "tree"

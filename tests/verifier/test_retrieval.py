@@ -3,12 +3,13 @@ from itertools import pairwise
 
 import pytest
 
+from actors.cost import CostModel
+from actors.estimate import Estimate
 from actors.models import Outcome
 from actors.proposers.interface import FromFunction, Proposal
 from actors.proposers.ngram_pool import Lookahead
 from actors.tree.methods import strategy_for
 from actors.tree.tree import TokenTree
-from actors.verifier.cost import CostModel
 from actors.verifier.output import Output
 from actors.verifier.retrieval import FLOOR, OWN, FallbackProposer, SoleProposer, Sources, Trust, fitting
 from actors.verifier.speculation import Speculation
@@ -30,8 +31,9 @@ def test_an_aide_learns_only_where_it_is_known_what_the_target_chose():
     fallback = FallbackProposer(saying([1, 2, 3], [0.9, 0.5, 0.2]), trust)
     fallback.merge(TokenTree(1, 7), [7])
     fallback.commit([1, 9])
-    assert sum(map(sum, trust.calibration.seen)) == pytest.approx(2.0)  # the third token hung on a wrong one
-    assert sum(map(sum, trust.calibration.hits)) == pytest.approx(1.0)
+    bins = [one for row in trust.calibration.bins for one in row]
+    assert sum(one.weight for one in bins) == pytest.approx(2.0)  # the third token hung on a wrong one
+    assert sum(one.weight * one.mean for one in bins) == pytest.approx(1.0)
 
 
 def test_a_source_that_is_always_wrong_is_soon_left_out_and_one_that_is_right_goes_deep():
@@ -60,21 +62,12 @@ def test_paths_below_the_floor_and_what_hangs_on_them_stay_out():
     assert tree.size == int(math.log(FLOOR) / math.log(0.5))
 
 
-def test_what_is_not_sure_enough_to_be_in_the_tree_yet_is_known_all_the_same():
-    fallback = FallbackProposer(saying(range(12), [0.5] * 12), Trust())
-    tree = TokenTree(1, 7)
-    fallback.merge(tree, [7], 0.3)
-    assert fallback.held_back() == pytest.approx([0.25, 0.125, 0.0625, 0.03125])
-    fallback.merge(tree, [7])
-    assert fallback.held_back() == []
-
-
 def test_a_round_that_could_go_with_unsure_guesses_of_its_own_does_not_wait_for_drafts_no_surer():
-    pace = DrafterPace(1000.0, 2000.0)
+    pace = DrafterPace(CostModel({1: 1000.0}), Estimate(2000.0))
     cost = CostModel({1: 10_000.0, 8: 10_100.0, 16: 20_000.0})
     waits = []
     for scores in ([0.01], [0.5, 0.5, 0.5]):
-        plan = Plan("auto", 0)
+        plan = Plan("auto")
         sampling = Sampling(max_tokens=50)
         output = Output([7], sampling, frozenset(), str, ())
         spec = Speculation("r", [7], sampling, strategy_for("auto"), plan, 100, output, 31)

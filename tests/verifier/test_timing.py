@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from actors.cost import CostModel
 from actors.models import ModelInfo, Outcome
-from actors.verifier.cost import CostModel
 from actors.verifier.timing import COARSE, FINE, measure_target
 
 

@@ -1,6 +1,8 @@
 import pytest
 
-from actors.verifier.waiting import Average, DrafterPace, Rate, UsualRates, patience
+from actors.cost import CostModel
+from actors.estimate import Estimate
+from actors.verifier.waiting import DrafterPace, Rate, UsualRates, patience
 
 
 def test_a_request_begins_with_the_rate_that_others_reached():
@@ -14,12 +16,12 @@ def test_a_request_begins_with_the_rate_that_others_reached():
 
 
 def test_its_own_rounds_soon_weigh_more():
-    usual = Average(0.004, most=200, weight=100.0)
+    usual = Estimate(0.004, weight=100, memory=200)
     rate = Rate(usual)
     for _ in range(12):
         rate.add(1, 1000.0)
     assert 0.001 < rate.value < 0.002
-    assert usual.value > 0.0035
+    assert usual.mean > 0.0035
 
 
 def test_a_request_alone_needs_no_others():
@@ -29,7 +31,7 @@ def test_a_request_alone_needs_no_others():
 
 
 def test_waiting_must_pay_for_itself():
-    pace = DrafterPace(step_us=500.0, message_us=200.0)
+    pace = DrafterPace(CostModel({1: 500.0}), message=Estimate(200.0))
 
     def cost(rows: int) -> float:
         return 10_000.0
@@ -37,5 +39,5 @@ def test_waiting_must_pay_for_itself():
     empty = 1.0 / cost(1)
     assert patience(pace, cost, 0.7, empty) > 1
     assert patience(pace, cost, 0.02, empty) == 0
-    assert patience(DrafterPace(step_us=50_000.0), cost, 0.7, empty) == 0
+    assert patience(DrafterPace(CostModel({1: 50_000.0})), cost, 0.7, empty) == 0
     assert patience(pace, cost, 0.7, 4.0 / cost(4)) == 0

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from actors.controller.belief import LineCost
-from actors.controller.weighing import PricedControl
+from actors.controller.worth import Worth
 from protocols.messages import RoundStats
+
+OVERHEAD_US = 500.0
+
+
+def cost(rows: int) -> float:
+    return 10_000.0 + 300.0 * (rows - 1)
 
 
 class Stream:
-    """Rounds of one method as they would be published, obeying the control's word with a round's delay."""
+    """Rounds as they would be published, obeying the controller's word with a round's delay."""
 
-    def __init__(self, method: str = "auto") -> None:
-        self.cost = LineCost()
-        self.control = PricedControl(method, self.cost)
+    def __init__(self) -> None:
+        self.worth = Worth()
         self.drafting = True
 
     def round(
@@ -22,17 +26,15 @@ class Stream:
         ``slower``: the forward, because a drafter works beside it."""
         right = copied + (drafted if self.drafting else 0)
         window = min(16, 2 * right + 2) if window is None else window
-        forward = (10_000 + 300 * window) * (slower if self.drafting else 1.0)
+        forward = cost(1 + window) * (slower if self.drafting else 1.0)
         wait = wait_us if self.drafting else 0.0
         stats = RoundStats(
-            "r", 1, self.control.method, "d", window, right, right + 1, 1 + window, forward, wait, forward + wait + 500,
-            draft_us=3000.0 * self.drafting, draft_steps=3 * self.drafting, ranks=tuple(range(right)),
+            "r", 1, "auto", "d", window, right, right + 1, 1 + window, forward, wait, forward + wait + OVERHEAD_US,
             retrieved=copied, resting=not self.drafting,
         )  # fmt: skip
-        self.cost.observe(stats.rows, stats.forward_us)
-        self.control.observe(stats)
-        self.drafting = self.control.drafting
-        self.control.decide()
+        self.worth.observe(stats, cost, OVERHEAD_US)
+        self.drafting = self.worth.drafting
+        self.worth.decide()
 
     def rounds(self, count: int, *, copied: int, drafted: int, **what: float) -> int:
         """In how many of them the drafter was at work."""
@@ -46,7 +48,7 @@ class Stream:
 def test_text_that_copies_while_the_drafter_rests_is_not_held_against_it():
     stream = Stream()
     stream.rounds(60, copied=1, drafted=0)
-    assert not stream.control.drafting
+    assert not stream.worth.drafting
     at_work = 0
     for _ in range(20):  # answers that begin afresh, and then repeat themselves
         at_work += stream.rounds(15, copied=0, drafted=3, wait_us=800.0)
@@ -58,7 +60,7 @@ def test_a_few_unlucky_rounds_are_no_evidence():
     stream = Stream()
     for number in range(26):  # the windows of a calibration that is still too sure of itself
         stream.round(number % 2, 5 if number % 12 == 11 else 0, wait_us=3000.0, window=8)
-    assert stream.control.drafting
+    assert stream.worth.drafting
 
 
 def test_a_drafter_that_adds_nothing_rests_whatever_there_is_to_copy():
@@ -71,7 +73,7 @@ def test_a_drafter_that_adds_nothing_rests_whatever_there_is_to_copy():
 def test_a_probe_on_a_stretch_that_only_copies_is_not_lost():
     stream = Stream()
     stream.rounds(60, copied=0, drafted=0)
-    assert not stream.control.drafting
+    assert not stream.worth.drafting
     while not stream.drafting:
         stream.round(6, 0)
     assert stream.rounds(40, copied=6, drafted=0) == 40
@@ -81,7 +83,7 @@ def test_a_probe_on_a_stretch_that_only_copies_is_not_lost():
 def test_a_drafter_that_slows_every_round_more_than_it_adds_rests_on_after_its_probe():
     stream = Stream()
     stream.rounds(60, copied=1, drafted=0)
-    assert not stream.control.drafting
+    assert not stream.worth.drafting
     assert stream.rounds(600, copied=1, drafted=1, wait_us=4000.0, slower=1.4) < 150
 
 

@@ -1,4 +1,7 @@
-"""How long a forward takes by its number of rows: measured at start-up, corrected while running."""
+"""How long a forward takes by its number of rows: measured at start-up, corrected while running.
+
+The verifier has one of the target, the drafter one of its draft model (rows are leaves); the controller is told both.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from statistics import fmean
 
+from actors.estimate import Estimate
+
 TABULATED = 64  # rows
+FACTOR_MEMORY = 10  # forwards: contention and clocks change within some 10 rounds, a single one says little
+MAX_STALL = 3.0  # one forward (page fault, preempted core) moves the belief no further than this factor
 
 
 class CostModel:
@@ -15,8 +22,6 @@ class CostModel:
     Times are microseconds. A larger batch is never believed to be cheaper, so that noise in the calibration cannot make
     rows look free: where it was measured so, the counts share their mean (isotonic regression).
     """
-
-    SMOOTHING = 0.1
 
     def __init__(self, measured: Mapping[int, float]) -> None:
         if not measured:
@@ -29,7 +34,7 @@ class CostModel:
                 shared = levels.pop()
                 levels[-1] += shared
         self.times = [fmean(level) for level in levels for _ in level]
-        self.factor = 1.0
+        self.factor = Estimate(1.0, weight=FACTOR_MEMORY, memory=FACTOR_MEMORY)
         self._usual = [self._interpolated(rows) for rows in range(TABULATED + 1)]  # asked some thirty times a round
 
     def curve(self, rows: int) -> float:
@@ -45,10 +50,20 @@ class CostModel:
         return t0 + (t1 - t0) * (rows - r0) / (r1 - r0)
 
     def __call__(self, rows: int) -> float:
-        return self.curve(rows) * self.factor
+        return self.curve(rows) * self.factor.mean
 
     def observe(self, rows: int, time_us: float) -> None:
-        ratio = time_us / max(1e-9, self.curve(rows))
-        # A single stall (page fault, preempted core) must not move the belief.
-        ratio = min(max(ratio, self.factor / 3), self.factor * 3)
-        self.factor += self.SMOOTHING * (ratio - self.factor)
+        ratio, known = time_us / max(1e-9, self.curve(rows)), self.factor.mean
+        self.factor.add(min(max(ratio, known / MAX_STALL), known * MAX_STALL))
+
+    def corrected(self, factor: float) -> None:
+        """Another process's running correction: it measures, this one believes."""
+        self.factor.mean = factor
+
+    def calibration(self) -> tuple[tuple[int, float], ...]:
+        """(rows, microseconds) as they were measured at start-up."""
+        return tuple(zip(self.rows, self.times, strict=True))
+
+    def points(self) -> tuple[tuple[int, float], ...]:
+        """(rows, microseconds) as they are believed now."""
+        return tuple((rows, time * self.factor.mean) for rows, time in zip(self.rows, self.times, strict=True))

@@ -1,0 +1,53 @@
+"""What is in force for a method with a drafter: the controller's word, or what the start-up calibration gives."""
+
+from __future__ import annotations
+
+import math
+
+from actors.controller.choice import kind_of
+from actors.controller.command import command
+from actors.controller.goodput import Belief, initial_setting
+from actors.cost import CostModel
+from actors.tree.methods import Kind
+from actors.verifier.drafters import DEFAULT_STEP_US, DrafterPeer
+from protocols.messages import Budget
+
+EVERY = Kind("")
+DRIFT = 1.25  # a draft step, or a number of streams, that changed by less leaves the initial setting as it was
+
+
+class Budgets:
+    """The controller's last word on each method and drafter, until its time to live is over; then the same goodput
+    with prior beliefs. So a controller that dies costs speed, and nothing else."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self.cost = cost
+        self._said: dict[Kind, tuple[Budget, float]] = {}  # with the time they end
+        self._initial: dict[tuple[str, int, int], Budget] = {}
+
+    def file(self, budget: Budget, now: float) -> None:
+        """``now`` in seconds, as everywhere here."""
+        self._said = {kind: known for kind, known in self._said.items() if now < known[1]}
+        self._said[kind_of(budget)] = (budget, now + budget.ttl_ms / 1000)
+
+    def said(self, now: float) -> tuple[Budget, ...]:
+        """All that the controller said and that still holds."""
+        return tuple(budget for budget, until in self._said.values() if now < until)
+
+    def of(self, kind: Kind, drafter: DrafterPeer | None, streams: int, now: float) -> Budget:
+        """What holds for a stream of that kind which ``drafter`` drafts for, and which shares the forward with the
+        others of ``streams``."""
+        own = kind._replace(drafter=drafter.actor_id if drafter is not None else "")
+        for key in (own, kind, EVERY):
+            budget, until = self._said.get(key, (None, 0.0))
+            if budget is not None and now < until:
+                return budget
+        return self._calibrated(kind.method, drafter.pace.steps if drafter is not None else None, max(1, streams))
+
+    def _calibrated(self, method: str, steps: CostModel | None, streams: int) -> Budget:
+        steps = steps or CostModel({1: DEFAULT_STEP_US})
+        key = (method, round(math.log(max(1.0, steps(1)), DRIFT)), round(math.log(streams, DRIFT)))
+        if key not in self._initial:
+            belief = Belief(self.cost, steps, streams=streams)
+            self._initial[key] = command(method, initial_setting(method, belief), belief)
+        return self._initial[key]
