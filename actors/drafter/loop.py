@@ -298,7 +298,7 @@ class Drafter:
         while True:
             await asyncio.sleep(EARLY_S)
             now, step_us = self.clock(), self.steps(1)
-            due = now - reported_at >= REPORT_S - EARLY_S / 2
+            due = now - reported_at >= REPORT_S
             if not due and reported_us / NEWS < step_us < reported_us * NEWS:
                 continue
             if due and not self.leases:

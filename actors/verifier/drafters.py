@@ -30,8 +30,8 @@ class DrafterPeer:
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
     def heard(self, now: float, busy_s: float = 0.0) -> None:
-        """It is alive, and for so long it will not be heard of."""
-        self.last_seen, self.silent_until = now, now + busy_s
+        """It is alive, and for so long it will not be heard of: what else it says then takes nothing of that back."""
+        self.last_seen, self.silent_until = now, max(self.silent_until, now + busy_s)
 
     @property
     def actor_id(self) -> str:
