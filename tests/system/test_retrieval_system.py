@@ -14,6 +14,7 @@ PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()
 COPYING = (*PROMPT, *LANGUAGE.continuation(PROMPT, Sampling(max_tokens=100)), *PROMPT)
 PARALLEL = ["sps", "pearl", "duodecoding", "tree", "auto"]
+FORWARD_S = 0.001  # where a round takes no time no row has a price, and a priced window means nothing
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def sources(tmp_path_factory):
 
 async def alone(method, sampling, prompt, sources=None):
     """A stream of a verifier without drafters."""
-    async with Cluster(language=LANGUAGE, sources=sources) as cluster:
+    async with Cluster(language=LANGUAGE, sources=sources, forward_s=FORWARD_S) as cluster:
         caller = await cluster.caller()
         return await caller.generate(prompt, sampling, method)
 
@@ -56,7 +57,7 @@ def test_without_any_drafter_what_the_datastore_knows_is_copied(method, sources)
 
 def test_rest_without_a_datastore_is_refused_in_a_sentence_that_says_how_to_make_one():
     async def go():
-        async with Cluster(language=LANGUAGE) as cluster:
+        async with Cluster(language=LANGUAGE, forward_s=FORWARD_S) as cluster:
             caller = await cluster.caller()
             caller.send(Generate("r", PROMPT, sampling=Sampling(), method="rest"))
             return await caller.until(lambda m: isinstance(m, Failed))
@@ -73,7 +74,7 @@ def test_when_the_drafter_dies_a_stream_goes_on_by_retrieval():
     sampling = Sampling(max_tokens=90)
 
     async def go():
-        async with Cluster(language=LANGUAGE) as cluster:
+        async with Cluster(language=LANGUAGE, forward_s=FORWARD_S) as cluster:
             cluster.start_drafter("d1", skill=1.0)
             await cluster.connected("d1")
             caller = await cluster.caller()
@@ -91,7 +92,7 @@ def test_a_draft_length_that_the_client_chose_bounds_what_is_copied():
     sampling = Sampling(max_tokens=60)
 
     async def go(method):
-        async with Cluster(language=LANGUAGE) as cluster:
+        async with Cluster(language=LANGUAGE, forward_s=FORWARD_S) as cluster:
             caller = await cluster.caller()
             return await caller.generate(COPYING, sampling, method, num_speculative_tokens=3)
 
@@ -110,7 +111,7 @@ async def drafted(name, method, sampling, network=None, prompt=COPYING):
         "vocab_size": model.info.vocab_size,
         "tokenizer_digest": model.info.tokenizer_digest,
     }
-    async with Cluster(network, LANGUAGE) as cluster:
+    async with Cluster(network, LANGUAGE, forward_s=FORWARD_S) as cluster:
         cluster.start_drafter("d1", model=model, **hello)
         await cluster.connected("d1")
         caller = await cluster.caller()
@@ -146,7 +147,7 @@ def test_a_drafter_with_a_datastore_of_another_tokenizer_is_refused(tmp_path):
     assert info.tokenizer_digest != INFO.tokenizer_digest
 
     async def go():
-        async with Cluster(language=LANGUAGE) as cluster:
+        async with Cluster(language=LANGUAGE, forward_s=FORWARD_S) as cluster:
             return await Caller(cluster.network).hello(
                 role=Role.DRAFTER, tokenizer_digest=info.tokenizer_digest, vocab_size=info.vocab_size
             )
