@@ -20,7 +20,7 @@ from duoactor import AsyncClient
 HOST, PORT = "127.0.0.1", 8000
 ASK = {"max_tokens": 100, "temperature": 0.7, "ignore_eos": True}
 TURNS = [{"role": "user", "content": "Tell me a story about a dog that finds a house in the wood."}]
-ROUNDS = 8  # of each way
+PAIRS = {1: 12, 16: 4, 64: 2}  # of runs, one each way; many streams say much in one run
 
 
 async def by_http(seed: int) -> tuple[float, float, int]:
@@ -71,7 +71,8 @@ async def main(counts: list[int]) -> None:
             firsts = {"HTTP": [], "client": []}
             rates = {"HTTP": [], "client": []}
             shares = []
-            for number in range(2 * ROUNDS + 2):
+            pairs = PAIRS.get(count, 3)
+            for number in range(2 * pairs + 2):
                 way = "HTTP" if number % 2 else "client"
                 seeds = range(number // 2 * count, (number // 2 + 1) * count)  # the same for both ways
                 cpu, began = await gateway_cpu(), time.perf_counter()
@@ -95,8 +96,8 @@ async def main(counts: list[int]) -> None:
                 print(f"{count:>3} at once, {way:<6}  first token {first:7.1f} ms   {rate:7.1f} tokens/s")
             print(
                 f"    HTTP: first token {statistics.median(delays) * 1000:+.1f} ms, tokens/s "
-                f"{statistics.median(ratios) - 1:+.1%} (medians of {ROUNDS} pairs), "
-                f"gateway {statistics.median(shares):.0%} of a core",
+                f"{statistics.median(ratios) - 1:+.1%} (medians of {pairs} pairs), "
+                f"gateway {statistics.median(shares):.1%} of a core",
                 flush=True,
             )
 
