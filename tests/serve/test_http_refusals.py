@@ -165,7 +165,7 @@ async def test_a_stream_that_breaks_after_its_first_token_ends_with_an_error_eve
                 if line.startswith("data: "):
                     lines.append(line.removeprefix("data: "))
                 if len(lines) == 3:
-                    for request in gateway.cluster.verifier.book.requests.values():
+                    for request in gateway.cluster.verifier.book.requests:
                         gateway.cluster.verifier.reception.fail(request, "internal", "it broke")
     assert answer.status_code == 200
     assert lines[-1] == "[DONE]"

@@ -4,15 +4,19 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx2
 import pytest
 from openai import OpenAI
-from processes import Up, until
+from processes import WAIT_S, Up, until
 
 from duoactor import Client
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.processes
 TURNS = [{"role": "user", "content": "Tell me about a dog that finds a house."}]
 ASK = {"messages": TURNS, "max_tokens": 120, "temperature": 0.8, "seed": 11, "extra_body": {"ignore_eos": True}}
@@ -63,6 +67,20 @@ def test_it_streams_the_targets_text_through_kills_of_drafter_and_verifier(up, c
     assert streamed(client) == truth
     assert streamed(client, 10, lambda: os.kill(up.pid("drafter"), signal.SIGKILL)) == truth
     assert streamed(client, 10, lambda: os.kill(up.pid("verifier"), signal.SIGKILL)) == truth
+
+
+def shown() -> dict[str, str]:
+    """What the README and the example say about the openai client."""
+    (block,) = re.findall(r"```python\n(from openai .*?)```", (ROOT / "README.md").read_text(), re.S)
+    return {"README": block, "example": (ROOT / "examples" / "openai_client.py").read_text()}
+
+
+@pytest.mark.parametrize("where", shown())
+def test_what_is_shown_runs_as_it_stands(base, where):
+    code = shown()[where].replace("http://127.0.0.1:8000/v1", base).replace('api_key="none"', 'api_key="secret"')
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr
+    assert "tokens/s" in done.stdout or "tokens_per_second" in done.stdout
 
 
 def test_sixteen_at_once_are_answered_and_the_counters_add_up(client, base):
