@@ -27,6 +27,7 @@ async def healthy_pid(host: str, port: int) -> int:
                     answer += part
             finally:
                 writer.close()
+                await writer.wait_closed()
         head, _, body = answer.partition(b"\r\n\r\n")
         if head.split(b" ", 2)[1:2] == [b"200"]:
             return msgspec.json.decode(body, type=_Health).pid

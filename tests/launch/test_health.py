@@ -10,7 +10,7 @@ from duoactor.launch.health import healthy_pid
 
 
 async def test_a_healthy_gateway_answers_with_its_process_id_and_one_without_a_verifier_does_not():
-    async with served() as gateway:
+    async with served(patience=0.2) as gateway:
         port = gateway.port
         assert await healthy_pid("127.0.0.1", port) == os.getpid()
         gateway.cluster.stops["verifier"].set()
@@ -18,6 +18,11 @@ async def test_a_healthy_gateway_answers_with_its_process_id_and_one_without_a_v
         assert await healthy_pid("127.0.0.1", port) == 0
         gateway.cluster.start_verifier()
     assert await healthy_pid("127.0.0.1", port) == 0
+
+
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch):
+    monkeypatch.setattr("duoactor.launch.health.TIMEOUT_S", 60.0)
 
 
 @pytest.mark.parametrize(

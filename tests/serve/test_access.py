@@ -64,7 +64,7 @@ async def test_names_of_the_model_are_those_that_were_given():
 
 
 async def test_health_is_as_good_as_the_verifiers():
-    async with served() as gateway:
+    async with served(patience=0.2) as gateway:
         gateway.cluster.stops["verifier"].set()
         await gateway.cluster.tasks["verifier"]
         down = await gateway.request("GET", "/health")

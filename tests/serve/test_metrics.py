@@ -88,7 +88,7 @@ async def test_requests_in_flight_and_their_share_of_the_pool_are_gauges():
 
 
 async def test_a_scrape_without_a_verifier_says_so_and_nothing_false():
-    async with served() as gateway:
+    async with served(patience=0.2) as gateway:
         gateway.cluster.stops["verifier"].set()
         await gateway.cluster.tasks["verifier"]
         found = await scrape(gateway)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import httpx2
 from cluster import ADDRESS, Cluster
@@ -42,7 +43,7 @@ class Served:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
     async def request(self, method: str, path: str, body: Any = None, **options: Any) -> httpx2.Response:
-        async with httpx2.AsyncClient(base_url=self.url) as http:
+        async with httpx2.AsyncClient(base_url=self.url, verify=False) as http:
             return await http.request(method, path, json=body, **options)
 
     async def post(self, path: str, **body: Any) -> httpx2.Response:
@@ -66,12 +67,15 @@ class Served:
 
 
 @asynccontextmanager
-async def served(cluster: Cluster | None = None, *, names=(), keys=(), origins=()) -> AsyncIterator[Served]:
+async def served(
+    cluster: Cluster | None = None, *, names=(), keys=(), origins=(), patience=60.0
+) -> AsyncIterator[Served]:
+    """``patience``: seconds after which the gateway takes the verifier for gone."""
     cluster = cluster or Cluster(language=LANGUAGE)
-    client = AsyncClient(ADDRESS, network=cluster.network.host("gateway"), timeout=0.5, reconnect_timeout=5)
+    client = AsyncClient(ADDRESS, network=cluster.network.host("gateway"), timeout=patience, reconnect_timeout=60)
     gateway = Gateway(client, names)
     stop = asyncio.Event()
-    with listen("127.0.0.1:0") as listener:
+    with patch("duoactor.serve.gateway.HEALTH_TIMEOUT_S", patience), listen("127.0.0.1:0") as listener:
         serving = asyncio.create_task(serve(gateway, make_app(gateway, keys=keys, origins=origins), listener, stop))
         async with cluster:
             served = Served(cluster, gateway, listener)
