@@ -88,7 +88,9 @@ class TargetModel(Protocol):
         ...
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
-        """One flat forward over every window's root and nodes; samples, walks, commits. One outcome per window."""
+        """One flat forward over every window's root and nodes; samples, walks, commits. One outcome per window.
+
+        Where it raises it has committed nothing: the same windows may be verified again, one by one."""
         ...
 
     def close(self, handle: int) -> None: ...

@@ -10,10 +10,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
+MAX_SENTENCE = 4096
+
 ActorId = Annotated[str, Meta(min_length=1, max_length=128)]
 RequestId = Annotated[str, Meta(max_length=128)]
 Label = Annotated[str, Meta(max_length=256)]
-Sentence = Annotated[str, Meta(max_length=4096)]
+Sentence = Annotated[str, Meta(max_length=MAX_SENTENCE)]
 Text = Annotated[str, Meta(max_length=1 << 23)]
 Piece = Annotated[str, Meta(max_length=1 << 16)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -68,3 +70,8 @@ FragmentLogprobs = Annotated[tuple[LogProbability, ...], Meta(max_length=512)]
 StepTimes = Annotated[tuple[tuple[Width, StepMicroseconds], ...], Meta(max_length=64)]
 Forwards = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=256)]
 Ranks = Annotated[tuple[Nodes, ...], Meta(max_length=512)]
+
+
+def clipped(sentence: str) -> str:
+    """A sentence of whatever length, cut to what a ``Sentence`` may hold."""
+    return sentence if len(sentence) <= MAX_SENTENCE else sentence[: MAX_SENTENCE - 1] + "…"

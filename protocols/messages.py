@@ -105,6 +105,7 @@ class Generate(Message, frozen=True):
     generated: Tokens = ()  # tokens the client already has; numbering goes on behind them
     num_speculative_tokens: DraftLength = 0  # 0: adaptive
     sequences: Sequences = 0  # 0: dynamic (the theta rule)
+    attempt: Count = 0  # how often in a row the verifier ended, not in order, while it worked on this request
 
 
 class Cancel(Message, frozen=True):

@@ -246,11 +246,12 @@ class Target:
             found: list[TokenLogprobs] = []
             if r.sampler.sampling.logprobs >= 0:
                 found = self._logprobs(r, logits[[first_row, *(first_row + 1 + node for node in path)]], tokens)
-            self._commit(r, tokens)
             outcomes.append(Outcome(path, tokens, found, list(rows)))
             first_row += len(rows)
         if source:
             self.engine.pool.copy(source, target)
+        for window, outcome in zip(windows, outcomes, strict=True):  # last: where anything failed, nothing is committed
+            self._commit(self._requests[window.handle], outcome.tokens)
         return outcomes
 
     def _lay_out(self, window: Window, batch: _Batch, offsets: list[list[int]]) -> Rows:

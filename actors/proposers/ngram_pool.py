@@ -104,9 +104,8 @@ class LookaheadSession:
         self.options = options
         self.pool = NgramPool(options.guesses)
         self.root = prompt[-1]
-        if options.pool_from_prompt:
-            for at in range(len(prompt) - options.ngram + 1):
-                self.pool.add(prompt[at : at + options.ngram])
+        self._tail: Sequence[int] = ()  # of the text read so far, what the next n-grams begin with
+        self._pool(prompt)
         # The first N - 2 steps fill one level each and lose one column each to the passing of time.
         rng = random.Random(options.seed)
         columns = options.window + max(0, options.ngram - 2)
@@ -114,10 +113,18 @@ class LookaheadSession:
         self._newest: list[int] | None = None  # row of each column's newest token in the pending proposal
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Tokens were committed that no proposal of this session was verified for (replayed text)."""
+        """Tokens were committed that no proposal of this session was verified for (more prompt, replayed text)."""
         if tokens:
+            self._pool(tokens)
             self.root = tokens[-1]
             self._newest = None
+
+    def _pool(self, tokens: Sequence[int]) -> None:
+        if self.options.pool_from_prompt:
+            text = [*self._tail, *tokens]
+            for at in range(len(text) - self.options.ngram + 1):
+                self.pool.add(text[at : at + self.options.ngram])
+            self._tail = text[1 - self.options.ngram :] if self.options.ngram > 1 else []
 
     def propose(self, budget: int) -> Proposal:
         """The rows of the combined step. The window is all or nothing: below its size only guesses are proposed."""

@@ -1,42 +1,210 @@
-"""From what a client asks for to a request that the verifier can queue, or the sentence that says why not."""
+"""Lets requests in, or says in a sentence why not, and ends them.
+
+A long text is turned into tokens on a thread of its own, so that it holds up no other stream's round.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 import msgspec
 
-from actors.models import Codec
+from actors.models import Codec, ModelInfo
 from actors.tree.methods import strategy_for
 from actors.verifier.book import Book
+from actors.verifier.compute import Compute
+from actors.verifier.leases import Leases
 from actors.verifier.output import Output
 from actors.verifier.request import Request
 from actors.verifier.speculation import Speculation
 from protocols.errors import RequestError
-from protocols.messages import FailureCode, Generate, Sampling
+from protocols.limits import clipped
+from protocols.messages import Failed, FailureCode, Generate, Message, RequestStatus, Sampling
 from protocols.validation import validate
 
+log = logging.getLogger("duoactor.verifier")
+MAX_REQUESTS = 1024
+SHORT_CHARACTERS = 2000  # tokenized at once: half a millisecond, where a thread would take 0.1 ms to hear of it
+SHORT_OUTPUT = 64  # tokens of a resumed stream that are spelt at once
+MAX_ATTEMPTS = 2  # during each of which the verifier ended: the request is not tried again
 
-def admit(book: Book, codec: Codec, peer: bytes, message: Generate, now: float) -> Request:
-    """The request that ``message`` asks for; it is not in the book yet. RequestError if it cannot be served."""
-    info = book.info
-    strategy = strategy_for(message.method or book.settings.method)
-    validate(message, info.vocab_size)
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """A request's prompt, its sampling cut to the room that there is, and the output that it begins with."""
+
+    prompt: list[int]
+    sampling: Sampling
+    output: Output
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request whose text is being tokenized."""
+
+    client: bytes
+    message: Generate
+    arrived: float
+
+
+class Admission:
+    def __init__(
+        self,
+        book: Book,
+        codec: Codec,
+        leases: Leases,
+        send: Callable[[bytes, Message], bool],
+        clock: Callable[[], float],
+        tokenizing: Compute,
+        wake: Callable[[], None],
+    ) -> None:
+        """``wake`` is called when a request was let in later than it was asked for."""
+        self.book, self.codec, self.leases = book, codec, leases
+        self.send, self.clock, self.wake = send, clock, wake
+        self.tokenizing = tokenizing
+        self._arriving: dict[str, Arrival] = {}
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    def ask(self, peer: bytes, message: Generate) -> None:
+        arrival = Arrival(peer, message, self.clock())
+        try:
+            self._make_way(peer, message)
+            strategy_for(message.method or self.book.settings.method)
+            validate(message, self.book.info.vocab_size)
+        except RequestError as error:
+            self._refuse(arrival, error)
+            return
+        self._arriving[message.rid] = arrival
+        job = partial(tokenize, self.codec, self.book.info, message)
+        if _is_short(message):
+            self._tokenized(arrival, _done(job))
+        else:
+            self.tokenizing.start(job).add_done_callback(partial(self._tokenized, arrival))
+
+    def _make_way(self, peer: bytes, message: Generate) -> None:
+        """End the stream that this one resumes; RequestError while nothing can be let in under that id."""
+        book = self.book
+        if book.draining:
+            raise RequestError(FailureCode.DRAINING, "this verifier is shutting down; send the request to another")
+        if message.attempt >= MAX_ATTEMPTS:
+            detail = (
+                f"the verifier ended {message.attempt} times while it worked on this request, which is not tried again"
+            )
+            raise RequestError(FailureCode.INTERNAL, detail)
+        if len(book.requests) + len(self._arriving) >= MAX_REQUESTS:
+            raise RequestError(FailureCode.OVERLOADED, f"{MAX_REQUESTS} requests are open already; try again later")
+        old = book.requests.get(message.rid) or self._arriving.get(message.rid)
+        if old is not None:
+            holder, asker = book.clients.get(old.client), book.clients.get(peer)
+            if holder is not None and asker is not None and holder.actor_id != asker.actor_id:
+                raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
+            self.drop(message.rid, old.client)
+
+    def _tokenized(self, arrival: Arrival, done: asyncio.Future[Tokenized]) -> None:
+        if self._arriving.get(arrival.message.rid) is not arrival:
+            return  # it was cancelled, or asked for again
+        del self._arriving[arrival.message.rid]
+        try:
+            self.book.requests.add(self._request(arrival, done.result()))
+        except RequestError as error:
+            self._refuse(arrival, error)
+        except asyncio.CancelledError:
+            self._refuse(arrival, RequestError(FailureCode.DRAINING, "this verifier is shutting down"))
+        except Exception as error:  # a tokenizer's own, about this text: no reason to end the verifier
+            log.warning("request %s cannot be tokenized", arrival.message.rid, exc_info=True)
+            self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"the tokenizer failed on this prompt: {error}"))
+        self.wake()
+
+    def _request(self, arrival: Arrival, text: Tokenized) -> Request:
+        book, message = self.book, arrival.message
+        strategy = strategy_for(message.method or book.settings.method)
+        spec = Speculation(
+            message.rid,
+            text.prompt,
+            text.sampling,
+            strategy,
+            book.plan(strategy, message, None, self.clock()),
+            book.info.vocab_size,
+            text.output,
+            book.max_window,
+            message.generated,
+            book.sources,
+            branches=book.info.dtype == "float32",
+            usual=book.usual_rates.of(strategy.method, text.sampling.temperature > 0),
+        )
+        offset = len(message.generated)
+        return Request(arrival.client, message, spec, strategy.method, arrival.arrived, offset=offset)
+
+    def _refuse(self, arrival: Arrival, error: RequestError) -> None:
+        self.book.counters["bad_requests"] += 1
+        self.send(arrival.client, Failed(arrival.message.rid, FailureCode(error.code), clipped(str(error))))
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    def end(self, request: Request) -> None:
+        """Once; ending it again does nothing."""
+        if request.state != "ended":
+            self.book.requests.end(request)
+            self.leases.ended(request, self.clock())
+
+    def fail(self, request: Request, code: FailureCode, detail: str) -> None:
+        if request.state != "ended":
+            self.send(request.client, Failed(request.rid, code, clipped(detail)))
+            self.end(request)
+
+    def drop(self, rid: str, client: bytes) -> None:
+        """The client does not want it any more."""
+        if (arrival := self._arriving.get(rid)) is not None and arrival.client == client:
+            del self._arriving[rid]
+        if (request := self.book.requests.get(rid)) is not None and request.client == client:
+            self.end(request)
+
+    def client_gone(self, client: bytes) -> None:
+        for rid in [*self._arriving, *(request.rid for request in self.book.requests)]:
+            self.drop(rid, client)
+
+    def close(self) -> None:
+        """The verifier shuts down: every open request fails, and can be resumed with the next."""
+        sentence = "the verifier is shutting down; the stream can resume"
+        for request in self.book.requests:
+            self.fail(request, FailureCode.DRAINING, sentence)
+        for arrival in self._arriving.values():
+            self.send(arrival.client, Failed(arrival.message.rid, FailureCode.DRAINING, sentence))
+        self._arriving.clear()
+
+    def status(self) -> tuple[RequestStatus, ...]:
+        arriving = (
+            RequestStatus(rid, one.message.method or self.book.settings.method, "queued", 0)
+            for rid, one in self._arriving.items()
+        )
+        return (*(request.status() for request in self.book.requests), *arriving)
+
+
+def tokenize(codec: Codec, info: ModelInfo, message: Generate) -> Tokenized:
+    """Runs on any thread. RequestError if the request cannot be served."""
     prompt = _prompt(codec, message)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
-    spec = Speculation(
-        message.rid,
-        prompt,
-        sampling,
-        strategy,
-        book.plan(strategy, message, None, now),
-        info.vocab_size,
-        Output(prompt, sampling, info.eos_token_ids, codec.decode, message.generated),
-        book.max_window,
-        message.generated,
-        book.sources,
-        branches=info.dtype == "float32",
-        usual=book.usual_rates.of(strategy.method, sampling.temperature > 0),
-    )
-    return Request(peer, message, spec, strategy.method, now, offset=len(message.generated))
+    return Tokenized(prompt, sampling, Output(prompt, sampling, info.eos_token_ids, codec.decode, message.generated))
+
+
+def _is_short(message: Generate) -> bool:
+    text = message.prompt if isinstance(message.prompt, str) else ""
+    characters = len(text) + sum(len(turn.content) for turn in message.messages)
+    return characters <= SHORT_CHARACTERS and len(message.generated) <= SHORT_OUTPUT
+
+
+def _done(job: Callable[[], Tokenized]) -> asyncio.Future[Tokenized]:
+    future: asyncio.Future[Tokenized] = asyncio.get_running_loop().create_future()
+    try:
+        future.set_result(job())
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def _prompt(codec: Codec, message: Generate) -> list[int]:

@@ -16,7 +16,7 @@ from actors.verifier.requests import Requests
 from actors.verifier.retrieval import Sources
 from actors.verifier.totals import Totals
 from actors.verifier.waiting import NO_LIMITS, RoundLimits, UsualRates
-from protocols.messages import Budget, Generate, Method, Plan
+from protocols.messages import Budget, Generate, Hello, Method, Plan
 
 HEARTBEAT_MS = 500
 TTL_MS = 2500
@@ -24,8 +24,20 @@ TTL_MS = 2500
 
 @dataclass(slots=True)
 class ClientPeer:
+    peer: bytes  # routing id
     actor_id: str
     last_seen: float
+
+
+@dataclass(slots=True)
+class ControllerPeer:
+    peer: bytes
+    hello: Hello
+    last_seen: float
+
+    @property
+    def actor_id(self) -> str:
+        return self.hello.actor_id
 
 
 @dataclass(slots=True)
@@ -41,9 +53,7 @@ class Book:
     requests: Requests = field(default_factory=Requests)
     drafters: Drafters = field(default_factory=Drafters)
     clients: dict[bytes, ClientPeer] = field(default_factory=dict)
-    controller: bytes | None = None
-    controller_id: str = ""
-    controller_pid: int = 0
+    controller: ControllerPeer | None = None
     budgets: Budgets = field(init=False)
     counters: Counter[str] = field(default_factory=Counter)
     totals: Totals = field(init=False)

@@ -13,6 +13,7 @@ from actors.verifier.drafters import DEFAULT_STEP_US, DrafterPeer
 from protocols.messages import Budget
 
 EVERY = Kind("")
+MAX_SAID = 64  # as many as a StatusReport holds
 DRIFT = 1.25  # a draft step, or a number of streams, that changed by less leaves the initial setting as it was
 
 
@@ -26,8 +27,10 @@ class Budgets:
         self._initial: dict[tuple[str, int, int], Budget] = {}
 
     def file(self, budget: Budget, now: float) -> None:
-        """``now`` in seconds, as everywhere here."""
+        """``now`` in seconds, as everywhere here. Of more than ``MAX_SAID`` the oldest are forgotten."""
         self._said = {kind: known for kind, known in self._said.items() if now < known[1]}
+        while len(self._said) >= MAX_SAID:
+            del self._said[next(iter(self._said))]
         self._said[kind_of(budget)] = (budget, now + budget.ttl_ms / 1000)
 
     def said(self, now: float) -> tuple[Budget, ...]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from actors.cost import CostModel
 from actors.verifier.peer_clock import PeerClock
 from actors.verifier.waiting import DrafterPace
-from protocols.messages import DrafterStatus, Hello
+from protocols.messages import DrafterStatus, Grow, Hello
 
+MAX_NAMED = 20  # drafters in a sentence
 DEFAULT_STEP_US = 2000.0  # of a drafter that did not say: a 0.1B model's on one core
 
 
@@ -63,6 +64,12 @@ class DrafterPeer:
 
     def forget(self, rid: str) -> None:
         self._declined.pop(rid, None)
+
+    def dated(self, message: Grow, arrived_us: float) -> list[tuple[int, int]]:
+        """The message's forwards as (start, length) on our clock, in microseconds: it tells them by its own."""
+        self.clock.heard(message.sent_us, arrived_us)
+        sent = self.clock.own(message.sent_us)
+        return [(max(0, round(sent - age)), length) for age, length in message.forwards]
 
     def credit(self, drafted: int, accepted: int) -> None:
         self.drafted += drafted
@@ -122,8 +129,7 @@ class Drafters:
         old.reserve = True
         new.reserve = new.draining = False
 
-    def expired(self, now: float, ttl: float) -> list[DrafterPeer]:
-        return [d for d in self.by_peer.values() if now - max(d.last_seen, d.silent_until) > ttl]
-
     def names(self) -> str:
-        return ", ".join(sorted(d.actor_id for d in self.by_peer.values())) or "none"
+        names = sorted(d.actor_id for d in self.by_peer.values())
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        return ", ".join(names[:MAX_NAMED]) + more if names else "none"

@@ -1,8 +1,8 @@
 """The verifier: owns the committed tokens, runs the target, streams to clients.
 
-Its loop is receive, decide, compute, commit, tell. Messages are filed by :class:`actors.verifier.inbox.Reception` as
-they arrive, also while a forward runs on the compute thread; drafters hear a verdict before anything else happens, and
-clients hear of a round while the next one is being computed.
+Its loop is receive, decide, compute, commit, tell. Messages are filed by the dispatcher as they arrive, also while a
+forward runs on the compute thread; drafters hear a verdict before anything else happens, and clients hear of a round
+while the next one is being computed.
 """
 
 from __future__ import annotations
@@ -12,17 +12,24 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from actors.cost import CostModel
-from actors.models import Codec, Outcome, TargetModel, Window
+from actors.models import Codec, Outcome, TargetModel
 from actors.process import work_until
 from actors.settings import VerifierSettings
 from actors.verifier.accounting import Forward, account
-from actors.verifier.book import HEARTBEAT_MS, TTL_MS, Book
+from actors.verifier.admission import Admission
+from actors.verifier.book import HEARTBEAT_MS, Book
 from actors.verifier.compute import Compute, InlineCompute
+from actors.verifier.dispatcher import Dispatcher
 from actors.verifier.drafters import DrafterPeer
-from actors.verifier.inbox import Reception
+from actors.verifier.drafts import Drafts
+from actors.verifier.forward import Faults, Job, Turns, compute
 from actors.verifier.leases import Leases
+from actors.verifier.operations import Operations
+from actors.verifier.peers import Peers
 from actors.verifier.request import Request
 from actors.verifier.retrieval import Sources
 from actors.verifier.rounds import Chosen, Committed
@@ -32,23 +39,13 @@ from protocols.errors import PoolFull, RequestError
 from protocols.messages import Drain, FailureCode, Message, RoundStats
 from protocols.transport import Listener
 
+T = TypeVar("T")
 log = logging.getLogger("duoactor.verifier")
-CLIENT_TTL_S = 4 * TTL_MS / 1000
 TELEMETRY_BURST = 8  # rounds
 # Messages filed at once between two pieces of work: a round brings one Grow per stream, so this many are never reached
 # by drafters that do as they are told, and a flood costs 10 ms and not the stream.
 MAX_FILED = 256
-
-
-@dataclass(slots=True)
-class Job:
-    """One flat forward: the share of each request, or one chunk of one request's prefill."""
-
-    requests: list[Request]
-    windows: list[Chosen]
-    rows: int
-    prefill: bool
-    started: float = 0.0
+MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
 
 
 @dataclass(slots=True)
@@ -80,23 +77,26 @@ class Verifier:
         self.clock = clock or asyncio.get_running_loop().time
         self.listener = listener
         self.book = Book(settings, model.info, cost, model.max_window, incarnation, self.clock(), sources or Sources())
-        self.leases = Leases(self.book, self.send)
-        self.reception = Reception(
-            self.book,
-            codec,
-            self.leases,
-            Texts(codec, model.info.vocab_size, tokenizing or InlineCompute(), self.send),
-            self.send,
-            self.publish,
-            self.clock,
-            self.listener.telemetry,
-            lambda: (model.kv_slots, model.kv_used),
-        )
-        self.reception.rows_agree = model.rows_agree
         self.wake = asyncio.Event()
+        leases = self.leases = Leases(self.book, self.send)
+        tokenizing = tokenizing or InlineCompute()
+        admission = self.admission = Admission(
+            self.book, codec, leases, self.send, self.clock, tokenizing, self.wake.set
+        )
+        self.peers = Peers(self.book, leases, admission, self.send, self.publish, self.clock, self.listener.telemetry)
+        self.dispatcher = Dispatcher(
+            self.book,
+            self.peers,
+            admission,
+            Drafts(self.book, leases, self.send, self.publish, self.clock),
+            Texts(codec, model.info.vocab_size, tokenizing, self.send),
+            Operations(self.book, model, leases, admission, self.send, self.publish, self.clock),
+            self.send,
+        )
+        self.faults = Faults()
+        self.turns = Turns()
         self.news: list[News] = []
         self.round_stats: list[RoundStats] = []
-        self.prefilled_last = False
 
     @property
     def address(self) -> str:
@@ -115,38 +115,40 @@ class Verifier:
     def _farewell(self) -> None:
         self.book.draining = True
         self._tell()
-        for request in self.book.requests:
-            self.reception.fail(request, FailureCode.DRAINING, "the verifier is shutting down; the stream can resume")
+        self.admission.close()
         for peer in self.book.clients:
             self.send(peer, Drain())  # drafters stay: they serve the next verifier at this address
 
     async def _receive(self) -> None:
         while True:
             item = await self.listener.receive()
-            self.reception.receive(*item)
-            self._file()
+            self.dispatcher.receive(*item)
+            read_all = self._file()
             self.wake.set()
+            if not read_all:
+                await asyncio.sleep(0)  # a flood does not keep the loop to itself
 
-    def _file(self) -> None:
-        """What has arrived, up to a bound. Where the forward runs in the event loop nobody read the socket during it:
-        drafts that came would be seen a round late, and it would look as if none ever came in time."""
+    def _file(self) -> bool:
+        """What has arrived, up to a bound; whether that was all. Where the forward runs in the event loop nobody read
+        the socket during it: drafts that came would be seen a round late, and it would look as if none ever came in
+        time."""
         for _ in range(MAX_FILED):
             item = self.listener.receive_nowait()
             if item is None:
-                return
-            self.reception.receive(*item)
+                return True
+            self.dispatcher.receive(*item)
+        return False
 
     async def _watch(self) -> None:
         """Lost heartbeats end leases; lost clients end their requests."""
+        loop = asyncio.get_running_loop()
         while True:
+            due = loop.time() + HEARTBEAT_MS / 1000
             await asyncio.sleep(HEARTBEAT_MS / 1000)
-            now = self.clock()
+            late_s = max(0.0, loop.time() - due)
             self._publish_rounds()
-            self.leases.offer(now)
-            for drafter in self.book.drafters.expired(now, TTL_MS / 1000):
-                self.reception.gone(drafter.peer, "no heartbeat")
-            for peer in [p for p, c in self.book.clients.items() if now - c.last_seen > CLIENT_TTL_S]:
-                self.reception.gone(peer, "no heartbeat")
+            self.peers.expire(late_s, read_all=self._file())
+            self.leases.offer(self.clock())
             self.wake.set()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class Verifier:
                 continue
             computing = self._start(job)
             if job.prefill:
-                job.requests[0].spec.prepare()
+                self._spared(job.requests[0], job.requests[0].spec.prepare)
             self._tell()
             outcomes, forward_us = await computing
             self._file()  # before the commit, which looks at what was drafted
@@ -186,25 +188,43 @@ class Verifier:
         """Clean up, let requests in, and choose the next forward: prefill and decode take turns."""
         self._sweep()
         self._admit()
-        prefill = self._live("prefill")
         now_us = self.clock() * 1e6
-        ready = [r for r in self._live("decode") if r.spec.ready(now_us)]
-        if prefill and not (ready and self.prefilled_last):
-            self.prefilled_last = True
-            return Job(prefill[:1], [], 0, prefill=True)
-        self.prefilled_last = False
-        if not ready:
+        ready = [r for r in self._live("decode") if self._spared(r, partial(r.spec.ready, now_us))]
+        kinds = {
+            "prefill": self._live("prefill"),
+            "decode": [r for r in ready if not r.suspect],
+            "alone": [r for r in ready if r.suspect],
+        }
+        some = [kind for kind, requests in kinds.items() if requests]
+        if not some:
             return None
-        windows: list[Chosen] = []
-        rows = 0
+        kind = self.turns.next(some)
+        if kind == "prefill":
+            return Job(kinds[kind][:1], [], 0, prefill=True)
+        return self._round(kinds[kind][:1] if kind == "alone" else kinds[kind])
+
+    def _round(self, requests: list[Request]) -> Job | None:
+        """A row for each request, the one that waited longest first, and what is left of the rows for their drafts."""
+        job = Job([], [], 0, prefill=False)
+        if len(requests) > MAX_ROWS:
+            requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
         now = self.clock()
-        for request in ready:
-            if request.spec.owes_verdict:
-                self._tell_drafter(request)  # both sides begin their step now
-            chosen = request.spec.choose(self.book.cost, rows, self.book.limits(request, now).window)
-            windows.append(chosen)
-            rows += 1 + len(chosen.nodes)
-        return Job(ready, windows, rows, prefill=False)
+        for place, request in enumerate(requests, 1):
+            room = MAX_ROWS - job.rows - 1 - (len(requests) - place)
+            chosen = self._spared(request, partial(self._window, request, job.rows, room, now))
+            if chosen is not None:
+                job.requests.append(request)
+                job.windows.append(chosen)
+                job.rows += 1 + len(chosen.nodes)
+        return job if job.requests else None
+
+    def _window(self, request: Request, rows: int, room: int, now: float) -> Chosen:
+        if request.spec.owes_verdict:
+            self._tell_drafter(request)  # both sides begin their step now
+        if room <= 0:
+            return Chosen([], [], [])
+        cap = self.book.limits(request, now).window
+        return request.spec.choose(self.book.cost, rows, room if cap is None else min(cap, room))
 
     def _sweep(self) -> None:
         for request in self.book.requests.take_ended():
@@ -213,48 +233,73 @@ class Verifier:
 
     def _admit(self) -> None:
         """First come, first served: a request that does not fit waits, and so do those behind it."""
+        suspects = any(r.suspect for r in self.book.requests if r.state != "queued")
         for request in self._live("queued"):
+            if request.suspect and suspects:
+                continue
             spec = request.spec
             prompt = spec.committed[: spec.prompt_len]
             try:
                 request.handle = self.model.open(prompt, spec.sampling, request.message.generated, spec.max_window)
             except RequestError as error:
-                self.reception.fail(request, FailureCode(error.code), str(error))
+                self.admission.fail(request, FailureCode(error.code), str(error))
                 continue
             except PoolFull as error:
                 if not any(r.handle >= 0 for r in self.book.requests):
-                    self.reception.fail(request, FailureCode.CONTEXT_LENGTH, str(error))
+                    self.admission.fail(request, FailureCode.CONTEXT_LENGTH, str(error))
                     continue
                 return
+            except Exception as error:
+                self._fault(request, error)
+                continue
             request.state = "prefill"
+            if request.suspect:
+                suspects = True
+                self.send(request.client, request.begun())
             self.leases.lend(request, self.clock())
 
-    def _start(self, job: Job) -> asyncio.Future[tuple[list[Outcome | None], float]]:
+    def _start(self, job: Job) -> asyncio.Future[tuple[list[Outcome | Exception | None], float]]:
         job.started = self.clock()
         model, timer = self.model, self.timer
 
-        def compute() -> tuple[list[Outcome | None], float]:
+        def run() -> tuple[list[Outcome | Exception | None], float]:
             begin = timer()
-            outcomes: list[Outcome | None] = []
-            if job.prefill:
-                outcomes.append(model.prefill(job.requests[0].handle))
+            results = compute(model, job)
+            return results, (timer() - begin) * 1e6
+
+        return self.compute.start(run)
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def _spared(self, request: Request, step: Callable[[], T]) -> T | None:
+        """One request's step. An exception in it ends that request, and no other."""
+        try:
+            return step()
+        except Exception as error:
+            self._fault(request, error)
+            return None
+
+    def _fault(self, request: Request, error: Exception) -> None:
+        if request.state == "ended":
+            return
+        log.error("request %s failed", request.rid, exc_info=error)
+        self.book.counters["failed_requests"] += 1
+        detail = f"the verifier failed on this request ({type(error).__name__}: {error}); its log has the details"
+        self.admission.fail(request, FailureCode.INTERNAL, detail)
+        self.faults.count(error)
+
+    # --- commit, tell ------------------------------------------------------------------------------------------------
+
+    def _commit(self, job: Job, outcomes: list[Outcome | Exception | None], forward_us: float) -> None:
+        for request, outcome in zip(job.requests, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                self._fault(request, outcome)
             else:
-                windows = [
-                    Window(r.handle, w.tokens, w.parents) for r, w in zip(job.requests, job.windows, strict=True)
-                ]
-                outcomes.extend(model.verify(windows))
-            return outcomes, (timer() - begin) * 1e6
-
-        return self.compute.start(compute)
-
-    def _commit(self, job: Job, outcomes: list[Outcome | None], forward_us: float) -> None:
+                self.faults.went_well()
         if job.prefill:
             request, outcome = job.requests[0], outcomes[0]
-            if outcome is not None and request.state == "prefill":
-                request.state = "decode"
-                request.first_at = request.last_at = request.round_ended_at = self.clock()
-                drafter = self.book.drafters.of(request.drafter)
-                self._settle(request, drafter, request.spec.first(outcome), True)
+            if isinstance(outcome, Outcome) and request.state == "prefill":
+                self._spared(request, partial(self._begin, request, outcome))
             return
         self.book.cost.observe(job.rows, forward_us)
         slowdown = self.book.cost.factor.mean
@@ -263,17 +308,29 @@ class Verifier:
         )
         rows = 0  # of the next forward, as far as its streams do not wait
         for request, chosen, outcome in zip(job.requests, job.windows, outcomes, strict=True):
-            if request.state != "decode" or outcome is None:
-                continue
-            committed = request.spec.commit(chosen, outcome)
-            covered = len(outcome.path) == len(chosen.nodes)
-            drafter = self.book.drafters.of(request.drafter)
-            stats = account(request, drafter, forward, chosen, committed, self.clock())
-            self.book.totals.round(stats, self.book.cost(len(job.requests)))
-            self.round_stats.append(stats)
-            rows += self._settle(request, drafter, committed, covered, rows)
+            if request.state == "decode" and isinstance(outcome, Outcome):
+                part = partial(self._commit_one, request, chosen, outcome, forward, len(job.requests), rows)
+                rows += self._spared(request, part) or 0
         if len(self.round_stats) >= TELEMETRY_BURST:
             self._publish_rounds()
+
+    def _begin(self, request: Request, outcome: Outcome) -> None:
+        """The prefill is over, and its token is the first."""
+        request.state = "decode"
+        request.first_at = request.last_at = request.round_ended_at = self.clock()
+        self._settle(request, self.book.drafters.of(request.drafter), request.spec.first(outcome), True)
+
+    def _commit_one(
+        self, request: Request, chosen: Chosen, outcome: Outcome, forward: Forward, streams: int, rows_before: int
+    ) -> int:
+        """The rows that the request adds to the next forward, unless it waits."""
+        committed = request.spec.commit(chosen, outcome)
+        covered = len(outcome.path) == len(chosen.nodes)
+        drafter = self.book.drafters.of(request.drafter)
+        stats = account(request, drafter, forward, chosen, committed, self.clock())
+        self.book.totals.round(stats, self.book.cost(streams))
+        self.round_stats.append(stats)
+        return self._settle(request, drafter, committed, covered, rows_before)
 
     def _settle(
         self, request: Request, drafter: DrafterPeer | None, committed: Committed, covered: bool, rows_before: int = 0
@@ -305,7 +362,7 @@ class Verifier:
         if drafter is None:
             return
         if not self.send(drafter.peer, request.spec.verdict(self.clock() * 1e6, verify_us)):
-            self.reception.gone(drafter.peer, "unreachable")
+            self.peers.gone(drafter.peer, "unreachable")
 
     def _publish_rounds(self) -> None:
         """Round statistics leave in bursts: waking the socket's thread for each cost 0.1 ms a round."""
@@ -320,14 +377,16 @@ class Verifier:
             request = item.request
             if request.state == "ended":
                 continue
-            chunk = request.chunk(item.committed)
+            chunk = self._spared(request, partial(request.chunk, item.committed))
+            if chunk is None:
+                continue
             self.book.totals.told(chunk)
             if chunk.finish_reason is not None:
                 self._publish_rounds()
-                self.reception.end(request)
+                self.admission.end(request)
             if not self.send(request.client, chunk):
                 # It does not read. When it does again it is greeted as a stranger, and resumes what it has of streams.
-                self.reception.gone(request.client, "unreachable")
+                self.peers.gone(request.client, "unreachable")
 
     # --- sending -----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from actors.verifier.rounds import Committed
 from actors.verifier.speculation import Speculation
 from protocols.messages import Chunk, Generate, RequestStats, RequestStatus
 
+SETTLED_TOKENS = 16  # that a request must have got since the verifier ended, to be no suspect any more
 MAX_DRAFTERS = 64  # named in a request's statistics: the last that had it
 
 
@@ -42,6 +43,16 @@ class Request:
         holder = self.drafters[-1] if self.drafter is not None else ""
         state = "decode" if self.state == "finishing" else self.state
         return RequestStatus(self.rid, self.method, state, done, holder)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it may be what ended the verifier: it is computed alone then, and one such at a time."""
+        since = len(self.spec.committed) - self.spec.prompt_len - len(self.message.generated)
+        return self.message.attempt > 0 and since < SETTLED_TOKENS
+
+    def begun(self) -> Chunk:
+        """Tells the client that this request is worked on now."""
+        return Chunk(self.rid, self.offset, (), (), ())
 
     @property
     def drafting(self) -> bool:

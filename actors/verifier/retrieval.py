@@ -27,6 +27,7 @@ LOG_FLOOR = math.log(FLOOR)
 NEARLY_CERTAIN = math.log(0.75)
 SUREST = math.log(0.99)
 LONGEST_REST = 32  # rounds
+SLICE = 1024  # tokens of a text that a proposer reads at once: some 3 ms, less than a round, while others decode
 OWN = -1  # rank of a node that no drafter has named
 FALLBACK_NODES = 16
 
@@ -81,17 +82,22 @@ def fitting(options: Lookahead, most_nodes: int) -> Lookahead:
 
 
 class _Consulted:
-    """A proposer's session over one request's committed text, made when it is first needed."""
+    """A proposer's session over one request's committed text, which it reads slice by slice."""
 
     def __init__(self, proposer: Proposer) -> None:
         self.proposer = proposer
         self.session: ProposerSession | None = None
+        self.seen = 0  # committed tokens that the session knows
 
-    def prepare(self, committed: Sequence[int]) -> ProposerSession:
-        """Read the text. Costs microseconds per token, so it is called while the prompt is computed."""
+    def prepare(self, committed: Sequence[int]) -> ProposerSession | None:
+        """Read the next slice; the session, once it knows the whole text. Called while the prompt is computed."""
+        new = committed[self.seen : self.seen + SLICE]
         if self.session is None:
-            self.session = self.proposer.open(committed)
-        return self.session
+            self.session = self.proposer.open(new)
+        elif new:
+            self.session.extend(new)
+        self.seen += len(new)
+        return self.session if self.seen == len(committed) else None
 
 
 class SoleProposer(_Consulted):
@@ -103,7 +109,11 @@ class SoleProposer(_Consulted):
 
     def plant(self, tree: TokenTree, committed: Sequence[int], limit: int) -> list[Node]:
         """Put the proposal, at most ``limit`` nodes, into an empty tree and return its nodes."""
-        proposal = self.prepare(committed).propose(max(0, limit))
+        self.rows = None
+        session = self.prepare(committed)
+        if session is None:
+            return []
+        proposal = session.propose(max(0, limit))
         rows = self.rows = []
         for token, parent, score in zip(proposal.tokens, proposal.parents, proposal.scores, strict=True):
             above = tree.root if parent == ROOT else rows[parent]
@@ -113,9 +123,10 @@ class SoleProposer(_Consulted):
     def commit(self, window: Sequence[Node], sampled: Sequence[int], tokens: Sequence[int]) -> None:
         """``sampled``: the target's token behind the root and behind each node of ``window``; ``tokens``: committed."""
         rows, self.rows = self.rows, None
-        if self.session is None:
-            return
-        if isinstance(self.session, LookaheadSession) and rows is not None and len(sampled) == len(window) + 1:
+        if self.session is None or rows is None:
+            return  # it reads them when it is asked next
+        self.seen += len(tokens)
+        if isinstance(self.session, LookaheadSession) and len(sampled) == len(window) + 1:
             behind = {id(node): token for node, token in zip(window, sampled[1:], strict=True)}
             self.session.ingest([behind[id(node)] for node in rows], tokens)
         else:
@@ -186,7 +197,8 @@ class FallbackProposer(_Consulted):
                 self.rest -= self.rest > 0
                 self.proposal = NOTHING
                 return
-        proposal = self.proposal = self.prepare(committed).propose(FALLBACK_NODES)
+        session = self.prepare(committed)
+        proposal = self.proposal = session.propose(FALLBACK_NODES) if session is not None else NOTHING
         totals = {ROOT: 0.0}
         bias = math.log(self.bias.mean)
         for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
@@ -201,13 +213,10 @@ class FallbackProposer(_Consulted):
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Learn from every node whose parent the target has followed: it followed the node as well, or it did not."""
-        if self.session is None:
-            return
         proposal, self.proposal = self.proposal, None
         self.matched = 0
         if proposal is not None and proposal is not NOTHING:
             self._learn(proposal, tokens)
-        self.session.extend(tokens)
 
     def _learn(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         depths = {ROOT: 0}  # of nodes on the committed path

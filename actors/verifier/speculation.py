@@ -220,8 +220,8 @@ class Speculation:
 
     def choose(self, cost: Cost, rows_before: int = 0, cap: int | None = None) -> Chosen:
         """The next round's window, after the verifier's own proposers have been heard. It is priced once: a window that
-        was chosen when the last round ended holds if no draft has come since."""
-        if self.next is None:
+        was chosen when the last round ended holds if no draft has come since, and if there is room for it."""
+        if self.next is None or (cap is not None and len(self.next.nodes) > cap):
             self.next = self._choose(cost, rows_before, cap)
         return self.next
 

@@ -13,6 +13,7 @@ from functools import partial
 from actors.models import Codec
 from actors.verifier.compute import Compute
 from protocols.errors import RequestError
+from protocols.limits import clipped
 from protocols.messages import Detokenize, Failed, FailureCode, Message, Tokenize, Tokenized
 
 log = logging.getLogger("duoactor.verifier")
@@ -52,10 +53,10 @@ class Texts:
             ids = self._ids(question)
             return Tokenized(question.rid, tuple(ids), tuple(self._codec.pieces(ids)), self._codec.decode(ids, False))
         except RequestError as error:
-            return Failed(question.rid, FailureCode(error.code), str(error))
+            return Failed(question.rid, FailureCode(error.code), clipped(str(error)))
         except Exception as error:  # a tokenizer's own, about this text: no reason to end the verifier
             log.warning("a text could not be tokenized", exc_info=True)
-            return Failed(question.rid, FailureCode.INTERNAL, f"the tokenizer failed: {error}")
+            return Failed(question.rid, FailureCode.INTERNAL, clipped(f"the tokenizer failed: {error}"))
 
     def _ids(self, question: Tokenize | Detokenize) -> list[int]:
         match question:

@@ -41,6 +41,9 @@ Answer = Done | StatusReport | Tokenized
 News = Chunk | Answer | DuoactorError
 
 
+SETTLED_TOKENS = 16  # that come from a verifier before it ends: the request is not taken for the cause then
+
+
 @dataclass(slots=True)
 class Asking:
     """A question and whether it has been sent. Each may be repeated: a second swap or drain finds nothing to move."""
@@ -63,6 +66,9 @@ class StreamState:
     submitted: bool = False
     answered: bool = False
     suspended: bool = False
+    attempt: int = 0  # see section 6.6 of SPEC.md: a request may be what ends the verifier
+    begun: bool = False  # whether the verifier works on it, or may
+    had: int = 0  # tokens when it was last asked for
 
     def accept(self, chunk: Chunk) -> Chunk | None:
         """The new part of a chunk, or None if there is none. LookupError if tokens before it are missing."""
@@ -87,7 +93,16 @@ class StreamState:
 
     def message(self) -> Generate:
         """The request for what is still to come."""
-        return msgspec.structs.replace(self.request, generated=tuple(self.token_ids))
+        return msgspec.structs.replace(self.request, generated=tuple(self.token_ids), attempt=self.attempt)
+
+    def sent(self) -> None:
+        self.had, self.begun = len(self.token_ids), not self.attempt
+
+    def outlived(self) -> None:
+        """The verifier ended, and not in order, while it may have worked on this request."""
+        if self.begun:
+            self.attempt = 1 if len(self.token_ids) - self.had >= SETTLED_TOKENS else self.attempt + 1
+        self.begun = False
 
 
 Call = Asking | StreamState
@@ -108,6 +123,7 @@ class Session:
         """``outlive_drain``: whether streams wait for the successor of a verifier that shuts down in order."""
         self.calls: dict[str, Call] = {}
         self._outlive_drain = outlive_drain
+        self._incarnation = ""  # of the verifier that was asked last
 
     # --- what callers want -------------------------------------------------------------------------------------------
 
@@ -128,7 +144,7 @@ class Session:
         if not isinstance(call, StreamState) or call.suspended:
             return None
         was_submitted = call.submitted
-        call.suspended, call.submitted = True, False
+        call.suspended, call.submitted, call.begun = True, False, False
         return Cancel(rid) if was_submitted else None
 
     def wake(self, rid: str) -> bool:
@@ -150,6 +166,8 @@ class Session:
     def sent(self, rid: str) -> None:
         call = self.calls[rid]
         call.submitted, call.answered = True, False
+        if isinstance(call, StreamState):
+            call.sent()
 
     # --- what the verifier says --------------------------------------------------------------------------------------
 
@@ -158,7 +176,7 @@ class Session:
             case Lost():
                 return self._lost(message.why)
             case Welcome():
-                self._resubmit()
+                self._welcome(message)
             case Refuse(code=RefuseCode.MALFORMED):
                 return self._malformed(message)
             case Chunk():
@@ -181,12 +199,22 @@ class Session:
         del self.calls[rid]
         return Result(((rid, error),))
 
+    def _welcome(self, welcome: Welcome) -> None:
+        before, self._incarnation = self._incarnation, welcome.incarnation
+        if before and before != welcome.incarnation:
+            for call in self.calls.values():
+                if isinstance(call, StreamState):
+                    call.outlived()
+        self._resubmit()
+
     def _resubmit(self) -> None:
         for call in self.calls.values():
             call.submitted = False
 
     def _lost(self, why: Why) -> Result:
         self._resubmit()
+        if why is Why.DRAINING:
+            self._incarnation = ""  # it ends in order, so no request is the cause
         if why is not Why.DRAINING or self._outlive_drain:
             return Result()
         news = tuple((rid, self._ended_by_drain(rid)) for rid in self.calls)
@@ -208,7 +236,7 @@ class Session:
         except LookupError:
             state.submitted = False
             return Result()
-        state.answered = True
+        state.answered = state.begun = True
         if state.finish_reason is not None:
             del self.calls[chunk.rid]
         return Result(((chunk.rid, news),)) if news is not None else Result()

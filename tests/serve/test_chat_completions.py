@@ -51,7 +51,7 @@ async def test_the_parts_of_a_message_are_joined_and_a_developer_speaks_as_the_s
             return super().chat([ChatTurn("user", turn.content.replace("\n", "")) for turn in given])
 
     async with served() as gateway:
-        gateway.cluster.verifier.reception.codec = Codec()
+        gateway.cluster.verifier.admission.codec = Codec()
         answer = await gateway.chat(
             messages=[{"role": "developer", "content": "x"}, {"role": "user", "content": parts}]
         )

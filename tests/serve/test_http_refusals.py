@@ -137,7 +137,7 @@ async def test_a_prompt_that_is_too_long_names_the_context():
 
 
 async def test_overload_is_a_429_that_says_when_to_come_again(monkeypatch):
-    monkeypatch.setattr("actors.verifier.inbox.MAX_REQUESTS", 0)
+    monkeypatch.setattr("actors.verifier.admission.MAX_REQUESTS", 0)
     async with served() as gateway:
         answer = await gateway.chat()
     assert answer.status_code == 429
@@ -166,7 +166,7 @@ async def test_a_stream_that_breaks_after_its_first_token_ends_with_an_error_eve
                     lines.append(line.removeprefix("data: "))
                 if len(lines) == 3:
                     for request in gateway.cluster.verifier.book.requests:
-                        gateway.cluster.verifier.reception.fail(request, "internal", "it broke")
+                        gateway.cluster.verifier.admission.fail(request, "internal", "it broke")
     assert answer.status_code == 200
     assert lines[-1] == "[DONE]"
     assert json.loads(lines[-2]) == {

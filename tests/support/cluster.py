@@ -114,9 +114,12 @@ class Cluster:
         language: ToyLanguage | None = None,
         sources: Sources | None = None,
         forward_s: float = 0.0,
+        compute=None,
+        tokenizing=None,
         **settings,
     ) -> None:
-        self.forward_s = forward_s
+        self.compute = compute or (PacedCompute(forward_s) if forward_s else InlineCompute())
+        self.tokenizing = tokenizing
         self.sources = sources
         self.network = network or MemoryNetwork()
         self.language = language or ToyLanguage()
@@ -153,10 +156,11 @@ class Cluster:
             ToyCodec(),
             CostModel(COST),
             self.network.listen(ADDRESS),
-            PacedCompute(self.forward_s) if self.forward_s else InlineCompute(),
+            self.compute,
             f"v{next(self.starts)}",
             timer=lambda: 0.0,
             sources=self.sources,
+            tokenizing=self.tokenizing,
         )
         self._spawn("verifier", self.verifier)
         return self.verifier

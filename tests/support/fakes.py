@@ -62,12 +62,14 @@ class ToyTarget:
     max_window: int = 63
     info: ModelInfo = INFO
     rows_agree: tuple[int, ...] = (1, 2, 4, 8, 16)
-    fail_at_round: int = -1
+    broken: bool = False  # every forward fails
+    poison: int = -1  # forwards fail for texts that begin with this token
 
     def __post_init__(self) -> None:
         self.open_requests: dict[int, tuple[list[int], Sampling, int]] = {}
         self.next_handle = 0
         self.rounds = 0
+        self.batches: list[list[int]] = []  # handles in each round
 
     @property
     def kv_slots(self) -> int:
@@ -88,11 +90,14 @@ class ToyTarget:
         return self.next_handle
 
     def prefill(self, handle: int) -> Outcome | None:
+        if self.broken:
+            raise RuntimeError("the toy target broke, as asked")
         return self._round(Window(handle))
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
         self.rounds += 1
-        if self.rounds == self.fail_at_round:
+        self.batches.append([w.handle for w in windows])
+        if self.broken or any(self.open_requests[w.handle][0][0] == self.poison for w in windows):
             raise RuntimeError("the toy target broke, as asked")
         return [self._round(w) for w in windows]
 

@@ -163,7 +163,7 @@ class Simulation:
                 self.trace.budgets.append((loop.time(), len(self.trace.rounds), message))
             publish(message)
 
-        verifier.publish = verifier.reception.publish = observed
+        verifier.publish = verifier.dispatcher.operations.publish = observed
         hello = Hello(
             Role.DRAFTER, "drafter", "d", "toy", INFO.vocab_size, INFO.tokenizer_digest, LONGEST,
             step_us=start.step_us,

@@ -226,20 +226,6 @@ def test_a_stream_resumed_from_its_tokens_so_far_is_the_same_stream(cut):
     assert [t for c in chunks for t in c.token_ids] == whole[cut:]
 
 
-def test_an_error_in_our_own_code_ends_the_verifier_instead_of_being_swallowed():
-    async def go():
-        cluster = Cluster(language=LANGUAGE)
-        cluster.target.fail_at_round = 3
-        cluster.start_verifier()
-        caller = Caller(cluster.network, "c")
-        await caller.hello()
-        caller.send(Generate("r", PROMPT, sampling=Sampling(max_tokens=50), method="vanilla"))
-        with pytest.raises(RuntimeError, match="toy target broke"):
-            await cluster.tasks["verifier"]
-
-    run(go())
-
-
 def test_a_stop_string_ends_the_text_before_it():
     sampling = Sampling(max_tokens=60)
     text = "".join(chr(63 + t) for t in LANGUAGE.continuation(PROMPT, sampling))

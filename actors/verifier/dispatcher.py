@@ -1,0 +1,118 @@
+"""What arrives, to whom it belongs: decodes each message, and drops what is malformed, unknown or out of its role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from actors.verifier.admission import Admission
+from actors.verifier.book import Book
+from actors.verifier.drafts import Drafts
+from actors.verifier.operations import Operations
+from actors.verifier.peers import Peers
+from actors.verifier.texts import Texts
+from protocols import wire
+from protocols.errors import ProtocolError
+from protocols.limits import clipped
+from protocols.messages import (
+    Budget,
+    Cancel,
+    Decline,
+    Detokenize,
+    DraftStats,
+    DrainActor,
+    Failed,
+    FailureCode,
+    Generate,
+    Goodbye,
+    Grow,
+    Heartbeat,
+    Hello,
+    Message,
+    Refuse,
+    RefuseCode,
+    Resync,
+    Role,
+    Status,
+    Swap,
+    Tokenize,
+    ToVerifier,
+)
+
+
+class Dispatcher:
+    """Nothing here waits or computes."""
+
+    def __init__(
+        self,
+        book: Book,
+        peers: Peers,
+        admission: Admission,
+        drafts: Drafts,
+        texts: Texts,
+        operations: Operations,
+        send: Callable[[bytes, Message], bool],
+    ) -> None:
+        self.book, self.peers, self.admission = book, peers, admission
+        self.drafts, self.texts, self.operations = drafts, texts, operations
+        self.send = send
+        self._decoder = wire.Decoder(ToVerifier)
+
+    def receive(self, peer: bytes, frames: Sequence[bytes]) -> None:
+        try:
+            message = self._decoder.decode(frames)
+        except ProtocolError as error:
+            self._malformed(peer, frames, clipped(str(error)))
+            return
+        role = self.peers.role(peer)
+        if isinstance(message, Hello):
+            self.peers.hello(peer, message)
+        elif role is None:
+            self.book.counters["unknown_peer"] += 1
+            self.send(peer, Refuse(RefuseCode.UNKNOWN_PEER, "this verifier does not know you; say Hello first"))
+        else:
+            self.peers.seen(peer, message)
+            self._deliver(peer, role, message)
+
+    def _deliver(self, peer: bytes, role: Role, message: Message) -> None:
+        match role, message:
+            case _, Heartbeat():
+                self.send(peer, message)
+            case _, Goodbye():
+                self.peers.goodbye(peer, message)
+            case Role.DRAFTER, Grow():
+                self.drafts.grow(peer, message)
+            case Role.DRAFTER, Resync():
+                self.drafts.resync(peer, message)
+            case Role.DRAFTER, Decline():
+                self.drafts.decline(peer, message)
+            case Role.DRAFTER, DraftStats():
+                self.drafts.stats(peer, message)
+            case Role.CONTROLLER, Budget():
+                self.operations.budget(message)
+            case Role.CLIENT, Generate():
+                self.admission.ask(peer, message)
+            case Role.CLIENT, Cancel():
+                self.admission.drop(message.rid, peer)
+            case Role.CLIENT, Tokenize() | Detokenize():
+                self.texts.ask(peer, message)
+            case Role.CLIENT, Status():
+                self.operations.status(peer, message)
+            case Role.CLIENT, Swap():
+                self.operations.swap(peer, message)
+            case Role.CLIENT, DrainActor():
+                self.operations.drain(peer, message)
+            case _:
+                self.book.counters["out_of_role"] += 1
+                self.send(peer, Refuse(RefuseCode.MALFORMED, f"a {role} does not send {type(message).__name__}"))
+
+    def _malformed(self, peer: bytes, frames: Sequence[bytes], why: str) -> None:
+        """Counted, dropped and answered: whoever waits for an answer must not wait for ever."""
+        self.book.counters["malformed"] += 1
+        role = self.peers.role(peer)
+        if role is Role.CLIENT and (rid := wire.request_id(frames)) is not None:
+            self.admission.drop(rid, peer)  # nothing about it may come behind Failed
+            self.send(peer, Failed(rid, FailureCode.BAD_REQUEST, why))
+        elif role is None and wire.is_foreign(frames):
+            self.send(peer, Refuse(RefuseCode.VERSION, why))
+        else:
+            self.send(peer, Refuse(RefuseCode.MALFORMED, why))
