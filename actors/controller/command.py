@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actors.controller.goodput import ALONE, MAX_GAMMA, TREES, Belief, Setting, dimensions, tree_window
+from actors.tree.methods import strategy_for
 from protocols.messages import Budget, Method
 
 # Settings come from mean chances. Where a draft is sure of itself a tree pays twice as deep and a window twice as large
@@ -14,12 +15,14 @@ COPIED = 16  # draft tokens of a window that text which copies is worth (actors.
 
 def command(method: str, setting: Setting, belief: Belief) -> Budget:
     """What is None is the method's own: a chain's window is its chain, and how long it waits belongs to its rules."""
+    shared = belief.streams > ALONE
     if method not in TREES:
         sequences = setting.sequences if "sequences" in dimensions(method) else None
-        return Budget(0, 0, method, gamma=setting.gamma, sequences=sequences)
+        wait_us = 0.0 if shared and strategy_for(method).waits == "survivor" else None
+        return Budget(0, 0, method, gamma=setting.gamma, sequences=sequences, wait_us=wait_us)
     copied = COPIED if method == Method.AUTO else 0
     # A stream alone knows best itself when a wait pays; streams that share a forward miss it when they wait.
-    wait_us = MARGIN * (belief.message_us + max(1, setting.wait) * belief.draft(setting.sequences))
+    longest_us = MARGIN * (belief.message_us + max(1, setting.wait) * belief.draft(setting.sequences))
     return Budget(
         0,
         0,
@@ -27,5 +30,5 @@ def command(method: str, setting: Setting, belief: Belief) -> Budget:
         gamma=min(MAX_GAMMA, MARGIN * max(2, setting.gamma)),
         sequences=MARGIN * setting.sequences,
         window=min(MAX_GAMMA, MARGIN * tree_window(setting, belief) + copied),
-        wait_us=wait_us if belief.streams < ALONE else 0.0,
+        wait_us=0.0 if shared else longest_us,
     )

@@ -119,3 +119,10 @@ def test_what_was_learnt_while_drafting_gives_way_to_what_is_seen_after_a_rest()
     rounds.skill = 0.8
     rounds.play(12)
     assert control.observed.ranks[0].mean > 0.5
+
+
+@pytest.mark.parametrize("method", ["pearl", "duodecoding"])
+def test_parallel_chains_of_several_streams_wait_for_no_survivor(method):
+    rounds = Rounds(method)
+    assert rounds.play(60).wait_us is None
+    assert rounds.play(60, streams=4).wait_us == 0

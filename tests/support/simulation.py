@@ -276,6 +276,7 @@ def compare(
     for setting in settings:
         other = Simulation(after, method, setting, seed, inline, copies_from)
         other.at = sim.at + first - RUN_UP
+        other.joining_at = sim.at + max(0, first - BEFORE - RUN_UP // 2)  # so that those read the same text as well
         other.play((after, RUN_UP // 2, 1), (after, RUN_UP // 2 + tokens + 20, streams))  # joined as in the other
         fixed[setting] = other.rate_over(RUN_UP, RUN_UP + tokens)
     return Comparison(sim.rate_over(first, first + tokens), fixed, sim.trace, settled)
