@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from duoactor import AsyncClient, DuoactorError
 from protocols import wire
@@ -68,11 +69,13 @@ class Findings:
 
 
 class Soak:
-    def __init__(self, address: str, process: subprocess.Popen[str], chance: random.Random) -> None:
-        self.address, self.process, self.chance = address, process, chance
+    def __init__(self, address: str, process: subprocess.Popen[str], chance: random.Random, log: TextIO) -> None:
+        self.address, self.process, self.chance, self.log = address, process, chance, log
+        self.hired: list[subprocess.Popen[bytes]] = []
         self.found = Findings()
         self.jobs: list[Job] = []
         self.end = 0.0
+        self.idle_slots = 0  # of the KV pool, that the verifier holds without any request
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -81,6 +84,7 @@ class Soak:
 
     async def reference(self) -> None:
         async with self.client() as client:
+            self.idle_slots = (await client.status()).kv_used
             for question in QUESTIONS:
                 prompt = (await client.tokenize([{"role": "user", "content": question}])).token_ids
                 for look in LOOKS:
@@ -130,7 +134,7 @@ class Soak:
         try:
             async with asyncio.timeout(5.0):
                 await link.writable()
-                link.send(wire.encode(Hello(role=Role.CLIENT, actor_id=rid, incarnation="1", protocol=wire.PROTOCOL)))
+                link.send(wire.encode(Hello(role=Role.CLIENT, actor_id=rid, incarnation="1")))
                 for _ in range(4):
                     begin = len(ids)
                     sampling = Sampling(**job.options)
@@ -158,7 +162,7 @@ class Soak:
             async with asyncio.timeout(2.0):
                 await link.writable()
                 role = self.chance.choice([Role.CLIENT, Role.DRAFTER, Role.CONTROLLER])
-                hello = wire.encode(Hello(role=role, actor_id="odd", incarnation="1", protocol=wire.PROTOCOL))
+                hello = wire.encode(Hello(role=role, actor_id="odd", incarnation="1"))
                 link.send(hello)
                 for _ in range(200):
                     body = bytearray(self.chance.choice([hello[1], self.chance.randbytes(64)]))
@@ -204,6 +208,12 @@ class Soak:
         async with self.client() as client:
             if names := [drafter.actor_id for drafter in (await client.status()).drafters]:
                 await client.drain(self.chance.choice(names))
+                self.hire()
+
+    def hire(self) -> None:
+        """A drafter that was drained stays away, as asked: its successor is started by hand."""
+        flags = ["--connect", self.address, "--actor-id", f"successor-{len(self.hired)}"]
+        self.hired.append(subprocess.Popen([sys.executable, "-m", "duoactor", "drafter", *flags], stderr=self.log))
 
     async def trouble(self) -> None:
         kinds: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
@@ -244,8 +254,8 @@ class Soak:
     async def _problem(self) -> str:
         async with AsyncClient(self.address, timeout=10.0) as client:
             status = await client.status()
-            if status.requests or status.kv_used:
-                return f"{len(status.requests)} requests and {status.kv_used} KV slots are left"
+            if status.requests or status.kv_used > self.idle_slots:
+                return f"{len(status.requests)} requests and {status.kv_used - self.idle_slots} KV slots are left"
             if not status.drafters:
                 return "no drafter is left"
             if not status.controller:
@@ -277,7 +287,7 @@ def main() -> int:
             [sys.executable, "-m", "duoactor", "up", "--bind", address, "--drafters", str(options.drafters)],
             stdout=log, stderr=log, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
-        soak = Soak(address, up, random.Random(options.seed))
+        soak = Soak(address, up, random.Random(options.seed), log)
         try:
             begin = time.monotonic()
             asyncio.run(soak.run(options.seconds, options.streams))
@@ -286,8 +296,9 @@ def main() -> int:
             if up.wait(30) != 0:
                 soak.found.left.append(f"`duoactor up` ended with {up.returncode}")
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                up.kill()
+            for process in (up, *soak.hired):
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
             log.close()
     found = soak.found
     document = {
