@@ -103,7 +103,7 @@ class ThetaGrowth:
         self.anchor = chain[-1] if chain else tree.root
         self.gamma = _gamma(plan)
         self.static = plan.sequences
-        # the cap is on the rule, not on a wish
+        # the cap is on the theta rule, not on a number that the user asked for
         self.cap = plan.max_sequences if plan.max_sequences is not None and self.static is None else self.gamma
         self.first: Expansion | None = None
         self.sequences = 1
@@ -160,6 +160,7 @@ class TreeGrowth:
     sequences = 0
     forked = None
     BRANCHES = 4  # candidates of a leaf that join the tree
+    MIN_CHANCE = 0.01  # of a candidate beside the likeliest: a hundred such rows would bring the target one token
     # Paths less likely than this are not worth a draft step: the step would be under way when the verdict comes, and
     # its memory traffic slows a verifier on the next core. In replay 0.05 to 0.2 are alike, 0.02 loses 2-3% on CPUs.
     FLOOR = math.log(0.08)
@@ -192,7 +193,7 @@ class TreeGrowth:
     def expanded(self, node: Node, expansion: Expansion) -> None:
         for rank in range(min(self.BRANCHES, len(expansion.tokens))):
             p = min(0.999, max(1e-9, self.chances.probability(rank, expansion.probs[rank])))
-            if rank and p < 0.01:
+            if rank and p < self.MIN_CHANCE:
                 break
             self.tree.add(node, expansion.tokens[rank], math.log(p), rank)
 
