@@ -92,7 +92,7 @@ class Handshake:
                 return Step(self._greet(now).send, self._lose(Why.FORGOTTEN)) if self.known else Step()
             case Refuse(code=RefuseCode.DRAINING):
                 return Step(news=self._lose(Why.DRAINING))  # Hello again in a while: a successor may come
-            case Refuse(code=RefuseCode.MALFORMED) if self.known:
+            case Refuse(code=RefuseCode.MALFORMED) if self.welcome is not None:
                 return Step(news=message)  # about one message, not about the peer
             case Refuse():
                 raise RefusedError(message.code, message.detail)

@@ -6,7 +6,7 @@ nothing computed from the value overflows and no message takes more memory than 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -70,6 +70,12 @@ FragmentLogprobs = Annotated[tuple[LogProbability, ...], Meta(max_length=512)]
 StepTimes = Annotated[tuple[tuple[Width, StepMicroseconds], ...], Meta(max_length=64)]
 Forwards = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=256)]
 Ranks = Annotated[tuple[Nodes, ...], Meta(max_length=512)]
+
+
+def within(value: float, limited: Any) -> float:
+    """A measured or computed number, brought into the limits of a type such as ``Mean``."""
+    (limits,) = limited.__metadata__
+    return min(max(value, limits.ge), limits.le) if value == value else float(limits.ge)
 
 
 def clipped(sentence: str) -> str:

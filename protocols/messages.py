@@ -296,7 +296,7 @@ class RoundStats(Message, frozen=True):
 
     rid: RequestId
     round: Count
-    method: Label
+    method: Method
     drafter: Label
     window: Nodes  # draft tokens verified
     accepted: Nodes

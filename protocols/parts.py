@@ -9,6 +9,7 @@ from msgspec import Meta
 
 # isort: off
 # fmt: off
+from protocols.enumerations import Method
 from protocols.limits import (
     ActorId, ActorIds, Count, Gamma, Histogram, Label, Leaves, LogitBias, LogProbability, LogprobCount, MaxTokens,
     Mean, Milliseconds, Penalty, Position, Probability, ProcessId, RepetitionPenalty, RequestId, Seed,
@@ -112,7 +113,7 @@ class RequestStatus(Struct, frozen=True):
 class Plan(Struct, frozen=True):
     """How a drafter grows one request's tree."""
 
-    method: Label
+    method: Method
     gamma: Gamma | None = None  # draft tokens per phase, of a tree its depth; None: as the drafter likes
     sequences: Leaves | None = None  # asked for by the user; None: by the theta rule
     max_sequences: Leaves | None = None  # cap on the theta rule; in a tree the leaves of one draft step; None: no cap

@@ -126,7 +126,7 @@ class Pump:
         return frames
 
     def _make_room(self) -> None:
-        if not self._reading and not self.socket.closed and len(self._inbox) <= self._inbox.capacity // 2:
+        if not self._reading and not self.socket.closed and self._inbox.half_empty:
             self._resume()
 
     def found(self, somebody: bool) -> None:

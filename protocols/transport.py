@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from protocols.errors import ConnectionLost
 
 T = TypeVar("T")
 
-INBOX = 10_000  # messages that wait for an actor; beyond that its peers are held back
+INBOX = 10_000  # messages that wait for an actor; beyond that its peers are held back ...
+INBOX_BYTES = 16 * 1024 * 1024  # ... and beyond so many bytes
 
 
 def nobody_at(address: str) -> ConnectionLost:
@@ -98,11 +99,19 @@ class Network(Protocol):
         """Close whatever is still open; waits half a second at most for the last messages to leave."""
 
 
-class Inbox(Generic[T]):
-    """A bounded queue whose reader can be cancelled at any time without losing an item."""
+def size_of(frames: Sequence[bytes]) -> int:
+    """Bytes of a message."""
+    return sum(map(len, frames))
 
-    def __init__(self, capacity: int = INBOX) -> None:
+
+class Inbox(Generic[T]):
+    """A queue of bounded length and size whose reader can be cancelled at any time without losing an item."""
+
+    def __init__(self, capacity: int = INBOX, size: Callable[[T], int] = lambda item: 0) -> None:
+        """``size``: an item's bytes. One item is taken whatever its size, if there is room for more at all."""
         self.capacity = capacity
+        self._size = size
+        self._bytes = 0
         self._items: deque[T] = deque()
         self._changed = asyncio.Event()
         self._closed: str | None = None
@@ -112,13 +121,18 @@ class Inbox(Generic[T]):
 
     @property
     def full(self) -> bool:
-        return len(self._items) >= self.capacity
+        return len(self._items) >= self.capacity or self._bytes >= INBOX_BYTES
+
+    @property
+    def half_empty(self) -> bool:
+        return len(self._items) <= self.capacity // 2 and self._bytes <= INBOX_BYTES // 2
 
     def put(self, item: T) -> bool:
         """Append ``item``; False if there is no room."""
         if self.full or self._closed is not None:
             return False
         self._items.append(item)
+        self._bytes += self._size(item)
         self._changed.set()
         return True
 
@@ -130,10 +144,15 @@ class Inbox(Generic[T]):
                 raise ConnectionLost(self._closed)
             self._changed.clear()
             await self._changed.wait()
-        return self._items.popleft()
+        return self._take()
 
     def get_nowait(self) -> T | None:
-        return self._items.popleft() if self._items else None
+        return self._take() if self._items else None
+
+    def _take(self) -> T:
+        item = self._items.popleft()
+        self._bytes -= self._size(item)
+        return item
 
     @property
     def closed(self) -> bool:

@@ -16,7 +16,7 @@ from protocols.errors import ConfigError
 from protocols.ipc import IpcClaim, check_directory, in_use
 from protocols.pump import Pump, Service, Socket, send_frames
 from protocols.security import Security
-from protocols.transport import INBOX, Inbox, nobody_at
+from protocols.transport import INBOX, Inbox, nobody_at, size_of
 from protocols.wire import MAX_BYTES
 
 QUEUE = 1_000  # messages per peer and direction that libzmq holds
@@ -34,7 +34,7 @@ class ZmqListener:
         self.telemetry = str(telemetry)
         self._publisher = publisher
         self._claim = claim
-        self._pump = Pump(router, Inbox(INBOX))
+        self._pump = Pump(router, Inbox(INBOX, size_of))
 
     async def receive(self) -> tuple[bytes, list[bytes]]:
         frames = await self._pump.receive()
@@ -74,7 +74,7 @@ class ZmqLink:
         self._hang_ups = 0
         self._monitor = Service(dealer.get_monitor_socket(self.EVENTS), self._watch)
         dealer.connect(str(address))
-        self._pump = Pump(dealer, Inbox(INBOX))
+        self._pump = Pump(dealer, Inbox(INBOX, size_of))
 
     def _watch(self, frames: list[bytes]) -> None:
         match parse_monitor_message(frames)["event"]:
@@ -125,7 +125,7 @@ class ZmqLink:
 
 class ZmqFeed:
     def __init__(self, subscriber: Socket):
-        self._pump = Pump(subscriber, Inbox(INBOX))
+        self._pump = Pump(subscriber, Inbox(INBOX, size_of))
 
     async def receive(self) -> list[bytes]:
         return (await self._pump.receive())[1:]

@@ -26,6 +26,7 @@ from actors.controller.worth import Worth
 from actors.cost import CostModel
 from actors.estimate import Estimate
 from actors.tree.methods import Kind, strategy_for
+from protocols.limits import Mean, within
 from protocols.messages import Budget, DraftStats, RoundStats
 
 HYSTERESIS = 1.03  # a new setting must promise this much more than the one in force: gamma is flat to about 3%
@@ -104,8 +105,8 @@ class MethodControl:
         return msgspec.structs.replace(
             command(self.method, self.setting, belief),
             draft=self.drafting,
-            predicted_tokens_per_second=predicted * 1e6,
-            measured_tokens_per_second=self.observed.rate * 1e6,
+            predicted_tokens_per_second=within(predicted * 1e6, Mean),
+            measured_tokens_per_second=within(self.observed.rate * 1e6, Mean),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from actors.controller.goodput import ALONE, MAX_GAMMA, TREES, Belief, Setting, dimensions, tree_window
 from actors.tree.methods import strategy_for
+from protocols.limits import WaitMicroseconds, within
 from protocols.messages import Budget, Method
 
 # Settings come from mean chances. Where a draft is sure of itself a tree pays twice as deep and a window twice as large
@@ -30,5 +31,5 @@ def command(method: str, setting: Setting, belief: Belief) -> Budget:
         gamma=min(MAX_GAMMA, MARGIN * max(2, setting.gamma)),
         sequences=MARGIN * setting.sequences,
         window=min(MAX_GAMMA, MARGIN * tree_window(setting, belief) + copied),
-        wait_us=0.0 if shared else longest_us,
+        wait_us=0.0 if shared else within(longest_us, WaitMicroseconds),
     )

@@ -38,6 +38,8 @@ from protocols.messages import (
     ToVerifier,
 )
 
+STRANGER = Refuse(RefuseCode.UNKNOWN_PEER, "this verifier does not know you; say Hello first")
+
 
 class Dispatcher:
     """Nothing here waits or computes."""
@@ -68,7 +70,7 @@ class Dispatcher:
             self.peers.hello(peer, message)
         elif role is None:
             self.book.counters["unknown_peer"] += 1
-            self.send(peer, Refuse(RefuseCode.UNKNOWN_PEER, "this verifier does not know you; say Hello first"))
+            self.send(peer, STRANGER)
         else:
             self.peers.seen(peer, message)
             self._deliver(peer, role, message)
@@ -114,5 +116,7 @@ class Dispatcher:
             self.send(peer, Failed(rid, FailureCode.BAD_REQUEST, why))
         elif role is None and wire.is_foreign(frames):
             self.send(peer, Refuse(RefuseCode.VERSION, why))
+        elif role is None and wire.kind(frames) not in ("", "Hello"):
+            self.send(peer, STRANGER)
         else:
             self.send(peer, Refuse(RefuseCode.MALFORMED, why))

@@ -8,7 +8,7 @@ import msgspec
 
 from actors.verifier.rounds import Committed
 from actors.verifier.speculation import Speculation
-from protocols.messages import Chunk, Generate, RequestStats, RequestStatus
+from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus
 
 SETTLED_TOKENS = 16  # that a request must have got since the verifier ended, to be no suspect any more
 MAX_DRAFTERS = 64  # named in a request's statistics: the last that had it
@@ -21,7 +21,7 @@ class Request:
     client: bytes
     message: Generate
     spec: Speculation
-    method: str
+    method: Method
     arrived: float  # seconds
     state: str = "queued"
     handle: int = -1

@@ -14,6 +14,7 @@ from actors.verifier.output import Output
 from actors.verifier.retrieval import OWN, FallbackProposer, SoleProposer, Sources
 from actors.verifier.rounds import Chosen, Committed, Counters
 from actors.verifier.waiting import NO_LIMITS, DrafterPace, Rate, RoundLimits, patience
+from protocols.limits import Microseconds, Position, within
 from protocols.messages import Grow, Method, Plan, RequestStats, Sampling, Verdict
 
 MAX_NODES = 512  # in one fragment, and in one tree
@@ -92,9 +93,8 @@ class Speculation:
         """Merge a drafter's fragment; why it was fenced off, or None when it was used."""
         if message.epoch != self.epoch:
             return "epoch"
-        if 0.0 <= message.draft_us < math.inf:
-            self.draft_us += message.draft_us
-            self.draft_steps += max(0, message.steps)
+        self.draft_us = within(self.draft_us + message.draft_us, Microseconds)
+        self.draft_steps = int(within(self.draft_steps + message.steps, Position))
         if message.phase_sequences > 0:
             self.phase = (min(message.phase_sequences, 64), max(0, message.phase_rank))
         self.draft_ranks = [*self.draft_ranks, *message.ranks][-MAX_RANKS:]

@@ -198,7 +198,7 @@ class ToyCodec:
     """Token i is the character chr(63 + i)."""
 
     def encode(self, text: str) -> list[int]:
-        return [ord(c) - 63 for c in text]
+        return [max(0, ord(c) - 63) for c in text]
 
     def chat(self, turns: Sequence[ChatTurn]) -> list[int]:
         return self.encode("".join(turn.content for turn in turns))
