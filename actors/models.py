@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocols.messages import ChatTurn, Sampling, TokenLogprobs
+from protocols.messages import ChatTurn, Sampling, TokenizerParts, TokenLogprobs
 
 ROOT = -1
 DEFAULT_NODES = 31  # of a request's largest window, unless it names another number
@@ -26,6 +26,7 @@ class ModelInfo:
     parameters: int = 0
     device: str = "cpu"
     dtype: str = "float32"
+    tokenizer: TokenizerParts | None = None  # what the digest is made of
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ RequestId = Annotated[str, Meta(max_length=128)]
 Label = Annotated[str, Meta(max_length=256)]
 Sentence = Annotated[str, Meta(max_length=MAX_SENTENCE)]
 Text = Annotated[str, Meta(max_length=1 << 23)]
+Blocks = Annotated[bytes, Meta(max_length=1 << 18)]
 Piece = Annotated[str, Meta(max_length=1 << 16)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 

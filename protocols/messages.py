@@ -25,9 +25,10 @@ from protocols.limits import (
     StepTimes, StopString, Text, TextPieces, TokenId, Tokens, WaitMicroseconds,
 )
 from protocols.parts import (
-    Struct as Struct, Sampling as Sampling, ChatTurn as ChatTurn, TokenLogprobs as TokenLogprobs, RequestStats as
-    RequestStats, DrafterStatus as DrafterStatus, DraftTotals as DraftTotals, RequestStatus as RequestStatus, Plan
-    as Plan, Turns, Logprobs, RequestStatuses, DrafterStatuses, Totals,
+    Struct as Struct, Sampling as Sampling, TokenizerParts as TokenizerParts, ChatTurn as ChatTurn,
+    TokenLogprobs as TokenLogprobs, RequestStats as RequestStats, DrafterStatus as DrafterStatus,
+    DraftTotals as DraftTotals, RequestStatus as RequestStatus, Plan as Plan, Turns, Logprobs, RequestStatuses,
+    DrafterStatuses, Totals,
 )
 # fmt: on
 # isort: on
@@ -56,6 +57,7 @@ class Hello(Message, frozen=True):
     host: Label = ""
     pid: ProcessId = 0
     step_us: StepMicroseconds | None = None  # a drafter's own calibration of one step
+    tokenizer: TokenizerParts | None = None  # what ``tokenizer_digest`` is made of
 
 
 class Heartbeat(Message, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -11,8 +11,8 @@ from msgspec import Meta
 # fmt: off
 from protocols.enumerations import Method
 from protocols.limits import (
-    ActorId, ActorIds, Count, Gamma, Histogram, Label, Leaves, LogitBias, LogProbability, LogprobCount, MaxTokens,
-    Mean, Milliseconds, Penalty, Position, Probability, ProcessId, RepetitionPenalty, RequestId, Seed,
+    ActorId, ActorIds, Blocks, Count, Gamma, Histogram, Label, Leaves, LogitBias, LogProbability, LogprobCount,
+    MaxTokens, Mean, Milliseconds, Penalty, Position, Probability, ProcessId, RepetitionPenalty, RequestId, Seed,
     StepMicroseconds, StopStrings, StopTokens, Temperature, Text, TopIds, TopLogprobs, TopP,
 )
 # fmt: on
@@ -40,6 +40,18 @@ class Sampling(Struct, frozen=True):
     logprobs: LogprobCount = -1  # -1: none; n >= 0: the chosen token's and the n most likely
     ignore_eos: bool = False
     logit_bias: LogitBias = ()  # (token id, what is added to its logit), as in OpenAI's API
+
+
+class TokenizerParts(Struct, frozen=True):
+    """What a tokenizer's digest is made of, so that a refusal can say what differs."""
+
+    entries: Count  # of the vocabulary, added tokens included
+    blocks: Blocks = b""  # 4 bytes for each 32 token ids: the first of the SHA-256 of their entries
+    merges: Label = ""  # SHA-256
+    special: Label = ""  # SHA-256 of the special tokens and their ids
+
+    BLOCK: ClassVar[int] = 32  # token ids
+    WIDTH: ClassVar[int] = 4  # bytes
 
 
 class ChatTurn(Struct, frozen=True):

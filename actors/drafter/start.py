@@ -62,6 +62,7 @@ def run_drafter(settings: DrafterSettings) -> int:
                 socket.gethostname(),
                 os.getpid(),
                 steps[min(steps)],
+                info.tokenizer,
             )
             gc.freeze()
             name = "" if settings.actor_id else f" as {hello.actor_id}"  # who chose the name, or `up`, knows it

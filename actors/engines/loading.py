@@ -14,7 +14,7 @@ from torch import nn
 
 from actors.models import ModelInfo
 from protocols.errors import ConfigError, ModelError, RequestError
-from protocols.messages import ChatTurn
+from protocols.messages import ChatTurn, TokenizerParts
 
 LARGE = 200_000_000  # parameters from which reading weights, not arithmetic, limits a CPU
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -133,12 +133,39 @@ def load_tokenizer(name: str) -> Any:
 
 def tokenizer_digest(tokenizer: Any) -> str:
     """SHA-256 over vocabulary and merges: equal for tokenizers that cut text into the same ids."""
-    content: dict[str, Any] = {"vocab": sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))}
+    content: dict[str, Any] = {"vocab": _vocabulary(tokenizer)}
+    if (merges := _merges(tokenizer)) is not None:
+        content["merges"] = merges
+    return _sha256(content).hexdigest()
+
+
+def tokenizer_parts(tokenizer: Any) -> TokenizerParts:
+    """The same, part by part."""
+    vocabulary = _vocabulary(tokenizer)
+    by_block: dict[int, list[tuple[str, int]]] = {}
+    for entry in vocabulary:
+        by_block.setdefault(entry[1] // TokenizerParts.BLOCK, []).append(entry)
+    blocks = (
+        _sha256(by_block.get(block, [])).digest()[: TokenizerParts.WIDTH]
+        for block in range(max(by_block, default=-1) + 1)
+    )
+    special = sorted(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+    return TokenizerParts(
+        len(vocabulary), b"".join(blocks), _sha256(_merges(tokenizer)).hexdigest(), _sha256(special).hexdigest()
+    )
+
+
+def _vocabulary(tokenizer: Any) -> list[tuple[str, int]]:
+    return sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
+
+
+def _merges(tokenizer: Any) -> Any:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        model = json.loads(backend.to_str()).get("model", {})
-        content["merges"] = model.get("merges", [])
-    return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()
+    return None if backend is None else json.loads(backend.to_str()).get("model", {}).get("merges", [])
+
+
+def _sha256(content: Any) -> hashlib._Hash:
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode())
 
 
 def _ids(value: Any) -> set[int]:
@@ -161,6 +188,7 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
         max_context=int(getattr(text, "max_position_embeddings", 4096)),
         eos_token_ids=frozenset(int(i) for i in eos if 0 <= int(i) < text.vocab_size),
         tokenizer_digest=tokenizer_digest(tokenizer),
+        tokenizer=tokenizer_parts(tokenizer),
         parameters=sum(p.numel() for p in model.parameters()),
         device=str(device),
         dtype=dtype,

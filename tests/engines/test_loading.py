@@ -8,7 +8,15 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from actors.engines import loading
-from actors.engines.loading import describe, load_model, load_tokenizer, resolve_device, resolve_dtype, tokenizer_digest
+from actors.engines.loading import (
+    describe,
+    load_model,
+    load_tokenizer,
+    resolve_device,
+    resolve_dtype,
+    tokenizer_digest,
+    tokenizer_parts,
+)
 from protocols.errors import ConfigError, ModelError
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
@@ -128,6 +136,21 @@ def test_the_digest_follows_ids_and_merges_and_not_names(draft):
     (draft / "tokenizer.json").write_text(json.dumps(spec))
     assert isinstance(Tokenizer.from_file(str(draft / "tokenizer.json")), Tokenizer)
     assert tokenizer_digest(load_tokenizer(str(draft))) != ours
+
+
+def test_the_parts_of_a_tokenizer_show_where_two_differ(draft):
+    ours = tokenizer_parts(load_tokenizer(str(PAIR / "target")))
+    assert len(ours.blocks) == 4 * -(-ours.entries // 32)
+    assert tokenizer_parts(load_tokenizer(str(draft))) == ours
+    spec = json.loads((draft / "tokenizer.json").read_text())
+    vocab = spec["model"]["vocab"]
+    first, second = list(vocab)[300], list(vocab)[301]
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    (draft / "tokenizer.json").write_text(json.dumps(spec))
+    theirs = tokenizer_parts(load_tokenizer(str(draft)))
+    differ = [at // 4 for at in range(0, len(ours.blocks), 4) if ours.blocks[at : at + 4] != theirs.blocks[at : at + 4]]
+    assert differ == sorted({vocab[first] // 32, vocab[second] // 32})
+    assert (theirs.entries, theirs.merges, theirs.special) == (ours.entries, ours.merges, ours.special)
 
 
 def test_a_device_that_is_not_here_is_refused(monkeypatch):

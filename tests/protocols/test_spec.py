@@ -54,6 +54,8 @@ def default(field: msgspec.structs.FieldInfo) -> str:
         if field.default_factory is msgspec.NODEFAULT:
             return "required"
         value = field.default_factory()
+    if isinstance(value, bytes):
+        value = value.decode()
     return f"`{type(value).__name__}()`" if isinstance(value, msgspec.Struct) else f"`{json.dumps(value)}`"
 
 
@@ -70,7 +72,7 @@ def limited() -> dict[str, tuple[str, str]]:
 
 def in_words(meta: msgspec.Meta, kind: str) -> str:
     if meta.max_length is not None:
-        what = {"s": "characters", "t": "elements", "d": "entries"}[kind[0]]
+        what = {"b": "bytes", "s": "characters", "t": "elements", "d": "entries"}[kind[0]]
         return f"{meta.min_length or 0} to {meta.max_length} {what}"
     if meta.gt is not None:
         return f"above {number(meta.gt)}, at most {number(meta.le)}"
@@ -110,7 +112,7 @@ def test_the_limits_of_every_type_agree_in_order() -> None:
 @pytest.mark.parametrize("name", CODE)
 def test_no_number_string_or_array_is_without_limits(name: str) -> None:
     def without(kind: Any) -> list[Any]:
-        if kind in (str, int, float) or typing.get_origin(kind) in (tuple, dict):
+        if kind in (str, bytes, int, float) or typing.get_origin(kind) in (tuple, dict):
             return [kind]
         if typing.get_origin(kind) is typing.Annotated:
             inner = typing.get_args(typing.get_args(kind)[0])

@@ -34,6 +34,8 @@ def values(kind: Any, size: int = 3) -> st.SearchStrategy[Any]:
         return st.floats(limits.gt if exclude else limits.ge, limits.le, exclude_min=exclude, allow_nan=False)
     if kind is int:
         return st.integers(-(2**63) if limits.ge is None else limits.ge, 2**64 - 1 if limits.le is None else limits.le)
+    if kind is bytes:
+        return st.binary(max_size=8)
     if kind is str:
         return st.text(min_size=limits.min_length or 0, max_size=8)
     return (

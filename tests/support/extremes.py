@@ -33,6 +33,8 @@ class Extremes:
             kind, limits = typing.get_args(kind)
         if kind is str:
             return self._text(name, limits)
+        if kind is bytes:
+            return self.random.randbytes(self._count(limits))
         if kind is int:
             return self._whole(limits)
         if kind is float:
