@@ -32,17 +32,11 @@ def account(
 ) -> RoundStats:
     """Close one request's books on a round that ends at ``now`` (seconds)."""
     spec = request.spec
-    wall_us = (now - request.round_ended_at) * 1e6
-    wait_us = spec.counters.wait_us - request.waited_us
-    request.waited_us = spec.counters.wait_us
-    request.round_ended_at = now
-    request.overhead_us += max(0.0, wall_us - forward.took_us - wait_us)
-    spec.counters.forward_us += forward.took_us
-    spec.rate.add(len(committed.tokens), wall_us)
+    wall_us, wait_us = request.round_over(now, forward.took_us)
+    spec.took(forward.took_us, len(committed.tokens), wall_us)
+    told = spec.take_draft_log()
     if drafter is not None:
         drafter.credit(len(chosen.nodes), sum(committed.accepted))
-    draft_us, draft_steps = spec.take_draft_time()
-    phase_sequences, phase_rank = spec.take_phase()
     return RoundStats(
         request.rid,
         spec.round,
@@ -55,20 +49,20 @@ def account(
         forward_us=forward.took_us,
         wait_us=wait_us,
         wall_us=wall_us,
-        draft_us=draft_us,
-        draft_steps=draft_steps,
+        draft_us=told.time_us,
+        draft_steps=told.steps,
         sequences=spec.sequences,
         needed_sequences=committed.needed_sequences,
         gamma=spec.plan.gamma,
         started_us=forward.started_us,
-        phase_sequences=phase_sequences,
-        phase_rank=phase_rank,
-        draft_ranks=spec.take_draft_ranks(),
+        phase_sequences=told.phase[0],
+        phase_rank=told.phase[1],
+        draft_ranks=tuple(told.ranks),
         retrieved=spec.retrieved(committed),
         resting=spec.resting,
         fixed_gamma=request.message.num_speculative_tokens,
         fixed_sequences=request.message.sequences,
-        draft_forwards=spec.take_draft_forwards(),
+        draft_forwards=tuple(told.forwards),
         waited_from_us=forward.started_us - (forward.started_at * 1e6 - spec.wait_since) if wait_us else 0.0,
         streams=forward.streams,
         slowdown=forward.slowdown,

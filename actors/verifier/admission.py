@@ -15,12 +15,12 @@ import msgspec
 
 from actors.models import Codec, ModelInfo
 from actors.tree.methods import strategy_for
-from actors.verifier.book import Book
 from actors.verifier.compute import Compute
 from actors.verifier.leases import Leases
 from actors.verifier.output import Output
 from actors.verifier.request import Request
 from actors.verifier.speculation import Speculation
+from actors.verifier.state import State
 from protocols.errors import RequestError
 from protocols.limits import clipped
 from protocols.messages import Failed, FailureCode, Generate, Message, RequestStatus, Sampling
@@ -54,7 +54,7 @@ class Arrival:
 class Admission:
     def __init__(
         self,
-        book: Book,
+        state: State,
         codec: Codec,
         leases: Leases,
         send: Callable[[bytes, Message], bool],
@@ -63,7 +63,7 @@ class Admission:
         wake: Callable[[], None],
     ) -> None:
         """``wake`` is called when a request was let in later than it was asked for."""
-        self.book, self.codec, self.leases = book, codec, leases
+        self.state, self.codec, self.leases = state, codec, leases
         self.send, self.clock, self.wake = send, clock, wake
         self.tokenizing = tokenizing
         self._arriving: dict[str, Arrival] = {}
@@ -74,13 +74,13 @@ class Admission:
         arrival = Arrival(peer, message, self.clock())
         try:
             self._make_way(peer, message)
-            strategy_for(message.method or self.book.settings.method)
-            validate(message, self.book.info.vocab_size)
+            strategy_for(message.method or self.state.settings.method)
+            validate(message, self.state.info.vocab_size)
         except RequestError as error:
             self._refuse(arrival, error)
             return
         self._arriving[message.rid] = arrival
-        job = partial(tokenize, self.codec, self.book.info, message)
+        job = partial(tokenize, self.codec, self.state.info, message)
         if _is_short(message):
             self._tokenized(arrival, _done(job))
         else:
@@ -88,19 +88,19 @@ class Admission:
 
     def _make_way(self, peer: bytes, message: Generate) -> None:
         """End the stream that this one resumes; RequestError while nothing can be let in under that id."""
-        book = self.book
-        if book.draining:
+        state = self.state
+        if state.draining:
             raise RequestError(FailureCode.DRAINING, "this verifier is shutting down; send the request to another")
         if message.attempt >= MAX_ATTEMPTS:
             detail = (
                 f"the verifier ended {message.attempt} times while it worked on this request, which is not tried again"
             )
             raise RequestError(FailureCode.INTERNAL, detail)
-        if len(book.requests) + len(self._arriving) >= MAX_REQUESTS:
+        if len(state.requests) + len(self._arriving) >= MAX_REQUESTS:
             raise RequestError(FailureCode.OVERLOADED, f"{MAX_REQUESTS} requests are open already; try again later")
-        old = book.requests.get(message.rid) or self._arriving.get(message.rid)
+        old = state.requests.get(message.rid) or self._arriving.get(message.rid)
         if old is not None:
-            holder, asker = book.clients.get(old.client), book.clients.get(peer)
+            holder, asker = state.clients.get(old.client), state.clients.get(peer)
             if holder is not None and asker is not None and holder.actor_id != asker.actor_id:
                 raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
             self.drop(message.rid, old.client)
@@ -110,7 +110,7 @@ class Admission:
             return  # it was cancelled, or asked for again
         del self._arriving[arrival.message.rid]
         try:
-            self.book.requests.add(self._request(arrival, done.result()))
+            self.state.requests.add(self._request(arrival, done.result()))
         except RequestError as error:
             self._refuse(arrival, error)
         except asyncio.CancelledError:
@@ -121,27 +121,27 @@ class Admission:
         self.wake()
 
     def _request(self, arrival: Arrival, text: Tokenized) -> Request:
-        book, message = self.book, arrival.message
-        strategy = strategy_for(message.method or book.settings.method)
+        state, message = self.state, arrival.message
+        strategy = strategy_for(message.method or state.settings.method)
         spec = Speculation(
             message.rid,
             text.prompt,
             text.sampling,
             strategy,
-            book.plan(strategy, message, None, self.clock()),
-            book.info.vocab_size,
+            state.plan(strategy, message, None, self.clock()),
+            state.info.vocab_size,
             text.output,
-            book.max_window,
+            state.max_window,
             message.generated,
-            book.sources,
-            branches=book.info.dtype == "float32",
-            usual=book.usual_rates.of(strategy.method, text.sampling.temperature > 0),
+            state.sources,
+            branches=state.info.dtype == "float32",
+            usual=state.usual_rates.of(strategy.method, text.sampling.temperature > 0),
         )
         offset = len(message.generated)
         return Request(arrival.client, message, spec, strategy.method, arrival.arrived, offset=offset)
 
     def _refuse(self, arrival: Arrival, error: RequestError) -> None:
-        self.book.counters["bad_requests"] += 1
+        self.state.counters["bad_requests"] += 1
         self.send(arrival.client, Failed(arrival.message.rid, FailureCode(error.code), clipped(str(error))))
 
     # --- out ---------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Admission:
     def end(self, request: Request) -> None:
         """Once; ending it again does nothing."""
         if request.state != "ended":
-            self.book.requests.end(request)
+            self.state.requests.end(request)
             self.leases.ended(request, self.clock())
 
     def fail(self, request: Request, code: FailureCode, detail: str) -> None:
@@ -161,17 +161,17 @@ class Admission:
         """The client does not want it any more."""
         if (arrival := self._arriving.get(rid)) is not None and arrival.client == client:
             del self._arriving[rid]
-        if (request := self.book.requests.get(rid)) is not None and request.client == client:
+        if (request := self.state.requests.get(rid)) is not None and request.client == client:
             self.end(request)
 
     def client_gone(self, client: bytes) -> None:
-        for rid in [*self._arriving, *(request.rid for request in self.book.requests)]:
+        for rid in [*self._arriving, *(request.rid for request in self.state.requests)]:
             self.drop(rid, client)
 
     def close(self) -> None:
         """The verifier shuts down: every open request fails, and can be resumed with the next."""
         sentence = "the verifier is shutting down; the stream can resume"
-        for request in self.book.requests:
+        for request in self.state.requests:
             self.fail(request, FailureCode.DRAINING, sentence)
         for arrival in self._arriving.values():
             self.send(arrival.client, Failed(arrival.message.rid, FailureCode.DRAINING, sentence))
@@ -179,10 +179,10 @@ class Admission:
 
     def status(self) -> tuple[RequestStatus, ...]:
         arriving = (
-            RequestStatus(rid, one.message.method or self.book.settings.method, "queued", 0)
+            RequestStatus(rid, one.message.method or self.state.settings.method, "queued", 0)
             for rid, one in self._arriving.items()
         )
-        return (*(request.status() for request in self.book.requests), *arriving)
+        return (*(request.status() for request in self.state.requests), *arriving)
 
 
 def tokenize(codec: Codec, info: ModelInfo, message: Generate) -> Tokenized:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from actors.verifier.admission import Admission
-from actors.verifier.book import Book
 from actors.verifier.drafts import Drafts
 from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
+from actors.verifier.state import State
 from actors.verifier.texts import Texts
 from protocols import wire
 from protocols.errors import ProtocolError
@@ -46,7 +46,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        book: Book,
+        state: State,
         peers: Peers,
         admission: Admission,
         drafts: Drafts,
@@ -54,7 +54,7 @@ class Dispatcher:
         operations: Operations,
         send: Callable[[bytes, Message], bool],
     ) -> None:
-        self.book, self.peers, self.admission = book, peers, admission
+        self.state, self.peers, self.admission = state, peers, admission
         self.drafts, self.texts, self.operations = drafts, texts, operations
         self.send = send
         self._decoder = wire.Decoder(ToVerifier)
@@ -69,7 +69,7 @@ class Dispatcher:
         if isinstance(message, Hello):
             self.peers.hello(peer, message)
         elif role is None:
-            self.book.counters["unknown_peer"] += 1
+            self.state.counters["unknown_peer"] += 1
             self.send(peer, STRANGER)
         else:
             self.peers.seen(peer, message)
@@ -104,12 +104,12 @@ class Dispatcher:
             case Role.CLIENT, DrainActor():
                 self.operations.drain(peer, message)
             case _:
-                self.book.counters["out_of_role"] += 1
+                self.state.counters["out_of_role"] += 1
                 self.send(peer, Refuse(RefuseCode.MALFORMED, f"a {role} does not send {type(message).__name__}"))
 
     def _malformed(self, peer: bytes, frames: Sequence[bytes], why: str) -> None:
         """Counted, dropped and answered: whoever waits for an answer must not wait for ever."""
-        self.book.counters["malformed"] += 1
+        self.state.counters["malformed"] += 1
         role = self.peers.role(peer)
         if role is Role.CLIENT and (rid := wire.request_id(frames)) is not None:
             self.admission.drop(rid, peer)  # nothing about it may come behind Failed

@@ -71,6 +71,14 @@ class DrafterPeer:
         sent = self.clock.own(message.sent_us)
         return [(max(0, round(sent - age)), length) for age, length in message.forwards]
 
+    def fenced(self) -> None:
+        """A message of its was dropped."""
+        self.dropped += 1
+
+    def leave(self) -> None:
+        """It is asked to leave, and lent nothing more."""
+        self.draining = True
+
     def credit(self, drafted: int, accepted: int) -> None:
         self.drafted += drafted
         self.accepted += accepted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actors.models import Outcome, TargetModel, Window
@@ -47,34 +46,3 @@ def _alone(model: TargetModel, window: Window) -> Outcome | Exception:
         return model.verify([window])[0]
     except Exception as error:
         return error
-
-
-class Faults:
-    """A request that fails ends alone. When request after request does, with no forward that went well in between, it
-    is not the requests (a device that was lost, say): then the verifier ends, and its supervisor starts it anew."""
-
-    MAX_IN_A_ROW = 3
-
-    def __init__(self) -> None:
-        self._in_a_row = 0
-
-    def went_well(self) -> None:
-        self._in_a_row = 0
-
-    def count(self, error: Exception) -> None:
-        """Raises ``error`` if it was one too many."""
-        self._in_a_row += 1
-        if self._in_a_row >= self.MAX_IN_A_ROW:
-            raise error
-
-
-class Turns:
-    """Whose forward is next, where several kinds of work are ready: each in turn, so that none keeps another out."""
-
-    def __init__(self) -> None:
-        self._last: list[str] = []  # the kind that was served longest ago first
-
-    def next(self, ready: Sequence[str]) -> str:
-        kind = min(ready, key=lambda kind: self._last.index(kind) if kind in self._last else -1)
-        self._last = [*(other for other in self._last if other != kind), kind]
-        return kind

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from actors.verifier.book import Book
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.request import Request
+from actors.verifier.state import State
 from protocols.messages import Close, Decline, Message, Open
 
 Send = Callable[[bytes, Message], bool]
@@ -18,8 +18,8 @@ RETRY_S = 5.0  # a lease that found no room costs a message with the whole text,
 
 
 class Leases:
-    def __init__(self, book: Book, send: Send) -> None:
-        self.book = book
+    def __init__(self, state: State, send: Send) -> None:
+        self.state = state
         self.send = send
 
     def lend(self, request: Request, now: float, to: DrafterPeer | None = None) -> bool:
@@ -27,10 +27,10 @@ class Leases:
         spec = request.spec
         if not spec.strategy.drafter or not request.drafting:
             return False
-        drafter = to or self.book.drafters.choose(request.rid, len(spec.committed), now)
+        drafter = to or self.state.drafters.choose(request.rid, len(spec.committed), now)
         if drafter is None or not drafter.takes(request.rid, len(spec.committed), now):
             return False
-        spec.lent(self.book.next_epoch(), self.book.plan(spec.strategy, request.message, drafter, now))
+        spec.lent(self.state.next_epoch(), self.state.plan(spec.strategy, request.message, drafter, now))
         if not self.send(drafter.peer, self.opening(request)):
             spec.recalled()
             drafter.declined(request.rid, now + RETRY_S)
@@ -46,7 +46,7 @@ class Leases:
 
     def recall(self, request: Request) -> None:
         """End the lease. What the drafter still sends is fenced off by the epoch."""
-        drafter = self.book.drafters.of(request.drafter)
+        drafter = self.state.drafters.of(request.drafter)
         if drafter is not None:
             self.send(drafter.peer, Close(request.rid, request.spec.epoch))
             drafter.returned(request.rid)
@@ -54,9 +54,9 @@ class Leases:
 
     def ended(self, request: Request, now: float) -> None:
         """The request is over; the room that it had at its drafter may be another's."""
-        drafter = self.book.drafters.of(request.drafter)
+        drafter = self.state.drafters.of(request.drafter)
         self.recall(request)
-        self.book.drafters.forget(request.rid)
+        self.state.drafters.forget(request.rid)
         if drafter is not None and drafter.has_room_again():
             self.offer(now)
 
@@ -64,7 +64,7 @@ class Leases:
         """Every lease of ``old`` goes to ``new`` (to whoever is best placed if None, or if ``new`` does not take it);
         how many went where they should."""
         moved = 0
-        for request in [r for r in self.book.requests if r.drafter == old.peer]:
+        for request in [r for r in self.state.requests if r.drafter == old.peer]:
             self.recall(request)
             moved += self.lend(request, now, new)
             if request.drafter is None:
@@ -73,8 +73,8 @@ class Leases:
 
     def lose(self, drafter: DrafterPeer, now: float) -> None:
         """A drafter is gone: its requests go on with another, or alone."""
-        self.book.drafters.remove(drafter.peer)
-        for request in [r for r in self.book.requests if r.drafter == drafter.peer]:
+        self.state.drafters.remove(drafter.peer)
+        for request in [r for r in self.state.requests if r.drafter == drafter.peer]:
             self._without_drafter(request)
             self.lend(request, now)
 
@@ -95,7 +95,7 @@ class Leases:
 
     def offer(self, now: float) -> None:
         """Requests without a drafter are offered to those that take one."""
-        for request in self.book.requests:
+        for request in self.state.requests:
             if request.drafter is None:
                 self.lend(request, now)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from actors.models import TargetModel
 from actors.verifier.admission import Admission
-from actors.verifier.book import Book
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.leases import Leases
+from actors.verifier.state import State
 from protocols.errors import RequestError
 from protocols.messages import (
     Budget,
@@ -31,7 +31,7 @@ METHODS = frozenset(Method)
 class Operations:
     def __init__(
         self,
-        book: Book,
+        state: State,
         model: TargetModel,
         leases: Leases,
         admission: Admission,
@@ -39,7 +39,7 @@ class Operations:
         publish: Callable[[Message], None],
         clock: Callable[[], float],
     ) -> None:
-        self.book, self.model, self.leases, self.admission = book, model, leases, admission
+        self.state, self.model, self.leases, self.admission = state, model, leases, admission
         self.send, self.publish, self.clock = send, publish, clock
 
     def swap(self, peer: bytes, message: Swap) -> None:
@@ -50,7 +50,7 @@ class Operations:
         except RequestError as error:
             self.send(peer, Failed(message.rid, FailureCode(error.code), str(error)))
             return
-        self.book.drafters.swap(old, new)
+        self.state.drafters.swap(old, new)
         moved = self.leases.move(old, new, self.clock())
         self.send(peer, Done(message.rid, f"moved {moved} streams from {old.actor_id} to {new.actor_id}"))
 
@@ -60,44 +60,44 @@ class Operations:
         except RequestError as error:
             self.send(peer, Failed(message.rid, FailureCode(error.code), str(error)))
             return
-        drafter.draining = True
+        drafter.leave()
         moved = self.leases.move(drafter, None, self.clock())
         self.send(drafter.peer, Drain())
         self.send(peer, Done(message.rid, f"{drafter.actor_id} is leaving; {moved} streams moved"))
 
     def _named(self, actor_id: str) -> DrafterPeer:
-        drafter = self.book.drafters.named(actor_id)
+        drafter = self.state.drafters.named(actor_id)
         if drafter is None:
-            detail = f"no drafter is named {actor_id}; connected are: {self.book.drafters.names()}"
+            detail = f"no drafter is named {actor_id}; connected are: {self.state.drafters.names()}"
             raise RequestError(FailureCode.NOT_FOUND, detail)
         return drafter
 
     def budget(self, message: Budget) -> None:
         if message.method and message.method not in METHODS:
-            self.book.counters["fenced_budget"] += 1
+            self.state.counters["fenced_budget"] += 1
             return
-        self.book.budgets.file(message, self.clock())
+        self.state.budgets.file(message, self.clock())
         self.publish(message)
 
     def status(self, peer: bytes, message: Status) -> None:
-        book, now = self.book, self.clock()
+        state, now = self.state, self.clock()
         report = StatusReport(
             message.rid,
-            model_id=book.info.model_id,
-            device=book.info.device,
-            dtype=book.info.dtype,
-            method=book.settings.method,
-            uptime_ms=(now - book.started) * 1000,
+            model_id=state.info.model_id,
+            device=state.info.device,
+            dtype=state.info.dtype,
+            method=state.settings.method,
+            uptime_ms=(now - state.started) * 1000,
             kv_slots=self.model.kv_slots,
             kv_used=self.model.kv_used,
             requests=self.admission.status(),
-            drafters=tuple(d.status(now) for d in book.drafters.by_peer.values()),
-            controller=book.controller.actor_id if book.controller is not None else "",
-            budgets=book.budgets.said(now),
-            counters=dict(book.counters),
+            drafters=tuple(d.status(now) for d in state.drafters.by_peer.values()),
+            controller=state.controller.actor_id if state.controller is not None else "",
+            budgets=state.budgets.said(now),
+            counters=dict(state.counters),
             rows_agree=self.model.rows_agree,
             pid=os.getpid(),
-            totals=book.totals.report(),
-            controller_pid=book.controller.hello.pid if book.controller is not None else 0,
+            totals=state.totals.report(),
+            controller_pid=state.controller.hello.pid if state.controller is not None else 0,
         )
         self.send(peer, report)

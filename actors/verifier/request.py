@@ -16,7 +16,8 @@ MAX_DRAFTERS = 64  # named in a request's statistics: the last that had it
 
 @dataclass(slots=True)
 class Request:
-    """``state`` goes queued, prefill, decode, ended. ``offset`` counts output tokens already sent."""
+    """``state`` goes queued, prefill, decode, finishing (its client is not told the last tokens yet), ended. ``offset``
+    counts output tokens already sent."""
 
     client: bytes
     message: Generate
@@ -53,6 +54,36 @@ class Request:
     def begun(self) -> Chunk:
         """Tells the client that this request is worked on now."""
         return Chunk(self.rid, self.offset, (), (), ())
+
+    # --- its course --------------------------------------------------------------------------------------------------
+
+    def opened(self, handle: int) -> None:
+        """It has room in the KV pool."""
+        self.handle = handle
+        self.state = "prefill"
+
+    def began(self, now: float) -> None:
+        """Its prompt is computed. ``now`` in seconds, as everywhere here."""
+        self.state = "decode"
+        self.first_at = self.last_at = self.round_ended_at = now
+
+    def grew(self, now: float, over: bool) -> None:
+        """Tokens were committed; ``over``: they are the last."""
+        self.last_at = now
+        if over:
+            self.state = "finishing"
+
+    def ended(self) -> None:
+        self.state = "ended"
+
+    def round_over(self, now: float, forward_us: float) -> tuple[float, float]:
+        """Books a round; what it took in all, and what of that was waited for drafts, in microseconds."""
+        wall_us = (now - self.round_ended_at) * 1e6
+        wait_us = self.spec.counters.wait_us - self.waited_us
+        self.waited_us = self.spec.counters.wait_us
+        self.round_ended_at = now
+        self.overhead_us += max(0.0, wall_us - forward_us - wait_us)
+        return wall_us, wait_us
 
     @property
     def drafting(self) -> bool:

@@ -25,6 +25,9 @@ class Requests:
     def get(self, rid: str) -> Request | None:
         return self._open.get(rid)
 
+    def of(self, state: str) -> list[Request]:
+        return [request for request in self._open.values() if request.state == state]
+
     def add(self, request: Request) -> None:
         if request.rid in self._open:
             raise ValueError(f"request {request.rid} is open already")
@@ -34,7 +37,7 @@ class Requests:
         if self._open.get(request.rid) is request:
             del self._open[request.rid]
             self._ended.append(request)
-        request.state = "ended"
+        request.ended()
 
     def take_ended(self) -> list[Request]:
         """Those that have ended since the last call."""

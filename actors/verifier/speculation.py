@@ -10,20 +10,18 @@ from actors.models import Outcome
 from actors.tree.methods import Strategy
 from actors.tree.tree import Fragment, Node, TokenTree, check_fragment
 from actors.tree.window import Cost, Likely, in_tree_order, likeliest_path, priced_window
+from actors.verifier.draft_log import DraftLog
 from actors.verifier.output import Output
 from actors.verifier.retrieval import OWN, FallbackProposer, SoleProposer, Sources
 from actors.verifier.rounds import Chosen, Committed, Counters
 from actors.verifier.waiting import NO_LIMITS, DrafterPace, Rate, RoundLimits, patience
-from protocols.limits import Microseconds, Position, within
 from protocols.messages import Grow, Method, Plan, RequestStats, Sampling, Verdict
 
 MAX_NODES = 512  # in one fragment, and in one tree
-MAX_FORWARDS = 256  # of a drafter, told of in one round
-MAX_RANKS = 64  # kept of what drafters tell between two rounds
 
 
 class Speculation:
-    """The book of record of one request. Everything but ``committed`` may be lost at any time."""
+    """The record of one request. Everything but ``committed`` may be lost at any time."""
 
     def __init__(
         self,
@@ -81,23 +79,16 @@ class Speculation:
         self.told_plan: Plan | None = None
         self.told_len = len(self.committed)  # that the drafter was told of: its drafting phase began behind them
         self.sequences = 0
-        self.draft_us = 0.0  # the drafter's time and forwards since the last round was accounted for
-        self.draft_steps = 0
-        self.draft_forwards: list[tuple[int, int]] = []  # start and length of each, microseconds of our clock
-        self.phase = (0, 0)  # the drafter's word on a decided phase: sequences, and the rank of the token that came
-        self.draft_ranks: list[int] = []  # its word on decided tokens, likewise
+        self.draft_log = DraftLog()
 
     # --- drafts ------------------------------------------------------------------------------------------------------
 
-    def grow(self, message: Grow) -> str | None:
-        """Merge a drafter's fragment; why it was fenced off, or None when it was used."""
+    def grow(self, message: Grow, forwards: Sequence[tuple[int, int]] = ()) -> str | None:
+        """Merge a drafter's fragment; why it was fenced off, or None when it was used. ``forwards``: start and length
+        of those of the message, in microseconds of our clock."""
         if message.epoch != self.epoch:
             return "epoch"
-        self.draft_us = within(self.draft_us + message.draft_us, Microseconds)
-        self.draft_steps = int(within(self.draft_steps + message.steps, Position))
-        if message.phase_sequences > 0:
-            self.phase = (min(message.phase_sequences, 64), max(0, message.phase_rank))
-        self.draft_ranks = [*self.draft_ranks, *message.ranks][-MAX_RANKS:]
+        self.draft_log.add(message, forwards)
         if not 1 <= message.base_len <= len(self.committed):
             return "base_len"
         fragment = Fragment(message.parents, message.tokens, message.logprobs)
@@ -348,30 +339,18 @@ class Speculation:
             return 0
         return 1 + sum(1 for other in node.children.values() if other.logprob > child.logprob)
 
-    def take_draft_time(self) -> tuple[float, int]:
-        """The drafter's microseconds and forwards since the last call."""
-        spent = (self.draft_us, self.draft_steps)
-        self.draft_us, self.draft_steps = 0.0, 0
-        return spent
+    def take_draft_log(self) -> DraftLog:
+        """What the drafter told of its work since the last call."""
+        log, self.draft_log = self.draft_log, DraftLog()
+        return log
 
-    def drafted(self, forwards: Sequence[tuple[int, int]]) -> None:
-        """When the drafter worked for this request, and for how long."""
-        self.draft_forwards = [*self.draft_forwards, *forwards][-MAX_FORWARDS:]
+    def took(self, forward_us: float, tokens: int, wall_us: float) -> None:
+        """A round took so long, in the target and in all."""
+        self.counters.forward_us += forward_us
+        self.rate.add(tokens, wall_us)
 
-    def take_draft_forwards(self) -> tuple[tuple[int, int], ...]:
-        """Those heard of since the last call."""
-        forwards, self.draft_forwards = self.draft_forwards, []
-        return tuple(forwards)
-
-    def take_phase(self) -> tuple[int, int]:
-        """What the drafter told of a decided phase since the last call; (0, 0): nothing."""
-        phase, self.phase = self.phase, (0, 0)
-        return phase
-
-    def take_draft_ranks(self) -> tuple[int, ...]:
-        """Of decided tokens among the draft's candidates, as told since the last call."""
-        ranks, self.draft_ranks = tuple(self.draft_ranks), []
-        return ranks
+    def replan(self, plan: Plan) -> None:
+        self.plan = plan
 
     def stats(self, method: str) -> RequestStats:
         return self.counters.stats(method, self.prompt_len, len(self.committed) - self.prompt_len)

@@ -5,6 +5,7 @@ All times are microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.cost import CostModel
@@ -28,6 +29,10 @@ class DrafterPace:
     def step_us(self) -> float:
         """Of one leaf."""
         return self.steps(1)
+
+    def measured(self, steps: Sequence[tuple[int, float]]) -> None:
+        """The drafter has measured its steps anew: (leaves, microseconds)."""
+        self.steps = CostModel(dict(steps))
 
     def time_to(self, drafts: int) -> float:
         """From sending a verdict to holding ``drafts`` new tokens in a row."""

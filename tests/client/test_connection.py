@@ -188,7 +188,7 @@ def test_what_the_client_cannot_read_is_counted_and_dropped():
             ids = []
             async for chunk in client.stream(PROMPT, max_tokens=50):
                 ids += chunk.token_ids
-                ((peer, _),) = cluster.verifier.book.clients.items()
+                ((peer, _),) = cluster.verifier.state.clients.items()
                 for garbage in ([b"duoactor/1", b"\xc1"], [b"", b""], [b"duoactor/99", b"x"], [b"duoactor/1"]):
                     cluster.verifier.listener.send(peer, garbage)
             return ids
@@ -260,7 +260,7 @@ def test_a_chunk_that_cannot_be_queued_does_not_end_the_stream():
                 link.inbox.capacity = 0 if len(ids) == 50 else 100
                 if len(ids) == 50:
                     asyncio.get_running_loop().call_later(1.0, setattr, link.inbox, "capacity", 100)
-            assert cluster.verifier.book.counters["unknown_peer"] == 1
+            assert cluster.verifier.state.counters["unknown_peer"] == 1
             return ids
 
     assert run(go()) == TRUTH

@@ -192,10 +192,10 @@ def test_a_client_that_is_dropped_leaves(server):
     before = set(threading.enumerate())
     client = Client(server.address)
     client.status()
-    assert server.cluster.verifier.book.clients
+    assert server.cluster.verifier.state.clients
     del client
     gc.collect()
-    soon(lambda: not server.cluster.verifier.book.clients)
+    soon(lambda: not server.cluster.verifier.state.clients)
     soon(lambda: set(threading.enumerate()) == before)
 
 
@@ -263,4 +263,4 @@ def test_a_program_that_closes_nothing_ends_cleanly_and_says_goodbye(server, kin
         [sys.executable, "-W", "error", "-c", SCRIPT, server.address, kind], capture_output=True, text=True, timeout=20
     )
     assert (out.returncode, out.stdout, out.stderr) == (0, "True\n", "")
-    soon(lambda: server.idle() and not server.cluster.verifier.book.clients)
+    soon(lambda: server.idle() and not server.cluster.verifier.state.clients)

@@ -60,7 +60,7 @@ def test_a_client_that_asks_for_ever_other_lengths_costs_no_memory():
 
 
 def kinds(verifier):
-    said = verifier.book.budgets.said(asyncio.get_running_loop().time())
+    said = verifier.state.budgets.said(asyncio.get_running_loop().time())
     return {(one.method, one.fixed_gamma, one.fixed_sequences) for one in said}
 
 

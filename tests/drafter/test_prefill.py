@@ -7,7 +7,7 @@ import pytest
 from simulation import Fixed, Simulation, World
 
 from actors.drafter.prefill import CHUNK_S, MAX_CHUNK, SMALL_CHUNK, SMALL_CHUNK_S, Prefill
-from actors.verifier.book import TTL_MS
+from actors.verifier.state import TTL_MS
 from protocols.handshake import MAX_BUSY_MS
 
 WORLD = World()

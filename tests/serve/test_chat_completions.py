@@ -191,7 +191,7 @@ async def test_a_client_that_does_not_read_is_given_up(monkeypatch):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", gateway.port))
             client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-            while not gateway.cluster.verifier.book.requests:
+            while not gateway.cluster.verifier.state.requests:
                 await asyncio.sleep(0.001)
             async with asyncio.timeout(60):
                 await gateway.idle()
@@ -206,7 +206,7 @@ async def test_a_client_that_does_not_read_is_given_up(monkeypatch):
 async def test_a_client_that_leaves_before_the_answer_is_whole_cancels_every_choice():
     async with served() as gateway:
         asking = asyncio.create_task(gateway.chat(max_tokens=4000, n=2, ignore_eos=True))
-        while len(gateway.cluster.verifier.book.requests) < 2:
+        while len(gateway.cluster.verifier.state.requests) < 2:
             await asyncio.sleep(0.001)
         asking.cancel()
         async with asyncio.timeout(60):

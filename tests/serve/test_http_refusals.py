@@ -58,7 +58,7 @@ async def test_what_is_not_supported_is_refused_by_name():
             assert error["param"] == param, (changes, error)
             assert error["type"] == "invalid_request_error"
             assert param.split(".")[-1].split("]")[-1] in error["message"]
-        assert gateway.cluster.verifier.book.counters["bad_requests"] == 0  # none of them reached the verifier
+        assert gateway.cluster.verifier.state.counters["bad_requests"] == 0  # none of them reached the verifier
 
 
 async def test_what_changes_nothing_is_tolerated_and_null_is_nothing():
@@ -165,7 +165,7 @@ async def test_a_stream_that_breaks_after_its_first_token_ends_with_an_error_eve
                 if line.startswith("data: "):
                     lines.append(line.removeprefix("data: "))
                 if len(lines) == 3:
-                    for request in gateway.cluster.verifier.book.requests:
+                    for request in gateway.cluster.verifier.state.requests:
                         gateway.cluster.verifier.admission.fail(request, "internal", "it broke")
     assert answer.status_code == 200
     assert lines[-1] == "[DONE]"

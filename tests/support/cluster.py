@@ -214,7 +214,7 @@ class Cluster:
 
     async def connected(self, *names: str) -> None:
         """Until the verifier knows these drafters."""
-        while any(self.verifier.book.drafters.named(name) is None for name in names):
+        while any(self.verifier.state.drafters.named(name) is None for name in names):
             await asyncio.sleep(0.01)
 
 

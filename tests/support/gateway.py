@@ -62,7 +62,7 @@ class Served:
 
     async def idle(self) -> None:
         """Until the verifier holds no request."""
-        while self.cluster.verifier.book.requests:
+        while self.cluster.verifier.state.requests:
             await asyncio.sleep(0.005)
 
 

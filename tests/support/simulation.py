@@ -152,18 +152,18 @@ class Simulation:
             "v",
             timer=lambda: target.spent_s,
         )
-        publish = verifier.publish
+        publish = verifier.committer.publish
 
         def observed(message) -> None:
             if isinstance(message, RoundStats):
-                ended = verifier.book.started + (message.started_us + message.forward_us) / 1e6
+                ended = verifier.state.started + (message.started_us + message.forward_us) / 1e6
                 self.trace.rounds.append((ended, message))
                 self.done += message.committed if message.rid == "r0" else 0
             elif isinstance(message, Budget):
                 self.trace.budgets.append((loop.time(), len(self.trace.rounds), message))
             publish(message)
 
-        verifier.publish = verifier.dispatcher.operations.publish = observed
+        verifier.committer.publish = verifier.dispatcher.operations.publish = observed
         hello = Hello(
             Role.DRAFTER, "drafter", "d", "toy", INFO.vocab_size, INFO.tokenizer_digest, LONGEST,
             step_us=start.step_us,
@@ -180,7 +180,7 @@ class Simulation:
         stop = asyncio.Event()
         controlling = self._controller(stop)
         actors = [asyncio.create_task(verifier.run(stop)), draft.process.run(drafter.run(stop))]
-        while verifier.book.drafters.named("drafter") is None or verifier.book.controller is None:
+        while verifier.state.drafters.named("drafter") is None or verifier.state.controller is None:
             await asyncio.sleep(0.01)
         caller = Caller(network, "client")
         await caller.hello()
@@ -217,7 +217,7 @@ class Simulation:
             task.cancel()
         stop.set()
         await asyncio.gather(*actors, *([] if controlling.cancelled() else [controlling]))
-        began = verifier.book.started
+        began = verifier.state.started
         self.trace.forwards = [((at - began) * 1e6, took * 1e6) for at, took in draft.worked]
         return spans
 

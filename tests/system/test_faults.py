@@ -63,7 +63,7 @@ def test_a_stream_goes_on_with_the_other_drafter_when_its_own_is_killed(method):
     sampling = Sampling(max_tokens=200)
 
     async def kill(cluster, caller):
-        holder = next(d.actor_id for d in cluster.verifier.book.drafters.by_peer.values() if d.leases)
+        holder = next(d.actor_id for d in cluster.verifier.state.drafters.by_peer.values() if d.leases)
         await cluster.kill(holder)
 
     chunks, _ = run(stream_with(kill, sampling, method, drafters=("d1", "d2")))
@@ -81,11 +81,11 @@ def test_a_drafter_that_is_cut_off_loses_its_lease_by_heartbeat():
             cluster.network.partition("d1")
             for _ in range(100):
                 await asyncio.sleep(0.1)
-            assert cluster.verifier.book.drafters.named("d1") is None
+            assert cluster.verifier.state.drafters.named("d1") is None
             cluster.network.heal("d1")
             for _ in range(100):
                 await asyncio.sleep(0.1)
-            assert cluster.verifier.book.drafters.named("d1") is not None
+            assert cluster.verifier.state.drafters.named("d1") is not None
             caller = await cluster.caller()
             return await caller.generate(PROMPT, sampling, "pearl")
 
@@ -99,7 +99,7 @@ def test_swapping_drafters_in_mid_stream_changes_no_token(method):
     sampling = Sampling(temperature=0.5, seed=2, max_tokens=200)
 
     async def swap(cluster, caller):
-        old = next(d.actor_id for d in cluster.verifier.book.drafters.by_peer.values() if d.leases)
+        old = next(d.actor_id for d in cluster.verifier.state.drafters.by_peer.values() if d.leases)
         new = "d2" if old == "d1" else "d1"
         caller.send(Swap("s", old, new))
 
@@ -147,7 +147,7 @@ def test_many_requests_at_once_stream_what_each_would_stream_alone():
                 jobs[f"r{i}"] = ((i + 2, i + 3, i + 4), sampling)
                 caller.send(Generate(f"r{i}", jobs[f"r{i}"][0], sampling=sampling, method=method))
             streams = await caller.collect(*jobs)
-            cluster.verifier._sweep()
+            await asyncio.sleep(0.1)
             assert cluster.target.kv_used == 0
             return {rid: tokens_of(c) for rid, c in streams.items()}, jobs
 

@@ -88,7 +88,7 @@ def test_the_stream_that_took_the_id_over_is_the_only_one_and_is_whole():
                 caller.send(Generate("r", PROMPT, sampling=sampling, method="vanilla"))
             chunks = (await caller.collect("r"))["r"]
             await asyncio.sleep(1.0)
-            assert cluster.target.kv_used == 0 and not cluster.verifier.book.requests
+            assert cluster.target.kv_used == 0 and not cluster.verifier.state.requests
             return chunks
 
     assert tokens_of(run(go())) == LANGUAGE.continuation(PROMPT, sampling)

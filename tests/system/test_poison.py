@@ -6,7 +6,7 @@ import pytest
 from cluster import Caller, Cluster, tokens_of
 from virtual_time import run
 
-from actors.verifier import loop
+from actors.verifier import schedule
 from fakes import ToyCodec, ToyLanguage, ToyTarget
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Sampling, Status, StatusReport
 
@@ -172,7 +172,7 @@ def test_suspects_are_computed_one_at_a_time_and_alone_until_they_have_got_on():
 
 
 def test_no_forward_has_more_rows_than_there_may_be(monkeypatch):
-    monkeypatch.setattr(loop, "MAX_ROWS", 6)
+    monkeypatch.setattr(schedule, "MAX_ROWS", 6)
     rows = []
 
     class Counting(ToyTarget):

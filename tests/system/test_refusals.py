@@ -103,7 +103,7 @@ def test_garbage_is_counted_and_dropped():
             good = await caller.generate(PROMPT, Sampling(max_tokens=5), "vanilla")
             answer = wire.Decoder(Refuse).decode(await stranger.receive())
             assert isinstance(answer, Refuse)
-            return good, cluster.verifier.book.counters
+            return good, cluster.verifier.state.counters
 
     good, counters = run(go())
     assert len(tokens_of(good)) == 5
@@ -135,7 +135,7 @@ def test_a_drafter_that_lies_is_fenced_off_and_the_text_stays_the_same():
                 message = await caller.next()
                 if isinstance(message, Chunk):
                     chunks.append(message)
-            return chunks, sum(n for name, n in cluster.verifier.book.counters.items() if name.startswith("fenced"))
+            return chunks, sum(n for name, n in cluster.verifier.state.counters.items() if name.startswith("fenced"))
 
     chunks, fenced = run(go())
     assert tokens_of(chunks) == LANGUAGE.continuation(PROMPT, sampling)

@@ -55,7 +55,7 @@ def test_a_drafter_is_credited_with_every_accepted_token_the_last_rounds_too():
             await cluster.connected("d1")
             caller = await cluster.caller()
             chunks = await caller.generate(PROMPT, Sampling(max_tokens=40), "sps")
-            [drafter] = cluster.verifier.book.drafters.by_peer.values()
+            [drafter] = cluster.verifier.state.drafters.by_peer.values()
             return chunks[-1].stats, drafter
 
     stats, drafter = run(story())

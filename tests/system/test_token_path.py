@@ -77,7 +77,7 @@ def test_a_request_that_is_cancelled_or_asked_for_again_while_it_is_tokenized_is
             assert await states(caller) == {"twice": "queued"} and len(held.jobs) == 4
             held.release()
             chunks = (await caller.collect("twice"))["twice"]
-            assert not cluster.verifier.book.requests
+            assert not cluster.verifier.state.requests
             return chunks, caller.seen
 
     chunks, seen = run(go())
@@ -89,7 +89,7 @@ def test_a_flood_of_messages_leaves_the_other_tasks_their_turns():
     async def go():
         async with Cluster(language=LANGUAGE) as cluster:
             caller = await cluster.caller()
-            counters = cluster.verifier.book.counters
+            counters = cluster.verifier.state.counters
             flood = 20 * MAX_FILED
             for _ in range(flood):
                 caller.link.send([wire.HEADER, b"\xc1"])
@@ -121,7 +121,7 @@ def test_a_verifier_that_computed_for_long_does_not_take_its_peers_for_dead():
             await cluster.connected("d1")
             caller = await cluster.caller()
             chunks = await caller.generate(PROMPT, Sampling(max_tokens=20), "pearl")
-            return chunks, cluster.verifier.book.drafters.named("d1")
+            return chunks, cluster.verifier.state.drafters.named("d1")
 
     chunks, drafter = run(go())
     assert chunks[-1].stats.drafters == ("d1",) and chunks[-1].stats.accepted_tokens > 0
@@ -134,12 +134,12 @@ def test_a_peer_whose_heartbeats_lie_unread_behind_a_flood_is_alive():
             cluster.start_drafter("d1")
             await cluster.connected("d1")
             verifier = cluster.verifier
-            drafter = verifier.book.drafters.named("d1")
+            drafter = verifier.state.drafters.named("d1")
             drafter.last_seen = drafter.silent_until = drafter.last_seen - 3.0  # its heartbeats are there, and unread
             verifier.peers.expire(0.0, read_all=False)
-            assert verifier.book.drafters.named("d1") is drafter
+            assert verifier.state.drafters.named("d1") is drafter
             verifier.peers.expire(0.0, read_all=True)
-            assert verifier.book.drafters.named("d1") is None
+            assert verifier.state.drafters.named("d1") is None
 
     run(go())
 
@@ -149,10 +149,10 @@ def test_a_controller_that_is_silent_is_gone_from_the_status():
         async with Cluster(language=LANGUAGE) as cluster:
             cluster.start_controller()
             await asyncio.sleep(1.0)
-            assert cluster.verifier.book.controller is not None
+            assert cluster.verifier.state.controller is not None
             await cluster.kill("controller")
             await asyncio.sleep(4.0)
-            assert cluster.verifier.book.controller is None
+            assert cluster.verifier.state.controller is None
 
     run(go())
 

@@ -1,4 +1,4 @@
-"""The verifier's book: every request, drafter, client and counter, in one place and without behaviour of its own."""
+"""What the verifier knows: every request, drafter, client and counter, in one place."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ControllerPeer:
 
 
 @dataclass(slots=True)
-class Book:
+class State:
     settings: VerifierSettings
     info: ModelInfo
     cost: CostModel

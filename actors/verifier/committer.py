@@ -1,0 +1,147 @@
+"""Takes what a forward brought: commits it, tells the drafters at once, and the clients while the next one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from actors.models import Outcome
+from actors.verifier.accounting import Forward, account
+from actors.verifier.admission import Admission
+from actors.verifier.drafters import DrafterPeer
+from actors.verifier.faults import Faults
+from actors.verifier.forward import Job
+from actors.verifier.leases import Leases
+from actors.verifier.peers import Peers
+from actors.verifier.request import Request
+from actors.verifier.rounds import Chosen, Committed
+from actors.verifier.state import State
+from protocols.messages import Message, RoundStats
+
+TELEMETRY_BURST = 8  # rounds
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a client has not been told yet."""
+
+    request: Request
+    committed: Committed
+
+
+class Committer:
+    def __init__(
+        self,
+        state: State,
+        leases: Leases,
+        admission: Admission,
+        peers: Peers,
+        faults: Faults,
+        send: Callable[[bytes, Message], bool],
+        publish: Callable[[Message], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.state, self.leases, self.admission, self.peers, self.faults = state, leases, admission, peers, faults
+        self.send, self.publish, self.clock = send, publish, clock
+        self._news: list[News] = []
+        self._round_stats: list[RoundStats] = []
+
+    # --- commit ------------------------------------------------------------------------------------------------------
+
+    def commit(self, job: Job, outcomes: list[Outcome | Exception | None], forward_us: float) -> None:
+        """``forward_us``: what the forward took."""
+        for request, outcome in zip(job.requests, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                self.faults.of(request, outcome)
+            else:
+                self.faults.went_well()
+        if job.prefill:
+            request, outcome = job.requests[0], outcomes[0]
+            if isinstance(outcome, Outcome) and request.state == "prefill":
+                self.faults.spare(request, partial(self._begin, request, outcome))
+            return
+        state = self.state
+        state.cost.observe(job.rows, forward_us)
+        started_us = (job.started - state.started) * 1e6
+        forward = Forward(started_us, job.started, forward_us, job.rows, state.streams, state.cost.factor.mean)
+        rows = 0  # of the next forward, as far as its streams do not wait
+        for request, chosen, outcome in zip(job.requests, job.windows, outcomes, strict=True):
+            if request.state == "decode" and isinstance(outcome, Outcome):
+                part = partial(self._round, request, chosen, outcome, forward, len(job.requests), rows)
+                rows += self.faults.spare(request, part) or 0
+        if len(self._round_stats) >= TELEMETRY_BURST:
+            self.publish_rounds()
+
+    def _begin(self, request: Request, outcome: Outcome) -> None:
+        """The prefill is over, and its token is the first."""
+        request.began(self.clock())
+        self._settle(request, self.state.drafters.of(request.drafter), request.spec.first(outcome), True)
+
+    def _round(
+        self, request: Request, chosen: Chosen, outcome: Outcome, forward: Forward, streams: int, rows_before: int
+    ) -> int:
+        """Returns the rows that the request adds to the next forward, unless it waits."""
+        committed = request.spec.commit(chosen, outcome)
+        covered = len(outcome.path) == len(chosen.nodes)
+        drafter = self.state.drafters.of(request.drafter)
+        stats = account(request, drafter, forward, chosen, committed, self.clock())
+        self.state.totals.round(stats, self.state.cost(streams))
+        self._round_stats.append(stats)
+        return self._settle(request, drafter, committed, covered, rows_before)
+
+    def _settle(
+        self, request: Request, drafter: DrafterPeer | None, committed: Committed, covered: bool, rows_before: int = 0
+    ) -> int:
+        """The drafter hears first. Returns the rows that the request adds to the next forward, unless it waits."""
+        now = self.clock()
+        request.grew(now, over=committed.finish is not None)
+        self._news.append(News(request, committed))
+        if committed.finish is not None:
+            self.leases.ended(request, now)
+            return 0
+        if drafter is None or self.leases.outgrown(request, drafter, now):
+            return 1
+        state, spec = self.state, request.spec
+        spec.replan(state.plan(spec.strategy, request.message, drafter, now))
+        limits = state.limits(request, now)
+        alone = state.streams == 1
+        rows = spec.decide_wait(now * 1e6, drafter.pace, state.cost, covered, limits, rows_before, alone)
+        if spec.resting and spec.plan == spec.told_plan:
+            return rows  # it would wake up for nothing; it catches up when it is wanted again
+        if not spec.holds_verdict:
+            self.tell_drafter(request, state.cost(rows_before + rows))
+        return rows if spec.wait_until is None else 0
+
+    # --- tell --------------------------------------------------------------------------------------------------------
+
+    def tell_drafter(self, request: Request, verify_us: float | None = None) -> None:
+        drafter = self.state.drafters.of(request.drafter)
+        if drafter is None:
+            return
+        if not self.send(drafter.peer, request.spec.verdict(self.clock() * 1e6, verify_us)):
+            self.peers.gone(drafter.peer, "unreachable")
+
+    def publish_rounds(self) -> None:
+        """Round statistics leave in bursts: waking the socket's thread for each cost 0.1 ms a round."""
+        for stats in self._round_stats:
+            self.publish(stats)
+        self._round_stats.clear()
+
+    def tell_clients(self) -> None:
+        """Turn committed tokens into text and stream it."""
+        news, self._news = self._news, []
+        for item in news:
+            request = item.request
+            if request.state == "ended":
+                continue
+            chunk = self.faults.spare(request, partial(request.chunk, item.committed))
+            if chunk is None:
+                continue
+            self.state.totals.told(chunk)
+            if chunk.finish_reason is not None:
+                self.publish_rounds()
+                self.admission.end(request)
+            if not self.send(request.client, chunk):
+                # It does not read. When it does again it is greeted as a stranger, and resumes what it has of streams.
+                self.peers.gone(request.client, "unreachable")
