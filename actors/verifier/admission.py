@@ -34,7 +34,7 @@ MAX_ATTEMPTS = 2  # during each of which the verifier ended: the request is not 
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenized:
+class Prepared:
     """A request's prompt, its sampling cut to the room that there is, and the output that it begins with."""
 
     prompt: list[int]
@@ -80,11 +80,11 @@ class Admission:
             self._refuse(arrival, error)
             return
         self._arriving[message.rid] = arrival
-        job = partial(tokenize, self.codec, self.state.info, message)
+        job = partial(prepare, self.codec, self.state.info, message)
         if _is_short(message):
-            self._tokenized(arrival, _done(job))
+            self._prepared(arrival, _done(job))
         else:
-            self.tokenizing.start(job).add_done_callback(partial(self._tokenized, arrival))
+            self.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
 
     def _make_way(self, peer: bytes, message: Generate) -> None:
         """End the stream that this one resumes; RequestError while nothing can be let in under that id."""
@@ -105,7 +105,7 @@ class Admission:
                 raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
             self.drop(message.rid, old.client)
 
-    def _tokenized(self, arrival: Arrival, done: asyncio.Future[Tokenized]) -> None:
+    def _prepared(self, arrival: Arrival, done: asyncio.Future[Prepared]) -> None:
         if self._arriving.get(arrival.message.rid) is not arrival:
             return  # it was cancelled, or asked for again
         del self._arriving[arrival.message.rid]
@@ -120,7 +120,7 @@ class Admission:
             self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"the tokenizer failed on this prompt: {error}"))
         self.wake()
 
-    def _request(self, arrival: Arrival, text: Tokenized) -> Request:
+    def _request(self, arrival: Arrival, text: Prepared) -> Request:
         state, message = self.state, arrival.message
         strategy = strategy_for(message.method or state.settings.method)
         spec = Speculation(
@@ -185,11 +185,11 @@ class Admission:
         return (*(request.status() for request in self.state.requests), *arriving)
 
 
-def tokenize(codec: Codec, info: ModelInfo, message: Generate) -> Tokenized:
+def prepare(codec: Codec, info: ModelInfo, message: Generate) -> Prepared:
     """Runs on any thread. RequestError if the request cannot be served."""
     prompt = _prompt(codec, message)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
-    return Tokenized(prompt, sampling, Output(prompt, sampling, info.eos_token_ids, codec.decode, message.generated))
+    return Prepared(prompt, sampling, Output(prompt, sampling, info.eos_token_ids, codec.decode, message.generated))
 
 
 def _is_short(message: Generate) -> bool:
@@ -198,8 +198,8 @@ def _is_short(message: Generate) -> bool:
     return characters <= SHORT_CHARACTERS and len(message.generated) <= SHORT_OUTPUT
 
 
-def _done(job: Callable[[], Tokenized]) -> asyncio.Future[Tokenized]:
-    future: asyncio.Future[Tokenized] = asyncio.get_running_loop().create_future()
+def _done(job: Callable[[], Prepared]) -> asyncio.Future[Prepared]:
+    future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
     try:
         future.set_result(job())
     except Exception as error:

@@ -9,7 +9,7 @@ from actors.verifier.drafts import Drafts
 from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
 from actors.verifier.state import State
-from actors.verifier.texts import Texts
+from actors.verifier.tokenization import Tokenization
 from protocols import wire
 from protocols.errors import ProtocolError
 from protocols.limits import clipped
@@ -50,12 +50,12 @@ class Dispatcher:
         peers: Peers,
         admission: Admission,
         drafts: Drafts,
-        texts: Texts,
+        tokenization: Tokenization,
         operations: Operations,
         send: Callable[[bytes, Message], bool],
     ) -> None:
         self.state, self.peers, self.admission = state, peers, admission
-        self.drafts, self.texts, self.operations = drafts, texts, operations
+        self.drafts, self.tokenization, self.operations = drafts, tokenization, operations
         self.send = send
         self._decoder = wire.Decoder(ToVerifier)
 
@@ -96,7 +96,7 @@ class Dispatcher:
             case Role.CLIENT, Cancel():
                 self.admission.drop(message.rid, peer)
             case Role.CLIENT, Tokenize() | Detokenize():
-                self.texts.ask(peer, message)
+                self.tokenization.ask(peer, message)
             case Role.CLIENT, Status():
                 self.operations.status(peer, message)
             case Role.CLIENT, Swap():

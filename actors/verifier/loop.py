@@ -29,7 +29,7 @@ from actors.verifier.peers import Peers
 from actors.verifier.retrieval import Sources
 from actors.verifier.schedule import Schedule
 from actors.verifier.state import HEARTBEAT_MS, State
-from actors.verifier.texts import Texts
+from actors.verifier.tokenization import Tokenization
 from protocols import wire
 from protocols.messages import Drain, Message
 from protocols.transport import Listener
@@ -75,7 +75,7 @@ class Verifier:
             self.peers,
             admission,
             Drafts(state, leases, send, publish, clock),
-            Texts(codec, model.info.vocab_size, tokenizing, send),
+            Tokenization(codec, model.info.vocab_size, tokenizing, send),
             Operations(state, model, leases, admission, send, publish, clock),
             send,
         )

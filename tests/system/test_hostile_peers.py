@@ -9,6 +9,7 @@ import asyncio
 import sys
 import time
 import typing
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,6 +129,7 @@ async def rant(count: int, seed: int, roles=tuple(DECODERS), report=lambda sent:
     """So many messages from each role. Returns what the verifier counted."""
     cluster = Cluster(language=LANGUAGE, forward_s=0.001)
     cluster.target.slots, cluster.target.info = 4000, SMALL
+    cluster.target.batches = deque(maxlen=10)  # what grows is to be the verifier's
     async with cluster:
         cluster.start_drafter("d1")
         cluster.start_controller()

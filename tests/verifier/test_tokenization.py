@@ -7,7 +7,7 @@ from cluster import ADDRESS, Cluster
 from virtual_time import run
 
 from actors.verifier.compute import InlineCompute
-from actors.verifier.texts import MAX_WAITING, Texts
+from actors.verifier.tokenization import MAX_WAITING, Tokenization
 from duoactor import AsyncClient, ChatTurn, RequestError
 from fakes import EOS, ToyCodec, ToyLanguage
 from protocols.messages import Detokenize, Failed, Tokenize, Tokenized
@@ -18,7 +18,7 @@ def ask(*questions, codec=None):
     answers = []
 
     async def go():
-        texts = Texts(codec or ToyCodec(), 64, InlineCompute(), lambda peer, answer: answers.append(answer))
+        texts = Tokenization(codec or ToyCodec(), 64, InlineCompute(), lambda peer, answer: answers.append(answer))
         for question in questions:
             texts.ask(b"peer", question)
         while len(answers) < len(questions):

@@ -22,7 +22,7 @@ MAX_TEXT = 4 * 1024 * 1024  # characters: the text of a million tokens, a second
 MAX_TOKENS = 1024 * 1024
 
 
-class Texts:
+class Tokenization:
     """``send(peer, message)`` takes the answers; it is called in the event loop."""
 
     def __init__(
