@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from actors.controller.goodput import ALONE, MAX_GAMMA, TREES, Belief, Setting, dimensions, tree_window
+from actors.controller.goodput import (
+    ALONE,
+    MAX_GAMMA,
+    TREES,
+    Belief,
+    Setting,
+    chain_window,
+    dimensions,
+    tree_window,
+)
 from actors.tree.methods import strategy_for
 from protocols.limits import WaitMicroseconds, within
 from protocols.messages import Budget, Method
@@ -15,12 +24,15 @@ COPIED = 16  # draft tokens of a window that text which copies is worth (actors.
 
 
 def command(method: str, setting: Setting, belief: Belief) -> Budget:
-    """What is None is the method's own: a chain's window is its chain, and how long it waits belongs to its rules."""
+    """What is None is the method's own: how long a chain waits belongs to its rules, and where the sides take turns or
+    go in step its window is its chain."""
     shared = belief.streams > ALONE
     if method not in TREES:
         sequences = setting.sequences if "sequences" in dimensions(method) else None
-        wait_us = 0.0 if shared and strategy_for(method).waits == "survivor" else None
-        return Budget(0, 0, method, gamma=setting.gamma, sequences=sequences, wait_us=wait_us)
+        parallel = strategy_for(method).waits == "survivor"
+        window = chain_window(belief) if parallel else None
+        wait_us = 0.0 if shared and parallel else None
+        return Budget(0, 0, method, gamma=setting.gamma, sequences=sequences, window=window, wait_us=wait_us)
     copied = COPIED if method == Method.AUTO else 0
     # A stream alone knows best itself when a wait pays; streams that share a forward miss it when they wait.
     longest_us = MARGIN * (belief.message_us + max(1, setting.wait) * belief.draft(setting.sequences))

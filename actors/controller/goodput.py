@@ -136,7 +136,7 @@ def _chain_rounds(method: str, setting: Setting, belief: Belief) -> tuple[_Round
     else:
         drafted = belief.steps(belief.forward(1), step, gamma / k)
         drafted = belief.steps(belief.forward(drafted), step, gamma / k)  # what is verified takes time to draft in
-        length = max(0.0, drafted - 1)
+        length = min(max(0.0, drafted - 1), chain_window(belief))
         first = step + belief.message_us
     accepted, whole = belief.expected(length)
     enter = belief.head(k)
@@ -230,6 +230,15 @@ class _Tree:
         survives = sum(self.chance[node] for node in over if over[node] == node)
         mean = sum(self.chance[node] * count for node, count in below.items()) / survives if survives else 0.0
         return survives, mean
+
+
+def chain_window(belief: Belief) -> int:
+    """Draft tokens of a parallel chain that are worth their rows, at least 1; the rest waits for the next round.
+
+    A phase with one sequence has a chain of all its gamma tokens, which is long where several would share them.
+    """
+    rate = belief.rate or 1.0 / belief.forward(1)
+    return max(range(1, MAX_GAMMA + 1), key=lambda rows: belief.expected(rows)[0] - rate * belief.forward(1 + rows))
 
 
 def tree_window(setting: Setting, belief: Belief) -> int:

@@ -75,9 +75,15 @@ def test_a_tree_is_told_its_depth_its_leaves_its_window_and_its_wait(method):
     assert None not in (budget.gamma, budget.sequences, budget.window, budget.wait_us)
 
 
-def test_a_chain_s_window_and_wait_are_the_method_s_own():
+def test_a_parallel_chain_is_told_how_much_of_it_is_verified_at_once_and_waits_by_its_own_rule():
     budget = Rounds("pearl").play(60)
-    assert (budget.sequences, budget.window, budget.wait_us) == (None, None, None)
+    assert budget.window is not None
+    assert (budget.sequences, budget.wait_us) == (None, None)
+
+
+@pytest.mark.parametrize("method", ["sps", "duodecoding-lockstep"])
+def test_where_the_sides_take_turns_or_go_in_step_the_window_is_the_chain(method):
+    assert Rounds(method).play(60).window is None
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -2,11 +2,13 @@ import random
 
 import pytest
 
+from actors.controller.command import command
 from actors.controller.goodput import (
     GAMMAS,
     Belief,
     Setting,
     alternatives,
+    chain_window,
     dimensions,
     goodput,
     hardware_gamma,
@@ -140,3 +142,17 @@ def test_waiting_pays_when_drafts_are_cheap_and_right_and_not_otherwise():
     assert patience(DrafterPace(CostModel({1: 300.0})), FLAT, 0.01, alone) == 0
     assert patience(DrafterPace(CostModel({1: 30_000.0})), FLAT, 0.5, alone) == 0
     assert patience(DrafterPace(CostModel({1: 300.0})), FLAT, 0.8, 5 / FLAT(1)) == 0
+
+
+def test_a_chain_is_verified_as_far_as_its_rows_pay():
+    assert chain_window(belief(FLAT)) == 32
+    assert chain_window(belief(STEEP)) == 1
+    steps = CostModel({1: 10_000.0, 6: 11_000.0, 7: 15_000.0, 33: 60_000.0})  # kernels work in tiles of six rows
+    assert chain_window(belief(steps)) == 5
+
+
+@pytest.mark.parametrize("method", ["pearl", "duodecoding"])
+def test_a_long_phase_is_not_verified_at_once_where_rows_cost(method):
+    steps = belief(CostModel({1: 10_000.0, 6: 11_000.0, 7: 15_000.0, 33: 60_000.0}))
+    budget = command(method, Setting(16, 8), steps)
+    assert (budget.gamma, budget.window) == (16, 5)
