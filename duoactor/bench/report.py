@@ -30,7 +30,7 @@ DEFINITIONS = """\
 - The rows named `transformers` are stock `generate` in a process of its own, with the same weights, type, device,
   threads and cores, timed inside that process; it sleeps while others run. `assisted` has the draft model in the same
   process and on the same cores.
-- Tokenization are compared token by token with vanilla's first repeat; a row whose texts differ says so."""
+- Texts are compared token by token with vanilla's first repeat; a row whose texts differ says so."""
 
 
 def write_all(results: Results, directory: Path) -> list[Figure]:
@@ -116,7 +116,7 @@ def verdict(results: Results) -> list[str]:
     differing = [f"{line.label} ({line.different} of {line.compared})" for line in measured if line.different]
     compared = sum(line.compared for line in measured)
     if differing:
-        said.append(f"**Tokenization that differ from vanilla's**: {', '.join(differing)}.")
+        said.append(f"**Texts that differ from vanilla's**: {', '.join(differing)}.")
     elif compared:
         said.append(f"All {compared} compared texts are identical to vanilla's.")
     return [one for one in said if one]
