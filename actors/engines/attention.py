@@ -1,4 +1,4 @@
-"""Attention of one segment, with bits that depend on what a row sees and on nothing else.
+"""Attention of a flat batch, with bits that depend on what a row sees and on nothing else.
 
 Speculation is bit-exact only if a token's logits do not change with the number of rows computed beside it or with
 the span of slots looked at (DESIGN section 3). Three measures make it so; each was measured, and
@@ -12,15 +12,25 @@ the span of slots looked at (DESIGN section 3). Three measures make it so; each 
 
 Masked slots contribute an exact zero, so it does not matter how many of them there are.
 
+Requests lie anywhere in the pool, so each has matrix products of its own; all else (scaling, masks, softmax, putting
+rows in order) is done once for all requests of a span. What does not change from layer to layer is prepared once a
+forward.
+
 Chunks of a prompt have more rows than any round, and need no such care: a prompt is always cut alike from its first
 token on, so its shapes and hence its bits repeat. They go to the library's attention (:func:`attend_prompt`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from actors.engines.pool import KVPool
 
 MIN_ROWS = 4
 SPAN_STEP = 64
@@ -33,6 +43,155 @@ def span_for(slots: int) -> int:
     return -(-slots // SPAN_STEP) * SPAN_STEP
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive rows that look at the same slots ``base .. base + span`` of the pool.
+
+    ``mask``: ``(rows, span)``, 0 where visible and -inf elsewhere, on the pool's device.
+    """
+
+    base: int
+    span: int
+    mask: Tensor
+
+
+class Attention:
+    """The attention of one forward over a pool: made once, called in every layer."""
+
+    def __init__(
+        self,
+        pool: KVPool,
+        stretches: Sequence[Stretch],
+        heads: int,
+        scale: float,
+        softcap: float | None = None,
+        exact: bool = True,
+    ) -> None:
+        """``exact``: bits as above; otherwise with as few operations as will do."""
+        self.heads, self.scale, self.softcap = heads, scale, softcap
+        kv_heads = pool.whole.shape[2]
+        least = -(-MIN_ROWS * kv_heads // heads) if exact else 1
+        shapes: dict[tuple[int, int], list[tuple[int, Stretch]]] = {}
+        start = 0
+        for stretch in stretches:
+            rows = len(stretch.mask)
+            shapes.setdefault((rows, stretch.span), []).append((start, stretch))
+            start += rows
+        self._rows = start
+        self._groups = [
+            _Group(pool, members, max(rows, least), start, BLOCK if exact else span)
+            for (rows, span), members in shapes.items()
+        ]
+
+    def __call__(self, layer: int, queries: Tensor) -> Tensor:
+        """``(rows, heads * width)`` from queries ``(rows, heads, width)`` whose keys and values lie in the pool."""
+        parts = [group.look(layer, queries, self) for group in self._groups]
+        if len(parts) == 1:
+            return parts[0]
+        out = queries.new_empty(self._rows, parts[0].shape[1])
+        for group, part in zip(self._groups, parts, strict=True):
+            assert group.places is not None
+            out.index_copy_(0, group.places, part)
+        return out
+
+
+class _Group:
+    """Stretches of as many rows and the same span: one softmax for all of them."""
+
+    def __init__(self, pool: KVPool, members: Sequence[tuple[int, Stretch]], rows: int, total: int, block: int) -> None:
+        """``members``: each with the number of its first row. ``rows``: to how many each is padded.
+        ``total``: rows of the whole batch."""
+        span, kept = members[0][1].span, len(members[0][1].mask)
+        self.kept, self.rows = kept, rows
+        whole = len(members) * kept == total
+        self.places = self.padded = None
+        if not whole or rows > kept:
+            device = pool.whole.device
+            own = np.array([start for start, _ in members])[:, None]
+            self.places = None if whole else torch.from_numpy((own + np.arange(kept)).ravel()).to(device)
+            self.padded = torch.from_numpy((own + np.minimum(np.arange(rows), kept - 1)).ravel()).to(device)
+        masks = [stretch.mask if rows == kept else _lengthened(stretch.mask, rows) for _, stretch in members]
+        self.mask = (torch.stack(masks) if len(masks) > 1 else masks[0][None])[:, None, None]
+        self.views = [pool.views(stretch.base, span, block) for _, stretch in members]
+
+    def look(self, layer: int, queries: Tensor, shared: Attention) -> Tensor:
+        if self.padded is not None:
+            queries = queries.index_select(0, self.padded)
+        keys, values = zip(*(each[layer] for each in self.views), strict=True)
+        count, kv_heads, width = len(keys), keys[0].shape[0], queries.shape[2]
+        split = queries.view(count, self.rows, kv_heads, shared.heads // kv_heads, width).permute(0, 2, 3, 1, 4)
+        if self.rows > MAX_ROUND and shared.softcap is None:
+            seen = _attend_prompts(split, keys, values, self.mask, shared.scale)
+        else:
+            seen = _attend(split, keys, values, self.mask, shared.scale, shared.softcap)
+        return seen.permute(0, 3, 1, 2, 4)[:, : self.kept].reshape(count * self.kept, -1)
+
+
+def _lengthened(mask: Tensor, rows: int) -> Tensor:
+    return torch.cat([mask, mask[-1:].expand(rows - len(mask), -1)])
+
+
+def _attend(
+    queries: Tensor,
+    keys: Sequence[Tensor],
+    values: Sequence[Sequence[Tensor]],
+    mask: Tensor,
+    scale: float,
+    softcap: float | None,
+) -> Tensor:
+    """Like queries, ``(n, kv_heads, group, rows, width)``. Keys ``(kv_heads, width, span)`` and values, in blocks
+    ``(kv_heads, up to BLOCK, width)``, for each of n; mask ``(n, 1, 1, rows, span)``."""
+    dtype = queries.dtype
+    if queries.device.type == "cpu" and dtype != torch.float32:  # bfloat16 without own instructions: 5 times slower
+        queries, keys = queries.float(), [each.float() for each in keys]
+        values = [[block.float() for block in each] for each in values]
+    count, kv_heads, group, rows, width = queries.shape
+    stacked = queries.reshape(count, kv_heads, group * rows, width)
+    if count == 1:
+        scores = torch.bmm(stacked[0], keys[0])
+    else:
+        scores = stacked.new_empty(count, kv_heads, group * rows, mask.shape[-1])
+        for query, key, out in zip(stacked.unbind(), keys, scores.unbind(), strict=True):
+            torch.bmm(query, key, out=out)
+    apart = scores.view(count, kv_heads, group, rows, -1)
+    if softcap is None:
+        torch.add(mask, apart, alpha=scale, out=apart)
+    else:
+        apart.mul_(scale / softcap).tanh_().mul_(softcap).add_(mask)
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
+    if count == 1:
+        seen = _weighed(weights, values[0])
+    else:
+        seen = torch.stack([_weighed(*each) for each in zip(weights.unbind(), values, strict=True)])
+    return seen.to(dtype).view(queries.shape)
+
+
+def _weighed(weights: Tensor, blocks: Sequence[Tensor]) -> Tensor:
+    """float32 ``(kv_heads, rows, width)``: block after block of values."""
+    if len(blocks) == 1:
+        return torch.bmm(weights, blocks[0]).float()
+    block = blocks[0].shape[1]
+    out = torch.bmm(weights[:, :, :block], blocks[0]).float()
+    for number, values in enumerate(blocks[1:], 1):
+        part = weights[:, :, number * block : (number + 1) * block]
+        if part.dtype == torch.float32:
+            out.baddbmm_(part, values)
+        else:
+            out += torch.bmm(part, values)
+    return out
+
+
+def _attend_prompts(
+    queries: Tensor, keys: Sequence[Tensor], values: Sequence[Sequence[Tensor]], mask: Tensor, scale: float
+) -> Tensor:
+    seen = []
+    for query, key, blocks, bias in zip(queries.unbind(), keys, values, mask.unbind(), strict=True):
+        flat = query.reshape(-1, *query.shape[2:])
+        value = blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), 1)
+        seen.append(attend_prompt(flat, key.transpose(1, 2), value, bias[0, 0], scale).view(query.shape))
+    return torch.stack(seen)
+
+
 def attend(
     query: Tensor,
     keys: Tensor,
@@ -41,37 +200,26 @@ def attend(
     scale: float,
     softcap: float | None = None,
 ) -> Tensor:
-    """``(heads, rows, d_v)`` from query ``(heads, rows, d)``, keys ``(kv_heads, span, d)``, values ``(…, d_v)``.
-
-    ``mask``: ``(rows, span)``, 0 where visible and -inf elsewhere, float32 or the query's dtype.
-    """
-    dtype = query.dtype
-    if query.device.type == "cpu" and dtype != torch.float32:  # without its own instructions bfloat16 is 5 times slower
-        query, keys, values = query.float(), keys.float(), values.float()
+    """One stretch at a time: ``(heads, rows, width)`` from query ``(heads, rows, width)``, keys and values
+    ``(kv_heads, span, width)`` and a mask ``(rows, span)``, with the bits of :class:`Attention`."""
     heads, rows, width = query.shape
-    if rows > MAX_ROUND and softcap is None:
-        return attend_prompt(query, keys, values, mask, scale).to(dtype)
-    kv_heads, span, _ = keys.shape
-    depth = values.shape[2]
-    group = heads // kv_heads
-    padded = max(rows, -(-MIN_ROWS // group))
+    kv_heads = keys.shape[0]
+    padded = max(rows, -(-MIN_ROWS * kv_heads // heads))
     if padded > rows:
         query = torch.cat([query, query[:, -1:].expand(-1, padded - rows, -1)], dim=1)
-        mask = torch.cat([mask, mask[-1:].expand(padded - rows, -1)])
-    stacked = query.reshape(kv_heads, group * padded, width)
-    scores = torch.bmm(stacked, keys.transpose(1, 2)).mul_(scale)
-    if softcap is not None:
-        scores = scores.div_(softcap).tanh_().mul_(softcap)
-    scores = scores.view(kv_heads, group, padded, span).add_(mask).view(kv_heads, group * padded, span)
-    probabilities = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    out = torch.bmm(probabilities[:, :, :BLOCK], values[:, :BLOCK]).float()
-    for start in range(BLOCK, span, BLOCK):
-        out += torch.bmm(probabilities[:, :, start : start + BLOCK], values[:, start : start + BLOCK])
-    return out.to(dtype).view(heads, padded, depth)[:, :rows]
+        mask = _lengthened(mask, padded)
+    split = query.reshape(1, kv_heads, heads // kv_heads, padded, width)
+    seen = _attend(
+        split, [keys.transpose(1, 2)], [torch.split(values, BLOCK, 1)], mask[None, None, None], scale, softcap
+    )
+    return seen.view(heads, padded, width)[:, :rows]
 
 
 def attend_prompt(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
     """:func:`attend` by torch's own kernel, which never holds all scores at once. Bits depend on the shapes."""
+    dtype = query.dtype
+    if query.device.type == "cpu" and dtype != torch.float32:
+        query, keys, values = query.float(), keys.float(), values.float()
     heads, rows, width = query.shape
     kv_heads = keys.shape[0]
     group = heads // kv_heads
@@ -82,4 +230,4 @@ def attend_prompt(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sca
         attn_mask=mask.to(query.dtype),
         scale=scale,
     )
-    return out.view(heads, rows, values.shape[2])
+    return out.to(dtype).view(heads, rows, width)

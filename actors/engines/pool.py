@@ -3,6 +3,7 @@ accepted tokens."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,11 @@ from torch import Tensor
 
 from actors.engines.memory import zeros
 from protocols.errors import PoolFull
+
+MAX_VIEWS = 256  # spans whose views are kept: more than a round has
+
+# of one layer, keys (kv_heads, width, span) and values in blocks (kv_heads, up to block, width)
+LayerView = tuple[Tensor, tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,13 @@ class KVPool:
         self.keys = [self.whole[layer, 0] for layer in range(shape.layers)]
         self.values = [self.whole[layer, 1] for layer in range(shape.layers)]
         self.positions = np.zeros(slots, dtype=np.int64)
+        # a stream looks at the same span for up to 64 tokens, and making its views costs as much as a layer's attention
+        self.views = functools.lru_cache(maxsize=MAX_VIEWS)(self._views)
+
+    def _views(self, base: int, span: int, block: int) -> list[LayerView]:
+        keys, values = self.whole[:, :, :, base : base + span].unbind(1)
+        blocks = [part.unbind() for part in torch.split(values, block, 2)]
+        return list(zip(keys.transpose(2, 3).unbind(), zip(*blocks, strict=True), strict=True))
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """``keys`` and ``values``: ``(kv_heads, n, width)`` for int64 slots ``(n,)``."""

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from actors.engines.attention import MAX_ROUND, attend, span_for
+from actors.engines.attention import MAX_ROUND, Attention, Stretch, attend, span_for
+from actors.engines.pool import KVPool, KVShape
 
 
 def visible_rows(length: int, rows: int, span: int, dtype) -> torch.Tensor:
@@ -54,3 +55,37 @@ def test_chunks_of_a_prompt_get_the_same_attention_as_rounds(rows, kv_heads):
     for start in range(0, rows, 16):
         part = attend(q[:, start : start + 16], k, v, mask[start : start + 16], 0.2)
         torch.testing.assert_close(whole[:, start : start + 16], part)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 6), (8, 2)])
+def test_requests_of_any_rows_and_spans_in_one_call_get_the_bits_that_each_gets_alone(dtype, heads, kv_heads):
+    torch.set_num_threads(1)
+    chance = torch.Generator().manual_seed(3)
+    pool = KVPool(KVShape(2, kv_heads, 64), 4096, dtype, "cpu")
+    pool.whole.copy_(torch.randn(pool.whole.shape, generator=chance))
+    requests = [
+        (0, 130, 1),
+        (256, 70, 1),
+        (512, 180, 1),
+        (1024, 600, 9),
+        (2048, 61, 1),
+        (2240, 500, 33),
+        (3008, 150, 1),
+    ]
+    stretches = [
+        Stretch(base, span_for(length + rows), visible_rows(length, rows, span_for(length + rows), dtype))
+        for base, length, rows in requests
+    ]
+    queries = torch.randn(sum(rows for _, _, rows in requests), heads, 64, generator=chance).to(dtype)
+    for layer in range(2):
+        together = Attention(pool, stretches, heads, 0.125)(layer, queries)
+        start = 0
+        for stretch in stretches:
+            end = start + len(stretch.mask)
+            alone = Attention(pool, [stretch], heads, 0.125)(layer, queries[start:end])
+            keys, values = pool.view(layer, stretch.base, stretch.span)
+            plain = attend(queries[start:end].transpose(0, 1), keys, values, stretch.mask, 0.125)
+            assert torch.equal(together[start:end], alone)
+            assert torch.equal(alone, plain.transpose(0, 1).reshape(end - start, -1))
+            start = end

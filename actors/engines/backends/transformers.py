@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
-from actors.engines.attention import attend
+from actors.engines.attention import Attention, Stretch
 from actors.engines.backends.rotary import choose_by_request
 from actors.engines.engine import Segment
 from actors.engines.packed import pack_linears
@@ -70,7 +70,7 @@ class TransformersEngine:
         self.pool = KVPool(shape, slots, self.dtype, self.device)
         self.cache = SlotCache(self.pool)
         self._segments: Sequence[Segment] = ()
-        self._masks: dict[tuple[int, int], Tensor] = {}
+        self._attentions: dict[int, Attention] = {}
         self._positions: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         # transformers passes masks of four dimensions through unseen
         self._four_d = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
@@ -128,7 +128,7 @@ class TransformersEngine:
     ) -> Tensor:
         self._positions = np.asarray(positions, dtype=np.int64)
         self.pool.positions[np.asarray(slots)] = self._positions
-        self._segments, self._masks = segments, {}
+        self._segments, self._attentions = segments, {}
         self.cache.slots = torch.tensor(slots, dtype=torch.int64, device=self.device)
         ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
         places = torch.tensor([positions], dtype=torch.int64, device=self.device)
@@ -157,17 +157,14 @@ class TransformersEngine:
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
         """What transformers calls in every layer, with query ``(1, heads, n, d)``; returns ``(1, n, heads, d)``."""
-        layer: int = module.layer_idx  # type: ignore[assignment]
-        scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-        outs: list[Tensor] = []
-        start = 0
-        for index, segment in enumerate(self._segments):
-            keys, values = self.pool.view(layer, segment.base, segment.span)
-            mask = self._mask(index, start, sliding_window or 0)
-            outs.append(attend(query[0, :, start : start + segment.rows], keys, values, mask, scale, softcap))
-            start += segment.rows
-        out = outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
-        return out.transpose(0, 1).unsqueeze(0), None
+        window = sliding_window or 0
+        look = self._attentions.get(window)
+        if look is None:  # made once a forward and kind of layer
+            scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+            look = Attention(self.pool, self._stretches(window), query.shape[1], scale, softcap)
+            self._attentions[window] = look
+        out = look(module.layer_idx, query[0].transpose(0, 1))  # type: ignore[arg-type]
+        return out.view(1, query.shape[2], query.shape[1], -1), None
 
     def lengths(self) -> NDArray[np.int64]:
         """For every row of the forward under way, how long its request's text may become."""
@@ -175,19 +172,20 @@ class TransformersEngine:
         rows = [segment.rows for segment in self._segments] or [1]
         return np.repeat([segment.text for segment in self._segments] or [0], rows)
 
-    def _mask(self, index: int, start: int, window: int) -> Tensor:
-        """Additive mask of a segment; made once a forward and kind of layer."""
-        mask = self._masks.get((index, window))
-        if mask is None:
-            segment = self._segments[index]
+    def _stretches(self, window: int) -> list[Stretch]:
+        """The segments with additive masks, of layers that look back ``window`` tokens (0: all of them)."""
+        stretches: list[Stretch] = []
+        start = 0
+        for segment in self._segments:
             visible = segment.visible
             if window:
                 rows = self._positions[start : start + segment.rows, None]
                 slots = self.pool.positions[None, segment.base : segment.base + segment.span]
                 visible = visible & (rows - slots < window)
             host = np.where(visible, np.float32(0), np.float32(-np.inf))
-            mask = self._masks[index, window] = torch.from_numpy(host).to(self.device)
-        return mask
+            stretches.append(Stretch(segment.base, segment.span, torch.from_numpy(host).to(self.device)))
+            start += segment.rows
+        return stretches
 
 
 def _without_owning(engine: TransformersEngine, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -239,7 +239,9 @@ class Graphs:
 
             def look(layer: int, queries: Tensor) -> Tensor:
                 keys, values = pool.gather(layer, window)
-                return self.attention(queries, keys, values, mask, scale).transpose(0, 1).reshape(rows, -1)
+                return (
+                    self.attention(queries.transpose(0, 1), keys, values, mask, scale).transpose(0, 1).reshape(rows, -1)
+                )
 
             x = body.layers(ids, turns.index_select(0, places), where, look)
             self._logits[:rows].copy_(body.logits(x))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.attention import MAX_ROUND, attend, attend_prompt
+from actors.engines.attention import Attention, Stretch
 from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.linear import Linear, fast
 from actors.engines.backends.llama.weights import Layer, Matrix, Shape, Weights
 from actors.engines.pool import KVPool
 
-Look = Callable[[int, Tensor], Tensor]  # layer and queries (heads, rows, width) -> (rows, heads * width)
+Look = Callable[[int, Tensor], Tensor]  # layer and queries (rows, heads, width) -> (rows, heads * width)
 
 
 @dataclass(slots=True)
@@ -68,11 +68,11 @@ class TorchBody:
         """float32 logits of the rows that the batch keeps."""
         ids = torch.tensor(batch.tokens, dtype=torch.int64, device=self.device)
         where = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)
-        masks = [torch.from_numpy(mask).to(self.device, self.dtype) for mask in batch.masks]
-
-        def look(layer: int, queries: Tensor) -> Tensor:
-            return self._attention(layer, queries, batch, masks)
-
+        stretches = [
+            Stretch(base, span, torch.from_numpy(mask).to(self.device, self.dtype))
+            for (base, span), mask in zip(batch.spans, batch.masks, strict=True)
+        ]
+        look = Attention(self.pool, stretches, self.shape.heads, self.shape.width**-0.5, exact=self.exact)
         x = self.layers(ids, batch.turns, where, look)
         if batch.keep is not None:
             x = x[batch.keep]
@@ -90,7 +90,7 @@ class TorchBody:
         for index, block in enumerate(self.blocks):
             qkv = block.qkv.multiply(self._rms(x, block.input_norm))
             heads = self._turned(qkv, block, turns)
-            queries = heads[:, : shape.heads].transpose(0, 1)
+            queries = heads[:, : shape.heads]
             keys = heads[:count, shape.heads :].transpose(0, 1)
             values = qkv[:count, shape.rotated :].view(count, shape.kv_heads, shape.width).transpose(0, 1)
             self.pool.write(index, where, keys, values)
@@ -120,28 +120,3 @@ class TorchBody:
         wide = heads.float()  # itself if it is float32, so that it is turned where it lies
         torch.view_as_complex(wide.view(*wide.shape[:2], -1, 2)).mul_(turns)
         return wide.to(heads.dtype)
-
-    def _attention(self, layer: int, queries: Tensor, batch: Batch, masks: Sequence[Tensor]) -> Tensor:
-        function = attend if self.exact else attend_freely
-        outs: list[Tensor] = []
-        start = 0
-        for (base, span), mask in zip(batch.spans, masks, strict=True):
-            end = start + len(mask)
-            keys, values = self.pool.view(layer, base, span)
-            seen = function(queries[:, start:end], keys, values, mask, self.shape.width**-0.5)
-            outs.append(seen.transpose(0, 1).reshape(end - start, -1))
-            start = end
-        return outs[0] if len(outs) == 1 else torch.cat(outs)
-
-
-def attend_freely(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """:func:`attend` with as few operations as will do, where bits do not matter."""
-    heads, rows, width = query.shape
-    if rows > MAX_ROUND:
-        return attend_prompt(query, keys, values, mask, scale)
-    kv_heads = keys.shape[0]
-    group = heads // kv_heads
-    stacked = query.reshape(kv_heads, group * rows, width)
-    bias = mask if group == 1 else mask.repeat(group, 1)
-    scores = torch.baddbmm(bias[None], stacked, keys.transpose(1, 2), alpha=scale)
-    return torch.bmm(torch.softmax(scores, dim=-1), values).view(heads, rows, width)
