@@ -56,6 +56,12 @@ def markdown(results: Results, figures: Sequence[Figure]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _model(results: Results, kind: str) -> str:
+    """Its name; of a directory the last part: where it lies is nobody's business."""
+    name = str(results.models.get(kind, getattr(results.settings, kind)))
+    return Path(name).name if Path(name).is_absolute() else name
+
+
 def _facts(results: Results) -> str:
     s = results.settings
     answering = sum(run.total_ms for run in results.runs)
@@ -63,7 +69,7 @@ def _facts(results: Results) -> str:
     facts = {
         "command": f"`{results.command}`",
         "suite": f"{s.suite}: {s.prompts} {count} of {', '.join(s.tasks)} (digest {s.suite_digest})",
-        "models": f"target {results.models.get('target', s.target)}, draft {results.models.get('draft', s.draft)}",
+        "models": f"target {_model(results, 'target')}, draft {_model(results, 'draft')}",
         "target's device": f"{results.models.get('device', s.device)}, {results.models.get('dtype', s.dtype)}",
         "sampling": f"temperature {s.temperature:g}, at most {s.max_tokens} tokens, seed {s.seed}",
         "repeats": f"{results.repeats}; all answers together took {answering / 60_000:.1f} minutes",

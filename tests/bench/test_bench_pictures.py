@@ -101,3 +101,9 @@ def test_the_trace_has_a_process_per_answer_and_a_thread_per_actor(tmp_path):
     assert {(e["cat"], e["tid"]) for e in bars} == {("verify", 1), ("wait", 1), ("draft", 2)}
     assert sum(e["args"]["committed"] for e in bars if e["cat"] == "verify") == 12
     assert all(e["ts"] >= 0 and e["dur"] > 0 for e in bars)
+
+
+def test_a_report_names_models_but_not_the_directories_they_lie_in():
+    found = results(models={"target": "/home/somebody/models/big", "draft": "Qwen/Qwen3-0.6B"})
+    assert "target big, draft Qwen/Qwen3-0.6B" in report.markdown(found, ())
+    assert "somebody" not in report.markdown(found, ())
