@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from benchkit import results
+from fake_status import status_of
 
 from actors.engines.checkpoints.inflate import MARK
 from duoactor.bench import benchmark, provenance
@@ -19,7 +20,7 @@ from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe
-from protocols.messages import ChatTurn, DrafterStatus, RequestStats, Role, StatusReport
+from protocols.messages import ChatTurn, RequestStats, Role, StatusReport
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 
@@ -50,21 +51,7 @@ class FakeClient:
         yield Piece("r", " world", (3 if method == self.wrong else 2,), stats)
 
     async def status(self) -> StatusReport:
-        drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=self.pids.get(Role.DRAFTER, 0))
-        pid = self.pids.get(Role.VERIFIER, 0)
-        return StatusReport(
-            "",
-            "m",
-            "cpu",
-            "float32",
-            "sps",
-            0.0,
-            0,
-            0,
-            drafters=(drafter,),
-            pid=pid,
-            controller_pid=self.pids.get(Role.CONTROLLER, 0),
-        )
+        return status_of(self.pids)
 
 
 @pytest.fixture

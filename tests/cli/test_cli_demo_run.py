@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from fake_status import status_of
 
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe
-from protocols.messages import DrafterStatus, FinishReason, RequestStats, Role, StatusReport
+from protocols.messages import FinishReason, RequestStats, Role, StatusReport
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 
@@ -45,21 +46,7 @@ class FakeClient:
         yield Piece(ending, (len(ending),), (True,), stats, FinishReason.LENGTH)
 
     async def status(self) -> StatusReport:
-        drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=self.pids.get(Role.DRAFTER, 0))
-        pid = self.pids.get(Role.VERIFIER, 0)
-        return StatusReport(
-            "",
-            "m",
-            "cpu",
-            "float32",
-            "sps",
-            0.0,
-            0,
-            0,
-            drafters=(drafter,),
-            pid=pid,
-            controller_pid=self.pids.get(Role.CONTROLLER, 0),
-        )
+        return status_of(self.pids)
 
 
 @pytest.fixture

@@ -1,0 +1,25 @@
+"""The verifier's status as the fakes of ``demo`` and ``bench`` tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocols.messages import DrafterStatus, Role, StatusReport
+
+
+def status_of(pids: Mapping[Role, int]) -> StatusReport:
+    """One drafter and a controller, under those process ids."""
+    drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=pids.get(Role.DRAFTER, 0))
+    return StatusReport(
+        "",
+        "m",
+        "cpu",
+        "float32",
+        "sps",
+        0.0,
+        0,
+        0,
+        drafters=(drafter,),
+        pid=pids.get(Role.VERIFIER, 0),
+        controller_pid=pids.get(Role.CONTROLLER, 0),
+    )
