@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Role,
         Sampling,
         StatusReport,
+        StructuredOutputs,
         TokenLogprobs,
     )
 
@@ -73,6 +74,7 @@ __all__ = [
     "Sampling",
     "StatusReport",
     "Stream",
+    "StructuredOutputs",
     "TokenLogprobs",
     "__version__",
 ]

@@ -20,6 +20,7 @@ Text = Annotated[str, Meta(max_length=1 << 23)]
 Blocks = Annotated[bytes, Meta(max_length=1 << 18)]
 Piece = Annotated[str, Meta(max_length=1 << 16)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+Grammar = Annotated[str, Meta(min_length=1, max_length=1 << 18)]
 
 TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 Position = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]

@@ -25,10 +25,10 @@ from protocols.limits import (
     StepTimes, StopString, Text, TextPieces, TokenId, Tokens, WaitMicroseconds,
 )
 from protocols.parts import (
-    Struct as Struct, Sampling as Sampling, TokenizerParts as TokenizerParts, ChatTurn as ChatTurn,
-    TokenLogprobs as TokenLogprobs, RequestStats as RequestStats, DrafterStatus as DrafterStatus,
-    DraftTotals as DraftTotals, RequestStatus as RequestStatus, Plan as Plan, Turns, Logprobs, RequestStatuses,
-    DrafterStatuses, Totals,
+    Struct as Struct, Sampling as Sampling, StructuredOutputs as StructuredOutputs,
+    TokenizerParts as TokenizerParts, ChatTurn as ChatTurn, TokenLogprobs as TokenLogprobs,
+    RequestStats as RequestStats, DrafterStatus as DrafterStatus, DraftTotals as DraftTotals,
+    RequestStatus as RequestStatus, Plan as Plan, Turns, Logprobs, RequestStatuses, DrafterStatuses, Totals,
 )
 # fmt: on
 # isort: on
@@ -108,6 +108,7 @@ class Generate(Message, frozen=True):
     num_speculative_tokens: DraftLength = 0  # 0: adaptive
     sequences: Sequences = 0  # 0: dynamic (the theta rule)
     attempt: Count = 0  # how often in a row the verifier ended, not in order, while it worked on this request
+    structured_outputs: StructuredOutputs | None = None  # what the output, ``generated`` included, must be
 
 
 class Cancel(Message, frozen=True):

@@ -11,7 +11,7 @@ from msgspec import Meta
 # fmt: off
 from protocols.enumerations import Method
 from protocols.limits import (
-    ActorId, ActorIds, Blocks, Count, Gamma, Histogram, Label, Leaves, LogitBias, LogProbability, LogprobCount,
+    ActorId, ActorIds, Blocks, Count, Gamma, Grammar, Histogram, Label, Leaves, LogitBias, LogProbability, LogprobCount,
     MaxTokens, Mean, Milliseconds, Penalty, Position, Probability, ProcessId, RepetitionPenalty, RequestId, Seed,
     StepMicroseconds, StopStrings, StopTokens, Temperature, Text, TopIds, TopLogprobs, TopP,
 )
@@ -40,6 +40,14 @@ class Sampling(Struct, frozen=True):
     logprobs: LogprobCount = -1  # -1: none; n >= 0: the chosen token's and the n most likely
     ignore_eos: bool = False
     logit_bias: LogitBias = ()  # (token id, what is added to its logit), as in OpenAI's API
+
+
+class StructuredOutputs(Struct, frozen=True):
+    """What the output must be, as vLLM's StructuredOutputsParams: exactly one of these is given."""
+
+    json_schema: Grammar | None = None  # the text of a JSON schema; ``{"type": "object"}`` is any object
+    regex: Grammar | None = None  # of the whole output
+    grammar: Grammar | None = None  # Lark as llguidance takes it, or GBNF
 
 
 class TokenizerParts(Struct, frozen=True):

@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterator
 
 from protocols.errors import RequestError
-from protocols.messages import FailureCode, Generate, Sampling
+from protocols.messages import FailureCode, Generate, Sampling, StructuredOutputs
 
 MIN_TEMPERATURE = 1e-5  # below it logits / temperature leaves float32
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
 LONGEST_STOP = 1024  # characters
+LONGEST_GRAMMAR = 1 << 18  # characters
 MAX_BIASES = 1024
 MAX_DRAFT_LENGTH = 256  # what one drafting phase may hold; windows are far smaller
 MAX_SEQUENCES = 64
@@ -24,7 +25,8 @@ MAX_INT = (1 << 31) - 1  # of counts and token ids
 
 def validate(request: Generate, vocab_size: int = MAX_INT) -> None:
     """Raises :class:`RequestError` ("bad_request") about the first value that is out of range."""
-    for problem in (*problems(request.sampling, vocab_size), *_draft_problems(request)):
+    structure = () if request.structured_outputs is None else _structure_problems(request.structured_outputs)
+    for problem in (*problems(request.sampling, vocab_size), *_draft_problems(request), *structure):
         raise RequestError(FailureCode.BAD_REQUEST, problem)
 
 
@@ -32,6 +34,16 @@ def _draft_problems(request: Generate) -> Iterator[str]:
     for name, most in (("num_speculative_tokens", MAX_DRAFT_LENGTH), ("sequences", MAX_SEQUENCES)):
         if not 0 <= getattr(request, name) <= most:
             yield f"{name} must be 0 (adaptive) to {most}, not {getattr(request, name)}."
+
+
+def _structure_problems(wanted: StructuredOutputs) -> Iterator[str]:
+    given = {name: text for name in wanted.__struct_fields__ if (text := getattr(wanted, name)) is not None}
+    if len(given) != 1:
+        said = " and ".join(given) or "none"
+        yield f"structured_outputs takes exactly one of json_schema, regex and grammar, not {said}."
+    for name, text in given.items():
+        if not 1 <= len(text) <= LONGEST_GRAMMAR:
+            yield f"structured_outputs.{name} must be 1 to {LONGEST_GRAMMAR} characters long, not {len(text)}."
 
 
 def problems(s: Sampling, vocab_size: int = MAX_INT) -> Iterator[str]:

@@ -76,6 +76,8 @@ class Admission:
             self._make_way(peer, message)
             strategy_for(message.method or self.state.settings.method)
             validate(message, self.state.info.vocab_size)
+            if message.structured_outputs is not None:
+                raise RequestError(FailureCode.UNSUPPORTED, "this verifier knows no structured_outputs")
         except RequestError as error:
             self._refuse(arrival, error)
             return

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
-from protocols.messages import Sampling
+from protocols.messages import Sampling, StructuredOutputs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     method: Annotated[str, "how to draft and verify, such as auto, duodecoding or vanilla; never changes the text"]
     num_speculative_tokens: Annotated[int, "gamma, the draft length; 0 is adaptive"]
     sequences: Annotated[int, "draft sequences; 0 is dynamic"]
+    structured_outputs: Annotated[StructuredOutputs | None, "a JSON schema, regex or grammar that the answer follows"]
 
 
 DEFAULTS: Mapping[str, object] = {
@@ -42,6 +43,7 @@ DEFAULTS: Mapping[str, object] = {
     "method": "",
     "num_speculative_tokens": 0,
     "sequences": 0,
+    "structured_outputs": None,
 }
 
 

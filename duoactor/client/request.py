@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import random
 import reprlib
 import uuid
@@ -26,6 +27,7 @@ from protocols.messages import (
     Method,
     RequestStats,
     Sampling,
+    StructuredOutputs,
     TokenLogprobs,
     ToVerifier,
 )
@@ -71,6 +73,7 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
         uuid.uuid4().hex,
         sampling=make_sampling(options.get("sampling"), options),
         method=_method(options.get("method") or ""),
+        structured_outputs=make_structure(options.get("structured_outputs")),
         **{name: typed(name, value, int) for name, value in rest.items()},
     )
     validate(request)
@@ -95,6 +98,27 @@ def make_sampling(given: Sampling | None, options: Mapping[str, Any]) -> Samplin
     for stop in sampling.stop:
         _check_text("stop", stop)
     return sampling
+
+
+def make_structure(given: object) -> StructuredOutputs | None:
+    """``json_schema`` may also be the schema itself, as a mapping."""
+    if given is None:
+        return None
+    if not isinstance(given, StructuredOutputs):
+        example = "StructuredOutputs(json_schema=...)"
+        raise _bad(f"structured_outputs must be a duoactor.{example}, not {reprlib.repr(given)}")
+    texts: dict[str, str] = {}
+    for field in StructuredOutputs.__struct_fields__:
+        value, name = getattr(given, field), f"structured_outputs.{field}"
+        if field == "json_schema" and isinstance(value, Mapping):
+            try:
+                value = json.dumps(value, ensure_ascii=False)
+            except (TypeError, ValueError) as error:
+                raise _bad(f"{name} is not JSON: {error}") from None
+        if value is not None:
+            _check_text(name, typed(name, value, str))
+            texts[field] = value
+    return StructuredOutputs(**texts)
 
 
 def make_turns(given: object, name: str = "messages") -> tuple[ChatTurn, ...]:

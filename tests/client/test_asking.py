@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from duoactor import AsyncClient, ChatTurn, Client, RequestError, Sampling
+from duoactor import AsyncClient, ChatTurn, Client, RequestError, Sampling, StructuredOutputs
 from duoactor.client.options import DEFAULTS, DESCRIPTIONS, Options
 from duoactor.client.request import make_request
 from protocols.messages import Generate
@@ -47,6 +47,32 @@ WRONG = {  # what is asked, and what the sentence holds
     "a sampling that is a mapping": ({"sampling": {"seed": 1}}, "sampling must be a duoactor.Sampling"),
     "a sampling with a wrong type": ({"sampling": Sampling(max_tokens="5")}, "max_tokens must be a whole number"),
     "a sampling with a wrong value": ({"sampling": Sampling(top_p=2.0)}, "top_p"),
+    "a structure that is a mapping": (
+        {"structured_outputs": {"regex": "a"}},
+        "structured_outputs must be a duoactor.StructuredOutputs",
+    ),
+    "a structure of nothing": ({"structured_outputs": StructuredOutputs()}, "exactly one of .*, not none"),
+    "a structure of two": (
+        {"structured_outputs": StructuredOutputs(regex="a", grammar="b")},
+        "exactly one of json_schema, regex and grammar, not regex and grammar",
+    ),
+    "an empty regex": ({"structured_outputs": StructuredOutputs(regex="")}, "structured_outputs.regex must be 1 to"),
+    "a grammar without end": (
+        {"structured_outputs": StructuredOutputs(grammar="x" * 300_000)},
+        "structured_outputs.grammar must be 1 to 262144 characters long, not 300000",
+    ),
+    "a schema that is a list": (
+        {"structured_outputs": StructuredOutputs(json_schema=[])},
+        "structured_outputs.json_schema must be a text",
+    ),
+    "a schema that is no JSON": (
+        {"structured_outputs": StructuredOutputs(json_schema={"const": {1, 2}})},
+        "structured_outputs.json_schema is not JSON",
+    ),
+    "a regex with half of a character": (
+        {"structured_outputs": StructuredOutputs(regex="\ud83d")},
+        "structured_outputs.regex holds half of a character",
+    ),
     "no prompt": ({"prompt": None}, "prompt must be a text, a list of token ids, or a list of turns, not None"),
     "bytes": ({"prompt": b"hi"}, "prompt must be a text"),
     "a number": ({"prompt": 5}, "prompt must be a text"),
@@ -112,6 +138,15 @@ def test_stops_and_biases_take_the_shapes_that_people_use():
     sampling = ask(stop="x", logit_bias={5: 1}).sampling
     assert sampling.stop == ("x",) and sampling.logit_bias == ((5, 1.0),)
     assert ask(stop=["x", "y"], logit_bias=[(5, 1.0)]).sampling.stop == ("x", "y")
+
+
+def test_a_schema_may_be_the_text_or_the_mapping_itself():
+    schema = {"type": "object", "title": "å"}
+    text = '{"type": "object", "title": "å"}'
+    for given in (schema, text):
+        wanted = StructuredOutputs(json_schema=given)
+        assert ask(structured_outputs=wanted).structured_outputs == StructuredOutputs(json_schema=text)
+    assert ask().structured_outputs is None
 
 
 def test_a_conversation_may_be_the_prompt():

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from protocols.errors import RequestError
-from protocols.messages import Generate, Sampling
+from protocols.messages import Generate, Sampling, StructuredOutputs
 from protocols.validation import problems, validate
 
 BAD = [
@@ -77,3 +77,18 @@ def test_every_bad_value_has_its_own_sentence():
 def test_a_draft_length_that_nobody_can_draft_is_refused(field, value):
     with pytest.raises(RequestError, match=f"{field} must be 0 .adaptive. to .*, not {value}"):
         validate(Generate("r", "x", **{field: value}))
+
+
+@pytest.mark.parametrize(
+    "wanted", [StructuredOutputs(), StructuredOutputs("{}", "a"), StructuredOutputs("{}", "a", "start: /a/")]
+)
+def test_a_structure_is_given_in_exactly_one_way(wanted):
+    with pytest.raises(RequestError, match="exactly one of json_schema, regex and grammar"):
+        validate(Generate("r", "x", structured_outputs=wanted))
+
+
+@pytest.mark.parametrize("name", ["json_schema", "regex", "grammar"])
+def test_a_structure_has_a_bounded_text(name):
+    validate(Generate("r", "x", structured_outputs=StructuredOutputs(**{name: "a" * (1 << 18)})))
+    with pytest.raises(RequestError, match=rf"structured_outputs.{name} must be 1 to 262144 characters"):
+        validate(Generate("r", "x", structured_outputs=StructuredOutputs(**{name: "a" * ((1 << 18) + 1)})))
