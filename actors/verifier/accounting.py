@@ -63,7 +63,7 @@ def account(
         fixed_gamma=request.message.num_speculative_tokens,
         fixed_sequences=request.message.sequences,
         draft_forwards=tuple(told.forwards),
-        waited_from_us=forward.started_us - (forward.started_at * 1e6 - spec.wait_since) if wait_us else 0.0,
+        waited_from_us=forward.started_us - (forward.started_at * 1e6 - spec.waiting.since) if wait_us else 0.0,
         streams=forward.streams,
         slowdown=forward.slowdown,
         message_us=drafter.pace.message.mean if drafter is not None else 0.0,

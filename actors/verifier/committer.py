@@ -111,7 +111,7 @@ class Committer:
             return rows  # it would wake up for nothing; it catches up when it is wanted again
         if not spec.holds_verdict:
             self.tell_drafter(request, state.cost(rows_before + rows))
-        return rows if spec.wait_until is None else 0
+        return rows if spec.waiting.until is None else 0
 
     # --- tell --------------------------------------------------------------------------------------------------------
 

@@ -154,7 +154,8 @@ class Verifier:
 
     async def _rest(self) -> None:
         """Sleep until a message comes or the earliest wait for drafts is over."""
-        waits = [r.spec.wait_until for r in self.state.requests.of("decode") if r.spec.wait_until is not None]
+        decoding = self.state.requests.of("decode")
+        waits = [r.spec.waiting.until for r in decoding if r.spec.waiting.until is not None]
         if waits:
             loop = asyncio.get_running_loop()
             timer = loop.call_at(loop.time() + max(0.0, min(waits) / 1e6 - self.clock()), self.wake.set)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from actors.estimate import Estimate
@@ -12,9 +11,10 @@ from actors.tree.tree import Fragment, Node, TokenTree, check_fragment
 from actors.tree.window import Cost, Likely, in_tree_order, likeliest_path, priced_window
 from actors.verifier.draft_log import DraftLog
 from actors.verifier.output import Output
+from actors.verifier.rate import Rate
 from actors.verifier.retrieval import OWN, FallbackProposer, SoleProposer, Sources
 from actors.verifier.rounds import Chosen, Committed, Counters
-from actors.verifier.waiting import NO_LIMITS, DrafterPace, Rate, RoundLimits, patience
+from actors.verifier.waiting import NO_LIMITS, DrafterPace, RoundLimits, Waiting
 from protocols.messages import Grow, Method, Plan, RequestStats, Sampling, Verdict
 
 MAX_NODES = 512  # in one fragment, and in one tree
@@ -65,17 +65,9 @@ class Speculation:
         self.epoch = 0
         self.round = 0
         self.counters = Counters()
-        self.agreement = Estimate(0.6, weight=4)  # how often the drafter's best guess is right ...
-        self.unaided = Estimate(0.6, weight=4)  # ... where the verifier has none of its own
-        self.guessed = False  # whether it had one, when it decided whether to wait
         self.next: Chosen | None = None  # the next round's window, as long as nothing has come that could change it
         self.rate = Rate(usual)
-        self.wait_until: float | None = None
-        self.wait_since = 0.0
-        self.awaited_pace: DrafterPace | None = None  # of the drafter that a wait is for
-        self.wait_for: int | None = None  # depth of drafts that ends the wait; None: the end of the drafting phase
-        self.phase_complete = False
-        self.late = 0
+        self.waiting = Waiting(strategy, self.max_window)
         self.told_plan: Plan | None = None
         self.told_len = len(self.committed)  # that the drafter was told of: its drafting phase began behind them
         self.sequences = 0
@@ -104,15 +96,15 @@ class Speculation:
             if message.complete:
                 self.counters.count(self.counters.sequences, self.sequences)
         if message.base_len == self.told_len:
-            self.phase_complete |= message.complete
+            self.waiting.phase_complete |= message.complete
         if message.base_len in (self.told_len, len(self.committed)) or alive:
-            self.late = 0
+            self.waiting.arrived()
         return None
 
     def recalled(self) -> None:
         """No drafter has the lease: what one still sends is of no epoch, and nobody is waited for."""
         self.epoch = 0
-        self.wait_until = None
+        self.waiting.cancel()
 
     @property
     def resting(self) -> bool:
@@ -138,69 +130,22 @@ class Speculation:
         when a forward does. Returns the rows that the next round would have as things stand; their window is
         the next round's unless drafts come before it begins.
         """
-        self.wait_until = None
-        self.wait_for = None
-        if pace is None or self.late >= 3 or self.resting:
+        waiting = self.waiting
+        waiting.cancel()
+        if pace is None or self.resting or not waiting.worthwhile(pace):
             return 1 + len(self.choose(cost, rows_before, limits.window).nodes)
-        self.guessed = any(child.rank == OWN for child in self.tree.root.children.values())
-        bound: float | None = None
-        match self.strategy.waits:
-            case "phase":
-                bound = self._phase_us(pace)
-            case "lockstep" if not self.phase_complete:
-                bound = self._phase_us(pace)
-            case "survivor" if covered and not self.tree.root.children:
-                bound = pace.time_to(1) + pace.step_us
-                self.wait_for = 1
-        depth = self._depth()
+        waiting.look(self.tree)
+        bare = covered and not self.tree.root.children
         chosen = self.choose(cost, rows_before, limits.window)
-        if self.strategy.waits == "priced":
-            value = (1.0 + chosen.expected) / cost(1 + len(chosen.nodes))
-            # Text that copies is easy for a drafter too: what it is worth elsewhere is what it does elsewhere.
-            agreement = self.agreement if self.guessed else self.unaided
-            more = patience(pace, cost, agreement.mean, value, limits.wait_us)
-            if more <= depth:
-                pace.went()
-            else:
-                bound = pace.time_to(more) + pace.step_us
-                self.wait_for = more
-        if bound is not None and (limits.wait_us is None or limits.wait_us > 0):
-            # In lock-step the phase began long before the wait, which says nothing of messages.
-            self.awaited_pace = pace if alone and self.strategy.waits != "lockstep" else None
-            self.wait_since = now_us
-            self.wait_until = now_us + min(bound, limits.wait_us or bound)
+        value = (1.0 + chosen.expected) / cost(1 + len(chosen.nodes))
+        waiting.decide(now_us, pace, cost, value, bare, self.plan.gamma, limits, alone)
         return 1 + len(chosen.nodes)
 
-    def _phase_us(self, pace: DrafterPace) -> float:
-        """As long as a phase may take: a drafter that is late by so much is taken for dead."""
-        return 2 * pace.time_to(self.plan.gamma or self.max_window) + 5000.0
-
-    def _depth(self) -> int:
-        """Draft tokens in a row that are there already, those counted that would end a wait."""
-        return len(self.tree.chain(self.max_window, self._counts))
-
-    def _counts(self, node: Node) -> bool:
-        """A guess of the verifier's own counts where it is surer than the drafter's would be; others fill up windows,
-        but are not what a wait is for."""
-        return node.rank != OWN or node.total - self.tree.root.total >= math.log(max(self.agreement.mean, 1e-6))
-
     def ready(self, now_us: float) -> bool:
-        """Whether the next round may begin; ends a wait and books its length."""
-        if self.wait_until is None:
-            return True
-        arrived = self.phase_complete or (self.wait_for is not None and self.wait_for <= self._depth())
-        if not arrived and now_us < self.wait_until:
-            return False
-        waited = now_us - self.wait_since
-        if not arrived:
-            self.late += 1
-        if self.awaited_pace is not None:
-            drafts = self.wait_for if self.wait_for is not None else len(self.tree.chain(self.max_window))
-            self.awaited_pace.waited(waited if arrived else 1.5 * waited, drafts)
-            self.awaited_pace = None
-        self.counters.wait_us += waited
-        self.wait_until = None
-        return True
+        """Whether the next round may begin; ends a wait and counts its length."""
+        waited = self.waiting.end(now_us, self.tree)
+        self.counters.wait_us += waited or 0.0
+        return waited is not None
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
@@ -246,11 +191,7 @@ class Speculation:
         needed = self._rank(tip, outcome.tokens[-1])
         tokens = outcome.tokens[: self.output.take(outcome.tokens)]
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
-        if (best := self._best_draft()) is not None:
-            right = 1.0 if tokens[0] == best.token else 0.0
-            self.agreement.add(right)
-            if not self.guessed:
-                self.unaided.add(right)
+        self.waiting.observe(self._best_draft(), tokens[0])
         self.committed.extend(tokens)
         self.tree.advance(tokens)
         self.next = None
@@ -271,7 +212,7 @@ class Speculation:
             self.sole.commit(chosen.nodes, sampled, tokens)
         for fallback in self.fallbacks:
             fallback.commit(tokens)
-            fallback.merge(self.tree, self.committed, self.agreement.mean)
+            fallback.merge(self.tree, self.committed, self.waiting.agreement.mean)
 
     def first(self, outcome: Outcome) -> Committed:
         """The token that ends the prefill (or the replay of a resumed stream): the target's own."""
@@ -282,7 +223,7 @@ class Speculation:
     @property
     def holds_verdict(self) -> bool:
         """Whether the drafter is not to hear of the last round yet: in lock-step a phase is never cut short."""
-        return self.strategy.waits == "lockstep" and self.wait_until is not None
+        return self.strategy.waits == "lockstep" and self.waiting.until is not None
 
     @property
     def owes_verdict(self) -> bool:
@@ -292,26 +233,26 @@ class Speculation:
     def lent(self, epoch: int, plan: Plan) -> None:
         """A drafter takes the request under that epoch, and is told everything."""
         self.epoch, self.plan, self.told_plan = epoch, plan, plan
-        self.late = 0
-        self.phase_complete = False
+        self.waiting.arrived()
+        self.waiting.phase_complete = False
         self.told_len = len(self.committed)
 
     def told(self) -> None:
         """The drafter hears of all that is committed, and begins a phase behind it if any of it is news."""
         if self.told_len != len(self.committed):
             self.told_len = len(self.committed)
-            self.phase_complete = False
+            self.waiting.phase_complete = False
 
     def verdict(self, now_us: float, verify_us: float | None) -> Verdict:
         """What was committed since the drafter was last told, which may be many rounds if it rested. ``verify_us``:
         expected length of the round that begins next."""
-        due = max(1.0, self.wait_until - now_us) if self.wait_until is not None else None
+        due = max(1.0, self.waiting.until - now_us) if self.waiting.until is not None else None
         plan = self.plan if self.plan != self.told_plan else None
         self.told_plan = self.plan
         base = self.told_len
         news = tuple(self.committed[base:])
         self.told()
-        awaited = self.wait_for if due is not None else None
+        awaited = self.waiting.drafts if due is not None else None
         if self.strategy.waits == "lockstep":
             verify_us = None  # a phase is told of as a whole
         return Verdict(self.rid, self.epoch, self.round, base, news, due, plan, verify_us, awaited)

@@ -11,11 +11,12 @@ from actors.settings import VerifierSettings
 from actors.tree.methods import Kind, Strategy
 from actors.verifier.budgets import Budgets
 from actors.verifier.drafters import DrafterPeer, Drafters
+from actors.verifier.rate import UsualRates
 from actors.verifier.request import Request
 from actors.verifier.requests import Requests
 from actors.verifier.retrieval import Sources
 from actors.verifier.totals import Totals
-from actors.verifier.waiting import NO_LIMITS, RoundLimits, UsualRates
+from actors.verifier.waiting import NO_LIMITS, RoundLimits
 from protocols.messages import Budget, Generate, Hello, Method, Plan
 
 HEARTBEAT_MS = 500

@@ -5,14 +5,19 @@ All times are microseconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
+from actors.tree.methods import Strategy
+from actors.tree.tree import Node, TokenTree
 from actors.tree.window import Cost
+from actors.verifier.retrieval import OWN
 
 MAX_WAITED_FOR = 8
+MAX_LATE = 3  # waits in a row in which no draft came: the drafter is taken for dead until one does
 WORTH = 1.1  # a wait must promise this much more: a processor that waits is slower when it goes on
 DEFAULT_US = 600.0  # of a message there and back, before anything is known (measured: 0.3 to 1 ms on an idle core)
 
@@ -75,37 +80,111 @@ def patience(pace: DrafterPace, cost: Cost, agreement: float, value_now: float, 
     return best
 
 
-class UsualRates:
-    """Tokens per microsecond that requests reach, by method and by whether they are sampled."""
+class Waiting:
+    """Whether the next round of one request waits for its drafter, how long it did, and what drafts are worth there."""
 
-    MEMORY = 200  # rounds
+    def __init__(self, strategy: Strategy, max_window: int) -> None:
+        self.waits, self.max_window = strategy.waits, max_window
+        self.until: float | None = None
+        self.since = 0.0
+        self.drafts: int | None = None  # depth of drafts that ends the wait; None: the end of the drafting phase
+        self.phase_complete = False
+        self.late = 0
+        self.agreement = Estimate(0.6, weight=4)  # how often the drafter's best guess is right ...
+        self.unaided = Estimate(0.6, weight=4)  # ... where the verifier has none of its own
+        self._guessed = False  # whether it had one, when it decided whether to wait
+        self._depth = 0
+        self._pace: DrafterPace | None = None  # of the drafter that the wait tells of
 
-    def __init__(self) -> None:
-        self._rates: dict[tuple[str, bool], Estimate] = {}
+    # --- decide ------------------------------------------------------------------------------------------------------
 
-    def of(self, method: str, sampled: bool) -> Estimate:
-        return self._rates.setdefault((method, sampled), Estimate(memory=self.MEMORY))
+    def cancel(self) -> None:
+        """Nobody is waited for."""
+        self.until = self.drafts = None
 
+    def worthwhile(self, pace: DrafterPace | None) -> bool:
+        """Whether there is anybody to wait for."""
+        return pace is not None and self.late < MAX_LATE
 
-class Rate:
-    """Tokens per microsecond of one request, the price of its time. It begins with what others before it reached: a
-    request that knew only its first slow round would think that any row pays."""
+    def look(self, tree: TokenTree) -> None:
+        """See what the tree holds, before proposers fill it up for the next window."""
+        self._guessed = any(child.rank == OWN for child in tree.root.children.values())
+        self._depth = self._held(tree)
 
-    BORROWED = 4.0  # rounds' worth of trust in the others
-    MEMORY = 16  # rounds
+    def decide(
+        self,
+        now_us: float,
+        pace: DrafterPace,
+        cost: Cost,
+        value: float,
+        bare: bool,
+        gamma: int | None,
+        limits: RoundLimits,
+        alone: bool,
+    ) -> None:
+        """``value``: tokens per microsecond of going now. ``bare``: the whole window was accepted, and nothing is there
+        below it. ``alone``: no other request decodes, so that a wait ends when drafts come and not when a forward does.
+        """
+        bound: float | None = None
+        # As long as a phase may take: a drafter that is late by so much is taken for dead.
+        phase_us = 2 * pace.time_to(gamma or self.max_window) + 5000.0
+        match self.waits:
+            case "phase":
+                bound = phase_us
+            case "lockstep" if not self.phase_complete:
+                bound = phase_us
+            case "survivor" if bare:
+                bound = pace.time_to(1) + pace.step_us
+                self.drafts = 1
+            case "priced":
+                # Text that copies is easy for a drafter too: what it is worth elsewhere is what it does elsewhere.
+                agreement = self.agreement if self._guessed else self.unaided
+                more = patience(pace, cost, agreement.mean, value, limits.wait_us)
+                if more <= self._depth:
+                    pace.went()
+                else:
+                    bound = pace.time_to(more) + pace.step_us
+                    self.drafts = more
+        if bound is not None and (limits.wait_us is None or limits.wait_us > 0):
+            # In lock-step the phase began long before the wait, which says nothing of messages.
+            self._pace = pace if alone and self.waits != "lockstep" else None
+            self.since = now_us
+            self.until = now_us + min(bound, limits.wait_us or bound)
 
-    __slots__ = ("own", "usual")
+    def end(self, now_us: float, tree: TokenTree) -> float | None:
+        """Microseconds that the request waited, if it need not wait any longer; None: it waits on."""
+        if self.until is None:
+            return 0.0
+        arrived = self.phase_complete or (self.drafts is not None and self.drafts <= self._held(tree))
+        if not arrived and now_us < self.until:
+            return None
+        waited = now_us - self.since
+        if not arrived:
+            self.late += 1
+        if self._pace is not None:
+            drafts = self.drafts if self.drafts is not None else len(tree.chain(self.max_window))
+            self._pace.waited(waited if arrived else 1.5 * waited, drafts)
+            self._pace = None
+        self.until = None
+        return waited
 
-    def __init__(self, usual: Estimate | None = None) -> None:
-        """``usual``: of all requests of its kind, which this one adds to."""
-        self.usual = usual if usual is not None else Estimate()
-        self.own = Estimate(self.usual.mean, self.BORROWED if self.usual.known else 0.0, self.MEMORY)
+    def _held(self, tree: TokenTree) -> int:
+        """Draft tokens in a row that are there already, those counted that would end a wait: a guess of the verifier's
+        own counts where it is surer than the drafter's would be; others fill up windows, but nobody waits for them."""
+        surest = math.log(max(self.agreement.mean, 1e-6))
+        return len(tree.chain(self.max_window, lambda node: node.rank != OWN or tree.total(node) >= surest))
 
-    @property
-    def value(self) -> float:
-        """0 as long as nothing is known."""
-        return self.own.mean
+    # --- learn -------------------------------------------------------------------------------------------------------
 
-    def add(self, tokens: int, time_us: float) -> None:
-        for estimate in (self.own, self.usual):
-            estimate.add(tokens / max(1.0, time_us))
+    def arrived(self) -> None:
+        """Drafts came that are of use."""
+        self.late = 0
+
+    def observe(self, best: Node | None, token: int) -> None:
+        """``best``: what the drafter held likeliest, where ``token`` was committed."""
+        if best is None:
+            return
+        right = 1.0 if token == best.token else 0.0
+        self.agreement.add(right)
+        if not self._guessed:
+            self.unaided.add(right)

@@ -217,7 +217,7 @@ def test_a_guess_that_no_drafter_made_says_nothing_about_the_drafter(sources):
     pair = Pair(0, "auto", 0, 0, Sampling(max_tokens=60), ToyLanguage(), 1.0, drop=1.0, sources=sources)
     pair.run()
     assert pair.spec.counters.accepted > 20
-    assert pair.spec.agreement.mean == 0.6
+    assert pair.spec.waiting.agreement.mean == 0.6
 
 
 @pytest.mark.parametrize("skill", [0.0, 1.0])

@@ -75,7 +75,7 @@ def test_a_round_that_could_go_with_unsure_guesses_of_its_own_does_not_wait_for_
         spec.first(Outcome([], [8]))
         assert not spec.tree.root.children  # a drafter is believed to be right in 60%
         spec.decide_wait(0.0, pace, cost, True)
-        waits.append(spec.wait_until is not None)
+        waits.append(spec.waiting.until is not None)
     assert waits == [True, False]
 
 
