@@ -48,7 +48,7 @@ def parse(text: str, *, bind: bool = False) -> Address:
     """Return the address in ``text``; with ``bind`` the port may be 0 or ``*``. Raises ConfigError with an example."""
     scheme, separator, rest = text.partition("://")
     if separator and scheme == "ipc":
-        return _parse_ipc(text, rest)
+        return _parse_ipc(text, rest, bind)
     if separator and scheme == "tcp":
         return _parse_tcp(text, rest, bind)
     raise ConfigError(f"{text!r} is not an address; write one such as {EXAMPLES}.")
@@ -65,12 +65,13 @@ def reachable(announced: str, connected: str) -> str:
     return str(replace(there, host=parse(connected).host)) if there.host in ("0.0.0.0", "::") else announced
 
 
-def _parse_ipc(text: str, rest: str) -> Address:
+def _parse_ipc(text: str, rest: str, bind: bool) -> Address:
     if not rest or rest.startswith(("@", "*")) or rest.endswith("/") or "\0" in rest:
         raise ConfigError(f"{text!r} names no socket file; write a path, such as {EXAMPLES}.")
     path = Path(os.path.abspath(Path(rest).expanduser()))
-    if len(os.fsencode(path)) + len(TELEMETRY_SUFFIX) > IPC_PATH_MAX:
-        longest = IPC_PATH_MAX - len(TELEMETRY_SUFFIX)
+    announced = path.name.endswith(TELEMETRY_SUFFIX) and not bind  # by a verifier, beside its own
+    longest = IPC_PATH_MAX - (0 if announced else len(TELEMETRY_SUFFIX))
+    if len(os.fsencode(path)) > longest:
         raise ConfigError(f"{text!r} is too long: a socket path may have {longest} bytes; choose a shorter directory.")
     return Address("ipc", path=path)
 

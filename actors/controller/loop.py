@@ -7,12 +7,11 @@ import asyncio
 from actors.controller.choice import Control, kind_of
 from actors.peer import Line
 from actors.process import work_until
+from actors.telemetry import Subscription
 from actors.tree.methods import Kind
 from protocols import wire
-from protocols.address import reachable
-from protocols.errors import ProtocolError
-from protocols.messages import Budget, DraftStats, Drain, Hello, RoundStats, Telemetry, ToController, Welcome
-from protocols.transport import Feed, Network
+from protocols.messages import Budget, DraftStats, Drain, Hello, RoundStats, ToController, Welcome
+from protocols.transport import Network
 
 PERIOD_S = 0.1  # of decisions while rounds happen
 ENOUGH_ROUNDS = 12  # for an earlier one
@@ -25,7 +24,6 @@ class Controller:
         self.network = network
         self.line = Line(network, address, hello, wire.Decoder(ToController))
         self.control = Control()
-        self.decoder = wire.Decoder(Telemetry)
         self.rounds = 0  # since the last decision
         self.enough = asyncio.Event()
         self.said: dict[Kind, tuple[Budget, float]] = {}
@@ -40,19 +38,16 @@ class Controller:
     async def _serve(self) -> None:
         welcome = await self.line.open()
         self.control.calibrated(welcome.forward_us)
-        feed = self.network.subscribe(reachable(welcome.telemetry, self.line.address))
+        telemetry = Subscription(self.network, self.line.address, welcome)
+        work = self._listen(telemetry), self._decide(), self._converse(telemetry), self.line.beat()
         try:
-            await work_until(asyncio.Event(), self._listen(feed), self._decide(), self._converse(), self.line.beat())
+            await work_until(asyncio.Event(), *work)
         finally:
-            feed.close()
+            telemetry.close()
 
-    async def _listen(self, feed: Feed) -> None:
+    async def _listen(self, telemetry: Subscription) -> None:
         while True:
-            try:
-                message = self.decoder.decode(await feed.receive())
-            except ProtocolError:
-                continue
-            match message:
+            match message := await telemetry.receive():
                 case RoundStats():
                     self.control.observe_round(message)
                     self.rounds += 1
@@ -85,10 +80,11 @@ class Controller:
             self.said[kind] = (budget, now + REPEAT_S)
             self.line.send(budget)
 
-    async def _converse(self) -> None:
+    async def _converse(self, telemetry: Subscription) -> None:
         while not isinstance(news := await self.line.next(), Drain):
             if isinstance(news, Welcome):  # of a verifier that has restarted
                 self.control.calibrated(news.forward_us)
+                telemetry.follow(news)
 
 
 def _setting(budget: Budget) -> tuple[object, ...]:

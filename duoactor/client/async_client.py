@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Unpack, cast
 
 from duoactor.client.connection import CONNECT_TIMEOUT_S, Connection
@@ -20,7 +21,18 @@ from duoactor.client.resume import Answer, Question
 from duoactor.client.stream import AsyncStream
 from protocols.address import default_address
 from protocols.errors import ConnectionLost, DuoactorError
-from protocols.messages import Detokenize, Done, DrainActor, Status, StatusReport, Swap, Tokenize, Tokenized, Welcome
+from protocols.messages import (
+    Detokenize,
+    Done,
+    DrainActor,
+    Message,
+    Status,
+    StatusReport,
+    Swap,
+    Tokenize,
+    Tokenized,
+    Welcome,
+)
 from protocols.transport import Network
 
 
@@ -176,6 +188,14 @@ class AsyncClient:
     async def status(self) -> StatusReport:
         """What the verifier is doing: requests, drafters, counters, the budget in force."""
         return cast(StatusReport, await self._ask(Status(uuid.uuid4().hex)))
+
+    async def telemetry(self) -> AsyncGenerator[Message, None]:
+        """What the verifier publishes, as it comes: of every round, drafter and budget (``protocols/SPEC.md``,
+        ``Telemetry``). One who reads slowly misses some. Raises ConnectionLost and RefusedError."""
+        connection = await self._connected()
+        async with aclosing(connection.telemetry()) as messages:
+            async for message in messages:
+                yield message
 
     async def tokenize(self, text: str | Sequence[Turn]) -> Tokenized:
         """The target's tokens of a text, or of a conversation in its chat template."""

@@ -8,9 +8,10 @@ import os
 import socket
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 from actors.peer import Line
+from actors.telemetry import Subscription
 from duoactor.client.resume import News, Question, Result, Session
 from protocols import wire
 from protocols.errors import ConnectionLost, DuoactorError, ProtocolError, RequestError
@@ -85,6 +86,8 @@ class Connection:
     ) -> None:
         """The time-outs are those of :class:`duoactor.AsyncClient`; ``ended`` is called when all is over."""
         self.address = address
+        self._network = network
+        self._subscriptions: set[Subscription] = set()
         self._ended = ended
         self.over: DuoactorError | None = None
         self._wait = timeout is not None
@@ -146,6 +149,8 @@ class Connection:
             self.over = fault
             self._tell(self._session.fail(fault))
             self._welcomed.set()
+            for subscription in self._subscriptions:
+                subscription.close()
             self._line.close()
             self._ended()
 
@@ -172,6 +177,21 @@ class Connection:
         if waited_s > self._reconnect_timeout:
             detail = f"the verifier at {self.address} has not come back within {self._reconnect_timeout:.0f} s"
             self._tell(self._session.fail(ConnectionLost(detail)))
+
+    # --- telemetry ---------------------------------------------------------------------------------------------------
+
+    async def telemetry(self) -> AsyncGenerator[Message, None]:
+        """What the verifier publishes, also after it came back. Raises what ended this connection."""
+        subscription = Subscription(self._network, self.address, self.welcome)
+        self._subscriptions.add(subscription)
+        try:
+            while True:
+                yield await subscription.receive()
+        except ConnectionLost:
+            raise self.over or ConnectionLost("the client was closed") from None
+        finally:
+            self._subscriptions.discard(subscription)
+            subscription.close()
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
@@ -224,6 +244,9 @@ class Connection:
 
     def _take(self, message: Message | Lost) -> None:
         self._tell(self._session.receive(message))
+        if isinstance(message, Welcome):
+            for subscription in self._subscriptions:
+                subscription.follow(message)
         if isinstance(message, Lost):
             self._welcomed.clear()
             self._lost_at = self._loop.time()

@@ -85,3 +85,14 @@ def test_an_announced_wildcard_stands_for_the_host_that_was_connected_to() -> No
     assert reachable("tcp://127.0.0.1:7602", "tcp://localhost:7601") == "tcp://127.0.0.1:7602"
     assert reachable("ipc:///run/x.telemetry", "ipc:///run/x") == "ipc:///run/x.telemetry"
     assert reachable("", "tcp://gpu-box:7601") == ""
+
+
+def test_whoever_may_bind_a_path_can_be_subscribed_to() -> None:
+    longest = "ipc:///" + "x" * (IPC_PATH_MAX - len("/.telemetry"))
+    announced = str(parse(longest, bind=True).telemetry)
+    assert str(parse(announced)) == announced
+    for refused in (longest + "x", announced + "x"):
+        with pytest.raises(ConfigError, match="too long"):
+            parse(refused, bind=True)
+    with pytest.raises(ConfigError, match="too long"):
+        parse(announced, bind=True)  # its own telemetry would not fit
