@@ -85,6 +85,8 @@ class Peers:
             return Refuse(RefuseCode.DRAINING, "this verifier is shutting down; connect to another")
         if hello.role is Role.VERIFIER:
             return Refuse(RefuseCode.MALFORMED, "a verifier says Hello to nobody; connect as a client or a drafter")
+        if hello.role is Role.CONTROLLER:
+            return self._second_controller(hello)
         if hello.role is not Role.DRAFTER:
             return None
         if (detail := tokenizers_differ(hello, self.state.info)) is not None:
@@ -94,6 +96,16 @@ class Peers:
             detail = f"a drafter named {hello.actor_id} is connected already; choose another --actor-id"
             return Refuse(RefuseCode.DUPLICATE, detail)
         return None
+
+    def _second_controller(self, hello: Hello) -> Refuse | None:
+        """One verifier obeys one controller: two that took turns would undo each other's settings."""
+        now = self.state.controller
+        if now is None or now.hello.incarnation == hello.incarnation or not self._alive(now.last_seen):
+            return None
+        detail = (
+            f"this verifier has a controller already ({now.actor_id}, process {now.hello.pid}); stop that one first"
+        )
+        return Refuse(RefuseCode.DUPLICATE, detail)
 
     def _alive(self, last_seen: float) -> bool:
         return self.clock() - last_seen < 2 * HEARTBEAT_MS / 1000

@@ -74,6 +74,28 @@ def test_kill_9_of_the_drafter_in_mid_stream_costs_speed_only_and_it_comes_back(
     until(lambda: any(d.pid != dead for d in client.status().drafters), "the drafter's successor")
 
 
+def test_kill_9_of_the_controller_in_mid_stream_changes_no_token_and_its_successor_is_obeyed(up, client):
+    options = {"max_tokens": 400, "ignore_eos": True}
+    plain = client.chat(QUESTION, method="vanilla", **options)
+    victim = until(lambda: client.status().controller_pid, "a controller")
+    ids: list[int] = []
+    killed = False
+    for chunk in client.stream(messages=QUESTION, method="duodecoding", **options):
+        ids += chunk.token_ids
+        if len(ids) > 60 and not killed:
+            killed = True
+            os.kill(victim, signal.SIGKILL)
+    assert tuple(ids) == plain.token_ids
+    assert chunk.stats.draft_tokens > 0
+    until(lambda: client.status().controller_pid not in (0, victim), "the controller's successor")
+
+    def said():
+        client.chat(QUESTION, method="duodecoding", **options)
+        return client.status().budgets
+
+    assert until(said, "a budget of the successor")
+
+
 def test_swapping_to_another_process_in_mid_stream_changes_no_token(up, client, tmp_path):
     options = {"max_tokens": 400, "ignore_eos": True}
     plain = client.chat(QUESTION, method="vanilla", **options)

@@ -1,5 +1,7 @@
 """What does not fit is refused with a sentence or dropped; every other stream is unharmed."""
 
+import asyncio
+
 import msgspec
 import pytest
 from cluster import ADDRESS, Caller, Cluster, tokens_of
@@ -151,17 +153,40 @@ def test_a_drafter_that_lies_is_fenced_off_and_the_text_stays_the_same():
             RefuseCode.DUPLICATE,
             "d1",
         ),
+        (
+            {"role": Role.CONTROLLER, "actor_id": "another", "incarnation": "2"},
+            RefuseCode.DUPLICATE,
+            "has a controller already (controller",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_at_hello_with_the_reason(fields, code, words):
     async def go():
         async with Cluster(language=LANGUAGE) as cluster:
             cluster.start_drafter("d1")
+            cluster.start_controller()
             await cluster.connected("d1")
+            while cluster.verifier.state.controller is None:
+                await asyncio.sleep(0.01)
             return await Caller(cluster.network, "x").hello(**fields)
 
     answer = run(go())
     assert isinstance(answer, Refuse) and answer.code is code and words in answer.detail
+
+
+def test_the_successor_of_a_controller_that_died_is_welcome_at_once_when_its_heartbeats_have_stopped():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            cluster.start_controller()
+            while cluster.verifier.state.controller is None:
+                await asyncio.sleep(0.01)
+            await cluster.kill("controller")
+            await asyncio.sleep(1.1)  # virtual: two heartbeats
+            successor = await Caller(cluster.network, "x").hello(role=Role.CONTROLLER, incarnation="2")
+            return successor, cluster.verifier.state.controller.hello.incarnation
+
+    welcome, obeyed = run(go())
+    assert isinstance(welcome, Welcome) and obeyed == "2"
 
 
 def test_a_peer_the_verifier_does_not_know_is_told_to_say_hello():
