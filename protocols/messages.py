@@ -212,6 +212,8 @@ class StatusReport(Message, frozen=True):
     budgets: Budgets = ()  # one per method
     totals: Totals = ()
     controller_pid: ProcessId = 0
+    host: Label = ""
+    controller_host: Label = ""
 
 
 # --- verifier <-> drafter --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 
 from actors.models import TargetModel
@@ -99,5 +100,7 @@ class Operations:
             pid=os.getpid(),
             totals=state.totals.report(),
             controller_pid=state.controller.hello.pid if state.controller is not None else 0,
+            host=socket.gethostname(),
+            controller_host=state.controller.hello.host if state.controller is not None else "",
         )
         self.send(peer, report)

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from duoactor.bench.results import Cost, Round
+from duoactor.monitor.spans import Span, shared
 from protocols import wire
 from protocols.errors import ProtocolError
 from protocols.messages import RequestStats, RoundStats, Telemetry
 from protocols.transport import Feed
 
 LATE_S = 0.5  # how long telemetry may lag behind the last chunk
-Span = tuple[float, float]  # begin and end
 
 
 @dataclass(slots=True)
@@ -103,16 +103,3 @@ def round_spans(rounds: Sequence[Round]) -> list[Span]:
     begins = [one.ended_us for one in rounds]
     first = [rounds[0].ended_us - rounds[0].wall_us] if rounds else []
     return list(zip([*first, *begins], begins, strict=False))
-
-
-def shared(some: Sequence[Span], others: Sequence[Span]) -> float:
-    """How long both lasted at the same time; each is in order, and none of its spans overlap."""
-    total, at = 0.0, 0
-    for begin, end in some:
-        while at < len(others) and others[at][1] <= begin:
-            at += 1
-        look = at
-        while look < len(others) and others[look][0] < end:
-            total += min(end, others[look][1]) - max(begin, others[look][0])
-            look += 1
-    return total

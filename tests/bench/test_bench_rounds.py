@@ -2,7 +2,8 @@
 
 import pytest
 
-from duoactor.bench.rounds import cost_of, shared
+from duoactor.bench.rounds import cost_of
+from duoactor.monitor.spans import shared
 from protocols.messages import RequestStats, RoundStats
 
 
