@@ -29,6 +29,16 @@ class Method(StrEnum):
     DUODECODING_LOCKSTEP = "duodecoding-lockstep"
 
 
+class Origin(StrEnum):
+    """Where a draft token came from, or, of a committed one, that nobody had drafted it."""
+
+    DRAFT = "draft"  # a drafter's likeliest token at its place
+    SIBLING = "sibling"  # another of its candidates, kept for the case that the likeliest is rejected
+    RETRIEVED = "retrieved"  # the verifier's own proposers
+    FORCED = "forced"  # the only one that a grammar allows
+    TARGET = "target"  # the target's own; no node of a tree has it
+
+
 class RefuseCode(StrEnum):
     VERSION = "version"
     TOKENIZER = "tokenizer"

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from protocols.enumerations import Origin
+
 MAX_SENTENCE = 4096
 
 ActorId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -72,6 +74,9 @@ FragmentLogprobs = Annotated[tuple[LogProbability, ...], Meta(max_length=512)]
 StepTimes = Annotated[tuple[tuple[Width, StepMicroseconds], ...], Meta(max_length=64)]
 Forwards = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=256)]
 Ranks = Annotated[tuple[Nodes, ...], Meta(max_length=512)]
+NodePath = Annotated[tuple[Nodes, ...], Meta(max_length=512)]
+Arrivals = Annotated[tuple[Count, ...], Meta(max_length=512)]
+Origins = Annotated[tuple[Origin, ...], Meta(max_length=512)]
 
 
 def within(value: float, limited: Any) -> float:

@@ -17,12 +17,12 @@ from msgspec import Meta
 # isort: off
 # fmt: off
 from protocols.enumerations import FailureCode as FailureCode, FinishReason as FinishReason, Method as Method
-from protocols.enumerations import RefuseCode as RefuseCode, Role as Role
+from protocols.enumerations import Origin as Origin, RefuseCode as RefuseCode, Role as Role
 from protocols.limits import (
-    ActorId, BusyMilliseconds, Count, Counters, DraftLength, Flags, Forwards, FragmentLogprobs,
-    FragmentParents, FragmentTokens, Gamma, Interval, Label, Leaves, Mean, Microseconds, Milliseconds, Nodes, Pieces,
-    Position, Probability, ProcessId, Ranks, RequestId, RowCounts, Sentence, Sequences, StepMicroseconds,
-    StepTimes, StopString, Text, TextPieces, TokenId, Tokens, WaitMicroseconds,
+    ActorId, Arrivals, BusyMilliseconds, Count, Counters, DraftLength, Flags, Forwards, FragmentLogprobs,
+    FragmentParents, FragmentTokens, Gamma, Interval, Label, Leaves, Mean, Microseconds, Milliseconds, NodePath,
+    Nodes, Origins, Pieces, Position, Probability, ProcessId, Ranks, RequestId, RowCounts, Sentence, Sequences,
+    StepMicroseconds, StepTimes, StopString, Text, TextPieces, TokenId, Tokens, WaitMicroseconds,
 )
 from protocols.parts import (
     Struct as Struct, Sampling as Sampling, StructuredOutputs as StructuredOutputs,
@@ -109,6 +109,7 @@ class Generate(Message, frozen=True):
     sequences: Sequences = 0  # 0: dynamic (the theta rule)
     attempt: Count = 0  # how often in a row the verifier ended, not in order, while it worked on this request
     structured_outputs: StructuredOutputs | None = None  # what the output, ``generated`` included, must be
+    trace: bool = False  # chunks tell how they came about
 
 
 class Cancel(Message, frozen=True):
@@ -165,6 +166,7 @@ class Chunk(Message, frozen=True):
     stats: RequestStats | None = None
     stop_reason: StopString | TokenId | None = None  # what ended it; None: an end-of-sequence token
     prompt_tokens: Position = 0  # in the first chunk
+    trace: RoundTrace | None = None  # of the round that brought the tokens, if the request asked for it
 
     @property
     def text(self) -> str:
@@ -328,6 +330,21 @@ class RoundStats(Message, frozen=True):
     streams: Count = 1  # that decode at the verifier, this one included
     slowdown: Mean = 1.0  # of forwards against ``Welcome.forward_us``, by the verifier's running estimate
     message_us: Microseconds = 0.0  # to the drafter and back, by the verifier's running estimate
+
+
+class RoundTrace(Struct, frozen=True):
+    """One round of a request that asked for a trace: its token tree at the end of the forward, before it is pruned.
+
+    The first ``stats.window`` nodes are those that were verified, in their order; behind them stands what else the tree
+    held, the likeliest first, as far as there is room."""
+
+    stats: RoundStats
+    tokens: FragmentTokens
+    parents: FragmentParents  # [i] < i; -1: the last committed token
+    logprobs: FragmentLogprobs  # natural log of the confidence in token i given its parent
+    origins: Origins
+    arrived_us: Arrivals  # when the verifier had node i from a drafter, since its start; 0: its own, or not known
+    path: NodePath  # the accepted nodes; the target's own token follows them
 
 
 class ActorUp(Message, frozen=True):

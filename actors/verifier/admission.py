@@ -21,6 +21,7 @@ from actors.verifier.output import Output
 from actors.verifier.request import Request
 from actors.verifier.speculation import Speculation
 from actors.verifier.state import State
+from actors.verifier.trace import Trace
 from protocols.errors import RequestError
 from protocols.limits import clipped
 from protocols.messages import Failed, FailureCode, Generate, Message, RequestStatus, Sampling
@@ -140,7 +141,8 @@ class Admission:
             usual=state.usual_rates.of(strategy.method, text.sampling.temperature > 0),
         )
         offset = len(message.generated)
-        return Request(arrival.client, message, spec, strategy.method, arrival.arrived, offset=offset)
+        trace = Trace() if message.trace else None
+        return Request(arrival.client, message, spec, strategy.method, arrival.arrived, offset=offset, trace=trace)
 
     def _refuse(self, arrival: Arrival, error: RequestError) -> None:
         self.state.counters["bad_requests"] += 1

@@ -17,7 +17,7 @@ from actors.verifier.peers import Peers
 from actors.verifier.request import Request
 from actors.verifier.rounds import Chosen, Committed
 from actors.verifier.state import State
-from protocols.messages import Message, RoundStats
+from protocols.messages import Message, RoundStats, RoundTrace
 
 TELEMETRY_BURST = 8  # rounds
 
@@ -28,6 +28,7 @@ class News:
 
     request: Request
     committed: Committed
+    trace: RoundTrace | None
 
 
 class Committer:
@@ -82,21 +83,29 @@ class Committer:
         self, request: Request, chosen: Chosen, outcome: Outcome, forward: Forward, streams: int, rows_before: int
     ) -> int:
         """Returns the rows that the request adds to the next forward, unless it waits."""
+        seen = None if request.trace is None else request.trace.seen(request.spec.tree, chosen, outcome.path)
         committed = request.spec.commit(chosen, outcome)
         covered = len(outcome.path) == len(chosen.nodes)
         drafter = self.state.drafters.of(request.drafter)
         stats = account(request, drafter, forward, chosen, committed, self.clock())
         self.state.totals.round(stats, self.state.cost(streams))
         self._round_stats.append(stats)
-        return self._settle(request, drafter, committed, covered, rows_before)
+        trace = None if seen is None else seen(stats)
+        return self._settle(request, drafter, committed, covered, rows_before, trace)
 
     def _settle(
-        self, request: Request, drafter: DrafterPeer | None, committed: Committed, covered: bool, rows_before: int = 0
+        self,
+        request: Request,
+        drafter: DrafterPeer | None,
+        committed: Committed,
+        covered: bool,
+        rows_before: int = 0,
+        trace: RoundTrace | None = None,
     ) -> int:
         """The drafter hears first. Returns the rows that the request adds to the next forward, unless it waits."""
         now = self.clock()
         request.grew(now, over=committed.finish is not None)
-        self._news.append(News(request, committed))
+        self._news.append(News(request, committed, trace))
         if committed.finish is not None:
             self.leases.ended(request, now)
             return 0
@@ -135,7 +144,7 @@ class Committer:
             request = item.request
             if request.state == "ended":
                 continue
-            chunk = self.faults.spare(request, partial(request.chunk, item.committed))
+            chunk = self.faults.spare(request, partial(request.chunk, item.committed, item.trace))
             if chunk is None:
                 continue
             self.state.totals.told(chunk)

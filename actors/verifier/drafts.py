@@ -33,6 +33,8 @@ class Drafts:
         reason = request.spec.grow(message, drafter.dated(message, arrived_us))
         if reason is not None:
             self._fence(drafter, reason)
+        elif request.trace is not None:
+            request.trace.grew(request.spec.tree, arrived_us)
 
     def resync(self, peer: bytes, message: Resync) -> None:
         request = self._lent(peer, message)

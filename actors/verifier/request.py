@@ -8,7 +8,8 @@ import msgspec
 
 from actors.verifier.rounds import Committed
 from actors.verifier.speculation import Speculation
-from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus
+from actors.verifier.trace import Trace
+from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
 SETTLED_TOKENS = 16  # that a request must have got since the verifier ended, to be no suspect any more
 MAX_DRAFTERS = 64  # named in a request's statistics: the last that had it
@@ -34,6 +35,7 @@ class Request:
     round_ended_at: float = 0.0
     overhead_us: float = 0.0
     waited_us: float = 0.0  # of the waits already accounted for
+    trace: Trace | None = None  # what its client is told of its rounds, if it asked
 
     @property
     def rid(self) -> str:
@@ -99,7 +101,7 @@ class Request:
             self.drafters.remove(actor_id)
         self.drafters = [*self.drafters, actor_id][-MAX_DRAFTERS:]
 
-    def chunk(self, committed: Committed) -> Chunk:
+    def chunk(self, committed: Committed, trace: RoundTrace | None = None) -> Chunk:
         """The next chunk: the tokens of one commit with their text."""
         output = self.spec.output
         pieces, last = output.spell(len(committed.tokens))
@@ -111,6 +113,7 @@ class Request:
             tuple(committed.accepted),
             logprobs=tuple(committed.logprobs),
             prompt_tokens=self.spec.prompt_len if self.offset == len(self.message.generated) else 0,
+            trace=trace,
         )
         self.offset += len(pieces)
         if last:

@@ -34,6 +34,7 @@ class Options(TypedDict, total=False):
     num_speculative_tokens: Annotated[int, "gamma, the draft length; 0 is adaptive"]
     sequences: Annotated[int, "draft sequences; 0 is dynamic"]
     structured_outputs: Annotated[StructuredOutputs | None, "a JSON schema, regex or grammar that the answer follows"]
+    trace: Annotated[bool, "each chunk.trace tells how its round came about: the token tree and what became of it"]
 
 
 DEFAULTS: Mapping[str, object] = {
@@ -44,6 +45,7 @@ DEFAULTS: Mapping[str, object] = {
     "num_speculative_tokens": 0,
     "sequences": 0,
     "structured_outputs": None,
+    "trace": False,
 }
 
 

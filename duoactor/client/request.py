@@ -75,6 +75,7 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
         method=_method(options.get("method") or ""),
         structured_outputs=make_structure(options.get("structured_outputs")),
         **{name: typed(name, value, int) for name, value in rest.items()},
+        trace=typed("trace", options.get("trace", False), bool),
     )
     validate(request)
     prompt, turns = _question(prompt, messages)

@@ -86,6 +86,7 @@ class StreamState:
                 pieces=chunk.pieces[known:],
                 accepted=chunk.accepted[known:],
                 logprobs=chunk.logprobs[known:],
+                trace=None,  # it is of more tokens
             )
         self.token_ids.extend(chunk.token_ids)
         self.finish_reason = chunk.finish_reason
