@@ -27,6 +27,8 @@ class ModelInfo:
     device: str = "cpu"
     dtype: str = "float32"
     tokenizer: TokenizerParts | None = None  # what the digest is made of
+    tool_form: str = ""  # how it writes tool calls, as ``Welcome`` says it
+    response_template: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +191,11 @@ class Codec(Protocol):
         """Ids of a raw prompt, with the special tokens that the tokenizer puts in front."""
         ...
 
-    def chat(self, turns: Sequence[ChatTurn]) -> list[int]:
-        """Ids of a conversation in the model's chat template, ready for the assistant's answer.
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
+        """Ids of a conversation in the model's chat template, ready for the assistant's answer; ``tools`` as in
+        Generate.
 
-        Raises :class:`protocols.errors.RequestError` when the model has no chat template.
+        Raises :class:`protocols.errors.RequestError` when the model has no chat template, or its template refuses.
         """
         ...
 

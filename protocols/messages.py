@@ -26,7 +26,7 @@ from protocols.limits import (
 )
 from protocols.parts import (
     Struct as Struct, Sampling as Sampling, StructuredOutputs as StructuredOutputs,
-    TokenizerParts as TokenizerParts, ChatTurn as ChatTurn, TokenLogprobs as TokenLogprobs,
+    TokenizerParts as TokenizerParts, ToolCall as ToolCall, ChatTurn as ChatTurn, TokenLogprobs as TokenLogprobs,
     RequestStats as RequestStats, DrafterStatus as DrafterStatus, DraftTotals as DraftTotals,
     RequestStatus as RequestStatus, Plan as Plan, Turns, Logprobs, RequestStatuses, DrafterStatuses, Totals,
 )
@@ -82,6 +82,8 @@ class Welcome(Message, frozen=True):
     vocab_size: Position = 0
     max_context: Position = 0
     forward_us: StepTimes = ()  # (rows, microseconds) of a forward, measured at start-up
+    tool_form: Label = ""  # how the model writes tool calls: "hermes", "llama", "mistral" or "template"
+    response_template: Text = ""  # JSON, as transformers has it: the form if that is "template"
 
 
 class Refuse(Message, frozen=True):
@@ -110,6 +112,7 @@ class Generate(Message, frozen=True):
     attempt: Count = 0  # how often in a row the verifier ended, not in order, while it worked on this request
     structured_outputs: StructuredOutputs | None = None  # what the output, ``generated`` included, must be
     trace: bool = False  # chunks tell how they came about
+    tools: Text = ""  # a JSON array in OpenAI's shape, for the chat template
 
 
 class Cancel(Message, frozen=True):
@@ -126,6 +129,7 @@ class Tokenize(Message, frozen=True):
     rid: RequestId
     text: Text = ""
     messages: Turns = ()
+    tools: Text = ""  # as in Generate
 
 
 class Detokenize(Message, frozen=True):

@@ -40,6 +40,7 @@ class Sampling(Struct, frozen=True):
     logprobs: LogprobCount = -1  # -1: none; n >= 0: the chosen token's and the n most likely
     ignore_eos: bool = False
     logit_bias: LogitBias = ()  # (token id, what is added to its logit), as in OpenAI's API
+    skip_special_tokens: bool = True  # False: they stand in the text by their names, as some tool calls need it
 
 
 class StructuredOutputs(Struct, frozen=True):
@@ -62,9 +63,22 @@ class TokenizerParts(Struct, frozen=True):
     WIDTH: ClassVar[int] = 4  # bytes
 
 
+class ToolCall(Struct, frozen=True):
+    """A function that the model asked for."""
+
+    id: Label
+    name: Label
+    arguments: Text  # a JSON object
+
+
+ToolCalls = Annotated[tuple[ToolCall, ...], Meta(max_length=1024)]
+
+
 class ChatTurn(Struct, frozen=True):
     role: Label
     content: Text
+    tool_calls: ToolCalls = ()  # of the assistant
+    tool_call_id: Label = ""  # of role "tool": the call whose result this is
 
 
 class TokenLogprobs(Struct, frozen=True):

@@ -7,10 +7,10 @@ receives.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from protocols.errors import RequestError
-from protocols.messages import FailureCode, Generate, Sampling, StructuredOutputs
+from protocols.messages import ChatTurn, FailureCode, Generate, Sampling, StructuredOutputs
 
 MIN_TEMPERATURE = 1e-5  # below it logits / temperature leaves float32
 MAX_LOGPROBS = 20
@@ -28,6 +28,13 @@ def validate(request: Generate, vocab_size: int = MAX_INT) -> None:
     structure = () if request.structured_outputs is None else _structure_problems(request.structured_outputs)
     for problem in (*problems(request.sampling, vocab_size), *_draft_problems(request), *structure):
         raise RequestError(FailureCode.BAD_REQUEST, problem)
+    if request.tools and not request.messages:
+        raise RequestError(FailureCode.BAD_REQUEST, "tools need messages: they are a part of the chat template.")
+
+
+def characters(turns: Sequence[ChatTurn]) -> int:
+    """Of a conversation, calls included."""
+    return sum(len(turn.content) + sum(len(call.arguments) for call in turn.tool_calls) for turn in turns)
 
 
 def _draft_problems(request: Generate) -> Iterator[str]:

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from actors.engines.chat_template import render, response_template, tool_form
 from actors.models import ModelInfo
-from protocols.errors import ConfigError, ModelError, RequestError
+from protocols.errors import ConfigError, ModelError
 from protocols.messages import ChatTurn, TokenizerParts
 
 LARGE = 200_000_000  # parameters from which reading weights, not arithmetic, limits a CPU
@@ -192,6 +193,8 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
         parameters=sum(p.numel() for p in model.parameters()),
         device=str(device),
         dtype=dtype,
+        tool_form=tool_form(tokenizer),
+        response_template=response_template(tokenizer),
     )
 
 
@@ -204,17 +207,8 @@ class TokenizerCodec:
     def encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text))
 
-    def chat(self, turns: Sequence[ChatTurn]) -> list[int]:
-        if not self.tokenizer.chat_template:
-            detail = "the target model has no chat template; send a plain prompt instead of messages"
-            raise RequestError("unsupported", detail)
-        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-        try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except Exception as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise RequestError("bad_request", f"the chat template refused the messages: {first}") from None
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
+        return list(self.tokenizer.encode(render(self.tokenizer, turns, tools), add_special_tokens=False))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         # The wrapper around the Rust tokenizer costs more than the decoding, and this runs for every token.

@@ -25,7 +25,7 @@ from actors.verifier.trace import Trace
 from protocols.errors import RequestError
 from protocols.limits import clipped
 from protocols.messages import Failed, FailureCode, Generate, Message, RequestStatus, Sampling
-from protocols.validation import validate
+from protocols.validation import characters, validate
 
 log = logging.getLogger("duoactor.verifier")
 MAX_REQUESTS = 1024
@@ -193,13 +193,14 @@ def prepare(codec: Codec, info: ModelInfo, message: Generate) -> Prepared:
     """Runs on any thread. RequestError if the request cannot be served."""
     prompt = _prompt(codec, message)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
-    return Prepared(prompt, sampling, Output(prompt, sampling, info.eos_token_ids, codec.decode, message.generated))
+    decode = partial(codec.decode, skip_special_tokens=sampling.skip_special_tokens)
+    return Prepared(prompt, sampling, Output(prompt, sampling, info.eos_token_ids, decode, message.generated))
 
 
 def _is_short(message: Generate) -> bool:
     text = message.prompt if isinstance(message.prompt, str) else ""
-    characters = len(text) + sum(len(turn.content) for turn in message.messages)
-    return characters <= SHORT_CHARACTERS and len(message.generated) <= SHORT_OUTPUT
+    length = len(text) + len(message.tools) + characters(message.messages)
+    return length <= SHORT_CHARACTERS and len(message.generated) <= SHORT_OUTPUT
 
 
 def _done(job: Callable[[], Prepared]) -> asyncio.Future[Prepared]:
@@ -215,7 +216,7 @@ def _prompt(codec: Codec, message: Generate) -> list[int]:
     if message.messages:
         if message.prompt:
             raise RequestError(FailureCode.BAD_REQUEST, "give either a prompt or messages, not both")
-        return codec.chat(message.messages)
+        return codec.chat(message.messages, message.tools)
     if isinstance(message.prompt, str):
         return codec.encode(message.prompt) if message.prompt else []
     return list(message.prompt)

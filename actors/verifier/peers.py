@@ -121,6 +121,8 @@ class Peers:
             info.vocab_size,
             info.max_context,
             state.cost.calibration(),
+            info.tool_form,
+            info.response_template,
         )
         self.send(peer, welcome)
 

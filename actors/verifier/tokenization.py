@@ -15,6 +15,7 @@ from actors.verifier.compute import Compute
 from protocols.errors import RequestError
 from protocols.limits import clipped
 from protocols.messages import Detokenize, Failed, FailureCode, Message, Tokenize, Tokenized
+from protocols.validation import characters
 
 log = logging.getLogger("duoactor.verifier")
 MAX_WAITING = 64
@@ -67,9 +68,9 @@ class Tokenization:
                     detail = f"tokens must be ids of this vocabulary (0 to {self._vocab_size - 1})"
                     raise RequestError(FailureCode.BAD_REQUEST, detail)
                 return list(ids)
-            case Tokenize(messages=turns, text=text):
-                if len(text) + sum(len(turn.content) for turn in turns) > MAX_TEXT:
+            case Tokenize(messages=turns, text=text, tools=tools):
+                if len(text) + len(tools) + characters(turns) > MAX_TEXT:
                     raise RequestError(FailureCode.BAD_REQUEST, f"at most {MAX_TEXT} characters at once")
                 if turns and text:
                     raise RequestError(FailureCode.BAD_REQUEST, "give either a text or messages, not both")
-                return self._codec.chat(turns) if turns else self._codec.encode(text)
+                return self._codec.chat(turns, tools) if turns else self._codec.encode(text)

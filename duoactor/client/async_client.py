@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 
 from duoactor.client.connection import CONNECT_TIMEOUT_S, Connection
 from duoactor.client.options import Options, shows_options
-from duoactor.client.request import Completion, Prompt, Turn, checked, make_request, make_turns, typed
+from duoactor.client.request import Completion, Prompt, Turn, checked, make_request, make_tools, make_turns, typed
 from duoactor.client.resume import Answer, Question
 from duoactor.client.stream import AsyncStream
 from protocols.address import default_address
@@ -197,10 +197,12 @@ class AsyncClient:
             async for message in messages:
                 yield message
 
-    async def tokenize(self, text: str | Sequence[Turn]) -> Tokenized:
-        """The target's tokens of a text, or of a conversation in its chat template."""
+    async def tokenize(self, text: str | Sequence[Turn], *, tools: Sequence[Mapping[str, Any]] | str = ()) -> Tokenized:
+        """The target's tokens of a text, or of a conversation (with ``tools``) in its chat template."""
         rid = uuid.uuid4().hex
-        asked = Tokenize(rid, text) if isinstance(text, str) else Tokenize(rid, messages=make_turns(text, "text"))
+        if isinstance(text, str):
+            return cast(Tokenized, await self._ask(Tokenize(rid, text)))
+        asked = Tokenize(rid, messages=make_turns(text, "text"), tools=make_tools(tools))
         return cast(Tokenized, await self._ask(asked))
 
     async def detokenize(self, token_ids: Sequence[int]) -> Tokenized:

@@ -29,7 +29,9 @@ class Options(TypedDict, total=False):
     logit_bias: Annotated[
         Mapping[int, float] | Sequence[tuple[int, float]], "what is added to the logits of single tokens"
     ]
+    skip_special_tokens: Annotated[bool, "leave special tokens out of the text"]
     sampling: Annotated[Sampling | None, "all of the above at once; single options win"]
+    tools: Annotated[Sequence[Mapping[str, Any]] | str, "functions in OpenAI's shape, for the chat template"]
     method: Annotated[str, "how to draft and verify, such as auto, duodecoding or vanilla; never changes the text"]
     num_speculative_tokens: Annotated[int, "gamma, the draft length; 0 is adaptive"]
     sequences: Annotated[int, "draft sequences; 0 is dynamic"]
@@ -41,6 +43,7 @@ DEFAULTS: Mapping[str, object] = {
     **{name: getattr(Sampling(), name) for name in Sampling.__struct_fields__},
     "seed": None,
     "sampling": None,
+    "tools": (),
     "method": "",
     "num_speculative_tokens": 0,
     "sequences": 0,

@@ -29,12 +29,13 @@ from protocols.messages import (
     Sampling,
     StructuredOutputs,
     TokenLogprobs,
+    ToolCall,
     ToVerifier,
 )
 from protocols.validation import MAX_INT, validate
 
 M = TypeVar("M", bound=Message)
-Turn = ChatTurn | Mapping[str, str]
+Turn = ChatTurn | Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Turn]
 
 PROMPT = "a text, a list of token ids, or a list of turns"
@@ -69,17 +70,20 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
         if name not in DEFAULTS:
             raise _bad(f"option {name!r} is not known{_meant(name, DEFAULTS)}")
     rest = {name: options.get(name, DEFAULTS[name]) for name in ("num_speculative_tokens", "sequences")}
+    prompt, turns = _question(prompt, messages)
     request = Generate(
         uuid.uuid4().hex,
+        prompt,
+        turns,
         sampling=make_sampling(options.get("sampling"), options),
         method=_method(options.get("method") or ""),
         structured_outputs=make_structure(options.get("structured_outputs")),
+        tools=make_tools(options.get("tools") or ()),
         **{name: typed(name, value, int) for name, value in rest.items()},
         trace=typed("trace", options.get("trace", False), bool),
     )
     validate(request)
-    prompt, turns = _question(prompt, messages)
-    return checked(msgspec.structs.replace(request, prompt=prompt, messages=turns))
+    return checked(request)
 
 
 def make_sampling(given: Sampling | None, options: Mapping[str, Any]) -> Sampling:
@@ -127,6 +131,15 @@ def make_turns(given: object, name: str = "messages") -> tuple[ChatTurn, ...]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise _bad(f"{name} must be a list of turns, not {reprlib.repr(given)}; {TURN}")
     return tuple(_turn(turn, f"{name}[{at}]") for at, turn in enumerate(given))
+
+
+def make_tools(given: object) -> str:
+    """Functions in OpenAI's shape as JSON, or such JSON as it is."""
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list | tuple) or not all(isinstance(tool, Mapping) for tool in given):
+        raise _bad(f"tools must be a list of functions in OpenAI's shape, not {reprlib.repr(given)}")
+    return msgspec.json.encode(given).decode() if given else ""
 
 
 def checked(message: M) -> M:
@@ -216,19 +229,33 @@ def _question(prompt: object, messages: object) -> tuple[str | tuple[int, ...], 
 
 def _turn(turn: object, name: str) -> ChatTurn:
     if isinstance(turn, ChatTurn):
-        turn = {"role": turn.role, "content": turn.content}
+        turn = msgspec.structs.asdict(turn)
     if not isinstance(turn, Mapping):
         raise _bad(f"{name} must be a turn, not {reprlib.repr(turn)}; {TURN}")
     for key in ("role", "content"):
         if key not in turn:
             raise _bad(f"{name} has no {key}; {TURN}")
+        if turn[key] is None and turn.get("tool_calls"):
+            turn = {**turn, key: ""}  # as OpenAI's API writes a turn of calls alone
         _check_text(f"{name}.{key}", typed(f"{name}.{key}", turn[key], str))
-    unknown = [key for key in turn if key not in ("role", "content")]
+    unknown = [key for key in turn if key not in ChatTurn.__struct_fields__]
     if unknown:
         raise _bad(f"{name} has {unknown[0]!r}, which no turn has here; {TURN}")
     if not turn["role"]:
         raise _bad(f"{name}.role is empty; give system, user or assistant")
-    return ChatTurn(turn["role"], turn["content"])
+    calls = tuple(_tool_call(call, f"{name}.tool_calls[{at}]") for at, call in enumerate(turn.get("tool_calls") or ()))
+    answered: str = typed(f"{name}.tool_call_id", turn.get("tool_call_id", ""), str)
+    return ChatTurn(turn["role"], turn["content"], calls, answered)
+
+
+def _tool_call(call: object, name: str) -> ToolCall:
+    if isinstance(call, ToolCall):
+        return call
+    try:
+        function = call["function"]  # type: ignore[index]
+        return msgspec.convert((call["id"], function["name"], function["arguments"]), ToolCall)  # type: ignore[index]
+    except (TypeError, LookupError, msgspec.ValidationError):
+        raise _bad(f"{name} must be a call in OpenAI's shape, with id and function, not {reprlib.repr(call)}") from None
 
 
 def _check_text(name: str, text: str) -> None:

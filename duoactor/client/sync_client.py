@@ -12,7 +12,7 @@ import concurrent.futures
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 from duoactor.client.async_client import AsyncClient
@@ -98,9 +98,9 @@ class Client:
         """See :meth:`AsyncClient.status`."""
         return self._runner.run(self._client.status())
 
-    def tokenize(self, text: str | Sequence[Turn]) -> Tokenized:
+    def tokenize(self, text: str | Sequence[Turn], *, tools: Sequence[Mapping[str, Any]] | str = ()) -> Tokenized:
         """See :meth:`AsyncClient.tokenize`."""
-        return self._runner.run(self._client.tokenize(text))
+        return self._runner.run(self._client.tokenize(text, tools=tools))
 
     def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
         """See :meth:`AsyncClient.detokenize`."""

@@ -1,15 +1,17 @@
 """What a caller can get wrong, said before anything is sent."""
 
 import inspect
+import json
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
 from duoactor import AsyncClient, ChatTurn, Client, RequestError, Sampling, StructuredOutputs
 from duoactor.client.options import DEFAULTS, DESCRIPTIONS, Options
 from duoactor.client.request import make_request
-from protocols.messages import Generate
+from protocols.messages import Generate, ToolCall
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -94,9 +96,15 @@ WRONG = {  # what is asked, and what the sentence holds
     "content that is None": ({"prompt": "", "messages": [ChatTurn("user", None)]}, r"\[0\].content must be a text"),
     "content that is no text": ({"prompt": "", "messages": [ChatTurn("user", "\udc00")]}, "half of a character"),
     "a turn with more than is understood": (
-        {"prompt": "", "messages": [{"role": "user", "content": "x", "tool_calls": []}]},
-        "'tool_calls', which no turn has here",
+        {"prompt": "", "messages": [{"role": "user", "content": "x", "audio": []}]},
+        "'audio', which no turn has here",
     ),
+    "a call without a function": (
+        {"prompt": "", "messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
+        r"messages\[0\].tool_calls\[0\] must be a call in OpenAI's shape",
+    ),
+    "tools that are names": ({"tools": ["look"]}, "tools must be a list of functions"),
+    "tools for a text": ({"tools": [{"type": "function"}]}, "tools need messages"),
     "turns that are texts": ({"prompt": "", "messages": ["hi"]}, r"messages\[0\] must be a turn, not 'hi'"),
 }
 
@@ -151,6 +159,21 @@ def test_a_schema_may_be_the_text_or_the_mapping_itself():
 
 def test_a_conversation_may_be_the_prompt():
     assert ask(HI).messages == ask("", HI).messages == (ChatTurn("user", "hi"),)
+
+
+def test_tools_and_their_calls_come_in_openais_shape():
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    turns = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    turns += [{"role": "tool", "content": "blue", "tool_call_id": "1"}]
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    request = ask("", turns, tools=tools)
+    assert request.messages == (
+        ChatTurn("assistant", "", (ToolCall("1", "look", "{}"),)),
+        ChatTurn("tool", "blue", tool_call_id="1"),
+    )
+    assert json.loads(request.tools) == tools
+    again = ask("", list(request.messages), tools=request.tools, sampling=request.sampling)
+    assert msgspec.structs.replace(again, rid=request.rid) == request
 
 
 def test_every_sampling_parameter_is_an_option():

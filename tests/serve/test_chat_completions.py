@@ -46,7 +46,7 @@ async def test_the_parts_of_a_message_are_joined_and_a_developer_speaks_as_the_s
     turns = []
 
     class Codec(ToyCodec):
-        def chat(self, given):
+        def chat(self, given, tools=""):
             turns.extend(given)
             return super().chat([ChatTurn("user", turn.content.replace("\n", "")) for turn in given])
 

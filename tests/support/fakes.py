@@ -200,7 +200,7 @@ class ToyCodec:
     def encode(self, text: str) -> list[int]:
         return [max(0, ord(c) - 63) for c in text]
 
-    def chat(self, turns: Sequence[ChatTurn]) -> list[int]:
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
         return self.encode("".join(turn.content for turn in turns))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
