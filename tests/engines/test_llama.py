@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Mi
 
 from actors.engines.attention import span_for
 from actors.engines.backends.llama import engine as fused
+from actors.engines.backends.llama.compiled_body import CompiledBody, compiled_kernels
 from actors.engines.backends.llama.engine import LlamaEngine, supports
 from actors.engines.backends.llama.linear import half_rows, has_half, is_half, rows_for
 from actors.engines.backends.llama.numpy_body import NumpyBody
@@ -27,15 +28,17 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-BODIES = ["exact", "torch", "numpy"]
+BODIES = ["compiled", "exact", "torch", "numpy"]
 
 
 def build(body: str, family: str) -> LlamaEngine:
     with pytest.MonkeyPatch.context() as patch:
         if body == "torch":
             patch.setattr(fused, "SMALL", 0)
+        if body == "exact":
+            patch.setattr(fused, "compiled_kernels", lambda: None)
         model = make(family)
-        return LlamaEngine(model, info(model), SLOTS, exact=body == "exact")
+        return LlamaEngine(model, info(model), SLOTS, exact=body in ("compiled", "exact"))
 
 
 def plain(family: str, tokens: list[int]) -> torch.Tensor:
@@ -82,7 +85,7 @@ def test_the_families_are_those_that_are_computed_here():
 def test_steps_of_any_width_agree_with_the_plain_model(family, body):
     tokens = ids(40)
     engine = build(body, family)
-    assert isinstance(engine._body, NumpyBody if body == "numpy" else TorchBody)
+    assert type(engine._body) is {"numpy": NumpyBody, "compiled": CompiledBody}.get(body, TorchBody)
     outs, start = [], 0
     for rows in (23, 1, 2, 5, 9):
         outs.append(chain(engine, tokens, start, rows))
@@ -134,8 +137,9 @@ def test_only_the_selected_rows_get_logits(body):
     close(some, plain("llama", tokens)[[2, 7]])
 
 
-def test_padding_rows_write_no_slot_but_the_rounds_own():
-    engine = build("exact", "llama")
+@pytest.mark.parametrize("body", BODIES)
+def test_padding_rows_write_no_slot_but_the_rounds_own(body):
+    engine = build(body, "llama")
     chain(engine, ids(1), 0, 1)
     assert all(not keys[:, 1:].any() and keys[:, 0].any() for keys in engine.pool.keys)
 
@@ -152,8 +156,10 @@ def test_scaled_rotations_agree_and_texts_may_outgrow_the_first_table(exact, mon
     close(chain(LlamaEngine(model, info(model), SLOTS, exact=exact), tokens, 0, 90), expected)
 
 
-def test_the_targets_bits_do_not_depend_on_the_rows_beside_or_on_the_span():
+@pytest.mark.parametrize("kernels", [compiled_kernels, lambda: None])
+def test_the_targets_bits_do_not_depend_on_the_rows_beside_or_on_the_span(kernels, monkeypatch):
     torch.set_num_threads(1)
+    monkeypatch.setattr(fused, "compiled_kernels", kernels)
     engine = bundled("target")
     tokens = ids(340, vocabulary=8192)
     for start in (37, 119, 250):

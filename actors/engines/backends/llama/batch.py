@@ -1,4 +1,4 @@
-"""One forward of the fused decoder, as both of its bodies take it."""
+"""One forward of the fused decoder, as its bodies take it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ class Batch:
     tokens: Sequence[int]  # (rows,)
     turns: Tensor  # complex64 (rows, width / 2): the rotation at each row's position
     slots: Sequence[int]
-    spans: list[tuple[int, int]]  # (base, span) of each segment
-    masks: list[NDArray[np.float32]]  # (rows of the segment, span): 0 where visible, else -inf
+    segments: Sequence[Segment]
     keep: list[int] | None  # rows whose logits are wanted; None: all
 
-
-def additive(segments: Sequence[Segment], extra: int) -> list[NDArray[np.float32]]:
-    """The segments' masks; the last row ``extra`` times more."""
-    masks = [np.where(segment.visible, np.float32(0), np.float32(-np.inf)) for segment in segments]
-    if extra:
-        masks[-1] = np.concatenate([masks[-1], masks[-1][-1:].repeat(extra, 0)])
-    return masks
+    def masks(self) -> list[NDArray[np.float32]]:
+        """Of every segment ``(rows, span)``: 0 where visible, else -inf."""
+        masks = [np.where(segment.visible, np.float32(0), np.float32(-np.inf)) for segment in self.segments]
+        extra = len(self.tokens) - len(self.slots)
+        if extra:
+            masks[-1] = np.concatenate([masks[-1], masks[-1][-1:].repeat(extra, 0)])
+        return masks

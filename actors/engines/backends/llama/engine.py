@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from actors.engines.backends.llama.batch import Batch, additive
+from actors.engines.backends.llama.batch import Batch
+from actors.engines.backends.llama.compiled_body import CompiledBody, compiled_kernels, fits
 from actors.engines.backends.llama.graphs import MAX_ROWS, CudaRecorder, Graphs, Recorder
 from actors.engines.backends.llama.linear import rows_for
 from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.torch_body import TorchBody
-from actors.engines.backends.llama.weights import supports, take_weights
+from actors.engines.backends.llama.weights import Weights, supports, take_weights
 from actors.engines.engine import Segment
 from actors.engines.pool import KVPool
 from actors.models import ModelInfo
@@ -71,10 +72,17 @@ class LlamaEngine:
         if small and not exact and recorder is None:
             self._body = NumpyBody(weights, self.pool, int8)
         else:
-            self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
+            self._body = self._torch_body(weights, int8, exact, recorder is not None)
             if recorder is not None:
                 self.graphs = Graphs(self._body, recorder, info.vocab_size, self._pads)
         weights.spend()
+
+    def _torch_body(self, weights: Weights, int8: bool, exact: bool, recorded: bool) -> TorchBody:
+        if exact and self.device.type == "cpu" and self.dtype == torch.float32 and not recorded:
+            kernels = compiled_kernels()
+            if kernels is not None and fits(weights.shape, kernels.LANES):
+                return CompiledBody(weights, self.pool, kernels)
+        return TorchBody(weights, self.pool, self.dtype, int8, exact)
 
     @property
     def best(self) -> Tensor | None:
@@ -107,6 +115,4 @@ class LlamaEngine:
         keep = None
         if select is not None:
             keep = [*select, *[select[-1]] * (rows_for(wanted) - wanted if self._pads else 0)]
-        spans = [(segment.base, segment.span) for segment in segments]
-        batch = Batch(tokens, turns, slots, spans, additive(segments, extra), keep)
-        return self._body.run(batch)[:wanted]
+        return self._body.run(Batch(tokens, turns, slots, segments, keep))[:wanted]

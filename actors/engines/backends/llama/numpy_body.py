@@ -158,9 +158,9 @@ class NumpyBody:
         keys, values = block.pool
         outs: list[Array] = []
         start = 0
-        for (base, span), mask in zip(batch.spans, batch.masks, strict=True):
-            rows = len(mask)
-            part = queries if len(batch.spans) == 1 else queries[:, start : start + rows]
+        for segment, mask in zip(batch.segments, batch.masks(), strict=True):
+            rows, base, span = len(mask), segment.base, segment.span
+            part = queries if len(batch.segments) == 1 else queries[:, start : start + rows]
             attend = self._attend if rows <= MAX_ROUND else _attend_prompt
             seen = attend(part, keys[:, base : base + span], values[:, base : base + span], mask)
             outs.append(seen.transpose(1, 0, 2).reshape(rows, -1))

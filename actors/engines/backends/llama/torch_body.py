@@ -69,8 +69,8 @@ class TorchBody:
         ids = torch.tensor(batch.tokens, dtype=torch.int64, device=self.device)
         where = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)
         stretches = [
-            Stretch(base, span, torch.from_numpy(mask).to(self.device, self.dtype))
-            for (base, span), mask in zip(batch.spans, batch.masks, strict=True)
+            Stretch(segment.base, segment.span, torch.from_numpy(mask).to(self.device, self.dtype))
+            for segment, mask in zip(batch.segments, batch.masks(), strict=True)
         ]
         look = Attention(self.pool, stretches, self.shape.heads, self.shape.width**-0.5, exact=self.exact)
         x = self.layers(ids, batch.turns, where, look)

@@ -1,0 +1,178 @@
+"""What stands between the matrix products of a layer, in float32, compiled by numba (the extra ``duoactor[jit]``).
+
+A row's sums run over the slots that it sees, in their order, and over nothing else: so its bits depend neither on the
+rows beside it, nor on the span, nor on where in the pool a branch of a window lies (DESIGN section 3). Each kernel does
+in one call what takes torch up to ten. All are compiled when this module is imported, once per machine: numba keeps
+them on disk. It needs widths that are multiples of ``LANES``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from actors.engines.backends.llama.simd import LANES, add, fma, load, splat, store, total
+
+__all__ = ["LANES", "add_and_norm", "attend", "collect", "gated", "norm", "turn_and_store"]
+
+_ZERO, _ONE, _HALF = np.float32(0), np.float32(1), np.float32(0.5)
+_LARGEST = np.float32(87)  # whose exponential float32 still holds, and its inverse too
+_kept = {"cache": True, "error_model": "numpy"}
+
+
+@njit(error_model="numpy")
+def _exp(x):
+    """Up to ``_LARGEST``, without a call, so that loops over it become vectors (Cephes' expf)."""
+    x = max(x, -_LARGEST)
+    power = np.floor(x * np.float32(1.44269504088896341) + _HALF)
+    x = x - power * np.float32(0.693359375) + power * np.float32(2.12194440e-4)
+    y = np.float32(1.9875691500e-4)
+    y = y * x + np.float32(1.3981999507e-3)
+    y = y * x + np.float32(8.3334519073e-3)
+    y = y * x + np.float32(4.1665795894e-2)
+    y = y * x + np.float32(1.6666665459e-1)
+    y = y * x + np.float32(5.0000001201e-1)
+    y = y * x * x + x + _ONE
+    return y * np.int32((np.int32(power) + 127) << 23).view(np.float32)
+
+
+@njit(error_model="numpy")
+def _rms_factor(x, start, size, eps):
+    """By what ``x[start : start + size]`` is multiplied to have a mean square of one."""
+    squares = splat(_ZERO)
+    for i in range(start, start + size, LANES):
+        part = load(x, i)
+        squares = fma(part, part, squares)
+    return _ONE / np.sqrt(total(squares) / np.float32(size) + eps)
+
+
+@njit("void(f4[:, ::1], f4[::1], f4, f4[:, ::1])", **_kept)
+def norm(x, weight, eps, out):
+    """RMS norm of every row of ``x`` into ``out``."""
+    size = x.shape[1]
+    flat = x.reshape(-1)
+    for row in range(x.shape[0]):
+        factor = _rms_factor(flat, row * size, size, eps)
+        for i in range(size):
+            out[row, i] = x[row, i] * factor * weight[i]
+
+
+@njit("void(f4[:, ::1], f4[:, ::1], f4, f4[::1], f4, f4[:, ::1])", **_kept)
+def add_and_norm(x, more, scale, weight, eps, out):
+    """``x += scale * more``, then its norm."""
+    for row in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            x[row, i] += scale * more[row, i]
+    norm(x, weight, eps, out)
+
+
+@njit("void(f4[:, ::1], i8, f4[:, ::1])", **_kept)
+def gated(both, rows, out):
+    """``silu(gate) * up`` of gate and up side by side."""
+    inner = out.shape[1]
+    for row in range(rows):
+        for i in range(inner):
+            gate = both[row, i]
+            out[row, i] = gate / (_ONE + _exp(min(-gate, _LARGEST))) * both[row, inner + i]
+
+
+@njit("void(f4[:, ::1], f4[:, ::1], f4[:, ::1], f4, f4[:, :, ::1], f4[:, :, ::1], i8[::1])", **_kept)
+def turn_and_store(qkv, turns, weight, eps, keys, values, slots):
+    """Queries and keys normed (unless ``weight`` has no rows) and turned where they lie; keys and values written into
+    the pool's ``slots``, one per row. ``turns``: cosine and sine of every pair ``(rows, width)``."""
+    kv_heads, _, width = keys.shape
+    turned = qkv.shape[1] // width - kv_heads
+    heads = turned - kv_heads
+    flat = qkv.reshape(-1)
+    for row in range(len(slots)):
+        for head in range(turned):
+            start = head * width
+            if len(weight):
+                factor = _rms_factor(flat, row * qkv.shape[1] + start, width, eps)
+                for i in range(width):
+                    qkv[row, start + i] *= factor * weight[head, i]
+            for i in range(width // 2):
+                cosine, sine = turns[row, 2 * i], turns[row, 2 * i + 1]
+                x, y = qkv[row, start + 2 * i], qkv[row, start + 2 * i + 1]
+                qkv[row, start + 2 * i] = x * cosine - y * sine
+                qkv[row, start + 2 * i + 1] = x * sine + y * cosine
+        for head in range(kv_heads):
+            keys[head, slots[row]] = qkv[row, (heads + head) * width : (heads + head + 1) * width]
+            values[head, slots[row]] = qkv[row, (turned + head) * width : (turned + head + 1) * width]
+
+
+@njit("void(b1[:, ::1], i8, i8, i8[:, ::1], i8[::1])", **_kept)
+def collect(visible, base, first, places, counts):
+    """The slots that rows ``first ..`` see of a segment at ``base``, in order, and how many they are."""
+    for row in range(visible.shape[0]):
+        count = 0
+        for slot in range(visible.shape[1]):
+            if visible[row, slot]:
+                places[first + row, count] = base + slot
+                count += 1
+        counts[first + row] = count
+
+
+@njit(error_model="numpy")
+def _score(query, start, keys, sees, count, width, scores):
+    for i in range(count):
+        at = sees[i] * width
+        product = splat(_ZERO)
+        for j in range(0, width, LANES):
+            product = fma(load(query, start + j), load(keys, at + j), product)
+        scores[i] = total(product)
+
+
+@njit(error_model="numpy")
+def _soften(scores, count, scale):
+    """``exp(scale * (score - largest))`` in place; returns their sum."""
+    largest = scores[0]
+    for i in range(1, count):
+        largest = max(largest, scores[i])
+    for i in range(count):
+        scores[i] = _exp((scores[i] - largest) * scale)
+    scores[count : count + LANES] = _ZERO
+    sums = splat(_ZERO)
+    for i in range(0, count, LANES):
+        sums = add(sums, load(scores, i))
+    return total(sums)
+
+
+@njit(error_model="numpy")
+def _mix(values, sees, count, weights, part, out, start, width):
+    """Weighted sum of values, times ``part``, in four sums that are added last: one alone would wait for itself."""
+    zero = splat(_ZERO)
+    for j in range(0, width, 2 * LANES):
+        near, far = j, min(j + LANES, width - LANES)  # twice the same if the width is an odd number of vectors
+        a = b = c = d = e = f = g = h = zero
+        for i in range(0, count - 3, 4):
+            weight, at = splat(weights[i]), sees[i] * width
+            a, e = fma(weight, load(values, at + near), a), fma(weight, load(values, at + far), e)
+            weight, at = splat(weights[i + 1]), sees[i + 1] * width
+            b, f = fma(weight, load(values, at + near), b), fma(weight, load(values, at + far), f)
+            weight, at = splat(weights[i + 2]), sees[i + 2] * width
+            c, g = fma(weight, load(values, at + near), c), fma(weight, load(values, at + far), g)
+            weight, at = splat(weights[i + 3]), sees[i + 3] * width
+            d, h = fma(weight, load(values, at + near), d), fma(weight, load(values, at + far), h)
+        for i in range(count - count % 4, count):
+            weight, at = splat(weights[i]), sees[i] * width
+            a, e = fma(weight, load(values, at + near), a), fma(weight, load(values, at + far), e)
+        whole = splat(part)
+        store(out, start + near, fma(add(add(a, b), add(c, d)), whole, zero))
+        store(out, start + far, fma(add(add(e, f), add(g, h)), whole, zero))
+
+
+@njit("void(f4[:, ::1], f4[:, :, ::1], f4[:, :, ::1], i8[:, ::1], i8[::1], f4, f4[::1], f4[:, ::1])", **_kept)
+def attend(qkv, keys, values, places, counts, scale, scores, out):
+    """Softmax attention of every row's queries over the slots ``places[row, : counts[row]]``. ``scores``: room for as
+    many as a row sees, and ``LANES`` more."""
+    kv_heads, _, width = keys.shape
+    heads = out.shape[1] // width
+    group = heads // kv_heads
+    for head in range(heads):  # head by head, so that rows of one request find its keys in the cache
+        key, value = keys[head // group].reshape(-1), values[head // group].reshape(-1)
+        for row in range(len(counts)):
+            sees, count = places[row], counts[row]
+            _score(qkv[row], head * width, key, sees, count, width, scores)
+            part = _ONE / _soften(scores, count, scale)
+            _mix(value, sees, count, scores, part, out[row], head * width, width)
