@@ -46,12 +46,14 @@ class Outcome:
 
     ``len(tokens) == len(path) + 1``: the accepted tokens, then one of the target's own. ``sampled[0]`` is the target's
     token behind the root, ``sampled[i + 1]`` that behind node i of the window (after a prefill it is empty).
+    ``reused``: after a prefill, tokens of the prompt that an earlier one had begun with, and that were not computed.
     """
 
     path: list[int]
     tokens: list[int]
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     sampled: list[int] = field(default_factory=list)
+    reused: int = 0
 
 
 class TargetModel(Protocol):
@@ -62,7 +64,15 @@ class TargetModel(Protocol):
     @property
     def kv_slots(self) -> int: ...
     @property
-    def kv_used(self) -> int: ...
+    def kv_used(self) -> int:
+        """Slots of open requests."""
+        ...
+
+    @property
+    def kv_cached(self) -> int:
+        """Slots that hold beginnings of prompts for later ones; they are free as soon as a request needs them."""
+        ...
+
     @property
     def max_window(self) -> int:
         """Most tree nodes of one request in one round."""
@@ -74,11 +84,17 @@ class TargetModel(Protocol):
         ...
 
     def open(
-        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = DEFAULT_NODES
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        generated: Sequence[int] = (),
+        most_nodes: int = DEFAULT_NODES,
+        cache_salt: str = "",
     ) -> int:
         """Reserve room for ``prompt + max_tokens``; ``generated`` are output tokens to replay (a resumed stream).
 
-        ``most_nodes``: of the request's largest window; more than ``max_window`` are never computed.
+        ``most_nodes``: of the request's largest window; more than ``max_window`` are never computed. ``cache_salt``:
+        what was computed of earlier prompts with the same salt may be used again.
         Raises :class:`protocols.errors.PoolFull` when it must wait for another request to end.
         """
         ...
@@ -148,7 +164,7 @@ class DraftModel(Protocol):
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
         """Make a mirror that of another text. What is computed of their common prefix stays; tree nodes go.
 
-        Raises as ``open`` does, PoolFull when the text needs more room than the mirror has.
+        Raises as ``open`` does.
         """
         ...
 

@@ -151,7 +151,10 @@ def print_status(report: StatusReport) -> None:
     facts.add_row("target", f"{model_name(report.model_id)} ({report.dtype} on {report.device}, pid {report.pid})")
     facts.add_row("method", report.method)
     facts.add_row("up for", duration(report.uptime_ms))
-    facts.add_row("KV pool", f"{report.kv_used} of {report.kv_slots} tokens in use")
+    kept = f", {report.kv_cached} kept for prompts that begin alike" if report.kv_cached else ""
+    facts.add_row("KV pool", f"{report.kv_used} of {report.kv_slots} tokens in use{kept}")
+    if queries := report.counters.get("prefix_cache_queries", 0):
+        facts.add_row("prefix cache", f"{report.counters.get('prefix_cache_hits', 0) / queries:.0%} of prompt tokens")
     facts.add_row("controller", report.controller or "none")
     print_table(facts)
     print()

@@ -113,6 +113,7 @@ class Generate(Message, frozen=True):
     structured_outputs: StructuredOutputs | None = None  # what the output, ``generated`` included, must be
     trace: bool = False  # chunks tell how they came about
     tools: Text = ""  # a JSON array in OpenAI's shape, for the chat template
+    cache_salt: Label = ""  # what earlier requests left (KV cache, texts) speeds up only those with the same salt
 
 
 class Cancel(Message, frozen=True):
@@ -171,6 +172,7 @@ class Chunk(Message, frozen=True):
     stop_reason: StopString | TokenId | None = None  # what ended it; None: an end-of-sequence token
     prompt_tokens: Position = 0  # in the first chunk
     trace: RoundTrace | None = None  # of the round that brought the tokens, if the request asked for it
+    cached_tokens: Position = 0  # in the first chunk: of its prompt tokens, those that were not computed again
 
     @property
     def text(self) -> str:
@@ -220,6 +222,7 @@ class StatusReport(Message, frozen=True):
     controller_pid: ProcessId = 0
     host: Label = ""
     controller_host: Label = ""
+    kv_cached: Count = 0  # slots that hold beginnings of prompts for later ones, and are free when they are needed
 
 
 # --- verifier <-> drafter --------------------------------------------------------------------------------------------
@@ -234,6 +237,7 @@ class Open(Message, frozen=True):
     prompt_len: Position
     sampling: Sampling
     plan: Plan
+    cache_salt: Label = ""  # the request's
 
 
 class Verdict(Message, frozen=True):

@@ -108,6 +108,7 @@ class RequestStats(Struct, frozen=True):
     overhead_ms: Milliseconds = 0.0  # decode minus forward minus wait
     drafters: ActorIds = ()
     resyncs: Count = 0
+    cached_tokens: Position = 0  # of the prompt: not computed again, because an earlier one began with them
 
 
 class DrafterStatus(Struct, frozen=True):

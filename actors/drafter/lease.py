@@ -44,7 +44,7 @@ class Lease:
         """``handle``: the draft model's, of a mirror of ``opened.prefix``."""
         self.rid, self.epoch, self.handle = opened.rid, opened.epoch, handle
         self.committed: list[int] = list(opened.prefix)
-        self.sampling = opened.sampling
+        self.sampling, self.cache_salt = opened.sampling, opened.cache_salt
         self.limits = limits
         self.stop_tokens = (frozenset() if self.sampling.ignore_eos else limits.eos) | set(self.sampling.stop_token_ids)
         self.end = min(opened.prompt_len + self.sampling.max_tokens, limits.max_context)

@@ -186,7 +186,7 @@ class Drafter:
 
     def _end(self, lease: Lease) -> None:
         del self.leases[lease.rid]
-        self.mirrors.keep(lease.handle, lease.committed)
+        self.mirrors.keep(lease.handle, lease.committed, lease.cache_salt)
 
     def _fail(self, lease: Lease, error: Exception) -> None:
         """The request goes on without drafts, and the other requests with them."""

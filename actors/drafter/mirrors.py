@@ -18,30 +18,28 @@ class Mirrors:
 
     def __init__(self, model: DraftModel) -> None:
         self.model = model
-        self._kept: OrderedDict[int, Sequence[int]] = OrderedDict()  # handle -> text; the latest last
+        self._kept: OrderedDict[int, tuple[Sequence[int], str]] = OrderedDict()  # handle -> text, salt; the latest last
 
     def open(self, opened: Open) -> int:
         """The handle of a mirror. Raises PoolFull or CannotDraft."""
         arguments = (opened.prefix, opened.prompt_len, opened.sampling)
-        if (handle := self._closest(opened.prefix)) is not None:
+        while True:
+            handle = self._closest(opened.prefix, opened.cache_salt)
             try:
+                if handle is None:
+                    return self.model.open(*arguments)
+                self._kept.move_to_end(handle)  # the last to be given up
                 self.model.reopen(handle, *arguments)
-            except PoolFull:
-                pass
-            else:
                 del self._kept[handle]
                 return handle
-        while True:
-            try:
-                return self.model.open(*arguments)
             except PoolFull:
                 if not self._kept:
                     raise
                 self._give_up_oldest()
 
-    def keep(self, handle: int, text: Sequence[int]) -> None:
-        """The lease of ``text`` has ended."""
-        self._kept[handle] = text
+    def keep(self, handle: int, text: Sequence[int], cache_salt: str = "") -> None:
+        """The lease of ``text`` has ended. Only requests of the same salt may find it."""
+        self._kept[handle] = text, cache_salt
         while len(self._kept) > MAX_KEPT:
             self._give_up_oldest()
 
@@ -52,10 +50,11 @@ class Mirrors:
         handle, _ = self._kept.popitem(last=False)
         self.model.close(handle)
 
-    def _closest(self, prefix: Sequence[int]) -> int | None:
+    def _closest(self, prefix: Sequence[int], cache_salt: str) -> int | None:
         """The kept mirror that has most in common with a text, if that is at least half of what it holds."""
-        common = {handle: common_prefix(text, prefix) for handle, text in self._kept.items()}
+        kept = ((handle, text) for handle, (text, salt) in self._kept.items() if salt == cache_salt)
+        common = {handle: common_prefix(text, prefix) for handle, text in kept}
         handle = max(common, key=lambda handle: common[handle], default=None)
-        if handle is None or 2 * common[handle] < len(self._kept[handle]):
+        if handle is None or 2 * common[handle] < len(self._kept[handle][0]):
             return None
         return handle

@@ -108,14 +108,18 @@ class Draft:
         return -(-room // SPAN) * SPAN
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
+        """The next turn of a chat needs more room than the last one: its mirror grows, or moves."""
         old = self._mirrors[handle]
         self._check(prefix, len(prefix))
-        if self._room(prefix, prompt_len, sampling) > old.room:
-            raise PoolFull("the text needs more slots than its mirror has")
         sampler = SamplerState(sampling, prefix[:prompt_len], prefix[prompt_len:])
-        mirror = _Mirror(old.base, self._scratch, old.room, sampler, prefix)
-        mirror.computed = min(old.computed, common_prefix(old.tokens, prefix))
-        self._mirrors[handle] = mirror
+        base, room = old.base, max(old.room, self._room(prefix, prompt_len, sampling))
+        computed = min(old.computed, common_prefix(old.tokens, prefix))
+        if room > old.room and not self._allocator.resize(base, self._scratch + room):
+            base = self._allocator.alloc(self._scratch + room)
+            self.engine.pool.duplicate(old.base + self._scratch, base + self._scratch, computed)
+            self._allocator.free(old.base)
+        self._mirrors[handle] = mirror = _Mirror(base, self._scratch, room, sampler, prefix)
+        mirror.computed = computed
 
     def missing(self, handle: int) -> int:
         mirror = self._mirrors[handle]

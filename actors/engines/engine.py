@@ -39,6 +39,10 @@ class Pool(Protocol):
         """Copy slots, all read before any is written."""
         ...
 
+    def duplicate(self, source: int, target: int, count: int) -> None:
+        """Copy ``count`` slots in a row to others that have none in common with them."""
+        ...
+
 
 class Engine(Protocol):
     """A causal language model over a slot-addressed KV pool."""
@@ -51,6 +55,11 @@ class Engine(Protocol):
     def dtype(self) -> torch.dtype: ...
     @property
     def pool(self) -> Pool: ...
+    @property
+    def text_matters(self) -> bool:
+        """Whether keys depend on a segment's ``text``, so that only requests of equal length have them in common."""
+        ...
+
     @property
     def best(self) -> torch.Tensor | None:
         """The likeliest id below ``vocab_size`` of every row of the last forward, where that found it on the way."""

@@ -3,8 +3,9 @@ accepted tokens."""
 
 from __future__ import annotations
 
+import bisect
 import functools
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,11 @@ class KVPool:
         self.whole.index_copy_(3, write, self.whole.index_select(3, read))
         self.positions[np.asarray(target)] = self.positions[np.asarray(source)]
 
+    def duplicate(self, source: int, target: int, count: int) -> None:
+        """Copy ``count`` slots in a row to others, apart from them: without the temporary copy of :meth:`copy`."""
+        self.whole[:, :, :, target : target + count] = self.whole[:, :, :, source : source + count]
+        self.positions[target : target + count] = self.positions[source : source + count]
+
     @property
     def bytes(self) -> int:
         return self.whole.numel() * self.whole.element_size()
@@ -101,16 +107,31 @@ class RegionAllocator:
 
     def alloc(self, size: int) -> int:
         """The base of a free region. PoolFull names what is needed and what there is."""
+        at = self.gap(size)
+        if at is None:
+            raise PoolFull(f"the request needs {size} KV slots in a row and the pool has {self.slots} in all")
+        bisect.insort(self.regions, (at, size))
+        return at
+
+    def gap(self, size: int, ignoring: Container[int] = ()) -> int | None:
+        """Where that many free slots in a row begin, as if the regions at the bases ``ignoring`` were free too."""
         at = 0
-        for index, (base, taken) in enumerate(self.regions):
+        for base, taken in self.regions:
+            if base in ignoring:
+                continue
             if base - at >= size:
-                self.regions.insert(index, (at, size))
                 return at
             at = base + taken
-        if self.slots - at < size:
-            raise PoolFull(f"the request needs {size} KV slots in a row and the pool has {self.slots} in all")
-        self.regions.append((at, size))
-        return at
+        return at if self.slots - at >= size else None
+
+    def resize(self, base: int, size: int) -> bool:
+        """Let a region end elsewhere; False where the next one is in the way."""
+        index = next(i for i, region in enumerate(self.regions) if region[0] == base)
+        end = self.regions[index + 1][0] if index + 1 < len(self.regions) else self.slots
+        if base + size > end:
+            return False
+        self.regions[index] = (base, size)
+        return True
 
     def free(self, base: int) -> None:
         self.regions = [region for region in self.regions if region[0] != base]

@@ -14,6 +14,7 @@ import torch
 
 from actors.engines.engine import Engine, Segment
 from actors.engines.pool import RegionAllocator
+from actors.engines.prefixes import PrefixCache, Region
 from actors.engines.sampler import Rows, SamplerState, logprobs, sample
 from actors.engines.selfcheck import LARGE, ROWS, rows_that_agree
 from actors.models import DEFAULT_NODES, ROOT, ModelInfo, Outcome, Window
@@ -74,7 +75,7 @@ def place(parents: Sequence[int]) -> tuple[list[int], list[int]]:
 
 @dataclass(slots=True)
 class _Request:
-    base: int
+    region: Region
     text: int  # tokens of prompt and output at most
     prompt: list[int]
     replay: list[int]  # output tokens of a resumed stream
@@ -83,6 +84,10 @@ class _Request:
     done: int = 0  # of prompt and replay, tokens computed
     length: int = 0  # committed tokens, once the prefill is over
     root: int = ROOT  # the last of them; its K/V is computed in the next round
+
+    @property
+    def base(self) -> int:
+        return self.region.base
 
 
 @dataclass(slots=True)
@@ -129,6 +134,7 @@ class Target:
         self._max_window = max(1, min(max_window, LARGEST, max(self._rows_agree, default=max_window + 1) - 1))
         self._allocator = RegionAllocator(engine.pool.slots)
         self._trash = self._allocator.alloc(TRASH)
+        self._prefixes = PrefixCache(self._allocator, CHUNK)
         self._requests: dict[int, _Request] = {}
         self._next_handle = 0
 
@@ -152,7 +158,11 @@ class Target:
 
     @property
     def kv_used(self) -> int:
-        return self._allocator.used
+        return self._allocator.used - self._prefixes.cached
+
+    @property
+    def kv_cached(self) -> int:
+        return self._prefixes.cached
 
     @property
     def max_window(self) -> int:
@@ -163,7 +173,12 @@ class Target:
         return self._rows_agree
 
     def open(
-        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = DEFAULT_NODES
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        generated: Sequence[int] = (),
+        most_nodes: int = DEFAULT_NODES,
+        cache_salt: str = "",
     ) -> int:
         """Takes ``prompt + max_tokens`` slots, and 16 per node of its largest window behind them.
 
@@ -180,21 +195,23 @@ class Target:
                 f"prompt and max_tokens make {text} tokens, which take {size} KV slots with their draft window, and "
                 f"the pool has {most}; ask for fewer tokens or start the verifier with more kv_tokens.",
             )
-        base = self._allocator.alloc(size)
+        region = self._prefixes.open(size, prompt, (cache_salt, text if self.engine.text_matters else 0))
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
-        self._requests[self._next_handle] = _Request(base, text, list(prompt), list(generated), sampler, most_nodes)
+        self._requests[self._next_handle] = _Request(region, text, list(prompt), list(generated), sampler, most_nodes)
         return self._next_handle
 
     def close(self, handle: int) -> None:
         request = self._requests.pop(handle, None)
         if request is not None:
-            self._allocator.free(request.base)
+            self._prefixes.close(request.region)
 
     # --- prompt ------------------------------------------------------------------------------------------------------
 
     def prefill(self, handle: int) -> Outcome | None:
         r = self._requests[handle]
+        if r.done == 0:
+            self._reuse(r)
         start, prompt_len = r.done, len(r.prompt)
         total = prompt_len + len(r.replay)
         if start < prompt_len:
@@ -210,6 +227,7 @@ class Target:
             self._pad(batch)
         logits = self._forward(batch, None if start >= prompt_len else [end - start - 1])
         r.done = end
+        self._prefixes.computed(r.region, min(end, prompt_len))
         if end < total:
             return None
         row = end - start - 1 if start >= prompt_len else 0
@@ -217,7 +235,15 @@ class Target:
         [[token]] = sample(last, [Rows(r.sampler, [total], [[]])])
         r.length = total
         self._commit(r, [token])
-        return Outcome([], [token], self._logprobs(r, last, [token]))
+        return Outcome([], [token], self._logprobs(r, last, [token]), reused=r.region.reused)
+
+    def _reuse(self, r: _Request) -> None:
+        """Take over what is computed already of the beginning of this prompt."""
+        copied = self._prefixes.take(r.region)
+        if copied is not None:
+            base, count = copied
+            self.engine.pool.duplicate(base, r.base, count)
+        r.done = r.region.ready
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 

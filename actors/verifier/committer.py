@@ -76,7 +76,7 @@ class Committer:
 
     def _begin(self, request: Request, outcome: Outcome) -> None:
         """The prefill is over, and its token is the first."""
-        request.began(self.clock())
+        request.began(self.clock(), outcome.reused)
         self._settle(request, self.state.drafters.of(request.drafter), request.spec.first(outcome), True)
 
     def _round(

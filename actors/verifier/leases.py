@@ -42,7 +42,8 @@ class Leases:
     def opening(self, request: Request) -> Open:
         spec = request.spec
         spec.told()
-        return Open(spec.rid, spec.epoch, tuple(spec.committed), spec.prompt_len, spec.sampling, spec.plan)
+        prefix, salt = tuple(spec.committed), request.message.cache_salt
+        return Open(spec.rid, spec.epoch, prefix, spec.prompt_len, spec.sampling, spec.plan, salt)
 
     def recall(self, request: Request) -> None:
         """End the lease. What the drafter still sends is fenced off by the epoch."""

@@ -102,5 +102,6 @@ class Operations:
             controller_pid=state.controller.hello.pid if state.controller is not None else 0,
             host=socket.gethostname(),
             controller_host=state.controller.hello.host if state.controller is not None else "",
+            kv_cached=self.model.kv_cached,
         )
         self.send(peer, report)

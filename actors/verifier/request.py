@@ -30,6 +30,7 @@ class Request:
     drafter: bytes | None = None
     drafters: list[str] = field(default_factory=list)
     offset: int = 0
+    cached_tokens: int = 0  # of the prompt
     first_at: float = 0.0
     last_at: float = 0.0
     round_ended_at: float = 0.0
@@ -64,9 +65,10 @@ class Request:
         self.handle = handle
         self.state = "prefill"
 
-    def began(self, now: float) -> None:
-        """Its prompt is computed. ``now`` in seconds, as everywhere here."""
+    def began(self, now: float, cached_tokens: int) -> None:
+        """Its prompt is computed, but for what an earlier one had begun with. ``now`` in seconds, as everywhere here."""
         self.state = "decode"
+        self.cached_tokens = cached_tokens
         self.first_at = self.last_at = self.round_ended_at = now
 
     def grew(self, now: float, over: bool) -> None:
@@ -104,6 +106,7 @@ class Request:
     def chunk(self, committed: Committed, trace: RoundTrace | None = None) -> Chunk:
         """The next chunk: the tokens of one commit with their text."""
         output = self.spec.output
+        first = self.offset == len(self.message.generated)
         pieces, last = output.spell(len(committed.tokens))
         chunk = Chunk(
             self.rid,
@@ -112,8 +115,9 @@ class Request:
             tuple(pieces),
             tuple(committed.accepted),
             logprobs=tuple(committed.logprobs),
-            prompt_tokens=self.spec.prompt_len if self.offset == len(self.message.generated) else 0,
             trace=trace,
+            prompt_tokens=self.spec.prompt_len if first else 0,
+            cached_tokens=self.cached_tokens if first else 0,
         )
         self.offset += len(pieces)
         if last:
@@ -131,4 +135,5 @@ class Request:
             decode_ms=decode_us / 1000,
             overhead_ms=self.overhead_us / 1000,
             drafters=tuple(self.drafters),
+            cached_tokens=self.cached_tokens,
         )

@@ -81,7 +81,9 @@ class Schedule:
             spec = request.spec
             prompt = spec.committed[: spec.prompt_len]
             try:
-                handle = self.model.open(prompt, spec.sampling, request.message.generated, spec.max_window)
+                handle = self.model.open(
+                    prompt, spec.sampling, request.message.generated, spec.max_window, request.message.cache_salt
+                )
             except RequestError as error:
                 self.admission.fail(request, FailureCode(error.code), str(error))
                 continue

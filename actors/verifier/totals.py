@@ -46,6 +46,8 @@ class Totals:
 
     def told(self, chunk: Chunk) -> None:
         self.counters["prompt_tokens"] += chunk.prompt_tokens
+        self.counters["prefix_cache_queries"] += chunk.prompt_tokens
+        self.counters["prefix_cache_hits"] += chunk.cached_tokens
         self.counters["generation_tokens"] += len(chunk.token_ids)
         if chunk.finish_reason is not None:
             self.counters[f"finished_{chunk.finish_reason}"] += 1

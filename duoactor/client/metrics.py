@@ -13,6 +13,7 @@ def metrics(stats: RequestStats) -> dict[str, Any]:
     """As HTTP answers and ``--json`` documents carry them."""
     return {
         "prompt_tokens": stats.prompt_tokens,
+        "cached_tokens": stats.cached_tokens,
         "completion_tokens": stats.completion_tokens,
         "time_to_first_token_ms": stats.time_to_first_token_ms,
         "tokens_per_second": tokens_per_second(stats),
@@ -45,6 +46,7 @@ def together(stats: Sequence[RequestStats]) -> RequestStats:
     return RequestStats(
         method=stats[0].method if len({one.method for one in stats}) == 1 else "",
         prompt_tokens=sum(one.prompt_tokens for one in stats),
+        cached_tokens=sum(one.cached_tokens for one in stats),
         completion_tokens=sum(one.completion_tokens for one in stats),
         time_to_first_token_ms=min(one.time_to_first_token_ms for one in stats),
         decode_ms=max(one.time_to_first_token_ms + one.decode_ms for one in stats)

@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     method: Annotated[str, "how to draft and verify, such as auto, duodecoding or vanilla; never changes the text"]
     num_speculative_tokens: Annotated[int, "gamma, the draft length; 0 is adaptive"]
     sequences: Annotated[int, "draft sequences; 0 is dynamic"]
+    cache_salt: Annotated[str, "what earlier requests left in caches is of use only to those with the same salt"]
     structured_outputs: Annotated[StructuredOutputs | None, "a JSON schema, regex or grammar that the answer follows"]
     trace: Annotated[bool, "each chunk.trace tells how its round came about: the token tree and what became of it"]
 
@@ -47,6 +48,7 @@ DEFAULTS: Mapping[str, object] = {
     "method": "",
     "num_speculative_tokens": 0,
     "sequences": 0,
+    "cache_salt": "",
     "structured_outputs": None,
     "trace": False,
 }

@@ -1,3 +1,4 @@
+import contextlib
 import random
 
 import pytest
@@ -310,11 +311,28 @@ def test_a_mirror_turned_to_another_text_keeps_what_both_have_in_common(kept):
     assert len({expansion.slot for expansion in expanded}) == 32  # the old tree's slots are free again
 
 
-def test_a_mirror_too_small_for_another_text_stays_what_it_was():
+@pytest.mark.parametrize("blocked", [False, True])
+def test_a_mirror_too_small_for_the_next_turn_grows_where_it_is_or_moves(blocked):
     draft, other = Draft(engine_of()), engine_of()
     prompt = some_prompt(100)
-    handle = draft.open(prompt, 100, SAMPLINGS[0])
+    handle = draft.open(prompt, 100, Sampling(max_tokens=1))
     draft.expand([root(handle)])
+    if blocked:
+        draft.open(some_prompt(50, seed=2), 50, Sampling(max_tokens=1))
+    turn = [*prompt, *some_prompt(200, seed=1)]
+    draft.reopen(handle, turn, 300, SAMPLINGS[0])
+    assert draft.missing(handle) == 199
+    assert_same(draft.expand([root(handle)])[0], fresh(other, turn, 300, SAMPLINGS[0]))
+
+
+def test_a_mirror_that_finds_no_room_for_another_text_stays_what_it_was():
+    draft, other = Draft(engine_of()), engine_of()
+    prompt = some_prompt(100)
+    handle = draft.open(prompt, 100, Sampling(max_tokens=1))
+    draft.expand([root(handle)])
+    with contextlib.suppress(PoolFull):
+        while True:
+            draft.open(some_prompt(50, seed=2), 50, Sampling(max_tokens=1))
     with pytest.raises(PoolFull):
         draft.reopen(handle, some_prompt(400, seed=1), 400, SAMPLINGS[0])
     assert_same(draft.expand([root(handle)])[0], fresh(other, prompt, 100, SAMPLINGS[0]))

@@ -57,6 +57,14 @@ def test_swapping_two_slots_and_copying_nothing():
     assert held(pool) == [0, 1, 9, 3, 4, 5, 6, 7, 8, 2, 10, 11]
 
 
+def test_a_row_of_slots_is_duplicated_with_its_positions():
+    pool = filled()
+    pool.duplicate(2, 7, 4)
+    expected = [*range(7), 2, 3, 4, 5, 11]
+    assert held(pool) == expected and held(pool, 1) == [100 + s for s in expected]
+    assert pool.positions.tolist() == [1000 + s for s in expected]
+
+
 def test_the_pool_takes_what_it_says():
     assert KVPool(SHAPE, 10, torch.bfloat16, "meta").bytes == 2 * 2 * 3 * 4 * 10 * 2
 

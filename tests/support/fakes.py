@@ -79,8 +79,15 @@ class ToyTarget:
     def kv_used(self) -> int:
         return sum(room for _, _, room in self.open_requests.values())
 
+    kv_cached = 0
+
     def open(
-        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = 0
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        generated: Sequence[int] = (),
+        most_nodes: int = 0,
+        cache_salt: str = "",
     ) -> int:
         room = len(prompt) + sampling.max_tokens
         if self.kv_used + room > self.slots:

@@ -91,6 +91,7 @@ class TimedTarget:
     rows_agree = (1,)
     kv_slots = 1 << 20
     kv_used = 0
+    kv_cached = 0
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -99,7 +100,12 @@ class TimedTarget:
         self.owed_s = 0.0
 
     def open(
-        self, prompt: Sequence[int], sampling: Sampling, generated: Sequence[int] = (), most_nodes: int = 0
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        generated: Sequence[int] = (),
+        most_nodes: int = 0,
+        cache_salt: str = "",
     ) -> int:
         handle = len(self.lengths)
         self.lengths[handle] = len(prompt) + len(generated)

@@ -74,7 +74,7 @@ class TransformersEngine:
         self._positions: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         # transformers passes masks of four dimensions through unseen
         self._four_d = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
-        choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
+        self.text_matters = choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
         self._adopt()
         if pack and self.device.type == "cpu":
             pack_linears(model, int8)

@@ -33,6 +33,8 @@ __all__ = ["LlamaEngine", "supports"]
 class LlamaEngine:
     """See :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
 
+    text_matters = False
+
     def __init__(
         self,
         model: nn.Module,

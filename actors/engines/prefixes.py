@@ -1,0 +1,151 @@
+"""The regions of a KV pool: those of open requests, and beginnings of prompts that are kept for later ones.
+
+A prompt is computed in chunks counted from its first token. The bits of a chunk's keys and values depend on the tokens
+up to its end and on its shape, so a later prompt may take over the whole chunks that it has in common with an earlier
+one, and its logits are those of a cold prefill. What was decoded ran in other shapes: the answer in the next turn of a
+chat is computed as a prompt, as it would be without us.
+
+A request's slots lie in a row, which is what its bits and the speed of attention rest on, so two requests do not read
+the same slots. A region that nobody else needs (a chat's last turn) is grown in place; otherwise the request copies what
+it takes over, which costs milliseconds where computing it costs seconds. Until it has, the region that it will copy
+from has a reader more and is not given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from actors.engines.pool import RegionAllocator
+from actors.models import common_prefix
+from protocols.errors import PoolFull
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """Slots ``base .. base + size``; position p of the text lies in slot ``base + p``."""
+
+    base: int
+    size: int
+    prompt: tuple[int, ...]
+    salt: object  # only requests of an equal one have anything in common
+    ready: int = 0  # tokens of the prompt, in whole chunks, whose keys and values are there
+    reused: int = 0  # of those, which an earlier request computed
+    source: Region | None = None  # what is to be copied from
+    readers: int = 0  # requests whose source this is
+
+
+class PrefixCache:
+    """No torch, and nothing is copied here: the owner of the pool asks what is to be copied."""
+
+    def __init__(self, allocator: RegionAllocator, chunk: int) -> None:
+        self.allocator = allocator
+        self.chunk = chunk
+        self.open_regions: list[Region] = []
+        self.kept: list[Region] = []  # of requests that ended; the least recently used first
+
+    @property
+    def cached(self) -> int:
+        """Slots that are kept, and free as soon as a request needs them."""
+        return sum(region.size for region in self.kept)
+
+    def open(self, size: int, prompt: Sequence[int], salt: object = "") -> Region:
+        """A region of a request. What is kept is given up for it, least recently used first, but only if that helps.
+
+        Raises PoolFull.
+        """
+        prompt = tuple(prompt)
+        source, count = self._longest(prompt, salt)
+        if source is not None and self._replaces(source, count) and self.allocator.resize(source.base, size):
+            self.kept.remove(source)
+            region = Region(source.base, size, prompt, salt, count, count)
+        else:
+            try:
+                base = self._alloc(size, source)
+            except PoolFull:
+                if source is None:
+                    raise
+                base, source = self._alloc(size), None
+            region = Region(base, size, prompt, salt)
+            self._read(region, source)
+        self.open_regions.append(region)
+        return region
+
+    def take(self, region: Region) -> tuple[int, int] | None:
+        """What a request copies before it computes anything: slots from ``[0]`` on, ``[1]`` of them, to its base. By
+        now there may be more to copy than when it was opened."""
+        source, count = self._longest(region.prompt, region.salt, region)
+        self._read(region, None)
+        if source is None or count <= region.ready:
+            return None
+        region.ready = region.reused = count
+        if self._replaces(source, count):
+            self._free(source)
+        elif source in self.kept:
+            self.kept.remove(source)
+            self.kept.append(source)
+        return source.base, count
+
+    def computed(self, region: Region, done: int) -> None:
+        """The first ``done`` tokens of the prompt have been computed."""
+        region.ready = max(region.ready, done // self.chunk * self.chunk)
+
+    def close(self, region: Region) -> None:
+        """The request has ended; whole chunks that are in no other region stay."""
+        self.open_regions.remove(region)
+        self._read(region, None)
+        others = [other for other in self._regions() if other.salt == region.salt]
+        if region.ready == 0 or any(self._common(other, region.prompt) >= region.ready for other in others):
+            self._free(region)
+            return
+        for other in others:
+            if self._replaces(other, self._common(region, other.prompt[: other.ready])):
+                self._free(other)
+        region.size, region.prompt, region.reused = region.ready, region.prompt[: region.ready], 0
+        self.allocator.resize(region.base, region.size)
+        self.kept.append(region)
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _regions(self) -> list[Region]:
+        return [*self.kept, *self.open_regions]
+
+    def _longest(self, prompt: tuple[int, ...], salt: object, but: Region | None = None) -> tuple[Region | None, int]:
+        """The region that has most of a prompt, and how many tokens. The last token is always computed anew: the first
+        logits are its own."""
+        best, most = None, 0
+        for region in self._regions():
+            if region is but or region.salt != salt or region.prompt[: self.chunk] != prompt[: self.chunk]:
+                continue
+            count = min(self._common(region, prompt), (len(prompt) - 1) // self.chunk * self.chunk)
+            if count > most or (count == most > 0 and self._replaces(region, count)):
+                best, most = region, count
+        return best, most
+
+    def _common(self, region: Region, prompt: tuple[int, ...]) -> int:
+        """Tokens, in whole chunks, that a region has ready of a prompt."""
+        return common_prefix(region.prompt[: region.ready], prompt) // self.chunk * self.chunk
+
+    def _replaces(self, source: Region, count: int) -> bool:
+        """Whether a region is of no more use once a request has taken ``count`` of its tokens."""
+        return source in self.kept and not source.readers and source.ready == count
+
+    def _alloc(self, size: int, needed: Region | None = None) -> int:
+        idle = [region for region in self.kept if not region.readers and region is not needed]
+        if self.allocator.gap(size, {region.base for region in idle}) is not None:
+            while self.allocator.gap(size) is None:
+                self._free(idle.pop(0))
+        return self.allocator.alloc(size)
+
+    def _free(self, region: Region) -> None:
+        if region in self.kept:
+            self.kept.remove(region)
+        self.allocator.free(region.base)
+
+    @staticmethod
+    def _read(region: Region, source: Region | None) -> None:
+        if region.source is not None:
+            region.source.readers -= 1
+        region.source = source
+        if source is not None:
+            source.readers += 1

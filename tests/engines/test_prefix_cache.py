@@ -1,0 +1,141 @@
+"""Texts and bits are those of a cold prefill, whatever a prompt takes over from earlier ones."""
+
+import random
+
+import pytest
+import torch
+from test_target import Spy, some_prompt, tree
+from tiny import VOCAB, info, make
+
+from actors.engines.backends.llama.engine import LlamaEngine
+from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.selfcheck import ROWS
+from actors.engines.target import CHUNK, Target
+from actors.models import Window
+from protocols.messages import Sampling
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def target_of(family="llama", dtype=torch.float32, slots=8192, engine=TransformersEngine):
+    model = make(family).to(dtype)
+    return Target(Spy(engine(model, info(model), slots)), rows_agree=ROWS)
+
+
+def begin(target, prompt, sampling, salt="", generated=()):
+    """The handle, the outcome of the prefill, the logits behind the prompt, and how many rows were computed."""
+    handle, rows = target.open(prompt, sampling, generated, cache_salt=salt), 0
+    while True:
+        outcome = target.prefill(handle)
+        rows += target.engine.rows
+        if outcome is not None:
+            return handle, outcome, target.engine.logits.clone(), rows
+
+
+@pytest.mark.parametrize("engine", [TransformersEngine, LlamaEngine])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_warm_prefill_gives_the_bits_of_a_cold_one(engine, dtype):
+    target = target_of(dtype=dtype, engine=engine)
+    first, then = some_prompt(CHUNK + 70), some_prompt(90, seed=1)
+    sampling = Sampling(max_tokens=20)
+    handle, outcome, _, _ = begin(target, first, sampling)
+    answer = list(outcome.tokens)
+    while len(answer) < 12:
+        answer += target.verify([Window(handle)])[0].tokens
+    copying = begin(target, [*first, *then], sampling)  # while the first is still open
+    target.close(handle)
+    target.close(copying[0])
+    turn = [*first, *answer, *then]
+    warm = begin(target, turn, sampling)
+    cold = begin(target, turn, sampling, salt="another")
+    assert (warm[1].reused, cold[1].reused, copying[1].reused) == (CHUNK, 0, CHUNK)
+    assert warm[3] == cold[3] - CHUNK == len(turn) - CHUNK
+    assert torch.equal(warm[2], cold[2])
+    for _ in range(5):
+        pair = target.verify([Window(warm[0])]), target.verify([Window(cold[0])])
+        assert pair[0][0].tokens == pair[1][0].tokens
+
+
+def test_a_model_whose_keys_depend_on_the_length_of_the_text_reuses_those_of_equal_length_only():
+    target = target_of()
+    target.engine.engine.text_matters = True
+    prompt = some_prompt(CHUNK + 20)
+    for max_tokens, reused in ((20, 0), (30, 0), (20, CHUNK)):
+        handle, outcome, _, _ = begin(target, prompt, Sampling(max_tokens=max_tokens))
+        assert outcome.reused == reused
+        target.close(handle)
+
+
+def test_a_resumed_stream_reuses_its_prompt_and_replays_its_answer():
+    target = target_of()
+    prompt, sampling = some_prompt(CHUNK + 20), Sampling(max_tokens=40, temperature=0.8, seed=5)
+    handle, outcome, _, _ = begin(target, prompt, sampling)
+    answer = list(outcome.tokens)
+    while len(answer) < 40:
+        answer += target.verify([Window(handle)])[0].tokens
+    target.close(handle)
+    handle, outcome, _, rows = begin(target, prompt, sampling, generated=answer[:25])
+    assert outcome.reused == CHUNK and rows < CHUNK
+    assert outcome.tokens[0] == answer[25]
+
+
+def test_32_streams_that_join_leave_and_are_cancelled_have_the_texts_of_a_cold_cache():
+    """Chats of several turns that share system prompts, in a pool too small for all; every other one speculates."""
+    target, chance = target_of(slots=12_000), random.Random(3)
+    systems = [some_prompt(CHUNK + 10, seed=n) for n in range(2)]
+    reused = 0
+
+    def turns(number):
+        """What a stream does: prompts with how much of the answer it waits for before it is cancelled or ends."""
+        history = list(systems[number % 2])
+        for turn in range(2):
+            history += some_prompt(20 + number, seed=100 * number + turn)
+            sampling = Sampling(max_tokens=12, temperature=0.9 * (number % 3 > 0), seed=number)
+            answer = []
+            yield list(history), sampling, answer, chance.choice([4, 12, 12])
+            history += answer
+
+    def step(cold):
+        nonlocal reused
+        waiting, running, texts = [turns(number) for number in range(32)], [], []
+        while waiting or running:
+            if waiting and len(running) < 6:
+                stream = waiting.pop(0)
+                if (one := next(stream, None)) is None:
+                    continue
+                prompt, sampling, answer, wanted = one
+                handle, outcome, _, _ = begin(target, prompt, sampling, salt=str(len(texts)) if cold else "")
+                reused += outcome.reused
+                answer += outcome.tokens
+                texts.append((tuple(prompt), answer))
+                running.append((stream, handle, answer, wanted))
+                continue
+            windows = []
+            for number, (_, handle, answer, _) in enumerate(running):
+                left = 12 - len(answer)
+                drafts, parents = tree(chance, [chance.randrange(VOCAB) for _ in range(min(3, left))])
+                windows.append(Window(handle, drafts, parents) if number % 2 and left > 1 else Window(handle))
+            for (_, _, answer, _), outcome in zip(running, target.verify(windows), strict=True):
+                answer += outcome.tokens
+            for one in [one for one in running if len(one[2]) >= one[3]]:
+                running.remove(one)
+                target.close(one[1])
+                del one[2][one[3] :]
+                waiting.append(one[0])
+        return {prompt: answer for prompt, answer in texts}
+
+    chance.seed(3)
+    warm = step(cold=False)
+    assert reused > 32 * CHUNK
+    was, _ = reused, chance.seed(3)
+    cold = step(cold=True)
+    assert reused == was
+    assert len(warm) == 64
+    for prompt, answer in warm.items():
+        if prompt in cold:
+            shorter = min(len(answer), len(cold[prompt]))
+            assert answer[:shorter] == cold[prompt][:shorter]
+    assert len(set(warm) & set(cold)) >= 32
