@@ -6,9 +6,9 @@ one, and its logits are those of a cold prefill. What was decoded ran in other s
 chat is computed as a prompt, as it would be without us.
 
 A request's slots lie in a row, which is what its bits and the speed of attention rest on, so two requests do not read
-the same slots. A region that nobody else needs (a chat's last turn) is grown in place; otherwise the request copies what
-it takes over, which costs milliseconds where computing it costs seconds. Until it has, the region that it will copy
-from has a reader more and is not given up.
+the same slots. A region that nobody else needs (a chat's last turn) is grown in place; otherwise the request copies
+what it takes over, in milliseconds where computing it takes seconds. Until it has, the region that it will copy from
+has a reader more and is not given up.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class Request:
         self.state = "prefill"
 
     def began(self, now: float, cached_tokens: int) -> None:
-        """Its prompt is computed, but for what an earlier one had begun with. ``now`` in seconds, as everywhere here."""
+        """Its prompt is computed, ``cached_tokens`` of it before this request. ``now`` in seconds, as everywhere
+        here."""
         self.state = "decode"
         self.cached_tokens = cached_tokens
         self.first_at = self.last_at = self.round_ended_at = now

@@ -21,10 +21,15 @@ C = TypeVar("C")
 Pieces = Mapping[int, str]  # token id -> its text, for every token whose log-probability is reported
 
 
+class TokenDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int = 0
+
+
 class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: TokenDetails
 
 
 class Answer(Protocol):
@@ -51,7 +56,7 @@ def usage_of(stats: Sequence[RequestStats], n: int) -> Usage:
     """Of the choices of one request; ``n`` of them answer each prompt."""
     prompt = sum(one.prompt_tokens for one in stats[::n])
     made = sum(one.completion_tokens for one in stats)
-    return Usage(prompt, made, prompt + made)
+    return Usage(prompt, made, prompt + made, TokenDetails(sum(one.cached_tokens for one in stats[::n])))
 
 
 def figures(stats: Sequence[RequestStats]) -> dict[str, Any]:

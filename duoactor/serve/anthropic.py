@@ -57,8 +57,16 @@ class TextBlock(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
+    """Anthropic counts what came from the cache apart from ``input_tokens``."""
+
     input_tokens: int
     output_tokens: int
+    cache_read_input_tokens: int
+    cache_creation_input_tokens: int = 0  # of those with a price of their own, which nothing has here
+
+    @classmethod
+    def of(cls, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> Usage:
+        return cls(prompt_tokens - cached_tokens, output_tokens, cached_tokens)
 
 
 class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -86,6 +94,7 @@ def parse(body: bytes) -> tuple[MessagesRequest, Question]:
         ),
         method=wanted.how(),
         num_speculative_tokens=wanted.num_speculative_tokens,
+        cache_salt=wanted.cache_salt,
     )
     return wanted, question
 
@@ -121,7 +130,7 @@ class MessagesAnswer:
                 content=[TextBlock("".join(chunk.text for chunk in chunks))],
                 stop_reason=reason,
                 stop_sequence=sequence,
-                usage=Usage(stats[0].prompt_tokens, stats[0].completion_tokens),
+                usage=Usage.of(stats[0].prompt_tokens, stats[0].cached_tokens, stats[0].completion_tokens),
                 metrics=figures(stats),
             )
         )
@@ -130,7 +139,8 @@ class MessagesAnswer:
         out = b""
         if not self._begun:
             self._begun = True
-            empty = MessageAnswer(id=self._id, model=self._model, content=[], usage=Usage(chunk.prompt_tokens, 0))
+            usage = Usage.of(chunk.prompt_tokens, chunk.cached_tokens, 0)
+            empty = MessageAnswer(id=self._id, model=self._model, content=[], usage=usage)
             out = _event("message_start", message=empty)
             out += _event("content_block_start", index=0, content_block=TextBlock(""))
         self._last = chunk
@@ -146,7 +156,7 @@ class MessagesAnswer:
             + _event(
                 "message_delta",
                 delta={"stop_reason": reason, "stop_sequence": sequence},
-                usage=Usage(stats[0].prompt_tokens, stats[0].completion_tokens),
+                usage=Usage.of(stats[0].prompt_tokens, stats[0].cached_tokens, stats[0].completion_tokens),
                 metrics=figures(stats),
             )
             + _event("message_stop")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 import msgspec
 from starlette.applications import Starlette
@@ -17,20 +18,24 @@ from starlette.routing import Route
 from duoactor import __version__
 from duoactor.serve import anthropic, chat, completions, responses, tokens
 from duoactor.serve.answers import Answer, now
-from duoactor.serve.auth import KeyGuard
+from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Choices, Gateway, Model
 from duoactor.serve.metrics import CONTENT_TYPE
 from duoactor.serve.openapi import describe
+from duoactor.serve.question import Question
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
 from protocols.messages import Chunk
 
 
-def make_app(gateway: Gateway, *, keys: Sequence[str] = (), origins: Sequence[str] = ()) -> Starlette:
-    """``keys``: one of them must come with a request; ``origins``: web pages from there may call."""
+def make_app(
+    gateway: Gateway, *, keys: Sequence[str] = (), origins: Sequence[str] = (), share_caches: bool = False
+) -> Starlette:
+    """``keys``: one of them must come with a request; ``origins``: web pages from there may call; ``share_caches``:
+    what one key asked speeds up another."""
     routes = Routes(gateway)
-    middleware = [Middleware(KeyGuard, keys=keys)] if keys else []
+    middleware = [Middleware(KeyGuard, keys=keys, share_caches=share_caches)] if keys else []
     if origins:
         cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
         middleware.insert(0, cors)
@@ -70,25 +75,25 @@ class Routes:
         wanted, question = chat.parse(await read_body(request))
         model = await self.gateway.model()
         answer = chat.ChatAnswer(wanted, model.called(wanted.model))
-        return await self._reply(request, self.gateway.ask(question, model), answer, wanted.stream)
+        return await self._reply(request, self._ask(request, question, model), answer, wanted.stream)
 
     async def completions(self, request: Request) -> Response:
         wanted, question = completions.parse(await read_body(request))
         model = await self.gateway.model()
         answer = completions.CompletionAnswer(wanted, model.called(wanted.model))
-        return await self._reply(request, self.gateway.ask(question, model), answer, wanted.stream)
+        return await self._reply(request, self._ask(request, question, model), answer, wanted.stream)
 
     async def responses(self, request: Request) -> Response:
         wanted, question = responses.parse(await read_body(request))
         model = await self.gateway.model()
         answer = responses.ResponsesAnswer(wanted, model.called(wanted.model))
-        return await self._reply(request, self.gateway.ask(question, model), answer, wanted.stream)
+        return await self._reply(request, self._ask(request, question, model), answer, wanted.stream)
 
     async def messages(self, request: Request) -> Response:
         wanted, question = anthropic.parse(await read_body(request))
         model = await self.gateway.model()
         answer = anthropic.MessagesAnswer(wanted, model.called(wanted.model))
-        return await self._reply(request, self.gateway.ask(question, model), answer, wanted.stream)
+        return await self._reply(request, self._ask(request, question, model), answer, wanted.stream)
 
     async def count_tokens(self, request: Request) -> Response:
         wanted = anthropic.parse_count(await read_body(request))
@@ -100,6 +105,10 @@ class Routes:
 
     async def detokenize(self, request: Request) -> Response:
         return json(await tokens.detokenize(self.gateway, await read_body(request)))
+
+    def _ask(self, request: Request, question: Question, model: Model) -> Choices:
+        salted = replace(question, cache_salt=cache_salt(request.scope, question.cache_salt))
+        return self.gateway.ask(salted, model)
 
     async def _reply(self, request: Request, choices: Choices, answer: Answer, stream: bool) -> Response:
         if not stream:

@@ -34,11 +34,20 @@ def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
     return (*settings.api_key, *keys)
 
 
+def cache_salt(scope: Scope, own: str) -> str:
+    """What a request's traces in caches are filed under: its API key, so that nobody learns from the time to the first
+    token what was asked with another key, and the salt that it names itself."""
+    holder = scope.get("state", {}).get("key_digest", "")
+    return sha256(f"{holder} {own}".encode()).hexdigest() if holder or own else ""
+
+
 class KeyGuard:
     """Answers 401 to requests without one of ``keys``, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], share_caches: bool = False) -> None:
+        """``share_caches``: those of all keys, see :func:`cache_salt`."""
         self._app = app
+        self._share_caches = share_caches
         # digests: comparing keys of different lengths would tell the length
         self._digests = [sha256(key.encode()).digest() for key in keys]
 
@@ -56,4 +65,7 @@ class KeyGuard:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         digest = sha256(given.encode()).digest()
-        return sum(hmac.compare_digest(digest, one) for one in self._digests) > 0  # every key is compared
+        admitted = sum(hmac.compare_digest(digest, one) for one in self._digests) > 0  # every key is compared
+        if admitted and not self._share_caches:
+            scope.setdefault("state", {})["key_digest"] = digest.hex()
+        return admitted

@@ -100,6 +100,7 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
         n=wanted.n,
         method=wanted.how(),
         num_speculative_tokens=wanted.num_speculative_tokens,
+        cache_salt=wanted.cache_salt,
     )
     return wanted, question
 

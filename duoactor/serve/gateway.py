@@ -82,6 +82,7 @@ class Gateway:
                     sampling=one.sampling,
                     method=one.method,
                     num_speculative_tokens=one.num_speculative_tokens,
+                    cache_salt=one.cache_salt,
                 )
                 for one in question.alone()
             ]

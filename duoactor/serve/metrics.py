@@ -108,6 +108,12 @@ class _Verifier(Collector):
         yield CounterMetricFamily(
             "duoactor:generation_tokens", "Tokens of answers.", counters.get("generation_tokens", 0)
         )
+        for name, text in (
+            ("queries", "Prompt tokens that were looked up in the prefix cache."),
+            ("hits", "Prompt tokens that the prefix cache had."),
+        ):
+            value = counters.get(f"prefix_cache_{name}", 0)
+            yield CounterMetricFamily(f"duoactor:prefix_cache_{name}", text, value)
         ended = CounterMetricFamily(
             "duoactor:request_success", "Answers that came to an end.", labels=["finished_reason"]
         )

@@ -26,7 +26,6 @@ HARMLESS = frozenset(
         "prompt_cache_retention",
         "parallel_tool_calls",
         "request_id",
-        "cache_salt",
     }
 )
 
@@ -90,11 +89,12 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
-    """duoactor's own parameters. They change how fast an answer comes, never what it says."""
+    """duoactor's own parameters and vLLM's ``cache_salt``: they change how fast an answer comes, never what it says."""
 
     speculative: bool = True
     method: Method | None = None
     num_speculative_tokens: Gamma = 0
+    cache_salt: str = ""
 
     def how(self) -> str:
         """The method to ask the verifier for; "" is its default."""

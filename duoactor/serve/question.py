@@ -27,6 +27,7 @@ class Question:
     n: int = 1
     method: str = ""
     num_speculative_tokens: int = 0
+    cache_salt: str = ""
 
     def check(self, vocab_size: int) -> None:
         """ApiError about the first value that the verifier would refuse."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from duoactor.serve.answers import Pieces, figures, now
+from duoactor.serve.answers import Pieces, TokenDetails, figures, now
 from duoactor.serve.chat import ContentPart, text_of
 from duoactor.serve.errors import ApiError
 from duoactor.serve.parameters import HARMLESS, Speculation, decode
@@ -64,10 +64,6 @@ class OutputMessage(msgspec.Struct, frozen=True, kw_only=True):
     content: list[OutputText]
 
 
-class TokenDetails(msgspec.Struct, frozen=True):
-    cached_tokens: int = 0
-
-
 class OutputTokenDetails(msgspec.Struct, frozen=True):
     reasoning_tokens: int = 0
 
@@ -76,7 +72,7 @@ class Usage(msgspec.Struct, frozen=True):
     input_tokens: int
     output_tokens: int
     total_tokens: int
-    input_tokens_details: TokenDetails = TokenDetails()
+    input_tokens_details: TokenDetails
     output_tokens_details: OutputTokenDetails = OutputTokenDetails()
 
 
@@ -116,6 +112,7 @@ def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
         seeded=wanted.seed is not None,
         method=wanted.how(),
         num_speculative_tokens=wanted.num_speculative_tokens,
+        cache_salt=wanted.cache_salt,
     )
     return wanted, question
 
@@ -201,7 +198,7 @@ class ResponsesAnswer:
         return msgspec.structs.replace(
             self._response(status),
             output=[self._message(status, OutputText(self._text))],
-            usage=Usage(read, made, read + made),
+            usage=Usage(read, made, read + made, TokenDetails(stats[0].cached_tokens)),
             incomplete_details={"reason": "max_output_tokens"} if cut else None,
             metrics=figures(stats),
         )

@@ -21,6 +21,9 @@ class GatewaySettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
         tuple[str, ...], Meta(description="a key that requests must carry; may be repeated; none: open to whoever")
     ] = ()
     api_key_file: Annotated[str, Meta(description="a file of such keys, one per line; not seen by `ps`")] = ""
+    share_caches: Annotated[
+        bool, Meta(description="prompts and answers of one key speed up those of another, who can measure that")
+    ] = False
     cors_origin: Annotated[
         tuple[str, ...], Meta(description="web origin whose pages may call, such as https://app.example; repeatable")
     ] = ()

@@ -41,7 +41,8 @@ def run_gateway(settings: GatewaySettings) -> int:
                 reconnect_timeout=RECONNECT_TIMEOUT_S,  # streams outlive a verifier that is replaced in order
             )
             gateway = Gateway(client, settings.served_model_name)
-            await serve(gateway, make_app(gateway, keys=keys, origins=settings.cors_origin), listener, stop)
+            app = make_app(gateway, keys=keys, origins=settings.cors_origin, share_caches=settings.share_caches)
+            await serve(gateway, app, listener, stop)
 
     return run_actor(main)
 

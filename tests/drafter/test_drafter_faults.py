@@ -342,6 +342,20 @@ def test_a_long_text_is_not_turned_into_a_short_one_for_a_few_tokens_in_common()
     played(story)
 
 
+@pytest.mark.parametrize(("salt", "again"), [("", 0), ("theirs", len(LONG))])
+def test_the_next_turn_of_a_chat_reads_only_what_is_new_unless_its_salt_is_another(salt, again):
+    async def story(desk):
+        desk.open("a", LONG)
+        await desk.settle()
+        read = desk.model.tokens_read
+        desk.close("a")
+        desk.open("b", (*LONG, *range(20, 60)), epoch=2, salt=salt)
+        await desk.settle()
+        assert 39 <= desk.model.tokens_read - read - again <= 41
+
+    played(story)
+
+
 # --- reports ---------------------------------------------------------------------------------------------------------
 
 

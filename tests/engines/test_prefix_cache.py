@@ -125,7 +125,7 @@ def test_32_streams_that_join_leave_and_are_cancelled_have_the_texts_of_a_cold_c
                 target.close(one[1])
                 del one[2][one[3] :]
                 waiting.append(one[0])
-        return {prompt: answer for prompt, answer in texts}
+        return dict(texts)
 
     chance.seed(3)
     warm = step(cold=False)

@@ -1,5 +1,7 @@
 """The prefix cache's book-keeping, without a model."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -181,7 +183,7 @@ def test_whatever_comes_every_slot_holds_what_its_text_says_and_has_one_writer(e
                 requests.remove(request)
                 cache.close(region)
         regions = sorted([*cache.kept, *cache.open_regions], key=lambda region: region.base)
-        assert all(one.base + one.size <= two.base for one, two in zip(regions, regions[1:], strict=False))
+        assert all(one.base + one.size <= two.base for one, two in itertools.pairwise(regions))
         assert [(region.base, region.size) for region in regions] == cache.allocator.regions
         assert cache.cached + sum(region.size for region, *_ in requests) == cache.allocator.used <= slots
         assert {id(region) for region, *_ in requests} == {id(region) for region in cache.open_regions}

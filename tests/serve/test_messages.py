@@ -12,6 +12,9 @@ CODEC = ToyCodec()
 ASK = {"model": "toy", "messages": TURNS, "max_tokens": 20, "temperature": 0}
 
 
+USAGE = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+
+
 def truth(prompt: str, **sampling) -> str:
     return CODEC.decode(LANGUAGE.continuation(CODEC.encode(prompt), Sampling(**sampling)))
 
@@ -22,7 +25,7 @@ async def test_a_message_is_answered():
     assert answer["content"] == [{"text": truth("Hello", max_tokens=20), "type": "text"}]
     assert (answer["type"], answer["role"], answer["model"]) == ("message", "assistant", "toy")
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("max_tokens", None)
-    assert answer["usage"] == {"input_tokens": 5, "output_tokens": 20}
+    assert answer["usage"] == USAGE | {"input_tokens": 5, "output_tokens": 20}
 
 
 async def test_the_system_stands_before_the_turns_and_parts_are_joined():
@@ -53,7 +56,7 @@ async def test_its_events_come_in_order_and_carry_their_names():
     assert names[:2] == ["message_start", "content_block_start"]
     assert set(names[2:-3]) == {"content_block_delta"}
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
-    assert events[0]["message"]["usage"] == {"input_tokens": 5, "output_tokens": 0}
+    assert events[0]["message"]["usage"] == USAGE | {"input_tokens": 5, "output_tokens": 0}
     text = "".join(event["delta"]["text"] for event in events[2:-3])
     assert text == truth("Hello", max_tokens=20)
     assert events[-2]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}

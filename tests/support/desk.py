@@ -133,9 +133,11 @@ class Desk:
 
     # --- what tests say ----------------------------------------------------------------------------------------------
 
-    def open(self, rid: str, prefix: Sequence[int], epoch: int = 1, plan: Plan | None = None, **sampling) -> None:
+    def open(
+        self, rid: str, prefix: Sequence[int], epoch: int = 1, plan: Plan | None = None, salt: str = "", **sampling
+    ) -> None:
         sampling = Sampling(**{"max_tokens": 64, **sampling})
-        self.send(Open(rid, epoch, tuple(prefix), len(prefix), sampling, plan or Plan("pearl", 4)))
+        self.send(Open(rid, epoch, tuple(prefix), len(prefix), sampling, plan or Plan("pearl", 4), salt))
 
     def verdict(self, rid: str, base_len: int, *tokens: int, epoch: int = 1, number: int = 1, **more) -> None:
         self.send(Verdict(rid, epoch, number, base_len, tokens, **more))

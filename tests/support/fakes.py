@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.models import Expansion, Leaf, ModelInfo, Outcome, Window
+from actors.models import Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
 from actors.proposers.datastore import Datastore, build
 from actors.tree.accept import walk
 from actors.verifier.retrieval import Sources
@@ -64,8 +64,11 @@ class ToyTarget:
     rows_agree: tuple[int, ...] = (1, 2, 4, 8, 16)
     broken: bool = False  # every forward fails
     poison: int = -1  # forwards fail for texts that begin with this token
+    caches: bool = False  # prompts are found again, token by token
 
     def __post_init__(self) -> None:
+        self.known: list[tuple[str, list[int]]] = []  # salt and prompt
+        self.reused: dict[int, int] = {}
         self.open_requests: dict[int, tuple[list[int], Sampling, int]] = {}
         self.next_handle = 0
         self.rounds = 0
@@ -94,12 +97,17 @@ class ToyTarget:
             raise PoolFull(f"{room} tokens do not fit into {self.slots} KV slots")
         self.next_handle += 1
         self.open_requests[self.next_handle] = ([*prompt, *generated], sampling, room)
+        common = [common_prefix(known, prompt[:-1]) for salt, known in self.known if salt == cache_salt]
+        self.reused[self.next_handle] = max(common, default=0) if self.caches else 0
+        self.known.append((cache_salt, list(prompt)))
         return self.next_handle
 
     def prefill(self, handle: int) -> Outcome | None:
         if self.broken:
             raise RuntimeError("the toy target broke, as asked")
-        return self._round(Window(handle))
+        outcome = self._round(Window(handle))
+        outcome.reused = self.reused[handle]
+        return outcome
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
         self.rounds += 1

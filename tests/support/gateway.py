@@ -68,7 +68,7 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    cluster: Cluster | None = None, *, names=(), keys=(), origins=(), patience=60.0
+    cluster: Cluster | None = None, *, names=(), keys=(), origins=(), patience=60.0, share_caches=False
 ) -> AsyncIterator[Served]:
     """``patience``: seconds after which the gateway takes the verifier for gone."""
     cluster = cluster or Cluster(language=LANGUAGE)
@@ -76,7 +76,8 @@ async def served(
     gateway = Gateway(client, names)
     stop = asyncio.Event()
     with patch("duoactor.serve.gateway.HEALTH_TIMEOUT_S", patience), listen("127.0.0.1:0") as listener:
-        serving = asyncio.create_task(serve(gateway, make_app(gateway, keys=keys, origins=origins), listener, stop))
+        app = make_app(gateway, keys=keys, origins=origins, share_caches=share_caches)
+        serving = asyncio.create_task(serve(gateway, app, listener, stop))
         async with cluster:
             served = Served(cluster, gateway, listener)
             while (await served.request("GET", "/health")).status_code != 200:
