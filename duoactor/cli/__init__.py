@@ -21,6 +21,7 @@ from duoactor.cli.inflate import inflate
 from duoactor.cli.keys import keys
 from duoactor.cli.manage import drafters, drain, status, swap
 from duoactor.cli.serve import serve
+from duoactor.cli.top import top
 from duoactor.cli.up import up
 from duoactor.launch.signals import Terminated
 from protocols.errors import DuoactorError
@@ -32,7 +33,7 @@ TERMINATED = 143  # and SIGTERM
 SECTIONS = {
     "Run": (demo, up, verifier, drafter, controller, serve),
     "Ask": (generate, chat),
-    "Operate": (status, drafters, swap, drain),
+    "Operate": (top, status, drafters, swap, drain),
     "Prepare": (config, keys, datastore),
     "Measure": (bench, inflate),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from duoactor.client.async_client import AsyncClient
@@ -32,13 +32,13 @@ def available_cpus() -> tuple[int, ...]:
 @dataclass(slots=True)
 class Environment:
     """``connect(address, key, server_key)`` gives a client; ``command(*arguments)`` is how a child is run;
-    ``probe(deployment)`` asks whether the actors are ready."""
+    ``probe(deployment)`` asks whether the actors are ready; ``connect_async(address, key=, server_key=)``."""
 
     debug: bool = False
     connect: Callable[[str, str, str], AbstractContextManager[Client]] = _connect
     command: Callable[..., tuple[str, ...]] = own_command
     probe: Callable[[Deployment], Probe] = ask_status
-    connect_async: Callable[[str], AbstractAsyncContextManager[AsyncClient]] = AsyncClient
+    connect_async: Callable[..., AsyncClient] = AsyncClient
 
 
 @contextmanager

@@ -173,7 +173,7 @@ def _speedup(report: StatusReport, rounds: Sequence[RoundStats]) -> float | None
 def _strip(rounds: Sequence[RoundStats]) -> Strip | None:
     """It ends with the last round but one: what drafters did during the last they tell later."""
     ends = sorted({one.started_us + one.forward_us for one in rounds})
-    if len(ends) < 3:
+    if len(ends) < 4:
         return None
     ends = ends[-STRIP_ROUNDS - 2 : -1]
     begin, end = ends[0], ends[-1]

@@ -129,8 +129,7 @@ def test_before_the_first_answer_there_is_an_address_and_a_reason():
 def test_a_verifier_that_restarted_has_a_clock_of_its_own():
     monitor, now = playing(600)
     monitor.answered(report("q1", pid=8), now)
-    monitor.hear(stats(1), now + 0.01)
-    monitor.hear(stats(2), now + 0.02)
-    monitor.hear(stats(3), now + 0.03)
-    strip = monitor.picture(now + 0.03).strip
-    assert strip is not None and strip.end == 2 * ROUND_US + 9000
+    for number in range(1, 5):
+        monitor.hear(stats(number), now + number / 100)
+    strip = monitor.picture(now + 0.05).strip
+    assert strip is not None and strip.end == 3 * ROUND_US + 9000

@@ -1,0 +1,1 @@
+"""``duoactor top``: what the actors do now, in a terminal."""
