@@ -85,7 +85,7 @@ class Dialog:
         self.step, self.chosen = "old", drafters[0]
 
     def _choose(self, key: str, choices: Sequence[str]) -> None:
-        if not choices:  # the last one has left meanwhile
+        if len(choices) < (2 if self._order.verb == "swap" and self.step == "old" else 1):  # the others have left
             self.step = ""
             return
         at = choices.index(self.chosen) if self.chosen in choices else 0

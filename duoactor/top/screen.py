@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 from rich.text import Text
 
@@ -53,7 +53,8 @@ class Screen:
     async def _show(self, live: Live) -> None:
         while True:
             self._pressed.clear()
-            width, height = self._console.size
+            width, height = os.get_terminal_size(self._keyboard.fileno())  # COLUMNS and LINES may be of another time
+            self._console.size = ConsoleDimensions(width, height)
             picture = self._monitor.picture(time.monotonic())
             self._scroll = max(0, min(self._scroll, len(picture.streams) - 1))
             lines = draw(picture, self._dialog, width, height, self._scroll, self._glyphs)
