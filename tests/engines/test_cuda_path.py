@@ -1,0 +1,111 @@
+"""The whole CUDA path without a GPU (see fake_cuda.py): no two devices mix, and a round waits for the device once."""
+
+import pytest
+import torch
+from fake_cuda import fake_cuda, on_cuda  # noqa: F401
+from tiny import info, make
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+
+from actors.engines.backends.llama.engine import LlamaEngine
+from actors.engines.backends.llama.graphs import Direct
+from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.draft import Draft
+from actors.engines.selfcheck import ROWS
+from actors.engines.target import Target
+from actors.models import Leaf, Window
+from protocols.messages import Sampling
+
+DTYPES = [torch.float32, torch.bfloat16]
+FUSED = ["llama", "qwen2", "qwen3"]
+GENERIC = ["gemma2", "gemma3", "gpt2"]
+PROMPT = list(range(5, 155)) * 2
+SAMPLING = {
+    "greedy": {},
+    "temperature": {"temperature": 0.8},
+    "top-k and min-p": {"temperature": 0.8, "top_k": 20, "min_p": 0.05},
+    "penalties": {"repetition_penalty": 1.2, "presence_penalty": 0.5},
+    "bias": {"logit_bias": ((7, 2.0),)},
+}
+TREE = Window(0, [7, 8, 9, 10], [-1, 0, 0, -1])
+
+
+def engine_of(family, dtype, exact=True):
+    with unset_fake_temporarily():
+        model = make(family)
+    model = on_cuda(model, dtype)
+    if family in FUSED:
+        return LlamaEngine(model, info(model), 4096, exact=exact, recorder=Direct())
+    return TransformersEngine(model, info(model), 4096)
+
+
+def begun(target: Target, **sampling) -> int:
+    handle = target.open(PROMPT, Sampling(max_tokens=50, **sampling))
+    while target.prefill(handle) is None:
+        pass
+    return handle
+
+
+def test_a_tensor_that_was_left_on_the_host_is_an_error(fake_cuda):  # noqa: F811
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.zeros(4, device="cuda:0") + torch.zeros(4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING.keys())
+@pytest.mark.parametrize("family", [*FUSED, *GENERIC])
+def test_a_round_reads_from_the_device_once(fake_cuda, family, dtype, sampling):  # noqa: F811
+    target = Target(engine_of(family, dtype), rows_agree=ROWS)
+    handles = [begun(target, **sampling), begun(target, **sampling)]
+    for streams in (handles[:1], handles):
+        fake_cuda.reads.clear()
+        outcomes = target.verify([Window(handle, TREE.tokens, TREE.parents) for handle in streams])
+        assert len(outcomes) == len(streams)
+        assert len(fake_cuda.reads) == 1, fake_cuda.reads
+
+
+@pytest.mark.parametrize("family", FUSED)
+def test_a_recorded_greedy_round_is_sent_without_waiting(fake_cuda, family):  # noqa: F811
+    target = Target(engine_of(family, torch.bfloat16), rows_agree=ROWS)
+    handle = begun(target)
+    fake_cuda.writes.clear()
+    target.verify([Window(handle, TREE.tokens, TREE.parents)])
+    assert fake_cuda.writes == []
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_accepted_siblings_logprobs_and_top_p_stay_on_the_device(fake_cuda, family):  # noqa: F811
+    target = Target(engine_of(family, torch.bfloat16), rows_agree=ROWS)
+    handle = begun(target, temperature=0.7, top_p=0.9, logprobs=3)
+    fake_cuda.reads.clear()
+    [outcome] = target.verify([Window(handle, [7, 0], [-1, -1])])  # what comes back is token 0: the second is accepted
+    assert outcome.path == [1]
+    assert len(outcome.logprobs) == 2
+    # the size of the nucleus, the tokens, and the log-probabilities: own, ids and values of the best
+    assert len(fake_cuda.reads) == 5, fake_cuda.reads
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_stream_resumes_on_the_device(fake_cuda, family):  # noqa: F811
+    target = Target(engine_of(family, torch.bfloat16), rows_agree=ROWS)
+    handle = target.open(PROMPT, Sampling(max_tokens=50), generated=list(range(30)))
+    while (outcome := target.prefill(handle)) is None:
+        pass
+    assert outcome.tokens == [0]
+
+
+@pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING.keys())
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
+def test_a_draft_step_reads_from_the_device_twice(fake_cuda, family, sampling):  # noqa: F811
+    draft = Draft(engine_of(family, torch.bfloat16, exact=False))
+    handle = draft.open(PROMPT, len(PROMPT), Sampling(max_tokens=50, **sampling))
+    [root] = draft.expand([Leaf(handle, -1, (), is_root=True)])
+    fake_cuda.reads.clear()
+    first, second = draft.expand([Leaf(handle, 3, ()), Leaf(handle, 4, ())])
+    assert len(fake_cuda.reads) == 2, fake_cuda.reads  # candidates and what is believed of them
+    draft.expand([Leaf(handle, 5, (first.slot,)), Leaf(handle, 6, (second.slot,))])
+    draft.commit(handle, [3, 5], [first.slot, -1])
+    assert len(root.tokens) == len(first.tokens) == 8
+
+
+def test_the_mode_is_torchs_own(fake_cuda):  # noqa: F811
+    assert isinstance(fake_cuda, FakeTensorMode)
