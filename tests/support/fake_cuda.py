@@ -53,6 +53,8 @@ class _WithoutDriver(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__:
             return _item(*args)
+        if func is torch.Tensor.__setitem__:
+            return aten.copy_.default(_item(*args[:2]), args[2])
         if func is torch.Tensor.to:
             return _to(*args, **(kwargs or {}))
         if func is torch.Tensor.__int__:
