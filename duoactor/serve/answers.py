@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -15,10 +15,11 @@ from duoactor.client.metrics import metrics, together
 from duoactor.serve.errors import ApiError
 from duoactor.serve.parameters import SamplingParameters
 from duoactor.serve.stream import DONE, event
+from duoactor.serve.trace import ChunkTrace, traced
+from duoactor.serve.trace import Pieces as Pieces
 from protocols.messages import Chunk, RequestStats
 
 C = TypeVar("C")
-Pieces = Mapping[int, str]  # token id -> its text, for every token whose log-probability is reported
 
 
 class TokenDetails(msgspec.Struct, frozen=True):
@@ -80,6 +81,7 @@ class Envelope(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
     choices: list[C]
     usage: Usage | UnsetType | None = UNSET
     metrics: dict[str, Any] | UnsetType = UNSET
+    trace: ChunkTrace | UnsetType = UNSET
 
 
 class OpenAIAnswer:
@@ -93,6 +95,7 @@ class OpenAIAnswer:
         self._whole, self._part = whole, part
         self._n = wanted.n
         self._with_usage = wanted.stream_options.include_usage
+        self._traced = wanted.trace
 
     def body(self, choices: list[C], stats: Sequence[RequestStats]) -> bytes:
         return msgspec.json.encode(
@@ -107,7 +110,13 @@ class OpenAIAnswer:
             )
         )
 
-    def event(self, choices: list[C], stats: Sequence[RequestStats] = ()) -> bytes:
+    def trace(self, chunk: Chunk, pieces: Pieces) -> ChunkTrace | UnsetType:
+        """How the chunk's tokens came about, if the request asked for it."""
+        return traced(chunk, pieces) if self._traced and chunk.token_ids else UNSET
+
+    def event(
+        self, choices: list[C], stats: Sequence[RequestStats] = (), trace: ChunkTrace | UnsetType = UNSET
+    ) -> bytes:
         """``stats`` of all choices with the very last choice. The figures go with the last event, which is another
         one if usage was asked for."""
         last = bool(stats) and not (self._with_usage and choices)
@@ -119,6 +128,7 @@ class OpenAIAnswer:
             choices=choices,
             usage=(usage_of(stats, self._n) if last else None) if self._with_usage else UNSET,
             metrics=figures(stats) if last else UNSET,
+            trace=trace,
         )
         return event(msgspec.json.encode(made))
 

@@ -22,6 +22,7 @@ from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Choices, Gateway, Model
+from duoactor.serve.live import Live
 from duoactor.serve.metrics import CONTENT_TYPE
 from duoactor.serve.openapi import describe
 from duoactor.serve.question import Question
@@ -53,6 +54,7 @@ def make_app(
             Route("/health", routes.health),
             Route("/metrics", routes.metrics),
             Route("/openapi.json", routes.openapi),
+            *Live(gateway, bool(keys), origins).routes(),
         ],
         middleware=middleware,
         exception_handlers={

@@ -16,7 +16,9 @@ from duoactor.serve.errors import ApiError
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
 
-OPEN = frozenset({"/health", "/metrics", "/openapi.json"})  # of use to machines that hold no key; they tell no text
+# Of use to machines that hold no key; they tell no text. The page asks its reader for a key.
+OPEN = frozenset({"/health", "/metrics", "/openapi.json", "/"})
+OPEN_FOLDER = "/page/"
 
 
 def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
@@ -52,7 +54,7 @@ class KeyGuard:
         self._digests = [sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN or scope["method"] == "OPTIONS" or self._admits(scope):
+        if scope["type"] != "http" or _is_open(scope) or self._admits(scope):
             await self._app(scope, receive, send)
             return
         error = ApiError(401, "Incorrect API key provided; give it as a bearer token.", code="invalid_api_key")
@@ -69,3 +71,7 @@ class KeyGuard:
         if admitted and not self._share_caches:
             scope.setdefault("state", {})["key_digest"] = digest.hex()
         return admitted
+
+
+def _is_open(scope: Scope) -> bool:
+    return scope["method"] == "OPTIONS" or scope["path"] in OPEN or scope["path"].startswith(OPEN_FOLDER)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from duoactor.serve.answers import OpenAIAnswer, Pieces
 from duoactor.serve.errors import ApiError
@@ -101,6 +101,7 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
         method=wanted.how(),
         num_speculative_tokens=wanted.num_speculative_tokens,
         cache_salt=wanted.cache_salt,
+        trace=wanted.trace,
     )
     return wanted, question
 
@@ -155,12 +156,13 @@ class ChatAnswer(OpenAIAnswer):
             self._begun.add(index)
             out = self.event([ChunkChoice(index, Delta("assistant", ""))])
         text = chunk.text
-        if not text and chunk.finish_reason is None and not chunk.logprobs:
+        trace = self.trace(chunk, pieces)
+        if not text and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
             return out  # inside a character
         finish = None if chunk.finish_reason is None else str(chunk.finish_reason)
         delta = Delta(content=text) if text else Delta()
         return out + self.event(
-            [ChunkChoice(index, delta, finish, chunk.stop_reason, _logprobs([chunk], pieces))], stats
+            [ChunkChoice(index, delta, finish, chunk.stop_reason, _logprobs([chunk], pieces))], stats, trace
         )
 
 

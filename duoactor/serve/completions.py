@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from duoactor.serve.answers import OpenAIAnswer, Pieces
 from duoactor.serve.errors import ApiError
@@ -47,6 +47,7 @@ def parse(body: bytes) -> tuple[CompletionRequest, Question]:
         method=wanted.how(),
         num_speculative_tokens=wanted.num_speculative_tokens,
         cache_salt=wanted.cache_salt,
+        trace=wanted.trace,
     )
     return wanted, question
 
@@ -74,9 +75,10 @@ class CompletionAnswer(OpenAIAnswer):
         return self.body([self._choice(index, chunks, pieces) for index, chunks in enumerate(choices)], stats)
 
     def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
-        if not chunk.text and chunk.finish_reason is None and not chunk.logprobs:
+        trace = self.trace(chunk, pieces)
+        if not chunk.text and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
             return b""  # inside a character
-        return self.event([self._choice(index, [chunk], pieces)], stats)
+        return self.event([self._choice(index, [chunk], pieces)], stats, trace)
 
     def _choice(self, index: int, chunks: Sequence[Chunk], pieces: Pieces) -> CompletionChoice:
         start = self._lengths.get(index, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from duoactor.client.async_client import AsyncClient
@@ -16,6 +16,7 @@ from protocols.errors import DuoactorError
 from protocols.messages import ChatTurn, Chunk, RequestStats, StatusReport, Tokenized
 
 HEALTH_TIMEOUT_S = 2.0
+MAX_TRACED = 8  # answers at once: each costs the verifier and us 4 kB a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Gateway:
         self.metrics = Metrics()
         self._names = tuple(names)
         self._pieces: dict[int, str] = {}
+        self._traced = 0  # answers under way that tell how they come about
 
     # --- the verifier ------------------------------------------------------------------------------------------------
 
@@ -64,6 +66,17 @@ class Gateway:
         except TimeoutError:
             raise ApiError(503, "the verifier does not answer; is it still running?") from None
 
+    async def swap(self, old: str, new: str) -> str:
+        """Move every stream of one drafter to another; a sentence that says how many."""
+        await self.model()
+        with blamed():
+            return await self.client.swap(old, new)
+
+    async def drain(self, actor_id: str) -> str:
+        await self.model()
+        with blamed():
+            return await self.client.drain(actor_id)
+
     async def scrape(self) -> bytes:
         """What Prometheus reads; also while no verifier answers."""
         report: StatusReport | None = None
@@ -75,6 +88,8 @@ class Gateway:
 
     def ask(self, question: Question, model: Model) -> Choices:
         question.check(model.vocab_size)
+        if question.trace and self._traced >= MAX_TRACED:
+            raise ApiError(429, f"{MAX_TRACED} answers are being traced already; try again later, or without trace")
         with blamed():
             streams = [
                 self.client.stream(
@@ -83,10 +98,14 @@ class Gateway:
                     method=one.method,
                     num_speculative_tokens=one.num_speculative_tokens,
                     cache_salt=one.cache_salt,
+                    trace=one.trace,
                 )
                 for one in question.alone()
             ]
-        return Choices(self.metrics, streams)
+        return Choices(self.metrics, streams, self._count_traced if question.trace else None)
+
+    def _count_traced(self, change: int) -> None:
+        self._traced += change
 
     async def tokenize(self, text: str | Sequence[ChatTurn]) -> Tokenized:
         with blamed():
@@ -97,12 +116,14 @@ class Gateway:
             return await self.client.detokenize(token_ids)
 
     async def pieces_of(self, chunks: Iterable[Chunk]) -> Mapping[int, str]:
-        """The text of every token that the chunks report log-probabilities of; each is asked for once."""
+        """The text of every token that the chunks report beside their own text; each is asked for once."""
         known = self._pieces
         missing: set[int] = set()
         for chunk in chunks:
             for token, found in zip(chunk.token_ids, chunk.logprobs, strict=False):
                 missing.update(one for one in (token, *found.top_ids) if one not in known)
+            if chunk.trace is not None:
+                missing.update(one for one in chunk.trace.tokens if one not in known)
         if missing:
             answer = await self.detokenize(sorted(missing))
             known.update(zip(answer.token_ids, answer.pieces, strict=True))
@@ -113,8 +134,12 @@ class Choices:
     """The answers to one question: enter it, then iterate over ``(index, chunk)`` as they come. Leaving it cancels
     what is open. Raises ApiError."""
 
-    def __init__(self, metrics: Metrics, streams: Sequence[AsyncStream]) -> None:
+    def __init__(
+        self, metrics: Metrics, streams: Sequence[AsyncStream], count: Callable[[int], None] | None = None
+    ) -> None:
+        """``count`` is told of the beginning (1) and of the end (-1)."""
         self._streams = streams
+        self._count = count or _uncounted
         self._watch = Watch(metrics)
         self._stats: dict[int, RequestStats] = {}
         self._readers: list[asyncio.Task[None]] = []
@@ -126,11 +151,13 @@ class Choices:
         return [self._stats[i] for i in sorted(self._stats)] if len(self._stats) == len(self._streams) else []
 
     async def __aenter__(self) -> Choices:
+        self._count(1)
         if len(self._streams) > 1:
             self._readers = [asyncio.create_task(self._read(i, one)) for i, one in enumerate(self._streams)]
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._count(-1)
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
@@ -166,3 +193,6 @@ class Choices:
                 self._queue.put_nowait((index, chunk))
         except DuoactorError as error:
             self._queue.put_nowait(error)
+
+
+def _uncounted(change: int) -> None: ...

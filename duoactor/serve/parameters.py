@@ -122,8 +122,13 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
     stop: str | tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
+    trace: bool = False
     ignore_eos: bool = False
     logit_bias: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        if self.trace and not self.stream:
+            raise ApiError(400, "trace needs stream to be true: it is told as it happens", param="trace")
 
     def sampling(self, *, max_tokens: int, logprobs: int) -> Sampling:
         """``logprobs`` as in :class:`Sampling`. The seed is 0 where none was given."""

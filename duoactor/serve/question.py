@@ -28,6 +28,7 @@ class Question:
     method: str = ""
     num_speculative_tokens: int = 0
     cache_salt: str = ""
+    trace: bool = False
 
     def check(self, vocab_size: int) -> None:
         """ApiError about the first value that the verifier would refuse."""

@@ -1,0 +1,146 @@
+"""The live page at ``/``: its files, the state that it shows, and its two buttons (swap and drain).
+
+The answer that it shows is an ordinary one of ``/v1/chat/completions`` or ``/v1/completions`` with ``trace``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from duoactor.serve.bodies import read_body
+from duoactor.serve.errors import ApiError
+from duoactor.serve.gateway import Gateway
+from protocols.messages import Budget, DrafterStatus, StatusReport
+
+T = TypeVar("T")
+KINDS = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+HEADERS = {
+    # whatever a model writes, no page but ours runs, and ours talks to this gateway alone
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+FRESH_S = 0.5  # for so long pages share one answer of the verifier: many of them cost it no more than one
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class SwapOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    old: str
+    new: str
+
+
+class DrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    actor_id: str
+
+
+class Live:
+    def __init__(self, gateway: Gateway, keyed: bool, origins: Sequence[str]) -> None:
+        """``keyed``: requests carry a key, which no other site has; ``origins``: sites whose pages may call."""
+        self._gateway, self._keyed, self._origins = gateway, keyed, frozenset(origins)
+        folder = files("duoactor.serve") / "page"
+        self._files = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+        self._asking = asyncio.Lock()
+        self._state: tuple[float, dict[str, Any]] | None = None
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/", self.page),
+            Route("/page/{name}", self.file),
+            Route("/live/state", self.state),
+            Route("/live/swap", self.swap, methods=["POST"]),
+            Route("/live/drain", self.drain, methods=["POST"]),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        return self._file("index.html")
+
+    async def file(self, request: Request) -> Response:
+        return self._file(request.path_params["name"])
+
+    def _file(self, name: str) -> Response:
+        if name not in self._files:
+            raise HTTPException(404)
+        return Response(self._files[name], headers={"content-type": KINDS[name.rpartition(".")[2]], **HEADERS})
+
+    async def state(self, request: Request) -> Response:
+        async with self._asking:
+            now = time.monotonic()
+            if self._state is None or now - self._state[0] > FRESH_S:
+                self._state = (now, told(await self._gateway.status(), (await self._gateway.model()).names[0]))
+            return JSONResponse(self._state[1], headers={"cache-control": "no-store"})
+
+    async def swap(self, request: Request) -> Response:
+        self._check_origin(request)
+        order = _order(await read_body(request), SwapOrder)
+        return self._done(await self._gateway.swap(order.old, order.new))
+
+    async def drain(self, request: Request) -> Response:
+        self._check_origin(request)
+        order = _order(await read_body(request), DrainOrder)
+        return self._done(await self._gateway.drain(order.actor_id))
+
+    def _done(self, detail: str) -> Response:
+        self._state = None  # it has changed
+        return JSONResponse({"detail": detail})
+
+    def _check_origin(self, request: Request) -> None:
+        """ApiError (403) for another site's page. Without keys a site can also point a name of its own at this host's
+        loopback and so call itself by our name: there the name must be the host's own."""
+        origin = request.headers.get("origin")
+        if origin is None or origin in self._origins:
+            return  # no browser, or one that was told it may
+        host = request.headers.get("host", "")
+        own = urlsplit(origin).netloc == host
+        if own and not self._keyed and (request.scope.get("server") or ("",))[0] in LOOPBACK:
+            own = urlsplit(f"//{host}").hostname in LOOPBACK
+        if not own:
+            raise ApiError(403, f"a page of {origin} may not do this; --cors-origin names those that may")
+
+
+def _order(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ApiError(400, f"the body is not what is expected here: {error}") from None
+
+
+def told(report: StatusReport, name: str) -> dict[str, Any]:
+    """What the page shows of the verifier and its drafters."""
+    waiting = sum(request.state == "queued" for request in report.requests)
+    return {
+        "model": name,
+        "device": report.device,
+        "dtype": report.dtype,
+        "method": report.method,
+        "uptime_ms": report.uptime_ms,
+        "running": len(report.requests) - waiting,
+        "waiting": waiting,
+        "controller": report.controller,
+        "generated": report.counters.get("generation_tokens", 0),
+        "drafters": [_drafter(one) for one in report.drafters],
+        "budgets": [_budget(one) for one in report.budgets],
+        "speedup": {one.method: one.speedup for one in report.totals if one.speedup > 0},
+    }
+
+
+def _drafter(one: DrafterStatus) -> dict[str, Any]:
+    names = ("actor_id", "model_id", "state", "leases", "step_us", "drafted", "accepted", "dropped", "host")
+    return {name: getattr(one, name) for name in names}
+
+
+def _budget(one: Budget) -> dict[str, Any]:
+    names = ("method", "drafter", "draft", "gamma", "sequences", "window", "wait_us")
+    return {name: getattr(one, name) for name in names}

@@ -1,0 +1,118 @@
+// What came of one answer: its tokens, its rounds, and the figures made of them. All of it is what the verifier measured.
+
+export const ORIGINS = ["draft", "sibling", "retrieved", "forced", "target"];
+export const ORIGIN_NAMES = {
+  draft: "drafted",
+  sibling: "kept sibling",
+  retrieved: "retrieved",
+  forced: "forced by grammar",
+  target: "target's own",
+};
+export const ORIGIN_TEXTS = {
+  draft: "the draft model's likeliest token, confirmed by the target",
+  sibling: "another candidate of the draft model, kept in case the likeliest is rejected, which it was",
+  retrieved: "found in earlier text by the verifier itself, and confirmed by the target",
+  forced: "the only token that the grammar allows there",
+  target: "computed by the target: the end of every round",
+};
+
+export class Answer {
+  constructor() {
+    this.tokens = []; // {text, origin, chance, round}; round 0 is the prompt's own forward
+    this.rounds = [];
+    this.finish = null;
+    this.metrics = null;
+  }
+
+  /** One event of the stream. */
+  add(event) {
+    const { trace } = event;
+    if (trace) {
+      const round = trace.round ? makeRound(trace, this.rounds.length + 1, this.tokens.length) : null;
+      if (round) this.rounds.push(round);
+      trace.pieces.forEach((text, i) =>
+        this.tokens.push({ text, origin: trace.origins[i], chance: trace.chance[i], round: round?.number ?? 0 }),
+      );
+    }
+    this.finish = event.choices?.[0]?.finish_reason ?? this.finish;
+    this.metrics = event.metrics ?? this.metrics;
+  }
+
+  /** How many tokens are of each origin. */
+  counts() {
+    const counts = Object.fromEntries(ORIGINS.map((origin) => [origin, 0]));
+    for (const token of this.tokens) counts[token.origin] += 1;
+    return counts;
+  }
+
+  figures() {
+    const { rounds } = this;
+    const sum = (of) => rounds.reduce((total, round) => total + of(round), 0);
+    const tokens = sum((r) => r.count);
+    const wall = sum((r) => r.end - r.begin);
+    const window = sum((r) => r.window);
+    return {
+      tokens: this.tokens.length,
+      rounds: rounds.length,
+      perSecond: this.metrics?.tokens_per_second ?? (wall ? (1e6 * tokens) / wall : null),
+      perRound: rounds.length ? tokens / rounds.length : null,
+      acceptance: window ? sum((r) => r.accepted) / window : null,
+      firstMs: this.metrics?.time_to_first_token_ms ?? null,
+      overlap: overlap(rounds),
+    };
+  }
+}
+
+function makeRound({ round: stats, tree, token_ids, pieces }, number, first) {
+  const accepted = new Set(tree.path);
+  const nodes = tree.token_ids.map((id, i) => ({
+    id,
+    text: tree.text[i],
+    parent: tree.parents[i],
+    chance: tree.chance[i],
+    origin: tree.origins[i],
+    arrived: tree.arrived_us[i],
+    verified: i < stats.window,
+    accepted: accepted.has(i),
+  }));
+  for (const node of nodes) node.pathChance = node.chance * (nodes[node.parent]?.pathChance ?? 1);
+  const end = stats.started_us + stats.forward_us;
+  const own = pieces.length > tree.path.length; // a stop string or token may end an answer before it
+  return {
+    number,
+    first,
+    count: token_ids.length,
+    begin: end - Math.max(stats.wall_us, stats.forward_us),
+    start: stats.started_us,
+    end,
+    wait: stats.wait_us ? [stats.waited_from_us, stats.wait_us] : null,
+    drafts: stats.draft_forwards,
+    window: stats.window,
+    accepted: stats.accepted,
+    gamma: stats.gamma,
+    sequences: stats.sequences,
+    drafter: stats.drafter,
+    resting: stats.resting,
+    streams: stats.streams,
+    nodes,
+    tip: tree.path.at(-1) ?? -1,
+    own: own ? { id: token_ids.at(-1), text: pieces.at(-1) } : null,
+  };
+}
+
+/** The share of the draft model's time in which the target was at work as well; null: nothing was drafted. */
+export function overlap(rounds) {
+  let both = 0;
+  let drafting = 0;
+  let first = 0; // rounds before it ended before anything that is still to come began
+  for (const round of rounds) {
+    for (const [start, length] of round.drafts) {
+      drafting += length;
+      while (first < rounds.length && rounds[first].end < start) first += 1;
+      for (let i = first; i < rounds.length && rounds[i].start < start + length; i += 1) {
+        both += Math.max(0, Math.min(rounds[i].end, start + length) - Math.max(rounds[i].start, start));
+      }
+    }
+  }
+  return drafting ? both / drafting : null;
+}

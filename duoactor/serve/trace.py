@@ -1,0 +1,59 @@
+"""``trace`` of a streamed chunk: where each token came from, and the tree of its round, as named fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from protocols.messages import Chunk, Origin, RoundTrace
+
+Pieces = Mapping[int, str]  # token id -> its text, for every token that an answer reports beside its own text
+
+
+class TracedTree(msgspec.Struct, frozen=True):
+    """The token tree of a round before it is pruned; the first ``round.window`` nodes are those that were verified."""
+
+    token_ids: Sequence[int]
+    text: list[str]
+    parents: Sequence[int]  # -1: the last committed token
+    chance: list[float]  # as believed, given the parent
+    origins: Sequence[Origin]
+    arrived_us: Sequence[int]
+    path: Sequence[int]
+
+
+class ChunkTrace(msgspec.Struct, frozen=True):
+    """How a chunk's tokens came about. ``round`` has RoundStats' fields; null: the prompt's own forward."""
+
+    token_ids: Sequence[int]
+    pieces: Sequence[str]  # the text that each token completes
+    origins: list[Origin]  # of each token
+    chance: list[float | None]  # of each, as its drafter believed; null: nobody had drafted it
+    round: dict[str, Any] | None = None
+    tree: TracedTree | None = None
+
+
+def traced(chunk: Chunk, pieces: Pieces) -> ChunkTrace:
+    count, found = len(chunk.token_ids), chunk.trace
+    if found is None:
+        origins = [Origin.DRAFT if drafted else Origin.TARGET for drafted in chunk.accepted]
+        return ChunkTrace(chunk.token_ids, chunk.pieces, origins, [None] * count)
+    tree = _tree(found, pieces)
+    origins = [*(found.origins[at] for at in found.path), Origin.TARGET][:count]
+    chance = [*(tree.chance[at] for at in found.path), None][:count]
+    return ChunkTrace(chunk.token_ids, chunk.pieces, origins, chance, msgspec.structs.asdict(found.stats), tree)
+
+
+def _tree(found: RoundTrace, pieces: Pieces) -> TracedTree:
+    return TracedTree(
+        found.tokens,
+        [pieces[token] for token in found.tokens],
+        found.parents,
+        [round(math.exp(logprob), 4) for logprob in found.logprobs],
+        found.origins,
+        found.arrived_us,
+        found.path,
+    )
