@@ -28,14 +28,14 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-BODIES = ["compiled", "exact", "torch", "numpy"]
+BODIES = ["compiled", "compiled draft", "exact", "torch", "numpy"]
 
 
 def build(body: str, family: str) -> LlamaEngine:
     with pytest.MonkeyPatch.context() as patch:
         if body == "torch":
             patch.setattr(fused, "SMALL", 0)
-        if body == "exact":
+        if not body.startswith("compiled"):
             patch.setattr(fused, "compiled_kernels", lambda: None)
         model = make(family)
         return LlamaEngine(model, info(model), SLOTS, exact=body in ("compiled", "exact"))
@@ -85,7 +85,7 @@ def test_the_families_are_those_that_are_computed_here():
 def test_steps_of_any_width_agree_with_the_plain_model(family, body):
     tokens = ids(40)
     engine = build(body, family)
-    assert type(engine._body) is {"numpy": NumpyBody, "compiled": CompiledBody}.get(body, TorchBody)
+    assert type(engine._body) is {"n": NumpyBody, "c": CompiledBody}.get(body[0], TorchBody)
     outs, start = [], 0
     for rows in (23, 1, 2, 5, 9):
         outs.append(chain(engine, tokens, start, rows))
@@ -126,6 +126,16 @@ def test_two_requests_in_one_flat_batch_do_not_see_each_other(body):
     assert out.shape == (11, VOCAB)
     close(out[:9], plain("qwen2", a))
     close(out[9:], plain("qwen2", b))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_chunk_of_a_prompt_gets_the_logits_of_its_tokens_in_smaller_steps(exact):
+    """Chunks of more than 64 rows are attended to by the library, others by our kernels."""
+    tokens, model = ids(150), make("qwen3")
+    engine = LlamaEngine(model, info(model), SLOTS, exact=exact)
+    whole = chain(engine, tokens, 0, 150)
+    close(torch.cat([chain(engine, tokens, start, 50) for start in (0, 50, 100)]), whole)
+    close(whole, plain("qwen3", tokens))
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -180,7 +190,9 @@ def test_the_bundled_pair_agrees_with_transformers():
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_int8_drafts_stay_close_to_the_float_model(small, monkeypatch):
+@pytest.mark.parametrize("kernels", [compiled_kernels, lambda: None])
+def test_int8_drafts_stay_close_to_the_float_model(small, kernels, monkeypatch):
+    monkeypatch.setattr(fused, "compiled_kernels", kernels)
     if not small:
         monkeypatch.setattr(fused, "SMALL", 0)
     tokens = ids(200, vocabulary=8192)

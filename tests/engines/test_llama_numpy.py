@@ -5,12 +5,18 @@ import pytest
 import torch
 from tiny import VOCAB, info, make
 
+from actors.engines.backends.llama import engine as fused
 from actors.engines.backends.llama import numpy_body
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.linear import has_half
 from actors.engines.backends.llama.numpy_body import ANY, NumpyBody, Product
 from actors.engines.backends.llama.weights import Matrix
 from actors.engines.engine import Segment
+
+
+@pytest.fixture(autouse=True)
+def without_numba(monkeypatch):
+    monkeypatch.setattr(fused, "compiled_kernels", lambda: None)
 
 
 def random_model(family: str, halves: bool = False) -> torch.nn.Module:

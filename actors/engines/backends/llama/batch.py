@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.engines.attention import Attention, Stretch
+from actors.engines.backends.llama.weights import Shape
 from actors.engines.engine import Segment
+from actors.engines.pool import KVPool
 
 
 @dataclass(slots=True)
@@ -24,6 +28,15 @@ class Batch:
     slots: Sequence[int]
     segments: Sequence[Segment]
     keep: list[int] | None  # rows whose logits are wanted; None: all
+
+    def attention(self, pool: KVPool, shape: Shape, exact: bool = True) -> Attention:
+        """What the rows see of the pool, as :mod:`actors.engines.attention` looks at it."""
+        where = pool.whole
+        stretches = [
+            Stretch(segment.base, segment.span, torch.from_numpy(mask).to(where.device, where.dtype))
+            for segment, mask in zip(self.segments, self.masks(), strict=True)
+        ]
+        return Attention(pool, stretches, shape.heads, shape.width**-0.5, exact=exact)
 
     def masks(self) -> list[NDArray[np.float32]]:
         """Of every segment ``(rows, span)``: 0 where visible, else -inf."""

@@ -1,4 +1,4 @@
-"""The fused decoder of a float32 target on a CPU where numba is: torch's matrix products, and our kernels between them.
+"""The fused decoder in float32 on a CPU where numba is: matrix products, and our kernels between them.
 
 What torch does between the products of one row's forward takes longer than reading the weights of a small model: some
 forty operations a layer, most of them on a few hundred numbers.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
@@ -17,11 +19,14 @@ from torch import Tensor
 
 from actors.engines.attention import MAX_ROUND
 from actors.engines.backends.llama.batch import Batch
-from actors.engines.backends.llama.torch_body import TorchBody
-from actors.engines.backends.llama.weights import Shape, Weights
+from actors.engines.backends.llama.linear import Linear
+from actors.engines.backends.llama.weights import Layer, Matrix, Shape, Weights
 from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]
+Multiply = Callable[[Array], Array]
+# the layer of a matrix and its scale, as :class:`Linear`; the second argument is ``behind`` of :func:`linear.fast`
+Products = Callable[[Matrix, bool], tuple[Multiply, float]]
 log = logging.getLogger("duoactor.engines")
 
 
@@ -32,9 +37,7 @@ def compiled_kernels() -> ModuleType | None:
     try:
         from actors.engines.backends.llama import kernels
     except Exception as error:
-        log.warning(
-            "numba does not compile the decoder's kernels, so that torch's slower operations are used: %s", error
-        )
+        log.warning("numba cannot compile the decoder's kernels, and slower operations are used: %s", error)
         return None
     return kernels
 
@@ -43,56 +46,107 @@ def fits(shape: Shape, lanes: int) -> bool:
     return shape.width % lanes == 0 and shape.hidden % lanes == 0
 
 
-class CompiledBody(TorchBody):
-    """Rows' bits depend on what they see alone, as in :class:`TorchBody`, but are not that one's."""
+@dataclass(slots=True)
+class Block:
+    """One layer, ready to run. The norms' weights hold the scale of the product behind them."""
 
-    def __init__(self, weights: Weights, pool: KVPool, kernels: ModuleType) -> None:
-        super().__init__(weights, pool, torch.float32, int8=False, exact=True)
+    input_norm: Array
+    qkv: Multiply
+    query_norm: Array  # no rows: the family has none
+    out: Multiply
+    out_scale: float
+    inner_norm: Array
+    gate_up: Multiply
+    down: Multiply
+    down_scale: float
+    keys: Array
+    values: Array
+
+
+class CompiledBody:
+    """From tokens to logits over a pool. The bits of a row depend on what it sees alone, up to ``MAX_ROUND`` rows, if
+    the products' do."""
+
+    def __init__(self, weights: Weights, pool: KVPool, kernels: ModuleType, product: Products) -> None:
+        self.shape: Shape = weights.shape
+        self.pool = pool
         self._kernels = kernels
-        self._table: Array = self.embedding.numpy()
-        self._keys: list[Array] = [keys.numpy() for keys in pool.keys]
-        self._values: list[Array] = [values.numpy() for values in pool.values]
+        self._embedding: Array = weights.embedding.numpy()
         unnormed = np.zeros((0, self.shape.width), dtype=np.float32)
-        norms = [(b.input_norm, b.query_norm, b.inner_norm) for b in self.blocks]
-        self._norms: list[tuple[Array, Array, Array]] = [
-            (first.numpy(), unnormed if heads is None else heads.numpy(), inner.numpy())
-            for first, heads, inner in norms
-        ]
-        self._last_norm: Array = self.norm.numpy()
+
+        def block(layer: Layer, keys: Tensor, values: Tensor) -> Block:
+            (qkv, qkv_scale), (gate_up, inner_scale) = product(layer.qkv, False), product(layer.gate_up, False)
+            return Block(
+                (layer.input_norm * qkv_scale).numpy(),
+                qkv,
+                unnormed if layer.query_norm is None else layer.query_norm.numpy(),
+                *product(layer.out, True),
+                (layer.inner_norm * inner_scale).numpy(),
+                gate_up,
+                *product(layer.down, True),
+                keys.numpy(),
+                values.numpy(),
+            )
+
+        self._head, scale = product(weights.head, False)
+        self._norm: Array = (weights.norm * scale).numpy()
+        self.blocks = [block(*parts) for parts in zip(weights.layers, pool.keys, pool.values, strict=True)]
 
     def run(self, batch: Batch) -> Tensor:
-        if any(segment.rows > MAX_ROUND for segment in batch.segments):  # of a prompt: torch's attention is quicker
-            return super().run(batch)
+        """float32 logits of the rows that the batch keeps."""
         kernels, shape, eps = self._kernels, self.shape, self.shape.eps
         rows, count = len(batch.tokens), len(batch.slots)
         slots = np.array(batch.slots, dtype=np.int64)
         turns: Array = torch.view_as_real(batch.turns).numpy().reshape(rows, -1)
-        places, counts = self._seen(batch)
-        scores = np.empty(places.shape[1] + kernels.LANES, dtype=np.float32)
-        x = self._table.take(batch.tokens[:count], 0)
-        # rows that only fill the batch up stay zeros, and nothing but the matrix products computes them
-        normed, seen, gated = (torch.zeros(rows, n) for n in (shape.hidden, shape.heads * shape.width, shape.inner))
-        normed_rows, seen_rows, gated_rows = normed.numpy(), seen.numpy(), gated.numpy()
-        kernels.norm(x, self._norms[0][0], eps, normed_rows)
-        after = [norms[0] for norms in self._norms[1:]] + [self._last_norm]
-        for block, (_, heads, inner), following, keys, values in zip(
-            self.blocks, self._norms, after, self._keys, self._values, strict=True
-        ):
-            qkv = block.qkv.multiply(normed).numpy()
-            kernels.turn_and_store(qkv, turns, heads, eps, keys, values, slots)
-            kernels.attend(qkv, keys, values, places, counts, shape.width**-0.5, scores, seen_rows)
-            kernels.add_and_norm(x, block.out.multiply(seen).numpy(), block.out.scale, inner, eps, normed_rows)
-            kernels.gated(block.gate_up.multiply(normed).numpy(), count, gated_rows)
-            kernels.add_and_norm(x, block.down.multiply(gated).numpy(), block.down.scale, following, eps, normed_rows)
-        return self.head.multiply(normed if batch.keep is None else normed[batch.keep])
+        attend = self._attention(batch)
+        x = self._embedding.take(batch.tokens[:count], 0)
+        # rows that only fill the batch up stay zeros, and nothing but the products computes them
+        normed, seen, gated = (
+            np.zeros((rows, n), dtype=np.float32) for n in (shape.hidden, shape.heads * shape.width, shape.inner)
+        )
+        kernels.norm(x, self.blocks[0].input_norm, eps, normed)
+        after = [*(block.input_norm for block in self.blocks[1:]), self._norm]
+        for index, (block, following) in enumerate(zip(self.blocks, after, strict=True)):
+            qkv = block.qkv(normed)
+            kernels.turn_and_store(qkv, turns, block.query_norm, eps, block.keys, block.values, slots)
+            attend(index, qkv, seen)
+            kernels.add_and_norm(x, block.out(seen), block.out_scale, block.inner_norm, eps, normed)
+            kernels.gated(block.gate_up(normed), count, gated)
+            kernels.add_and_norm(x, block.down(gated), block.down_scale, following, eps, normed)
+        return torch.from_numpy(self._head(normed if batch.keep is None else normed[batch.keep]))
 
-    def _seen(self, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of every row the slots that it sees, and how many."""
-        count = len(batch.slots)
-        places = np.empty((count, max(segment.span for segment in batch.segments)), dtype=np.int64)
-        counts = np.empty(count, dtype=np.int64)
+    def _attention(self, batch: Batch) -> Callable[[int, Array, Array], None]:
+        """What puts into its last argument what the rows of q/k/v see in a layer."""
+        shape, segments = self.shape, batch.segments
+        if any(segment.rows > MAX_ROUND for segment in segments):  # of a prompt: the library's attention is quicker
+            look = batch.attention(self.pool, shape)
+
+            def attend_prompt(index: int, qkv: Array, out: Array) -> None:
+                queries = torch.from_numpy(qkv)[:, : shape.heads * shape.width]
+                out[:] = look(index, queries.view(-1, shape.heads, shape.width)).numpy()
+
+            return attend_prompt
+        kernels, scale = self._kernels, shape.width**-0.5
+        count, span = len(batch.slots), max(segment.span for segment in segments)
+        places, counts = np.empty((count, span), dtype=np.int64), np.empty(count, dtype=np.int64)
+        scores = np.empty(span + kernels.LANES, dtype=np.float32)
         first = 0
-        for segment in batch.segments:
-            self._kernels.collect(np.ascontiguousarray(segment.visible), segment.base, first, places, counts)
+        for segment in segments:
+            kernels.collect(np.ascontiguousarray(segment.visible), segment.base, first, places, counts)
             first += segment.rows
-        return places, counts
+
+        def attend(index: int, qkv: Array, out: Array) -> None:
+            block = self.blocks[index]
+            kernels.attend(qkv, block.keys, block.values, places, counts, scale, scores, out)
+
+        return attend
+
+
+def on_arrays(linear: Linear) -> tuple[Multiply, float]:
+    multiply = linear.multiply
+
+    def product(x: Array) -> Array:
+        out: Array = multiply(torch.from_numpy(x)).numpy()
+        return out
+
+    return product, linear.scale

@@ -7,16 +7,17 @@ twenty operations on fused matrices, and the matrices are read in half the bytes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from actors.engines.backends.llama.batch import Batch
-from actors.engines.backends.llama.compiled_body import CompiledBody, compiled_kernels, fits
+from actors.engines.backends.llama.compiled_body import CompiledBody, compiled_kernels, fits, on_arrays
 from actors.engines.backends.llama.graphs import MAX_ROWS, CudaRecorder, Graphs, Recorder
-from actors.engines.backends.llama.linear import rows_for
-from actors.engines.backends.llama.numpy_body import NumpyBody
+from actors.engines.backends.llama.linear import fast, rows_for
+from actors.engines.backends.llama.numpy_body import CACHED, NumpyBody, Product
 from actors.engines.backends.llama.torch_body import TorchBody
 from actors.engines.backends.llama.weights import Weights, supports, take_weights
 from actors.engines.engine import Segment
@@ -68,22 +69,31 @@ class LlamaEngine:
         # graphs hold on to the table, and a new one would cost them all
         self._turns = weights.turns(TURNS if recorder is None else max(TURNS, min(slots, info.max_context)))
         self._pads = exact and self.device.type == "cpu"
-        small = self.dtype == torch.float32 and self.device.type == "cpu" and weights.count() <= SMALL
-        self._body: TorchBody | NumpyBody
+        self._body: TorchBody | NumpyBody | CompiledBody
         self.graphs: Graphs | None = None
-        if small and not exact and recorder is None:
-            self._body = NumpyBody(weights, self.pool, int8)
+        if recorder is None and self.device.type == "cpu" and self.dtype == torch.float32:
+            self._body = self._float32_body(weights, int8, exact)
         else:
-            self._body = self._torch_body(weights, int8, exact, recorder is not None)
+            self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
             if recorder is not None:
                 self.graphs = Graphs(self._body, recorder, info.vocab_size, self._pads)
         weights.spend()
 
-    def _torch_body(self, weights: Weights, int8: bool, exact: bool, recorded: bool) -> TorchBody:
-        if exact and self.device.type == "cpu" and self.dtype == torch.float32 and not recorded:
-            kernels = compiled_kernels()
-            if kernels is not None and fits(weights.shape, kernels.LANES):
-                return CompiledBody(weights, self.pool, kernels)
+    def _float32_body(self, weights: Weights, int8: bool, exact: bool) -> TorchBody | NumpyBody | CompiledBody:
+        small = not exact and weights.count() <= SMALL
+        kernels = compiled_kernels()
+        if kernels is not None and fits(weights.shape, kernels.LANES):
+            if small:
+                timed = partial(Product, int8=int8, cached=weights.count() <= CACHED)
+                return CompiledBody(weights, self.pool, kernels, lambda matrix, _: (timed(matrix), 1.0))
+            return CompiledBody(
+                weights,
+                self.pool,
+                kernels,
+                lambda matrix, behind: on_arrays(fast(matrix, self.dtype, int8, exact, behind)),
+            )
+        if small:
+            return NumpyBody(weights, self.pool, int8)
         return TorchBody(weights, self.pool, self.dtype, int8, exact)
 
     @property

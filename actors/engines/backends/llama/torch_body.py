@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.attention import Attention, Stretch
 from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.linear import Linear, fast
 from actors.engines.backends.llama.weights import Layer, Matrix, Shape, Weights
@@ -68,12 +67,7 @@ class TorchBody:
         """float32 logits of the rows that the batch keeps."""
         ids = torch.tensor(batch.tokens, dtype=torch.int64, device=self.device)
         where = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)
-        stretches = [
-            Stretch(segment.base, segment.span, torch.from_numpy(mask).to(self.device, self.dtype))
-            for segment, mask in zip(batch.segments, batch.masks(), strict=True)
-        ]
-        look = Attention(self.pool, stretches, self.shape.heads, self.shape.width**-0.5, exact=self.exact)
-        x = self.layers(ids, batch.turns, where, look)
+        x = self.layers(ids, batch.turns, where, batch.attention(self.pool, self.shape, self.exact))
         if batch.keep is not None:
             x = x[batch.keep]
         return self.logits(x).float()
