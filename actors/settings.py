@@ -62,6 +62,15 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
         str, Meta(description="directory made by `duoactor datastore build`; method rest needs it, auto uses it")
     ] = ""
 
+    memory: Annotated[
+        int,
+        Meta(
+            description="tokens of ended requests' texts that method auto finds drafts in, 28 bytes each; 0: none",
+            ge=0,
+            le=1 << 30,
+        ),
+    ] = 1_000_000
+
 
 class DrafterSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Guesses ahead with the draft model. Its state is worth nothing but time."""

@@ -139,6 +139,7 @@ class Admission:
             state.sources,
             branches=state.info.dtype == "float32",
             usual=state.usual_rates.of(strategy.method, text.sampling.temperature > 0),
+            cache_salt=message.cache_salt,
         )
         offset = len(message.generated)
         trace = Trace() if message.trace else None

@@ -141,12 +141,16 @@ class Verifier:
             job = self.schedule.next()
             if job is None:
                 self.committer.tell_clients()
-                await self._rest()
+                if self.state.sources.read():
+                    await asyncio.sleep(0)
+                else:
+                    await self._rest()
                 continue
             computing = self._start(job)
             if job.prefill:
                 self.faults.spare(job.requests[0], job.requests[0].spec.prepare)
             self.committer.tell_clients()
+            self.state.sources.read()
             outcomes, forward_us = await computing
             self._file()  # before the commit, which looks at what was drafted
             self.committer.commit(job, outcomes, forward_us)

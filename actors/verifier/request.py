@@ -12,6 +12,7 @@ from actors.verifier.trace import Trace
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
 SETTLED_TOKENS = 16  # that a request must have got since the verifier ended, to be no suspect any more
+KEPT_CONTEXT = 16  # tokens: what a memory compares of a text's past
 MAX_DRAFTERS = 64  # named in a request's statistics: the last that had it
 
 
@@ -57,6 +58,11 @@ class Request:
     def begun(self) -> Chunk:
         """Tells the client that this request is worked on now."""
         return Chunk(self.rid, self.offset, (), (), ())
+
+    @property
+    def news(self) -> list[int]:
+        """Its text without most of what an earlier prompt had begun with: what is worth remembering, if anything is."""
+        return self.spec.committed[max(0, self.cached_tokens - KEPT_CONTEXT) :] if self.first_at else []
 
     # --- its course --------------------------------------------------------------------------------------------------
 

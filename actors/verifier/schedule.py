@@ -54,6 +54,7 @@ class Schedule:
         for request in self.state.requests.take_ended():
             if request.handle >= 0:
                 self.model.close(request.handle)
+            self.state.sources.remember(request.news, request.message.cache_salt)
         self._open()
         now_us = self.clock() * 1e6
         decoding = self.state.requests.of("decode")

@@ -37,12 +37,14 @@ class Speculation:
         sources: Sources | None = None,
         branches: bool = True,
         usual: Estimate | None = None,
+        cache_salt: str = "",
     ) -> None:
         """RequestError when the strategy needs a source of guesses that is not among ``sources``.
 
         ``branches``: whether a window may hold more than one path. A token beside the likeliest path sees its
         ancestors in other slots, and attention then adds up in another order: no difference that matters in float32
         (the sixth digit), but one that flips near-ties in 16 bits. ``usual``: see :class:`Rate`.
+        ``cache_salt``: see :meth:`Sources.fallbacks`.
         """
         self.branches = branches
         self.rid = rid
@@ -60,7 +62,7 @@ class Speculation:
         if strategy.window == "proposal":
             self.sole = SoleProposer(sources.proposer(strategy.proposer, self.max_window, plan.gamma))
         elif strategy.proposer:
-            self.fallbacks = sources.fallbacks(sampling.temperature > 0)
+            self.fallbacks = sources.fallbacks(sampling.temperature > 0, cache_salt)
         self.tree = TokenTree(len(self.committed), self.committed[-1])
         self.epoch = 0
         self.round = 0

@@ -24,13 +24,15 @@ MAX_THREADS = 16
 def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
     """What the verifier retrieves from. ConfigError or ModelError in one sentence."""
     from actors.proposers.datastore import Datastore
+    from actors.proposers.memory import Memory
     from actors.verifier.retrieval import Sources
 
+    memory = Memory(settings.memory) if settings.memory else None
     if not settings.datastore:
-        return Sources()
+        return Sources(memory=memory)
     store = Datastore.open(settings.datastore, info.tokenizer_digest)
     log.info("datastore %s: %d tokens of %d documents", settings.datastore, store.meta.tokens, store.meta.documents)
-    return Sources(store)
+    return Sources(store, memory)
 
 
 def _capacity(slots: int, full_requests: int, max_context: int) -> str:

@@ -7,6 +7,8 @@ from virtual_time import run
 
 from actors.proposers.datastore import build
 from actors.proposers.draft_model import build_proposer_draft
+from actors.proposers.memory import Memory
+from actors.verifier.retrieval import Sources
 from fakes import INFO, VOCAB, ToyLanguage, toy_sources
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Refuse, RefuseCode, Role, Sampling
 
@@ -155,3 +157,31 @@ def test_a_drafter_with_a_datastore_of_another_tokenizer_is_refused(tmp_path):
     answer = run(go())
     assert isinstance(answer, Refuse)
     assert answer.code is RefuseCode.TOKENIZER
+
+
+async def asked_again(memory, method="auto", salts=("", ""), temperature=0.0):
+    """Rounds of the same request, the second time when the first has ended and has been read."""
+    sampling = Sampling(max_tokens=90, temperature=temperature, seed=7)
+    async with Cluster(language=LANGUAGE, sources=Sources(memory=memory), forward_s=FORWARD_S) as cluster:
+        caller = await cluster.caller()
+        rounds = []
+        for salt in salts:
+            chunks = await caller.generate(PROMPT, sampling, method, cache_salt=salt)
+            assert tokens_of(chunks) == LANGUAGE.continuation(PROMPT, sampling)
+            rounds.append(chunks[-1].stats.rounds)
+        return rounds
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_what_an_earlier_request_was_answered_is_copied(temperature):
+    first, second = run(asked_again(Memory(10_000), temperature=temperature))
+    assert second < first / 2
+
+
+@pytest.mark.parametrize(
+    ("memory", "method", "salts"),
+    [(None, "auto", ("", "")), (Memory(10_000), "auto", ("a", "b")), (Memory(10_000), "tree", ("", ""))],
+)
+def test_without_a_memory_in_common_nothing_is_copied_from_earlier_requests(memory, method, salts):
+    first, second = run(asked_again(memory, method, salts))
+    assert second > first * 0.8

@@ -1,0 +1,228 @@
+"""What earlier requests' texts went on with: a bounded memory that all requests of a process share.
+
+After SuffixDecoding (arXiv 2411.04975): agents, templates and retries write what was written before. A context's
+occurrences are found by hash chains, as zlib finds them: for the last 8 tokens, or else the last 3, the places that
+followed them, newest first. Of the places with the longest match the continuations form a trie with counts, so that a
+score says how often a token came where this context stood. A ring of tokens is the whole memory: the oldest text is
+overwritten first, and chains that lead there are found out by comparing tokens. It takes 28 bytes for each token.
+
+Texts come in by pieces when their requests have ended, off the token path: a piece of 2,048 tokens takes half a
+millisecond.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from actors.proposers.interface import NOTHING, ROOT, Proposal, match_confidence
+
+KEYS = (8, 3)  # lengths of the contexts that are looked up, the longest first
+LONGEST = 16  # tokens of a match that are compared
+PLACES = 16  # of a chain that are looked at
+PIECE = 2048  # tokens read at once
+UNSEEN = 0.5  # continuations counted for what has not been seen yet: one of one is less certain than ten of ten
+FACTOR = 0x9E3779B97F4A7C15  # the golden ratio of 2^64: Knuth's multiplicative hash
+MASK = (1 << 64) - 1
+
+_Tokens = npt.NDArray[np.int32]
+
+
+class Memory:
+    """Not thread-safe. ``salt``: requests with different ones know nothing of each other's texts."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self.end = LONGEST + max_tokens
+        self.tokens: _Tokens = np.full(self.end + 1, -1, dtype=np.int32)  # -1 stands between texts
+        self.owners = np.zeros(self.end + 1, dtype=np.uint64)
+        bits = max(8, (max_tokens - 1).bit_length())
+        self._shift = 64 - bits
+        self._heads = [np.zeros(1 << bits, dtype=np.int32) for _ in KEYS]  # the newest place; 0: none
+        self._before = [np.zeros(self.end + 1, dtype=np.int32) for _ in KEYS]  # the next older one
+        # views: an element of an array costs three times as much
+        self.at = self.tokens.data
+        self.owner_at = self.owners.data
+        self._chains = [
+            (key, heads.data, before.data) for key, heads, before in zip(KEYS, self._heads, self._before, strict=True)
+        ]
+        self._write = LONGEST  # where the next token goes; a -1 is there
+        self._texts: deque[tuple[Sequence[int], int]] = deque()  # with their owners: not read yet
+        self._waiting = 0  # tokens of those
+        self._done = 0  # of the first text
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    def remember(self, text: Sequence[int], salt: str = "") -> None:
+        """A request has ended. The text is read by and by, see :meth:`read`."""
+        text = text[-(self.end - LONGEST) :]
+        if len(text) <= KEYS[-1]:
+            return
+        self._texts.append((text, owner(salt)))
+        self._waiting += len(text)
+        while self._waiting > self.end - LONGEST:  # what would be overwritten before it was of use
+            self._forget_first()
+
+    def read(self) -> bool:
+        """Read a piece; whether there was one."""
+        if not self._texts:
+            return False
+        text, holder = self._texts[0]
+        if self._done == 0 and self._write > LONGEST:
+            self._write += 1  # the -1 behind the last text stays
+        if self._write >= self.end:
+            self._write = LONGEST
+        start = self._done
+        stop = min(start + PIECE, len(text), start + self.end - self._write)
+        self._index(np.asarray(text[start:stop], dtype=np.int32), holder)
+        self._done = stop
+        if stop == len(text):
+            self._forget_first()
+        return True
+
+    def _forget_first(self) -> None:
+        text, _ = self._texts.popleft()
+        self._waiting -= len(text)
+        self._done = 0
+
+    def _index(self, piece: _Tokens, holder: int) -> None:
+        begin, stop = self._write, self._write + len(piece)
+        context = min(self._done, KEYS[0]) if begin > LONGEST else 0  # of this text's, in front of the piece
+        self.tokens[begin:stop] = piece
+        self.tokens[stop] = -1
+        self.owners[begin:stop] = holder
+        self._write = stop
+        known = self.tokens[begin - context : stop].astype(np.uint64)
+        for key, heads, before in zip(KEYS, self._heads, self._before, strict=True):
+            if len(known) <= key:
+                continue
+            # a context ends in front of its place, which may be the piece's last token but not the -1 behind it
+            hashes = np.full(len(known) - key, holder, dtype=np.uint64)
+            for offset in range(key):
+                hashes = (hashes ^ known[offset : offset + len(hashes)]) * np.uint64(FACTOR)
+            buckets = (hashes >> np.uint64(self._shift)).astype(np.int64)
+            places = np.arange(stop - len(hashes), stop, dtype=np.int32)
+            fresh = places >= begin
+            self._chain(heads, before, buckets[fresh], places[fresh])
+
+    @staticmethod
+    def _chain(heads: _Tokens, before: _Tokens, buckets: npt.NDArray[np.int64], places: _Tokens) -> None:
+        """Put places, which ascend, at the front of their chains."""
+        order = np.argsort(buckets, kind="stable")
+        buckets, places = buckets[order], places[order]
+        first = np.ones(len(places), dtype=np.bool_)
+        first[1:] = buckets[1:] != buckets[:-1]
+        before[places] = np.where(first, heads[buckets], np.roll(places, 1))
+        last = np.roll(first, -1)
+        heads[buckets[last]] = places[last]
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    def places(self, suffix: Sequence[int], holder: int) -> tuple[int, list[int]]:
+        """Where the longest context that ``suffix`` ends with went on: its length, and the places, newest first."""
+        best, found = 0, list[int]()
+        wanted = list(suffix[-LONGEST:])
+        for key, heads, before in self._chains:
+            if len(wanted) < key or best:
+                continue
+            value = holder
+            for token in wanted[-key:]:
+                value = ((value ^ token) * FACTOR) & MASK
+            place = heads[value >> self._shift]
+            for _ in range(PLACES):
+                if not place:
+                    break
+                length = self._match(place, wanted) if self.owner_at[place] == holder else 0
+                if length >= max(best, key) and self.at[place] >= 0:
+                    if length > best:
+                        best, found = length, []
+                    found.append(place)
+                place = before[place]
+        return best, found
+
+    def _match(self, place: int, wanted: list[int]) -> int:
+        held = self.at[place - len(wanted) : place].tolist()
+        if held == wanted:
+            return len(wanted)
+        length = 0
+        while held[-1 - length] == wanted[-1 - length]:
+            length += 1
+        return length
+
+
+def owner(salt: str) -> int:
+    return int.from_bytes(blake2b(salt.encode(), digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The proposer of one request."""
+
+    memory: Memory
+    salt: str = ""
+    tokens: int = 16  # most tokens along one continuation
+
+    def open(self, prompt: Sequence[int]) -> RememberedSession:
+        session = RememberedSession(self)
+        session.extend(prompt)
+        return session
+
+
+class RememberedSession:
+    def __init__(self, options: Remembered) -> None:
+        self.options = options
+        self._owner = owner(options.salt)
+        self._suffix: list[int] = []
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._suffix = [*self._suffix, *tokens[-LONGEST:]][-LONGEST:]
+
+    def propose(self, budget: int) -> Proposal:
+        memory = self.options.memory
+        length, places = memory.places(self._suffix, self._owner)
+        if not places or budget <= 0:
+            return NOTHING
+        depth = min(self.options.tokens, budget)
+        rows = Counter(_until_the_end(memory.at[place : place + depth].tolist()) for place in places)
+        return _likeliest(rows, length, budget)
+
+
+def _until_the_end(row: list[int]) -> tuple[int, ...]:
+    return tuple(row[: row.index(-1)] if -1 in row else row)
+
+
+def _likeliest(rows: Counter[tuple[int, ...]], length: int, budget: int) -> Proposal:
+    """The likeliest nodes of the trie of ``rows`` (with how often each was seen), which follow a match of ``length``
+    tokens."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    scores: list[float] = []
+    tickets = itertools.count()
+    # (- chance of the path, ticket, parent, score, depth, the rows that go this way)
+    heap: list[tuple[float, int, int, float, int, list[tuple[int, ...]]]] = []
+
+    def branch(parent: int, chance: float, depth: int, ways: list[tuple[int, ...]]) -> None:
+        below: dict[int, list[tuple[int, ...]]] = {}
+        for row in ways:
+            if len(row) > depth:
+                below.setdefault(row[depth], []).append(row)
+        counts = {token: sum(rows[row] for row in some) for token, some in below.items()}
+        confidence = match_confidence(length + depth) / (sum(counts.values()) + UNSEEN)
+        for token, some in below.items():
+            score = confidence * counts[token]
+            heapq.heappush(heap, (-chance * score, next(tickets), parent, score, depth, some))
+
+    branch(ROOT, 1.0, 0, list(rows))
+    while heap and len(tokens) < budget:
+        negative, _, parent, score, depth, ways = heapq.heappop(heap)
+        tokens.append(ways[0][depth])
+        parents.append(parent)
+        scores.append(score)
+        branch(len(tokens) - 1, -negative, depth + 1, ways)
+    return Proposal(tuple(tokens), tuple(parents), tuple(scores))
