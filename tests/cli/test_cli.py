@@ -365,5 +365,6 @@ def test_all_commands_are_there():
     assert isinstance(cli, click.Group)
     assert set(cli.commands) == {
         "demo", "up", "verifier", "drafter", "controller", "generate", "chat",
-        "drafters", "swap", "drain", "status", "keys", "config", "datastore", "bench", "inflate", "serve", "top",
+        "drafters", "swap", "drain", "status", "keys", "config", "datastore", "bench", "inflate", "serve",
+        "top", "doctor",
     }  # fmt: skip

@@ -1,0 +1,36 @@
+"""What a machine and a model are made of: devices, bytes."""
+
+from __future__ import annotations
+
+import torch
+
+from actors.engines.loading import DTYPES, load_config
+from actors.engines.memory import available_bytes, gigabytes
+from actors.engines.pool import KVShape
+from actors.models import ModelInfo
+
+INT8_BYTES = 1
+
+
+def devices() -> tuple[str, ...]:
+    """The accelerators that torch sees, with their memory."""
+    return tuple(
+        f"cuda:{index} {torch.cuda.get_device_name(index)}, {gigabytes(torch.cuda.mem_get_info(index)[0])} free"
+        for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    )
+
+
+def host_memory_free() -> int:
+    """Bytes, within this process's limits."""
+    return available_bytes(torch.device("cpu"))
+
+
+def weights_bytes(info: ModelInfo) -> int:
+    size = DTYPES[info.dtype].itemsize if info.dtype in DTYPES else INT8_BYTES
+    return info.parameters * size
+
+
+def token_bytes(name: str, info: ModelInfo) -> int:
+    """Of keys and values of one token; an int8 model keeps them in float32."""
+    shape = KVShape.of(load_config(name))
+    return 0 if shape is None else shape.slot_bytes(DTYPES.get(info.dtype, torch.float32))

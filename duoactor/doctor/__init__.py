@@ -1,0 +1,1 @@
+"""``duoactor doctor``: does this pair of models fit together, and will speculation pay on this machine?"""

@@ -1,0 +1,86 @@
+"""How often a draft model has the target's next token right: both read the target's own greedy text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from actors.models import Codec, DraftModel, Leaf, TargetModel, Window
+from duoactor.doctor.report import Agreement
+from protocols.errors import CannotDraft, RequestError
+from protocols.messages import ChatTurn, Sampling
+
+TOKENS = 96  # of an answer; seven answers then tell an agreement to two or three per cent
+RANKS = 8
+DEPTHS = 16
+SHRINK = 12.0  # tokens' worth of trust in all depths together where few texts reach one, as in actors.controller.belief
+PATIENCE_S = 15.0  # a slow target answers fewer of the prompts
+
+
+def read(target: TargetModel, prompt: Sequence[int], tokens: int = TOKENS) -> list[int]:
+    """The target's greedy answer, without drafts. RequestError where the prompt has no room."""
+    tokens = min(tokens, target.info.max_context - len(prompt))
+    handle = target.open(prompt, Sampling(max_tokens=max(1, tokens)))
+    try:
+        while (outcome := target.prefill(handle)) is None:
+            pass
+        text = list(outcome.tokens)
+        while len(text) < tokens and text[-1] not in target.info.eos_token_ids:
+            text += target.verify([Window(handle)])[0].tokens
+        return text
+    finally:
+        target.close(handle)
+
+
+def ranks_of(draft: DraftModel, prompt: Sequence[int], text: Sequence[int]) -> list[int]:
+    """The rank of each token of ``text`` among the draft's candidates for it, from 1; 0: it was none of them."""
+    found: list[int] = []
+    handle = draft.open(prompt, len(prompt), Sampling(max_tokens=len(text)))
+    try:
+        for before, token in zip((prompt[-1], *text), text, strict=False):
+            [expansion] = draft.expand([Leaf(handle, before, (), is_root=True)])
+            found.append(expansion.tokens.index(token) + 1 if token in expansion.tokens else 0)
+            draft.commit(handle, [token], [-1])
+    except CannotDraft:  # the text has left the draft's context, or its vocabulary
+        found.append(0)
+    finally:
+        draft.close(handle)
+    return found
+
+
+def texts(
+    target: TargetModel,
+    codec: Codec,
+    prompts: Sequence[str],
+    timer: Callable[[], float] = time.perf_counter,
+) -> list[tuple[list[int], list[int]]]:
+    """Prompts and the target's answers, as many as patience allows, at least one."""
+    began, found = timer(), list[tuple[list[int], list[int]]]()
+    for prompt in prompts:
+        if found and timer() - began > PATIENCE_S:
+            break
+        try:
+            ids = codec.chat([ChatTurn("user", prompt)])
+        except RequestError:  # no chat template
+            ids = codec.encode(prompt)
+        found.append((ids, read(target, ids)))
+    return found
+
+
+def agreement(ranks: Sequence[Sequence[int]]) -> Agreement:
+    """``ranks``: of each text's tokens, as :func:`ranks_of` gives them; one at least."""
+    every = [rank for text in ranks for rank in text]
+    first = sum(rank == 1 for rank in every) / len(every)
+    tried, right = [0.0] * DEPTHS, [0.0] * DEPTHS
+    for text in ranks:
+        for start in range(len(text)):
+            for depth, rank in enumerate(text[start : start + DEPTHS]):
+                tried[depth] += 1
+                if rank != 1:
+                    break
+                right[depth] += 1
+    return Agreement(
+        tokens=len(every),
+        ranks=tuple(sum(rank == wanted for rank in every) / len(every) for wanted in range(1, RANKS + 1)),
+        depths=tuple((r + SHRINK * first) / (t + SHRINK) for r, t in zip(right, tried, strict=True)),
+    )

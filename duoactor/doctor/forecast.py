@@ -1,0 +1,81 @@
+"""What speculation will bring, by the one cost model that also commands it (``actors.controller.goodput``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from actors.controller.goodput import Belief, goodput, initial_setting
+from actors.cost import CostModel
+from duoactor.doctor.report import Agreement, Forecast, Help
+from protocols.messages import Method
+
+METHODS = (Method.TREE, Method.DUODECODING, Method.PEARL, Method.SPS)  # that draft with a model alone
+MESSAGE_US = 200.0  # to the drafter and back, by ZeroMQ between processes of one host (measured: 100 to 250)
+BETTER_AGREEMENT = 0.1
+WORTH_SAYING = 1.03  # what helps by less is within what gamma is flat to
+PAYS = 1.05  # less is within the noise of a usual machine
+
+
+def belief_of(forward_us: Mapping[int, float], step_us: Mapping[int, float], agreement: Agreement) -> Belief:
+    """What would be believed after some rounds. Times are microseconds, of a forward by rows, of a step by width."""
+    return Belief(
+        CostModel(forward_us),
+        CostModel(step_us),
+        ranks=agreement.ranks,
+        acceptance=agreement.depths,
+        message_us=MESSAGE_US,
+    )
+
+
+def forecast(method: str, belief: Belief) -> Forecast:
+    """One stream, with the best setting of the controller's grid."""
+    alone = goodput(Method.VANILLA, None, belief)
+    setting = initial_setting(method, belief)
+    rate = goodput(method, setting, belief)
+    return Forecast(
+        method=method,
+        gamma=setting.gamma,
+        sequences=setting.sequences,
+        tokens_per_second=rate * 1e6,
+        speedup=rate / alone,
+    )
+
+
+def forecasts(belief: Belief) -> tuple[Forecast, ...]:
+    """Of every method, the best first."""
+    return tuple(sorted((forecast(method, belief) for method in METHODS), key=lambda one: -one.speedup))
+
+
+def helps(belief: Belief, known: Forecast) -> tuple[Help, ...]:
+    """What would make the best method faster, the most helpful first; what would not help is left out."""
+    changes = (
+        (f"a draft that agrees with the target {BETTER_AGREEMENT:.0%} more often", _agreeing(belief)),
+        ("a draft step of half the time (a smaller draft, int8, a core of its own)", _quicker(belief)),
+        ("verifying in which eight tokens cost no more than one (a GPU, or bfloat16 in hardware)", _flat(belief)),
+    )
+    alone = goodput(Method.VANILLA, None, belief)
+    found = [
+        Help(what=what, speedup=max(forecast(method, changed).tokens_per_second for method in METHODS) / alone / 1e6)
+        for what, changed in changes
+    ]
+    found = [one for one in found if one.speedup > known.speedup * WORTH_SAYING]
+    return tuple(sorted(found, key=lambda one: -one.speedup))
+
+
+def _agreeing(belief: Belief) -> Belief:
+    better = min(0.97, belief.ranks[0] + BETTER_AGREEMENT)
+    left = (1 - better) / max(1e-9, 1 - belief.ranks[0])  # of what was wrong at once
+    return replace(
+        belief,
+        ranks=(better, *(chance * left for chance in belief.ranks[1:])),
+        acceptance=[1 - (1 - chance) * left for chance in belief.acceptance],
+    )
+
+
+def _quicker(belief: Belief) -> Belief:
+    return replace(belief, step=lambda leaves: belief.step(leaves) / 2)
+
+
+def _flat(belief: Belief) -> Belief:
+    return replace(belief, cost=lambda rows: belief.cost(1) if rows <= 8 else belief.cost(rows - 7))

@@ -1,0 +1,171 @@
+"""What the doctor measures, forecasts, says and writes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.settings import DrafterSettings, VerifierSettings
+from duoactor import config
+from duoactor.cli import main
+from duoactor.cli.environment import Environment
+from duoactor.doctor import fix, forecast, words
+from duoactor.doctor.agreement import TOKENS, agreement, ranks_of, read, texts
+from duoactor.doctor.examine import compare, predict
+from duoactor.doctor.report import Agreement, ModelReport, Report
+from duoactor.launch.deployment import deploy
+from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
+from protocols.errors import ConfigError
+from protocols.messages import Sampling, TokenizerParts
+
+PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
+LANGUAGE = ToyLanguage()
+GPU = {1: 20_000.0, 8: 20_400.0, 32: 22_000.0}  # microseconds by rows
+CPU = {1: 5_000.0, 8: 40_000.0, 32: 160_000.0}
+STEP = {1: 500.0, 8: 900.0}
+
+
+def agreeing(chance: float) -> Agreement:
+    return Agreement(tokens=600, ranks=(chance, (1 - chance) / 3, (1 - chance) / 6), depths=(chance,) * 16)
+
+
+def model(step_us, **fields) -> ModelReport:
+    told = {
+        "name": "org/model", "device": "cpu", "dtype": "float32", "parameters": 17_000_000, "vocab_size": 8192,
+        "max_context": 2048, "weights_bytes": 68_000_000, "token_bytes": 24576, "kv_tokens": 80_000,
+        "full_requests": 32,
+    }  # fmt: skip
+    return ModelReport(step_us=step_us, **{**told, **fields})
+
+
+def examined(forward_us=GPU, step_us=STEP, chance=0.7) -> Report:
+    report = Report(machine={"cpu": "a CPU", "cpus": 4, "python": "3.12"}, versions={"torch": "2"})
+    report.target, report.draft, report.agreement = model(forward_us), model(step_us), agreeing(chance)
+    predict(report)
+    report.verdict = words.verdict(report)
+    return report
+
+
+# --- agreement -------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_reads_the_targets_own_text():
+    prompt = (5, 9, 33)
+    text = read(ToyTarget(LANGUAGE), prompt)
+    assert text == LANGUAGE.continuation(prompt, Sampling(max_tokens=TOKENS, ignore_eos=True))[: len(text)]
+    assert len(text) == TOKENS or text[-1] in INFO.eos_token_ids
+
+
+@pytest.mark.parametrize("skill", [1.0, 0.6, 0.0])
+def test_agreement_is_the_share_of_tokens_that_the_draft_had_right(skill):
+    target, draft = ToyTarget(LANGUAGE), ToyDraft(LANGUAGE, skill)
+    found = texts(target, ToyCodec(), [chr(70 + i) * 3 for i in range(8)], timer=lambda: 0.0)
+    seen = agreement([ranks_of(draft, prompt, text) for prompt, text in found])
+    assert seen.first == pytest.approx(skill, abs=0.07)
+    assert sum(seen.ranks) <= 1.0001 and seen.tokens > 200
+    assert target.kv_used == 0 and not draft.contexts
+
+
+def test_depths_are_conditional_on_what_is_above():
+    seen = agreement([[1, 1, 2] * 100])
+    assert seen.ranks[:2] == pytest.approx((2 / 3, 1 / 3))
+    assert seen.depths[0] == pytest.approx(2 / 3, abs=0.01)
+    assert seen.depths[1] == pytest.approx(1 / 2, abs=0.02)
+    assert seen.depths[2] < 0.1
+
+
+def test_a_slow_target_answers_fewer_prompts_but_one():
+    clock = iter(range(0, 1000, 20))
+    assert len(texts(ToyTarget(LANGUAGE), ToyCodec(), ["AAA", "BBB", "CCC"], timer=lambda: next(clock))) == 1
+
+
+# --- forecast --------------------------------------------------------------------------------------------------------
+
+
+def test_good_drafts_pay_where_verifying_is_flat_and_bad_ones_do_not_where_it_is_dear():
+    assert examined(GPU, STEP, 0.8).forecasts[0].speedup > 2
+    assert examined(CPU, {1: 5000.0}, 0.3).forecasts[0].speedup < forecast.PAYS
+
+
+def test_what_is_said_to_help_is_forecast_by_the_same_model():
+    report = examined(CPU, STEP, 0.6)
+    assert [one.speedup for one in report.helps] == sorted((one.speedup for one in report.helps), reverse=True)
+    assert all(one.speedup > report.forecasts[0].speedup for one in report.helps)
+    assert "eight tokens" in report.helps[0].what
+    assert not any("eight tokens" in one.what for one in examined(GPU, STEP, 0.6).helps)
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_is_one_sentence_that_says_whether_how_much_and_what_helps():
+    pays, not_so = examined(GPU).verdict, examined(CPU, {1: 5000.0}, 0.3).verdict
+    assert pays.startswith("Speculation should pay here: ") and "would help most" in pays and "70%" in pays
+    assert "should not pay" in not_so
+    for sentence in (pays, not_so):
+        assert sentence.endswith(".") and "\n" not in sentence and ". " not in sentence
+
+
+def test_lines_tell_times_memory_agreement_and_findings():
+    report = examined()
+    report.add("warning", "something to know")
+    text = "\n".join(words.lines(report))
+    for wanted in ("8: 20.40 ms", "0.50 ms", "24.0 KiB a token", "32 requests", "70%", "something to know", "no GPU"):
+        assert wanted in text, wanted
+    assert text.startswith(report.verdict)
+
+
+# --- pairs that do not fit -------------------------------------------------------------------------------------------
+
+
+def test_other_tokenizers_are_a_problem_and_say_what_differs():
+    report = Report(machine={}, versions={})
+    other = replace(INFO, model_id="org/other", tokenizer_digest="x", tokenizer=TokenizerParts(3))
+    target = replace(INFO, tokenizer=TokenizerParts(5))
+    assert not compare(target, other, report)
+    assert "its vocabulary has 3 entries, the target's 5" in words.verdict(report)
+    assert "not possible" in words.verdict(report)
+
+
+def test_a_smaller_draft_vocabulary_or_context_is_a_warning():
+    report = Report(machine={}, versions={})
+    assert compare(INFO, replace(INFO, max_context=100, vocab_size=INFO.vocab_size - 7), report)
+    assert [one.level for one in report.findings] == ["warning", "warning"] and not report.problems
+
+
+def test_models_that_do_not_load_are_findings_and_no_tracebacks(capsys, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    for target, words_of_it in ((tmp_path / "none", "does not exist"), (tmp_path, "cannot be loaded")):
+        assert main(["doctor", "--target", str(target)], Environment()) == 1
+        captured = capsys.readouterr()
+        assert captured.out.startswith("Speculation with this draft is not possible: ")
+        assert words_of_it in captured.out and "Traceback" not in captured.out + captured.err
+
+
+# --- duo.toml --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("forward_us", "draft"), [(GPU, "bundled"), (CPU, "sam")])
+def test_the_file_that_fix_writes_can_be_deployed(tmp_path, forward_us, draft):
+    report = examined(forward_us, {1: 5000.0} if draft == "sam" else STEP, 0.3 if draft == "sam" else 0.7)
+    file = tmp_path / "duo.toml"
+    fix.write(str(file), fix.toml(report, VerifierSettings(), DrafterSettings()))
+    found = config.read_file(file)
+    [table] = found.drafters
+    assert (found.verifier["target"], table["draft"]) == ("bundled", draft)
+    verifier = config.build(VerifierSettings, found.verifier, {"bind": f"ipc://{tmp_path}/v"})
+    deploy(verifier, [config.build(DrafterSettings, table)], config.build(config.SECTIONS["controller"]), cpus=(0, 1))
+    with pytest.raises(ConfigError, match="exists already"):
+        fix.write(str(file), "")
+
+
+def test_the_bundled_draft_drafts_for_itself(capsys, tmp_path):
+    """The whole of it with real models: the draft of the bundled pair as its own target."""
+    file = tmp_path / "duo.toml"
+    assert main(["doctor", "--target", str(PAIR / "draft"), "--json", "--fix", str(file)], Environment()) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["agreement"]["ranks"][0] > 0.97
+    assert {"1", "8"} <= report["target"]["step_us"].keys() and report["draft"]["step_us"]["1"] > 0
+    assert {one["method"] for one in report["forecasts"]} == {"tree", "duodecoding", "pearl", "sps"}
+    assert report["verdict"] in file.read_text()
