@@ -1,0 +1,174 @@
+"""Everything that should be tried on the first machine with a GPU, in about ten minutes, and a report of it.
+
+    pip install -e '.[dev,bench]' && python examples/gpu_check.py --out gpu-check
+
+1. the machine; 2. the tests that need a device; 3. every method's texts against the target's own, bundled pair;
+4. one decode round of a 7B-shaped target against the time that reading its weights takes; 5. the speed of every method
+on the bundled pair inflated to that cost, drafter on the CPU, beside the paper's 2.61 (best) and 1.58 (over vanilla
+speculative sampling). Each step stands for itself: what fails is reported and the next one runs. ``--rehearse`` goes
+through all of it with small shapes, also on a CPU; its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from actors.engines.backends.llama.engine import LlamaEngine
+from actors.engines.engine import Segment
+from actors.models import ModelInfo
+
+METHODS = "sps,pearl,duodecoding-lockstep,duodecoding,pld,tree,auto"
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Shape:
+    layers: int
+    hidden: int
+    intermediate: int
+    vocabulary: int = 32_000
+
+    @property
+    def heads(self) -> int:
+        return self.hidden // 64 if self.hidden < 4096 else 32
+
+
+FULL, SMALL = Shape(32, 4096, 11008), Shape(2, 384, 1024, 2048)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, default=Path("gpu-check"))
+    parser.add_argument("--rehearse", action="store_true", help="small shapes: to see that the script runs")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    device, shape = torch.device(options.device), SMALL if options.rehearse else FULL
+    limit = ["--limit", "1"] if options.rehearse else ["--limit", "2"]
+    steps: list[tuple[str, Callable[[], str]]] = [
+        ("The machine", lambda: machine(device)),
+        ("Tests that need a device", tests),
+        ("Texts of every method against the target's own", lambda: bench(options.out / "bundled", device, *limit)),
+        ("One round against reading the weights", lambda: rounds(device, shape)),
+        ("Speed at the cost of a 7B target", lambda: inflated(options.out, device, shape, *limit)),
+    ]
+    report, failed = ["# What this machine's device does", f"Command: `{' '.join(sys.argv)}`"], 0
+    for title, step in steps:
+        print(f"{title} ...", flush=True)
+        began = time.monotonic()
+        try:
+            found = step()
+        except Exception as error:
+            failed += 1
+            found = f"**Failed**: {type(error).__name__}: {error}"
+        report += [f"## {title}", found, f"({time.monotonic() - began:.0f} s)"]
+        (options.out / "report.md").write_text("\n\n".join(report) + "\n")
+    print(f"{len(steps) - failed} of {len(steps)} steps succeeded; read {options.out / 'report.md'}")
+    return 1 if failed else 0
+
+
+def machine(device: torch.device) -> str:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    lines = [f"device: {name}", f"torch {torch.__version__}, Python {platform.python_version()}"]
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        lines.append(f"memory: {free / 1e9:.0f} of {total / 1e9:.0f} GB free")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-1500:]}")
+    return done.stdout
+
+
+def tests() -> str:
+    said = run(sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-rs", "tests/engines")
+    return f"```\n{said[-800:].strip()}\n```"
+
+
+def bench(out: Path, device: torch.device, *options: str) -> str:
+    """The command ends with 1, which is an error here, if any text differs from the target's own."""
+    run(sys.executable, "-m", "duoactor", "bench", "--methods", METHODS, "--repeats", "1", "--max-tokens", "80",
+        "--device", str(device), "--out", str(out), "--quiet", *options)  # fmt: skip
+    report = (out / "report.md").read_text()
+    return report[report.index("## In short") :].split("\n## ")[0].removeprefix("## In short").strip()
+
+
+def inflated(out: Path, device: torch.device, shape: Shape, *options: str) -> str:
+    big = out / "big"
+    if not big.exists():
+        layers, hidden = max(shape.layers, 8), max(shape.hidden, 384)
+        run(sys.executable, "-m", "duoactor", "inflate", "bundled", str(big), "--layers", str(layers), "--hidden",
+            str(hidden), "--intermediate", str(max(shape.intermediate, 1024)), "--dtype", "bfloat16")  # fmt: skip
+    return bench(out / "inflated", device, "--target", str(big), *options)
+
+
+def rounds(device: torch.device, shape: Shape) -> str:
+    """Random weights: the time of a round does not depend on them."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    config = LlamaConfig(
+        vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, max_position_embeddings=4096,
+    )  # fmt: skip
+    torch.set_default_dtype(dtype)
+    with torch.device(device):
+        model = LlamaForCausalLM(config).eval()
+    torch.set_default_dtype(torch.float32)
+    read = (
+        sum(p.numel() * p.element_size() for p in model.parameters()) - shape.vocabulary * shape.hidden * dtype.itemsize
+    )
+    engine = LlamaEngine(model, ModelInfo("7B", shape.vocabulary, 4096, frozenset(), "none"), 4096)
+    bandwidth = measured_bandwidth(device)
+    floor = read / bandwidth
+    lines = [
+        f"{read / 1e9:.2f} GB of weights a round; reading runs at {bandwidth / 1e9:.0f} GB/s: {floor * 1e3:.2f} ms.",
+        "| rows | ms | times one row | share of bandwidth |\n|---|---|---|---|",
+    ]
+    one = 0.0
+    for count in ROWS:
+        seconds = median(device, lambda count=count: decode(engine, count))
+        one = one or seconds
+        lines[-1] += f"\n| {count} | {seconds * 1e3:.2f} | {seconds / one:.2f} | {floor / seconds:.0%} |"
+    return "\n\n".join(lines)
+
+
+def decode(engine: LlamaEngine, rows: int, context: int = 500) -> None:
+    visible = np.arange(576)[None, :] <= np.arange(context, context + rows)[:, None]
+    at = list(range(context, context + rows))
+    logits = engine.forward([7] * rows, at, at, [Segment(rows, 0, 576, visible)])
+    (engine.best if engine.best is not None else logits.argmax(-1)).tolist()
+
+
+def measured_bandwidth(device: torch.device) -> float:
+    """Bytes per second of a large sum, which reads and hardly writes."""
+    size = 1 << 30 if device.type == "cuda" else 1 << 28
+    data = torch.ones(size // 4, device=device)
+    return size / median(device, lambda: data.sum().item())
+
+
+def median(device: torch.device, work: Callable[[], object], repeats: int = 15) -> float:
+    times = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return sorted(times[2:])[len(times[2:]) // 2]  # the first ones set kernels up
+
+
+if __name__ == "__main__":
+    sys.exit(main())
