@@ -19,7 +19,7 @@ from torch import Tensor
 
 from actors.engines.attention import MAX_ROUND
 from actors.engines.backends.llama.batch import Batch
-from actors.engines.backends.llama.linear import Linear
+from actors.engines.backends.llama.linear import Linear, rows_for
 from actors.engines.backends.llama.weights import Layer, Matrix, Shape, Weights
 from actors.engines.pool import KVPool
 
@@ -95,14 +95,13 @@ class CompiledBody:
     def run(self, batch: Batch) -> Tensor:
         """float32 logits of the rows that the batch keeps."""
         kernels, shape, eps = self._kernels, self.shape, self.shape.eps
-        rows, count = len(batch.tokens), len(batch.slots)
+        rows = len(batch.tokens)
         slots = np.array(batch.slots, dtype=np.int64)
         turns: Array = torch.view_as_real(batch.turns).numpy().reshape(rows, -1)
         attend = self._attention(batch)
-        x = self._embedding.take(batch.tokens[:count], 0)
-        # rows that only fill the batch up stay zeros, and nothing but the products computes them
+        x = self._embedding.take(batch.tokens, 0)
         normed, seen, gated = (
-            np.zeros((rows, n), dtype=np.float32) for n in (shape.hidden, shape.heads * shape.width, shape.inner)
+            np.empty((rows, n), dtype=np.float32) for n in (shape.hidden, shape.heads * shape.width, shape.inner)
         )
         kernels.norm(x, self.blocks[0].input_norm, eps, normed)
         after = [*(block.input_norm for block in self.blocks[1:]), self._norm]
@@ -111,7 +110,7 @@ class CompiledBody:
             kernels.turn_and_store(qkv, turns, block.query_norm, eps, block.keys, block.values, slots)
             attend(index, qkv, seen)
             kernels.add_and_norm(x, block.out(seen), block.out_scale, block.inner_norm, eps, normed)
-            kernels.gated(block.gate_up(normed), count, gated)
+            kernels.gated(block.gate_up(normed), gated)
             kernels.add_and_norm(x, block.down(gated), block.down_scale, following, eps, normed)
         return torch.from_numpy(self._head(normed if batch.keep is None else normed[batch.keep]))
 
@@ -142,11 +141,16 @@ class CompiledBody:
         return attend
 
 
-def on_arrays(linear: Linear) -> tuple[Multiply, float]:
+def on_arrays(linear: Linear, exact: bool) -> tuple[Multiply, float]:
+    """One of torch's layers. ``exact``: its input is filled up to a number of rows whose sums run in one order."""
     multiply = linear.multiply
 
     def product(x: Array) -> Array:
+        rows = len(x)
+        padded = rows_for(rows) if exact else rows
+        if padded > rows:
+            x = np.concatenate([x, np.zeros((padded - rows, x.shape[1]), dtype=np.float32)])
         out: Array = multiply(torch.from_numpy(x)).numpy()
-        return out
+        return out[:rows]
 
     return product, linear.scale

@@ -7,19 +7,19 @@ twenty operations on fused matrices, and the matrices are read in half the bytes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from actors.engines.backends.llama.batch import Batch
-from actors.engines.backends.llama.compiled_body import CompiledBody, compiled_kernels, fits, on_arrays
+from actors.engines.backends.llama.compiled_body import CompiledBody, Multiply, compiled_kernels, fits, on_arrays
 from actors.engines.backends.llama.graphs import MAX_ROWS, CudaRecorder, Graphs, Recorder
 from actors.engines.backends.llama.linear import fast, rows_for
 from actors.engines.backends.llama.numpy_body import CACHED, NumpyBody, Product
+from actors.engines.backends.llama.panels import Panels, can_use_panels
 from actors.engines.backends.llama.torch_body import TorchBody
-from actors.engines.backends.llama.weights import Weights, supports, take_weights
+from actors.engines.backends.llama.weights import Matrix, Weights, supports, take_weights
 from actors.engines.engine import Segment
 from actors.engines.pool import KVPool
 from actors.models import ModelInfo
@@ -83,15 +83,17 @@ class LlamaEngine:
         small = not exact and weights.count() <= SMALL
         kernels = compiled_kernels()
         if kernels is not None and fits(weights.shape, kernels.LANES):
-            if small:
-                timed = partial(Product, int8=int8, cached=weights.count() <= CACHED)
-                return CompiledBody(weights, self.pool, kernels, lambda matrix, _: (timed(matrix), 1.0))
-            return CompiledBody(
-                weights,
-                self.pool,
-                kernels,
-                lambda matrix, behind: on_arrays(fast(matrix, self.dtype, int8, exact, behind)),
-            )
+            self._pads = False
+
+            def product(matrix: Matrix, behind: bool) -> tuple[Multiply, float]:
+                if not int8 and can_use_panels():
+                    panels = Panels(matrix, kernels, behind)
+                    return panels.multiply, panels.scale
+                if small:
+                    return Product(matrix, int8=int8, cached=weights.count() <= CACHED), 1.0
+                return on_arrays(fast(matrix, self.dtype, int8, exact, behind), exact)
+
+            return CompiledBody(weights, self.pool, kernels, product)
         if small:
             return NumpyBody(weights, self.pool, int8)
         return TorchBody(weights, self.pool, self.dtype, int8, exact)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from actors.engines.backends.llama.products import PANEL, multiply
 from actors.engines.backends.llama.simd import LANES, add, fma, load, splat, store, total
 
-__all__ = ["LANES", "add_and_norm", "attend", "collect", "gated", "norm", "turn_and_store"]
+__all__ = ["LANES", "PANEL", "add_and_norm", "attend", "collect", "gated", "multiply", "norm", "turn_and_store"]
 
 _ZERO, _ONE, _HALF = np.float32(0), np.float32(1), np.float32(0.5)
 _LARGEST = np.float32(87)  # whose exponential float32 still holds, and its inverse too
@@ -66,10 +67,10 @@ def add_and_norm(x, more, scale, weight, eps, out):
     norm(x, weight, eps, out)
 
 
-@njit("void(f4[:, ::1], i8, f4[:, ::1])", **_kept)
-def gated(both, rows, out):
+@njit("void(f4[:, ::1], f4[:, ::1])", **_kept)
+def gated(both, out):
     """``silu(gate) * up`` of gate and up side by side."""
-    inner = out.shape[1]
+    rows, inner = out.shape
     for row in range(rows):
         for i in range(inner):
             gate = both[row, i]

@@ -29,17 +29,22 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, kind, _VECTOR)
 
 
-def _address(context, builder, kind, array, at):
+def _address(context, builder, kind, array, at, vector=_VECTOR):
     data = cgutils.create_struct_proxy(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [at]), _VECTOR.as_pointer())
+    return builder.bitcast(builder.gep(data, [at]), vector.as_pointer())
 
 
 @intrinsic
 def load(typing, array, at):
-    """``array[at : at + 16]`` of a contiguous array of one dimension."""
+    """``array[at : at + 16]`` of a contiguous array of one dimension: float32, or the bits of float16 in uint16."""
 
     def generate(context, builder, signature, arguments):
-        return builder.load(_address(context, builder, signature.args[0], *arguments), align=4)
+        kind = signature.args[0]
+        if kind.dtype == types.uint16:
+            array, at = arguments
+            address = _address(context, builder, kind, array, at, ir.VectorType(ir.HalfType(), LANES))
+            return builder.fpext(builder.load(address, align=2), _VECTOR)
+        return builder.load(_address(context, builder, kind, *arguments), align=4)
 
     return _vector(array, types.intp), generate
 
