@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 from starlette.applications import Starlette
@@ -77,25 +78,25 @@ class Routes:
         wanted, question = chat.parse(await read_body(request))
         model = await self.gateway.model()
         answer = chat.ChatAnswer(wanted, model.called(wanted.model))
-        return await self._reply(request, self._ask(request, question, model), answer, wanted.stream)
+        return await self._reply(request, self._ask(request, question, model, "chat"), answer, wanted.stream)
 
     async def completions(self, request: Request) -> Response:
         wanted, question = completions.parse(await read_body(request))
         model = await self.gateway.model()
         answer = completions.CompletionAnswer(wanted, model.called(wanted.model))
-        return await self._reply(request, self._ask(request, question, model), answer, wanted.stream)
+        return await self._reply(request, self._ask(request, question, model, "text_completion"), answer, wanted.stream)
 
     async def responses(self, request: Request) -> Response:
         wanted, question = responses.parse(await read_body(request))
         model = await self.gateway.model()
         answer = responses.ResponsesAnswer(wanted, model.called(wanted.model))
-        return await self._reply(request, self._ask(request, question, model), answer, wanted.stream)
+        return await self._reply(request, self._ask(request, question, model, "chat"), answer, wanted.stream)
 
     async def messages(self, request: Request) -> Response:
         wanted, question = anthropic.parse(await read_body(request))
         model = await self.gateway.model()
         answer = anthropic.MessagesAnswer(wanted, model.called(wanted.model))
-        return await self._reply(request, self._ask(request, question, model), answer, wanted.stream)
+        return await self._reply(request, self._ask(request, question, model, "chat"), answer, wanted.stream)
 
     async def count_tokens(self, request: Request) -> Response:
         wanted = anthropic.parse_count(await read_body(request))
@@ -108,9 +109,14 @@ class Routes:
     async def detokenize(self, request: Request) -> Response:
         return json(await tokens.detokenize(self.gateway, await read_body(request)))
 
-    def _ask(self, request: Request, question: Question, model: Model) -> Choices:
+    def _ask(self, request: Request, question: Question, model: Model, operation: str) -> Choices:
+        """``operation``: as the semantic conventions for generative AI call it."""
         salted = replace(question, cache_salt=cache_salt(request.scope, question.cache_salt))
-        return self.gateway.ask(salted, model)
+        tracing = self.gateway.tracing
+        begin = (
+            None if tracing is None else partial(tracing.begin, operation, model.names[0], question, request.headers)
+        )
+        return self.gateway.ask(salted, model, begin)
 
     async def _reply(self, request: Request, choices: Choices, answer: Answer, stream: bool) -> Response:
         if not stream:

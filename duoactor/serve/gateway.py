@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
 from duoactor.serve.errors import ApiError, blamed
 from duoactor.serve.metrics import Metrics, Watch
+from duoactor.serve.otel import QuestionSpan, Tracing
 from duoactor.serve.question import Question
 from protocols.errors import DuoactorError
 from protocols.messages import ChatTurn, Chunk, RequestStats, StatusReport, Tokenized
@@ -36,10 +38,11 @@ class Model:
 
 
 class Gateway:
-    def __init__(self, client: AsyncClient, names: Sequence[str] = ()) -> None:
+    def __init__(self, client: AsyncClient, names: Sequence[str] = (), tracing: Tracing | None = None) -> None:
         """``client`` connects at its first use, and anew after it lost its verifier; ``names``: of the model, as
         requests may call it; none: the target's own."""
         self.client = client
+        self.tracing = tracing
         self.draining = False
         self.metrics = Metrics()
         self._names = tuple(names)
@@ -86,7 +89,8 @@ class Gateway:
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
-    def ask(self, question: Question, model: Model) -> Choices:
+    def ask(self, question: Question, model: Model, begin: Callable[[], QuestionSpan] | None = None) -> Choices:
+        """``begin``: of the span that follows the answers, called once they can be asked for."""
         question.check(model.vocab_size)
         if question.trace and self._traced >= MAX_TRACED:
             raise ApiError(429, f"{MAX_TRACED} answers are being traced already; try again later, or without trace")
@@ -102,7 +106,7 @@ class Gateway:
                 )
                 for one in question.alone()
             ]
-        return Choices(self.metrics, streams, self._count_traced if question.trace else None)
+        return Choices(self.metrics, streams, self._count_traced if question.trace else None, begin and begin())
 
     def _count_traced(self, change: int) -> None:
         self._traced += change
@@ -135,9 +139,14 @@ class Choices:
     what is open. Raises ApiError."""
 
     def __init__(
-        self, metrics: Metrics, streams: Sequence[AsyncStream], count: Callable[[int], None] | None = None
+        self,
+        metrics: Metrics,
+        streams: Sequence[AsyncStream],
+        count: Callable[[int], None] | None = None,
+        span: QuestionSpan | None = None,
     ) -> None:
         """``count`` is told of the beginning (1) and of the end (-1)."""
+        self._span = span
         self._streams = streams
         self._count = count or _uncounted
         self._watch = Watch(metrics)
@@ -156,8 +165,12 @@ class Choices:
             self._readers = [asyncio.create_task(self._read(i, one)) for i, one in enumerate(self._streams)]
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._count(-1)
+        if self._span is not None:
+            self._span.end(self.stats, error)
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
@@ -173,6 +186,8 @@ class Choices:
         with blamed():
             index, chunk = await self._next()
         self._watch.chunk(index, chunk)
+        if self._span is not None:
+            self._span.chunk(index, chunk)
         if chunk.stats is not None:
             self._stats[index] = chunk.stats
             if self.stats:

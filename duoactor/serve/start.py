@@ -17,6 +17,7 @@ from duoactor.client.connection import RECONNECT_TIMEOUT_S
 from duoactor.serve.app import make_app
 from duoactor.serve.auth import read_keys
 from duoactor.serve.gateway import Gateway
+from duoactor.serve.otel import from_environment
 from duoactor.serve.settings import GatewaySettings, parse_http
 from duoactor.serve.stream import SEND_TIMEOUT_S
 from protocols.errors import ConfigError, ConnectionLost, DuoactorError
@@ -40,7 +41,7 @@ def run_gateway(settings: GatewaySettings) -> int:
                 server_key=settings.server_key,
                 reconnect_timeout=RECONNECT_TIMEOUT_S,  # streams outlive a verifier that is replaced in order
             )
-            gateway = Gateway(client, settings.served_model_name)
+            gateway = Gateway(client, settings.served_model_name, from_environment())
             app = make_app(gateway, keys=keys, origins=settings.cors_origin, share_caches=settings.share_caches)
             await serve(gateway, app, listener, stop)
 
@@ -81,6 +82,8 @@ async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: a
         await work_until(asyncio.Event(), server.serve(sockets=[listener]), announce(), drain())
     finally:
         await gateway.client.aclose()
+        if gateway.tracing is not None:
+            gateway.tracing.close()
 
 
 class Server(uvicorn.Server):

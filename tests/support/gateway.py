@@ -68,12 +68,12 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    cluster: Cluster | None = None, *, names=(), keys=(), origins=(), patience=60.0, share_caches=False
+    cluster: Cluster | None = None, *, names=(), keys=(), origins=(), patience=60.0, share_caches=False, tracing=None
 ) -> AsyncIterator[Served]:
     """``patience``: seconds after which the gateway takes the verifier for gone."""
     cluster = cluster or Cluster(language=LANGUAGE)
     client = AsyncClient(ADDRESS, network=cluster.network.host("gateway"), timeout=patience, reconnect_timeout=60)
-    gateway = Gateway(client, names)
+    gateway = Gateway(client, names, tracing)
     stop = asyncio.Event()
     with patch("duoactor.serve.gateway.HEALTH_TIMEOUT_S", patience), listen("127.0.0.1:0") as listener:
         app = make_app(gateway, keys=keys, origins=origins, share_caches=share_caches)
