@@ -73,12 +73,11 @@ def agreement(ranks: Sequence[Sequence[int]]) -> Agreement:
     first = sum(rank == 1 for rank in every) / len(every)
     tried, right = [0.0] * DEPTHS, [0.0] * DEPTHS
     for text in ranks:
-        for start in range(len(text)):
-            for depth, rank in enumerate(text[start : start + DEPTHS]):
-                tried[depth] += 1
-                if rank != 1:
-                    break
-                right[depth] += 1
+        depth = 0
+        for rank in text:  # as chains are verified: one ends with its first wrong token, and the next begins behind it
+            tried[depth] += 1
+            right[depth] += rank == 1
+            depth = depth + 1 if rank == 1 and depth + 1 < DEPTHS else 0
     return Agreement(
         tokens=len(every),
         ranks=tuple(sum(rank == wanted for rank in every) / len(every) for wanted in range(1, RANKS + 1)),

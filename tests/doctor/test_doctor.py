@@ -67,12 +67,17 @@ def test_agreement_is_the_share_of_tokens_that_the_draft_had_right(skill):
     assert target.kv_used == 0 and not draft.contexts
 
 
-def test_depths_are_conditional_on_what_is_above():
+def test_depths_are_those_of_chains_that_begin_behind_what_was_wrong():
     seen = agreement([[1, 1, 2] * 100])
     assert seen.ranks[:2] == pytest.approx((2 / 3, 1 / 3))
-    assert seen.depths[0] == pytest.approx(2 / 3, abs=0.01)
-    assert seen.depths[1] == pytest.approx(1 / 2, abs=0.02)
+    assert seen.depths[:2] == pytest.approx((1, 1), abs=0.05)
     assert seen.depths[2] < 0.1
+
+
+def test_no_chain_is_forecast_to_bring_more_than_the_text_has_between_two_wrong_drafts():
+    seen = agreement([[1, 1, 1, 1, 1, 1, 2, 2, 2, 2] * 60])
+    belief = forecast.belief_of(GPU, STEP, seen)
+    assert 1 + belief.expected(16)[0] == pytest.approx(1 / 0.4, rel=0.05)
 
 
 def test_a_slow_target_answers_fewer_prompts_but_one():
