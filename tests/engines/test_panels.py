@@ -1,23 +1,32 @@
 """Weights in panels against the plain product."""
 
+import gc
+
 import pytest
 import torch
 
 from actors.engines.backends.llama.compiled_body import compiled_kernels
 from actors.engines.backends.llama.panels import Panels
+from actors.engines.backends.llama.team import Team
 from actors.engines.backends.llama.weights import Matrix
+
+
+@pytest.fixture(params=["alone", "two helpers", "no helper that comes"])
+def multiply(request):
+    kernels = compiled_kernels()
+    return kernels.multiply if request.param == "alone" else Team(2 * (request.param[0] == "t")).multiply
 
 
 @pytest.mark.parametrize("halves", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("behind", [True, False])
 @pytest.mark.parametrize("outputs", [64, 72, 128, 192])
-def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, behind, bias, halves):
+def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, behind, bias, halves, multiply):
     chance = torch.Generator().manual_seed(0)
     weight, shift = torch.randn(outputs, 48, generator=chance), torch.randn(outputs, generator=chance)
     if halves:
         weight = weight.bfloat16().float()
-    panels = Panels(Matrix(weight, shift if bias else None), compiled_kernels(), behind)
+    panels = Panels(Matrix(weight, shift if bias else None), multiply, compiled_kernels().PANEL, behind)
     assert (panels.scale != 1.0) is halves, "sixteen bits are read as float16, scaled"
     x = torch.randn(11, 48, generator=chance)
     given = x if behind else x * panels.scale
@@ -26,3 +35,26 @@ def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, behin
     torch.testing.assert_close(found, x @ weight.t() + (shift if bias else 0))
     for rows in range(1, 11):
         assert (panels.multiply(given[:rows].numpy()) == whole[:rows]).all(), rows
+
+
+def test_helpers_end_with_their_team():
+    team = Team(2)
+    threads = team.threads
+    del team
+    gc.collect()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+
+
+def test_a_team_gives_the_bits_of_one_thread_however_the_pieces_fall():
+    kernels = compiled_kernels()
+    chance = torch.Generator().manual_seed(1)
+    matrix = Matrix(torch.randn(64 * 9, 64, generator=chance).half().float())
+    alone = Panels(matrix, kernels.multiply, kernels.PANEL, True)
+    together = Panels(matrix, Team(3).multiply, kernels.PANEL, True)
+    for rows in range(1, 10):
+        x = torch.randn(rows, 64, generator=chance).numpy()
+        expected = alone.multiply(x)
+        for _ in range(50):
+            assert (together.multiply(x) == expected).all()

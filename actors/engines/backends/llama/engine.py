@@ -84,10 +84,16 @@ class LlamaEngine:
         kernels = compiled_kernels()
         if kernels is not None and fits(weights.shape, kernels.LANES):
             self._pads = False
+            multiply, threads = kernels.multiply, torch.get_num_threads()
+            if threads > 1 and can_use_panels():
+                from actors.engines.backends.llama.team import Team  # numba compiles it when it is imported
+
+                multiply = Team(threads - 1).multiply
+                torch.set_num_threads(1)  # the threads of its pool would want the same cores
 
             def product(matrix: Matrix, behind: bool) -> tuple[Multiply, float]:
                 if not int8 and can_use_panels():
-                    panels = Panels(matrix, kernels, behind)
+                    panels = Panels(matrix, multiply, kernels.PANEL, behind)
                     return panels.multiply, panels.scale
                 if small:
                     return Product(matrix, int8=int8, cached=weights.count() <= CACHED), 1.0

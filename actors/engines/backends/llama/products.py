@@ -67,23 +67,29 @@ def _four_rows(x, rows, size, weights, start, out, columns, at):
     _store(out, fourth * columns + at, o, p, r, s)
 
 
+@njit(error_model="numpy")
+def multiply_pair(x, rows, size, weights, panel, panels, out, columns):
+    """The outputs of two neighbouring panels, or of the last one, for all rows."""
+    step, last, end = size * PANEL, rows - 1, min(panel + 2, panels)
+    many = rows if rows % 4 != 1 else last  # by four; two and three rows are made four
+    for each in range(panel, end):
+        for row in range(0, many, 4):
+            four = (row, row + 1, min(row + 2, last), min(row + 3, last))
+            _four_rows(x, four, size, weights, each * step, out, columns, each * PANEL)
+    if many < rows:
+        _one_row(x, last, size, weights, panel * step, (end - panel - 1) * step, out, columns, panel * PANEL)
+
+
 @njit(
     ["void(f4[:, ::1], u2[:, :, ::1], f4[:, ::1])", "void(f4[:, ::1], f4[:, :, ::1], f4[:, ::1])"],
     cache=True,
+    nogil=True,  # the verifier's sockets are served meanwhile
     error_model="numpy",
 )
 def multiply(x, weights, out):
     """``out = x W^T`` for weights in panels, float32 or the bits of float16."""
     rows, size = x.shape
     panels, columns = weights.shape[0], out.shape[1]
-    step, last = size * PANEL, rows - 1
     inputs, outputs, flat = x.reshape(-1), out.reshape(-1), weights.reshape(-1)
-    many = rows if rows % 4 != 1 else last  # by four; two and three rows are made four
-    for pair in range(0, panels, 2):
-        end = min(pair + 2, panels)
-        for panel in range(pair, end):
-            for row in range(0, many, 4):
-                four = (row, row + 1, min(row + 2, last), min(row + 3, last))
-                _four_rows(inputs, four, size, flat, panel * step, outputs, columns, panel * PANEL)
-        if many < rows:
-            _one_row(inputs, last, size, flat, pair * step, (end - pair - 1) * step, outputs, columns, pair * PANEL)
+    for panel in range(0, panels, 2):
+        multiply_pair(inputs, rows, size, flat, panel, panels, outputs, columns)
