@@ -60,6 +60,7 @@ def _quiet() -> None:
     from transformers.utils import logging as hf_logging
 
     hf_logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each of its retries where there is no network
     hf_logging.disable_progress_bar()
     logging.getLogger("torch.ao").setLevel(logging.ERROR)
 

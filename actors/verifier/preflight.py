@@ -17,7 +17,7 @@ def tokenizers_differ(hello: Hello, info: ModelInfo) -> str | None:
         return None
     return (
         f"the tokenizer of draft model {hello.model_id} is not that of target {info.model_id}: "
-        f"{_difference(hello, info)}; use a draft model of the same family"
+        f"{_difference(hello, info)}; use a draft model of the same family, or --draft sam, which needs none"
     )
 
 

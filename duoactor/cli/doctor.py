@@ -48,7 +48,7 @@ def doctor(
     verifier = VerifierSettings(target=target, device=device, dtype=dtype)
     drafter = DrafterSettings(draft=draft, device=draft_device)
     progress = render.Spinner(sys.stderr)
-    report = examine(verifier, drafter, available_cpus(), progress.show)
+    report = examine(verifier, drafter, available_cpus(), progress.show, environment.debug)
     progress.show("")
     report.verdict = words.verdict(report)
     if file is not None:

@@ -32,9 +32,14 @@ SHORT_CONTEXT = 0.5  # of the target's: a draft with less leaves long texts to t
 
 
 def examine(
-    verifier: VerifierSettings, drafter: DrafterSettings, cpus: Sequence[int], show: Callable[[str], None]
+    verifier: VerifierSettings,
+    drafter: DrafterSettings,
+    cpus: Sequence[int],
+    show: Callable[[str], None],
+    debug: bool = False,
 ) -> Report:
-    """``show``: told what is done now. What is wrong becomes a finding of the report."""
+    """``show``: told what is done now. What is wrong becomes a finding of the report; with ``debug``, what a library
+    raises does not."""
     from actors.engines import facts
 
     report = Report(
@@ -60,9 +65,13 @@ def examine(
     except DuoactorError as error:
         report.add("problem", str(error))
         return report
-    except Exception as error:  # of a library, in the models: what is found, not a defect of the doctor
+    except Exception as error:  # of a library, about a model: what is found, not a defect of the doctor
+        if debug:
+            raise
         first = (str(error).splitlines() or [""])[0]
-        report.add("problem", f"a model cannot be run: {type(error).__name__}: {first}")
+        report.add(
+            "problem", f"a model cannot be run ({type(error).__name__}: {first}); `duoactor --debug doctor` tells where"
+        )
         return report
     if draft is None:
         report.add("warning", f"--draft {drafter.draft} retrieves and has no model: what it brings depends on the text")
