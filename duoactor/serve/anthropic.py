@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from duoactor.serve.answers import Pieces, figures
-from duoactor.serve.chat import ContentPart, text_of
+from duoactor.serve.anthropic_blocks import (
+    Message,
+    OutputConfig,
+    TextBlock,
+    ToolChoice,
+    ToolDefinition,
+    ToolUseBlock,
+    form,
+    turns,
+    use,
+)
 from duoactor.serve.errors import ApiError
+from duoactor.serve.messages import ContentPart
 from duoactor.serve.parameters import Speculation, decode
 from duoactor.serve.question import Question
 from duoactor.serve.stream import event
-from protocols.messages import ChatTurn, Chunk, FinishReason, RequestStats, Sampling
+from duoactor.serve.tool_calls.events import (
+    Arguments,
+    CallBegan,
+    Called,
+    CallEnded,
+    Event,
+    Parser,
+    Said,
+    Text,
+    gathered,
+)
+from protocols.messages import Chunk, FinishReason, RequestStats, Sampling
 
 HARMLESS = frozenset({"metadata", "service_tier", "container", "context_management", "cache_control", "betas"})
-
-
-class Message(msgspec.Struct, frozen=True):
-    role: Literal["user", "assistant", "system"]
-    content: str | tuple[ContentPart, ...]
 
 
 class Thinking(msgspec.Struct, frozen=True):
@@ -39,7 +56,10 @@ class MessagesRequest(Speculation, frozen=True, kw_only=True):
     top_p: float = 1.0
     top_k: Annotated[int, Meta(ge=0)] = 0
     stop_sequences: tuple[str, ...] = ()
+    output_config: OutputConfig = OutputConfig()
     thinking: Thinking = Thinking()
+    tools: tuple[ToolDefinition, ...] = ()
+    tool_choice: ToolChoice | None = None
 
 
 class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,11 +69,8 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: Annotated[tuple[Message, ...], Meta(min_length=1)]
     system: str | tuple[ContentPart, ...] = ""
     thinking: Thinking = Thinking()
-
-
-class TextBlock(msgspec.Struct, frozen=True):
-    text: str
-    type: str = "text"
+    tools: tuple[ToolDefinition, ...] = ()
+    tool_choice: ToolChoice | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -74,7 +91,7 @@ class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fal
     type: str = "message"
     role: str = "assistant"
     model: str
-    content: list[TextBlock]
+    content: list[TextBlock | ToolUseBlock]
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: Usage
@@ -84,7 +101,7 @@ class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fal
 def parse(body: bytes) -> tuple[MessagesRequest, Question]:
     wanted = decode(body, MessagesRequest, HARMLESS)
     question = Question(
-        prompts=(turns(wanted),),
+        prompts=(turns(wanted.system, wanted.messages),),
         sampling=Sampling(
             temperature=wanted.temperature,
             top_p=wanted.top_p,
@@ -92,6 +109,8 @@ def parse(body: bytes) -> tuple[MessagesRequest, Question]:
             stop=wanted.stop_sequences,
             max_tokens=wanted.max_tokens,
         ),
+        form=form(wanted.output_config),
+        tools=use(wanted.tools, wanted.tool_choice),
         method=wanted.how(),
         num_speculative_tokens=wanted.num_speculative_tokens,
         cache_salt=wanted.cache_salt,
@@ -103,31 +122,27 @@ def parse_count(body: bytes) -> CountRequest:
     return decode(body, CountRequest, HARMLESS)
 
 
-def turns(wanted: MessagesRequest | CountRequest) -> tuple[ChatTurn, ...]:
-    system = text_of(wanted.system, "system")
-    first = (ChatTurn("system", system),) if system else ()
-    rest = (
-        ChatTurn(message.role, text_of(message.content, f"messages[{at}].content"))
-        for at, message in enumerate(wanted.messages)
-    )
-    return (*first, *rest)
-
-
 class MessagesAnswer:
-    def __init__(self, wanted: MessagesRequest, model: str) -> None:
+    """Blocks follow one another: ``_blocks`` of them have begun, the last of which may be open."""
+
+    def __init__(self, wanted: MessagesRequest, model: str, parser: Callable[[], Parser]) -> None:
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
-        self._begun = False
+        self._parser = parser()
+        self._blocks = 0
+        self._open = self._called = False
         self._last: Chunk | None = None
 
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
         (chunks,) = choices
-        reason, sequence = _stop(chunks[-1])
+        parts = gathered([*self._parser.feed("".join(chunk.text for chunk in chunks)), *self._parser.end()])
+        content = [_block(part) for part in parts] or [TextBlock("")]
+        reason, sequence = _stop(chunks[-1], any(isinstance(part, Called) for part in parts))
         return msgspec.json.encode(
             MessageAnswer(
                 id=self._id,
                 model=self._model,
-                content=[TextBlock("".join(chunk.text for chunk in chunks))],
+                content=content,
                 stop_reason=reason,
                 stop_sequence=sequence,
                 usage=Usage.of(stats[0].prompt_tokens, stats[0].cached_tokens, stats[0].completion_tokens),
@@ -137,22 +152,22 @@ class MessagesAnswer:
 
     def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
         out = b""
-        if not self._begun:
-            self._begun = True
+        if self._last is None:
             usage = Usage.of(chunk.prompt_tokens, chunk.cached_tokens, 0)
             empty = MessageAnswer(id=self._id, model=self._model, content=[], usage=usage)
             out = _event("message_start", message=empty)
-            out += _event("content_block_start", index=0, content_block=TextBlock(""))
         self._last = chunk
-        if text := chunk.text:
-            out += _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
-        return out
+        return out + self._events(self._parser.feed(chunk.text))
 
     def end(self, stats: Sequence[RequestStats]) -> bytes:
         assert self._last is not None
-        reason, sequence = _stop(self._last)
+        out = self._events(self._parser.end())
+        if not self._blocks:
+            out += self._begin(TextBlock(""))
+        reason, sequence = _stop(self._last, self._called)
         return (
-            _event("content_block_stop", index=0)
+            out
+            + self._end_block()
             + _event(
                 "message_delta",
                 delta={"stop_reason": reason, "stop_sequence": sequence},
@@ -165,13 +180,63 @@ class MessagesAnswer:
     def fail(self, error: ApiError) -> bytes:
         return event(msgspec.json.encode(error.anthropic()), b"error")
 
+    # --- blocks ------------------------------------------------------------------------------------------------------
 
-def _stop(last: Chunk) -> tuple[str, str | None]:
+    def _events(self, events: Sequence[Event]) -> bytes:
+        out = b""
+        for one in events:
+            match one:
+                case Text(piece):
+                    if not self._open:
+                        out += self._begin(TextBlock(""))
+                    out += self._delta(type="text_delta", text=piece)
+                case CallBegan(name):
+                    self._called = True
+                    out += self._end_block() + self._begin(ToolUseBlock(_call_id(), name, {}))
+                case Arguments(piece):
+                    out += self._delta(type="input_json_delta", partial_json=piece)
+                case CallEnded():
+                    out += self._end_block()
+        return out
+
+    def _begin(self, block: TextBlock | ToolUseBlock) -> bytes:
+        self._open = True
+        self._blocks += 1
+        return _event("content_block_start", index=self._blocks - 1, content_block=block)
+
+    def _delta(self, **delta: str) -> bytes:
+        return _event("content_block_delta", index=self._blocks - 1, delta=delta)
+
+    def _end_block(self) -> bytes:
+        if not self._open:
+            return b""
+        self._open = False
+        return _event("content_block_stop", index=self._blocks - 1)
+
+
+def _block(part: Said | Called) -> TextBlock | ToolUseBlock:
+    if isinstance(part, Said):
+        return TextBlock(part.text)
+    try:
+        found = msgspec.json.decode(part.arguments)
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    # arguments that were cut off, or are no JSON: the API has no place for them
+    return ToolUseBlock(_call_id(), part.name, found if isinstance(found, dict) else {})
+
+
+def _call_id() -> str:
+    return f"toolu_{uuid.uuid4().hex[:24]}"
+
+
+def _stop(last: Chunk, called: bool) -> tuple[str, str | None]:
     """(reason, sequence)"""
     if last.finish_reason is FinishReason.LENGTH:
         return "max_tokens", None
     if isinstance(last.stop_reason, str):
         return "stop_sequence", last.stop_reason
+    if called:
+        return "tool_use", None
     return "end_turn", None
 
 

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from duoactor import __version__
 from duoactor.serve import anthropic, chat, completions, responses, tokens
 from duoactor.serve.answers import Answer, now
+from duoactor.serve.anthropic_blocks import turns, use
 from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
@@ -77,7 +78,7 @@ class Routes:
     async def chat(self, request: Request) -> Response:
         wanted, question = chat.parse(await read_body(request))
         model = await self.gateway.model()
-        answer = chat.ChatAnswer(wanted, model.called(wanted.model))
+        answer = chat.ChatAnswer(wanted, model.called(wanted.model), partial(question.parser, model.calling))
         return await self._reply(request, self._ask(request, question, model, "chat"), answer, wanted.stream)
 
     async def completions(self, request: Request) -> Response:
@@ -89,19 +90,20 @@ class Routes:
     async def responses(self, request: Request) -> Response:
         wanted, question = responses.parse(await read_body(request))
         model = await self.gateway.model()
-        answer = responses.ResponsesAnswer(wanted, model.called(wanted.model))
+        answer = responses.ResponsesAnswer(wanted, model.called(wanted.model), partial(question.parser, model.calling))
         return await self._reply(request, self._ask(request, question, model, "chat"), answer, wanted.stream)
 
     async def messages(self, request: Request) -> Response:
         wanted, question = anthropic.parse(await read_body(request))
         model = await self.gateway.model()
-        answer = anthropic.MessagesAnswer(wanted, model.called(wanted.model))
+        answer = anthropic.MessagesAnswer(wanted, model.called(wanted.model), partial(question.parser, model.calling))
         return await self._reply(request, self._ask(request, question, model, "chat"), answer, wanted.stream)
 
     async def count_tokens(self, request: Request) -> Response:
         wanted = anthropic.parse_count(await read_body(request))
         (await self.gateway.model()).called(wanted.model)
-        return json({"input_tokens": len((await self.gateway.tokenize(anthropic.turns(wanted))).token_ids)})
+        asked = turns(wanted.system, wanted.messages), use(wanted.tools, wanted.tool_choice)
+        return json({"input_tokens": len((await self.gateway.tokenize(*asked)).token_ids)})
 
     async def tokenize(self, request: Request) -> Response:
         return json(await tokens.tokenize(self.gateway, await read_body(request)))

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from duoactor.serve.answers import OpenAIAnswer, Pieces
 from duoactor.serve.errors import ApiError
-from duoactor.serve.parameters import SamplingParameters, decode
+from duoactor.serve.messages import ChatMessage, FunctionTool, NamedFunction, turns, use
+from duoactor.serve.parameters import decode
 from duoactor.serve.question import UNLIMITED, Question
-from protocols.messages import ChatTurn, Chunk, RequestStats, TokenLogprobs
+from duoactor.serve.structure import StructureParameters, form_of
+from duoactor.serve.tool_calls.events import Arguments, CallBegan, Called, Event, Parser, Said, Text, gathered
+from protocols.messages import Chunk, FinishReason, RequestStats, TokenLogprobs
 
 
-class ContentPart(msgspec.Struct, frozen=True):
-    type: str
-    text: str = ""
-
-
-class ChatMessage(msgspec.Struct, frozen=True):
-    """``content`` is a text, or its parts."""
-
-    role: str
-    content: str | tuple[ContentPart, ...] | None = None
-    name: str | None = None
-    refusal: str | None = None
-    tool_calls: tuple[Any, ...] | None = None
-    function_call: Any = None
-    tool_call_id: str | None = None
-    audio: Any = None
-
-
-class ChatRequest(SamplingParameters, frozen=True, kw_only=True):
+class ChatRequest(StructureParameters, frozen=True, kw_only=True):
     messages: Annotated[tuple[ChatMessage, ...], Meta(min_length=1)]
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    tools: tuple[FunctionTool, ...] = ()
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction = "auto"
+    parallel_tool_calls: bool = True
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
 
@@ -59,10 +49,27 @@ class Logprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
+class FunctionAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """In events without the name but at a call's beginning, and with a piece of the arguments."""
+
+    name: str | None = None
+    arguments: str | UnsetType = UNSET
+
+
+class CallAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``index`` is in events only, and there ``id`` and ``type`` are at a call's beginning only."""
+
+    function: FunctionAnswer
+    index: int | UnsetType = UNSET
+    id: str | None = None
+    type: str | None = None
+
+
 class AnswerMessage(msgspec.Struct, frozen=True):
-    content: str
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    tool_calls: list[CallAnswer] | UnsetType = UNSET
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -76,6 +83,7 @@ class Choice(msgspec.Struct, frozen=True):
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    tool_calls: list[CallAnswer] = []
 
 
 class ChunkChoice(msgspec.Struct, frozen=True):
@@ -96,6 +104,8 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
             max_tokens=wanted.max_completion_tokens or wanted.max_tokens or UNLIMITED,
             logprobs=wanted.top_logprobs if wanted.logprobs else -1,
         ),
+        form=form_of(wanted),
+        tools=use(wanted.tools, wanted.tool_choice, wanted.parallel_tool_calls),
         seeded=wanted.seed is not None,
         n=wanted.n,
         method=wanted.how(),
@@ -106,64 +116,77 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
     return wanted, question
 
 
-def turns(messages: Sequence[ChatMessage]) -> tuple[ChatTurn, ...]:
-    return tuple(_turn(message, f"messages[{at}]") for at, message in enumerate(messages))
-
-
-def _turn(message: ChatMessage, where: str) -> ChatTurn:
-    roles = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
-    if message.role not in roles:
-        param = f"{where}.role"
-        raise ApiError(400, f"{param} can be system, developer, user or assistant, not {message.role!r}", param=param)
-    for name in ("tool_calls", "function_call", "tool_call_id", "audio"):
-        if getattr(message, name):
-            raise ApiError(400, f"{where}.{name} is not supported here", param=f"{where}.{name}")
-    return ChatTurn(roles[message.role], text_of(message.content, f"{where}.content"))
-
-
-def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str:
-    """The text of a message; its parts one below the other, as vLLM puts them."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    for at, part in enumerate(content):
-        if part.type not in ("text", "input_text", "output_text", "refusal"):
-            param = f"{where}[{at}].type"
-            raise ApiError(400, f"{param} can be text only, not {part.type!r}: the model reads text", param=param)
-    return "\n".join(part.text for part in content)
-
-
 class ChatAnswer(OpenAIAnswer):
-    def __init__(self, wanted: ChatRequest, model: str) -> None:
+    def __init__(self, wanted: ChatRequest, model: str, parser: Callable[[], Parser]) -> None:
+        """``parser`` makes one for each choice."""
         super().__init__(wanted, model, "chatcmpl", "chat.completion", "chat.completion.chunk")
+        self._parsers = [parser() for _ in range(wanted.n)]
+        self._calls = [0] * wanted.n  # that have begun
         self._begun: set[int] = set()
 
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
-        made = [
-            Choice(
-                index,
-                AnswerMessage("".join(chunk.text for chunk in chunks)),
-                str(chunks[-1].finish_reason),
-                chunks[-1].stop_reason,
-                _logprobs(chunks, pieces),
-            )
-            for index, chunks in enumerate(choices)
+        return self.body([self._choice(index, chunks, pieces) for index, chunks in enumerate(choices)], stats)
+
+    def _choice(self, index: int, chunks: Sequence[Chunk], pieces: Pieces) -> Choice:
+        parser = self._parsers[index]
+        parts = gathered([*parser.feed("".join(chunk.text for chunk in chunks)), *parser.end()])
+        calls = [
+            CallAnswer(FunctionAnswer(part.name, part.arguments), id=call_id(), type="function")
+            for part in parts
+            if isinstance(part, Called)
         ]
-        return self.body(made, stats)
+        text = "".join(part.text for part in parts if isinstance(part, Said))
+        message = AnswerMessage(text or None, tool_calls=calls) if calls else AnswerMessage(text)
+        return Choice(
+            index, message, _finish(chunks[-1], bool(calls)) or "", chunks[-1].stop_reason, _logprobs(chunks, pieces)
+        )
 
     def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
         out = b""
         if index not in self._begun:
             self._begun.add(index)
             out = self.event([ChunkChoice(index, Delta("assistant", ""))])
-        text = chunk.text
-        trace = self.trace(chunk, pieces)
-        if not text and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
-            return out  # inside a character
-        finish = None if chunk.finish_reason is None else str(chunk.finish_reason)
-        delta = Delta(content=text) if text else Delta()
-        return out + self.event(
-            [ChunkChoice(index, delta, finish, chunk.stop_reason, _logprobs([chunk], pieces))], stats, trace
-        )
+        parser = self._parsers[index]
+        events = parser.feed(chunk.text)
+        if chunk.finish_reason is not None:
+            events += parser.end()
+        delta, trace = self._delta(index, events), self.trace(chunk, pieces)
+        if delta == Delta() and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
+            return out  # inside a character, or what may be a call
+        finish = _finish(chunk, self._calls[index] > 0)
+        choice = ChunkChoice(index, delta, finish, chunk.stop_reason, _logprobs([chunk], pieces))
+        return out + self.event([choice], stats, trace)
+
+    def _delta(self, index: int, events: Sequence[Event]) -> Delta:
+        text = ""
+        calls: list[CallAnswer] = []
+        for event in events:
+            match event:
+                case Text(piece):
+                    text += piece
+                case CallBegan(name):
+                    begun = FunctionAnswer(name, "")
+                    calls.append(CallAnswer(begun, index=self._calls[index], id=call_id(), type="function"))
+                    self._calls[index] += 1
+                case Arguments(piece):
+                    at = self._calls[index] - 1
+                    if calls and calls[-1].index == at:  # the call began, or went on, in this chunk too
+                        earlier = calls.pop()
+                        function = replace(earlier.function, arguments=f"{earlier.function.arguments}{piece}")
+                        calls.append(replace(earlier, function=function))
+                    else:
+                        calls.append(CallAnswer(FunctionAnswer(arguments=piece), index=at))
+        return Delta(content=text or None, tool_calls=calls)
+
+
+def call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def _finish(chunk: Chunk, called: bool) -> str | None:
+    if called and chunk.finish_reason is FinishReason.STOP:
+        return "tool_calls"
+    return None if chunk.finish_reason is None else str(chunk.finish_reason)
 
 
 def _logprobs(chunks: Sequence[Chunk], pieces: Pieces) -> Logprobs | None:

@@ -10,12 +10,13 @@ from msgspec import UNSET, Meta
 
 from duoactor.serve.answers import OpenAIAnswer, Pieces
 from duoactor.serve.errors import ApiError
-from duoactor.serve.parameters import SamplingParameters, decode
+from duoactor.serve.parameters import decode
 from duoactor.serve.question import Prompt, Question
+from duoactor.serve.structure import StructureParameters, form_of
 from protocols.messages import Chunk, RequestStats
 
 
-class CompletionRequest(SamplingParameters, frozen=True, kw_only=True):
+class CompletionRequest(StructureParameters, frozen=True, kw_only=True):
     prompt: Annotated[str | tuple[Any, ...], Meta(description="a text, token ids, or an array of either")]
     max_tokens: Annotated[int, Meta(ge=1)] = 16
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -42,6 +43,7 @@ def parse(body: bytes) -> tuple[CompletionRequest, Question]:
     question = Question(
         prompts=_prompts(wanted.prompt),
         sampling=wanted.sampling(max_tokens=wanted.max_tokens, logprobs=logprobs),
+        form=form_of(wanted),
         seeded=wanted.seed is not None,
         n=wanted.n,
         method=wanted.how(),

@@ -54,16 +54,19 @@ class ApiError(DuoactorError):
 
 
 @contextlib.contextmanager
-def blamed() -> Iterator[None]:
-    """What fails behind the gateway is raised as what a client is told about it."""
+def blamed(structure: str = "") -> Iterator[None]:
+    """What fails behind the gateway is raised as what a client is told about it; ``structure`` is its name for
+    ``structured_outputs``."""
     try:
         yield
     except ApiError:
         raise
     except RequestError as error:
         code = FailureCode(error.code)
-        about = str(error).split(" ", 1)[0]  # a sentence about a parameter begins with its name
+        about, _, rest = str(error).partition(" ")  # a sentence about a parameter begins with its name
         param = about if about in Sampling.__struct_fields__ else None
-        raise ApiError(_STATUS.get(code, 500), str(error), param=param, code=_CODES.get(code)) from None
+        if about.startswith("structured_outputs") and structure:
+            param = about = structure
+        raise ApiError(_STATUS.get(code, 500), f"{about} {rest}".strip(), param=param, code=_CODES.get(code)) from None
     except DuoactorError as error:
         raise ApiError(503, str(error)) from None  # no verifier, or one that refuses us

@@ -14,8 +14,11 @@ from duoactor.serve.errors import ApiError, blamed
 from duoactor.serve.metrics import Metrics, Watch
 from duoactor.serve.otel import QuestionSpan, Tracing
 from duoactor.serve.question import Question
+from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, MISTRAL_MARK
+from duoactor.serve.tool_calls.template import parsing
+from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
 from protocols.errors import DuoactorError
-from protocols.messages import ChatTurn, Chunk, RequestStats, StatusReport, Tokenized
+from protocols.messages import ChatTurn, Chunk, RequestStats, StatusReport, Tokenized, Welcome
 
 HEALTH_TIMEOUT_S = 2.0
 MAX_TRACED = 8  # answers at once: each costs the verifier and us 4 kB a round
@@ -28,6 +31,7 @@ class Model:
     names: tuple[str, ...]
     max_context: int
     vocab_size: int
+    calling: Calling
 
     def called(self, name: str) -> str:
         """The name to answer with. ApiError (404) for another model's."""
@@ -48,6 +52,7 @@ class Gateway:
         self._names = tuple(names)
         self._pieces: dict[int, str] = {}
         self._traced = 0  # answers under way that tell how they come about
+        self._callings: dict[str, Calling] = {}  # of the verifier's incarnation
 
     # --- the verifier ------------------------------------------------------------------------------------------------
 
@@ -58,7 +63,23 @@ class Gateway:
         with blamed():
             await self.client.connect()
             welcome = self.client.welcome
-        return Model(self._names or (welcome.model_id,), welcome.max_context, welcome.vocab_size)
+            calling = await self._calling(welcome)
+        return Model(self._names or (welcome.model_id,), welcome.max_context, welcome.vocab_size, calling)
+
+    async def _calling(self, welcome: Welcome) -> Calling:
+        found = self._callings.get(welcome.incarnation)
+        if found is None:
+            form = welcome.tool_form if welcome.tool_form in FORMS else DEFAULT_FORM
+            mark = -1
+            if form == "mistral":
+                marked = await self.client.tokenize(MISTRAL_MARK)
+                ids = dict(zip(marked.pieces, marked.token_ids, strict=True))
+                mark = ids.get(MISTRAL_MARK, mark)
+            if welcome.response_template:
+                await asyncio.to_thread(parsing)
+            found = Calling(form, welcome.response_template, mark)
+            self._callings = {welcome.incarnation: found}
+        return found
 
     async def status(self) -> StatusReport:
         """ApiError (503) unless the verifier answers now."""
@@ -94,7 +115,8 @@ class Gateway:
         question.check(model.vocab_size)
         if question.trace and self._traced >= MAX_TRACED:
             raise ApiError(429, f"{MAX_TRACED} answers are being traced already; try again later, or without trace")
-        with blamed():
+        structure, param = question.structure(model.calling)
+        with blamed(param):
             streams = [
                 self.client.stream(
                     one.prompts[0],
@@ -102,18 +124,21 @@ class Gateway:
                     method=one.method,
                     num_speculative_tokens=one.num_speculative_tokens,
                     cache_salt=one.cache_salt,
+                    tools=one.tools.described,
+                    structured_outputs=structure,
                     trace=one.trace,
                 )
                 for one in question.alone()
             ]
-        return Choices(self.metrics, streams, self._count_traced if question.trace else None, begin and begin())
+        count = self._count_traced if question.trace else None
+        return Choices(self.metrics, streams, param, count, begin and begin())
 
     def _count_traced(self, change: int) -> None:
         self._traced += change
 
-    async def tokenize(self, text: str | Sequence[ChatTurn]) -> Tokenized:
+    async def tokenize(self, text: str | Sequence[ChatTurn], tools: ToolUse = NO_TOOLS) -> Tokenized:
         with blamed():
-            return await self.client.tokenize(text)
+            return await self.client.tokenize(text, tools=tools.described)
 
     async def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
         with blamed():
@@ -142,12 +167,15 @@ class Choices:
         self,
         metrics: Metrics,
         streams: Sequence[AsyncStream],
+        structure: str = "",
         count: Callable[[int], None] | None = None,
         span: QuestionSpan | None = None,
     ) -> None:
-        """``count`` is told of the beginning (1) and of the end (-1)."""
+        """``structure``: the parameter that says what the answer must be; ``count`` is told of the beginning (1) and
+        of the end (-1)."""
         self._span = span
         self._streams = streams
+        self._structure = structure
         self._count = count or _uncounted
         self._watch = Watch(metrics)
         self._stats: dict[int, RequestStats] = {}
@@ -183,7 +211,7 @@ class Choices:
     async def __anext__(self) -> tuple[int, Chunk]:
         if len(self._stats) == len(self._streams):
             raise StopAsyncIteration
-        with blamed():
+        with blamed(self._structure):
             index, chunk = await self._next()
         self._watch.chunk(index, chunk)
         if self._span is not None:

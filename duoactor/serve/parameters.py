@@ -24,7 +24,6 @@ HARMLESS = frozenset(
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
-        "parallel_tool_calls",
         "request_id",
     }
 )
@@ -44,10 +43,8 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1.0,),
     "min_tokens": (0,),
@@ -65,13 +62,10 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "priority": (0,),
     "prompt_logprobs": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True, False),  # special tokens are skipped
     "store": (False,),
-    "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -125,6 +119,7 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
     trace: bool = False
     ignore_eos: bool = False
     logit_bias: dict[str, float] = {}
+    skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
         if self.trace and not self.stream:
@@ -147,6 +142,7 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
             logprobs=logprobs,
             ignore_eos=self.ignore_eos,
             logit_bias=tuple((_token_id(key), value) for key, value in self.logit_bias.items()),
+            skip_special_tokens=self.skip_special_tokens,
         )
 
 

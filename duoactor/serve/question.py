@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from duoactor.serve.errors import ApiError
-from protocols.messages import ChatTurn, Sampling
+from duoactor.serve.structure import Form
+from duoactor.serve.tool_calls.events import Parser
+from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
+from protocols.messages import ChatTurn, Sampling, StructuredOutputs
 from protocols.validation import problems
 
 UNLIMITED = (1 << 31) - 1  # the verifier cuts it to the room that the prompt leaves
@@ -23,6 +26,8 @@ class Question:
 
     prompts: tuple[Prompt, ...]
     sampling: Sampling
+    form: Form | None = None
+    tools: ToolUse = NO_TOOLS
     seeded: bool = False
     n: int = 1
     method: str = ""
@@ -37,6 +42,20 @@ class Question:
         if len(self.prompts) * self.n > MAX_STREAMS:
             raise ApiError(400, f"n: at most {MAX_STREAMS} answers at once, all prompts together", param="n")
 
+    def structure(self, calling: Calling) -> tuple[StructuredOutputs | None, str]:
+        """What the answer must be, and the parameter that is to blame if it cannot be made so."""
+        if self.tools.forced:
+            return StructuredOutputs(grammar=self.tools.grammar(calling)), "tools"
+        if self.form is None:
+            return None, ""
+        if self.tools.offered and self.form.schema is not None:  # it binds the answer, not the calls before it
+            return StructuredOutputs(grammar=self.tools.grammar(calling, self.form.schema)), self.form.param
+        return self.form.outputs, self.form.param
+
+    def parser(self, calling: Calling) -> Parser:
+        """A new one, for one answer."""
+        return self.tools.parser(calling, constrained=self.structure(calling)[0] is not None)
+
     def alone(self) -> list[Question]:
         """One question for each answer. Choice i of a seed has seed + i, as in vLLM; without one each draws its own."""
         return [
@@ -47,4 +66,5 @@ class Question:
 
     def _sampling(self, choice: int) -> Sampling:
         seed = (self.sampling.seed + choice) % (1 << 64) if self.seeded else random.getrandbits(63)
-        return msgspec.structs.replace(self.sampling, seed=seed)
+        skip = self.sampling.skip_special_tokens and not self.tools.offered  # some forms of calls have such tokens
+        return msgspec.structs.replace(self.sampling, seed=seed, skip_special_tokens=skip)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from duoactor.serve.chat import ChatMessage, turns
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Gateway
+from duoactor.serve.messages import ChatMessage, FunctionTool, turns, use
 from duoactor.serve.parameters import decode
 
 
@@ -16,6 +16,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     prompt: str | None = None
     messages: tuple[ChatMessage, ...] | None = None
+    tools: tuple[FunctionTool, ...] = ()
     return_token_strs: bool = False
 
 
@@ -42,7 +43,7 @@ async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
     model = await gateway.model()
     model.called(wanted.model)
     asked = wanted.prompt if wanted.prompt is not None else turns(wanted.messages or ())
-    found = await gateway.tokenize(asked)
+    found = await gateway.tokenize(asked, use(wanted.tools))
     return TokenizeAnswer(
         count=len(found.token_ids),
         max_model_len=model.max_context,

@@ -7,16 +7,34 @@ import pytest
 from gateway import TURNS, served
 
 CHAT = "/v1/chat/completions"
+F = {"type": "function", "function": {"name": "f"}}
+CALL = {"id": "1", "function": {"name": "f", "arguments": "{"}}
 
 REFUSED = [
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
+    ({"tools": [{"type": "function", "function": {"description": "f"}}]}, "tools[0].function"),
+    ({"tools": [F, {"type": "function", "function": {"name": "g h"}}]}, "tools[1].function.name"),
+    ({"tools": [F, F]}, "tools[1].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": "x"}}]}, "tools[0].function.parameters"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"tools": [F], "tool_choice": "always"}, "tool_choice"),
+    ({"tools": [F], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+    ({"tools": [F], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema"),
+    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs"),
+    ({"structured_outputs": {"json": "["}}, "structured_outputs.json"),
+    ({"structured_outputs": {"regexp": "a"}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+    ({"guided_json": "no"}, "guided_json"),
+    ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+    ({"guided_decoding_backend": "x"}, "guided_decoding_backend"),
     ({"echo": True}, "echo"),
     ({"suffix": "end"}, "suffix"),
     ({"best_of": 3}, "best_of"),
     ({"min_tokens": 4}, "min_tokens"),
-    ({"guided_json": {}}, "guided_json"),
     ({"store": True}, "store"),
     ({"audio": {"voice": "x"}}, "audio"),
     ({"temprature": 0.5}, "temprature"),
@@ -43,9 +61,13 @@ REFUSED = [
     ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
     ({"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
     ({"messages": []}, "messages"),
-    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+    ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, "messages[0].tool_calls"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
-    ({"messages": [*TURNS, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[1].tool_calls"),
+    ({"messages": [*TURNS, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[1].tool_calls[0]"),
+    ({"messages": [{"role": "assistant", "tool_calls": [CALL]}]}, "messages[0].tool_calls[0].function.arguments"),
+    ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call"),
 ]  # fmt: skip
 
 
@@ -66,6 +88,7 @@ async def test_what_changes_nothing_is_tolerated_and_null_is_nothing():
         "user": "me", "metadata": {"a": "b"}, "store": False, "tools": [], "tool_choice": "auto", "service_tier": "x",
         "response_format": {"type": "text"}, "echo": False, "best_of": 1, "parallel_tool_calls": True, "top_k": -1,
         "temperature": None, "stop": None, "logit_bias": None, "function_call": None, "foo": None,
+        "guided_json": None,
     }  # fmt: skip
     async with served() as gateway:
         answer = await gateway.chat(**idle)

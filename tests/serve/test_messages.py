@@ -9,6 +9,7 @@ from fakes import ToyCodec
 from protocols.messages import Sampling
 
 CODEC = ToyCodec()
+F = {"name": "f", "input_schema": {}}
 ASK = {"model": "toy", "messages": TURNS, "max_tokens": 20, "temperature": 0}
 
 
@@ -69,7 +70,14 @@ async def test_its_events_come_in_order_and_carry_their_names():
     [
         ({"max_tokens": None}, "max_tokens"),
         ({"messages": []}, "messages"),
-        ({"tools": [{"name": "f", "input_schema": {}}]}, "tools"),
+        ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "web_search", "type": "web_search_20250305"}]}, "tools[0].type"),
+        ({"tools": [F], "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice"),
+        ({"tools": [F], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"output_config": {"effort": "high"}}, "output_config"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]}, "messages[0].content[0].type"),
         ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking"),
         ({"temperature": -1}, "temperature"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type"),

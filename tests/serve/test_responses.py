@@ -9,6 +9,7 @@ from fakes import ToyCodec, ToyLanguage
 from protocols.messages import Sampling
 
 CODEC = ToyCodec()
+F = {"type": "function", "name": "f", "parameters": {}}
 
 
 def truth(prompt: str, **sampling) -> str:
@@ -65,15 +66,22 @@ async def test_an_answer_to_its_own_end_is_complete():
     ("changes", "param"),
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"tools": [{"type": "function", "name": "f", "parameters": {}}]}, "tools"),
+        ({"tools": [{"type": "function", "name": ""}]}, "tools[0].name"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [F], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),
+        ({"tools": [F], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"store": True}, "store"),
         ({"background": True}, "background"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
-        ({"input": [{"type": "function_call_output", "call_id": "1", "output": "x"}]}, "input"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "1"}]}, "input[0].arguments"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
-async def test_what_needs_a_memory_or_tools_is_refused_by_name(changes, param):
+async def test_what_needs_a_memory_or_cannot_be_is_refused_by_name(changes, param):
     async with served() as gateway:
         with pytest.raises(openai.BadRequestError) as caught:
             await gateway.openai().responses.create(**{"model": "toy", "input": "Hello", **changes})

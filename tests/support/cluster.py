@@ -116,6 +116,8 @@ class Cluster:
         forward_s: float = 0.0,
         compute=None,
         tokenizing=None,
+        target=None,
+        codec=None,
         **settings,
     ) -> None:
         self.compute = compute or (PacedCompute(forward_s) if forward_s else InlineCompute())
@@ -124,7 +126,8 @@ class Cluster:
         self.network = network or MemoryNetwork()
         self.language = language or ToyLanguage()
         self.settings = VerifierSettings(bind=ADDRESS, **settings)
-        self.target = ToyTarget(self.language)
+        self.target = target or ToyTarget(self.language)
+        self.codec = codec or ToyCodec()
         self.tasks: dict[str, asyncio.Task] = {}
         self.stops: dict[str, asyncio.Event] = {}
         self.starts = itertools.count()
@@ -153,7 +156,7 @@ class Cluster:
         self.verifier = Verifier(
             self.settings,
             self.target,
-            ToyCodec(),
+            self.codec,
             CostModel(COST),
             self.network.listen(ADDRESS),
             self.compute,

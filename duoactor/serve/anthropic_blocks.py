@@ -1,0 +1,125 @@
+"""The blocks of Anthropic's messages, as they come in and go out, and its tools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from duoactor.serve.errors import ApiError
+from duoactor.serve.messages import ContentPart, text_of, tool_call
+from duoactor.serve.structure import Form, json_form
+from duoactor.serve.tool_calls.use import Tool, ToolUse
+from protocols.messages import ChatTurn, ToolCall
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Text, a call that the model made (``tool_use``), or its result (``tool_result``)."""
+
+    type: str
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = {}
+    tool_use_id: str = ""
+    content: str | tuple[ContentPart, ...] | None = None
+    is_error: bool = False
+
+
+class Message(msgspec.Struct, frozen=True):
+    role: Literal["user", "assistant", "system"]
+    content: str | tuple[Block, ...]
+
+
+class ToolDefinition(msgspec.Struct, frozen=True):
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] | None = None
+    type: str | None = None
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str = ""
+    disable_parallel_tool_use: bool = False
+
+
+class OutputFormat(msgspec.Struct, frozen=True):
+    schema: dict[str, Any]
+    type: Literal["json_schema"] = "json_schema"
+
+
+class OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: OutputFormat | None = None
+
+
+class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    text: str
+
+
+class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+def turns(system: str | Sequence[ContentPart], messages: Sequence[Message]) -> tuple[ChatTurn, ...]:
+    told = text_of(system, "system")
+    made = [ChatTurn("system", told)] if told else []
+    for at, message in enumerate(messages):
+        made += _turns(message, f"messages[{at}].content")
+    return tuple(made)
+
+
+def _turns(message: Message, where: str) -> list[ChatTurn]:
+    """A message's results of calls are turns of their own, before its text."""
+    if isinstance(message.content, str):
+        return [ChatTurn(message.role, message.content)]
+    results: list[ChatTurn] = []
+    texts: list[ContentPart] = []
+    calls: list[ToolCall] = []
+    for at, block in enumerate(message.content):
+        place = f"{where}[{at}]"
+        match block.type:
+            case "tool_use" if message.role == "assistant":
+                arguments = msgspec.json.encode(block.input).decode()
+                calls.append(tool_call(block.id, block.name, arguments, place))
+            case "tool_result" if message.role == "user":
+                if not block.tool_use_id:
+                    raise ApiError(400, f"{place}.tool_use_id is missing", param=f"{place}.tool_use_id")
+                text = text_of(block.content, f"{place}.content")
+                results.append(ChatTurn("tool", text, tool_call_id=block.tool_use_id))
+            case "thinking" | "redacted_thinking" if message.role == "assistant":
+                pass  # of another model: ours keeps none
+            case "text":
+                texts.append(ContentPart("text", block.text))
+            case other:
+                param = f"{place}.type"
+                raise ApiError(400, f"{param}: no {other!r} can stand here; the model reads text", param=param)
+    if texts or calls or not results:
+        results.append(ChatTurn(message.role, text_of(texts, where), tuple(calls)))
+    return results
+
+
+def use(tools: Sequence[ToolDefinition], choice: ToolChoice | None) -> ToolUse:
+    for at, tool in enumerate(tools):
+        if tool.type not in (None, "custom") or tool.input_schema is None:
+            param = f"tools[{at}].{'input_schema' if tool.type in (None, 'custom') else 'type'}"
+            raise ApiError(400, f"{param}: tools are functions with a name and an input_schema here", param=param)
+    functions = tuple(Tool(one.name, one.description, one.input_schema) for one in tools)
+    choice = choice or ToolChoice("auto")
+    if choice.type == "tool" and not choice.name:
+        raise ApiError(400, "tool_choice.name is missing", param="tool_choice.name")
+    found = ToolUse(
+        functions,
+        choice.type if choice.type in ("auto", "none") else "required",
+        choice.name if choice.type == "tool" else "",
+        not choice.disable_parallel_tool_use,
+    )
+    found.check("tools[{}].name")
+    return found
+
+
+def form(wanted: OutputConfig) -> Form | None:
+    return None if wanted.format is None else json_form(wanted.format.schema, "output_config.format.schema")

@@ -1,0 +1,124 @@
+"""``response_format`` and vLLM's ``structured_outputs`` and ``guided_*``: what an answer must be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from duoactor.serve.errors import ApiError
+from duoactor.serve.parameters import SamplingParameters
+from protocols.messages import StructuredOutputs
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
+class JsonSchema(msgspec.Struct, frozen=True):
+    """``strict`` or not, the answer follows the schema."""
+
+    schema: dict[str, Any]
+    name: str = ""
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """As the chat API has it."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: JsonSchema | None = None
+
+
+class Structure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """vLLM's: exactly one of them."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class StructureParameters(SamplingParameters, frozen=True, kw_only=True):
+    """Of chat and text completions: OpenAI's parameter and vLLM's, of which ``guided_*`` are the older names."""
+
+    response_format: ResponseFormat = ResponseFormat()
+    structured_outputs: Structure | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: tuple[str, ...] | None = None
+    guided_grammar: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """``param`` is the parameter that asked for it; ``schema`` is the JSON schema, where it is one."""
+
+    outputs: StructuredOutputs
+    param: str
+    schema: Mapping[str, Any] | None = None
+
+
+def json_form(schema: Mapping[str, Any], param: str) -> Form:
+    return Form(StructuredOutputs(json_schema=json.dumps(schema, ensure_ascii=False)), param, schema)
+
+
+def form_of(wanted: StructureParameters) -> Form | None:
+    """None: the answer may be anything. ApiError (400) if more than one form is asked for, or one that cannot be."""
+    forms = _formats(wanted.response_format)
+    if wanted.structured_outputs is not None:
+        given = _vllm(wanted.structured_outputs, "structured_outputs.")
+        if len(given) != 1:
+            detail = "structured_outputs takes exactly one of json, regex, choice, grammar and json_object"
+            raise ApiError(400, detail, param="structured_outputs")
+        forms += given
+    older = Structure(wanted.guided_json, wanted.guided_regex, wanted.guided_choice, wanted.guided_grammar)
+    forms += _vllm(older, "guided_")
+    if len(forms) > 1:
+        both = f"{forms[1].param} and {forms[0].param}"
+        raise ApiError(400, f"{both} are given; an answer can follow one of them", param=forms[1].param)
+    return forms[0] if forms else None
+
+
+def _formats(wanted: ResponseFormat) -> list[Form]:
+    if wanted.type == "text":
+        return []
+    if wanted.type == "json_object":
+        return [json_form(ANY_OBJECT, "response_format")]
+    param = "response_format.json_schema"
+    if wanted.json_schema is None:
+        raise ApiError(400, f"{param} is missing: it holds the schema", param=param)
+    return [json_form(wanted.json_schema.schema, f"{param}.schema")]
+
+
+def _vllm(given: Structure, prefix: str) -> list[Form]:
+    forms = []
+    if given.json is not None:
+        forms.append(json_form(_schema(given.json, f"{prefix}json"), f"{prefix}json"))
+    if given.json_object:
+        forms.append(json_form(ANY_OBJECT, f"{prefix}json_object"))
+    if given.regex is not None:
+        forms.append(Form(StructuredOutputs(regex=given.regex), f"{prefix}regex"))
+    if given.choice is not None:
+        if not given.choice or "" in given.choice:
+            raise ApiError(400, f"{prefix}choice must name texts to choose from", param=f"{prefix}choice")
+        choice = " | ".join(json.dumps(text) for text in given.choice)
+        forms.append(Form(StructuredOutputs(grammar=f"start: {choice}"), f"{prefix}choice"))
+    if given.grammar is not None:
+        forms.append(Form(StructuredOutputs(grammar=given.grammar), f"{prefix}grammar"))
+    return forms
+
+
+def _schema(given: str | dict[str, Any], param: str) -> dict[str, Any]:
+    if isinstance(given, dict):
+        return given
+    try:
+        found = json.loads(given)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ApiError(400, f"{param} must be a JSON schema, as an object or as its text", param=param)
+    return found

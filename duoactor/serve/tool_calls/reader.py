@@ -1,0 +1,161 @@
+"""Reads text that comes in pieces. Parsers are generators above it: each ``yield`` waits for the next piece.
+
+Nothing is decided before enough of the text is there, so that the pieces' borders make no difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+
+from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Text
+
+_OUTSIDE = re.compile(r'["{}\[\]]')
+_INSIDE = re.compile(r'["\\]')
+_BEHIND_SCALAR = re.compile(r"[\s,:\]}]")
+
+
+class ValueEnd:
+    """Finds the end of a JSON value by its brackets and quotes alone. What lies between them is not checked."""
+
+    def __init__(self, depth: int = 0) -> None:
+        """``depth``: how many objects or arrays have begun already."""
+        self._depth = depth
+        self._string = self._escaped = self._scalar = False
+
+    def find(self, text: str, at: int) -> int:
+        """Goes on at ``at``. The position behind the value's last character, or -1 while it is not in ``text``."""
+        while at < len(text):
+            if self._escaped:
+                self._escaped = False
+                at += 1
+            elif self._string:
+                found = _INSIDE.search(text, at)
+                if found is None:
+                    return -1
+                at = found.end()
+                self._escaped = found[0] == "\\"
+                self._string = self._escaped
+                if not self._string and self._depth == 0:
+                    return at
+            elif self._depth == 0 and (self._scalar or text[at] not in '"{['):
+                self._scalar = True
+                found = _BEHIND_SCALAR.search(text, at)
+                return -1 if found is None else found.start()
+            else:
+                found = _OUTSIDE.search(text, at)
+                if found is None:
+                    return -1
+                at = found.end()
+                self._string = found[0] == '"'
+                self._depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
+                if self._depth == 0 and not self._string:
+                    return at
+        return -1
+
+
+class Reader:
+    """``text`` is what has come and was not taken yet; ``ended``: there is no more."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.ended = False
+        self._events: list[Event] = []
+        self._space = ""  # at the end of what was said: dropped if a call follows
+        self._called = self._behind_call = False
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    def skip(self, count: int) -> None:
+        self.text = self.text[count:]
+
+    def starts(self, word: str, at: int = 0) -> Generator[None, None, bool]:
+        while not self.ended and len(self.text) - at < len(word) and word.startswith(self.text[at:]):
+            yield
+        return self.text.startswith(word, at)
+
+    def past(self, characters: str, at: int = 0) -> Generator[None, None, int]:
+        """The position of the first character from ``at`` on that is none of these and no space."""
+        while True:
+            while at < len(self.text) and (self.text[at].isspace() or self.text[at] in characters):
+                at += 1
+            if at < len(self.text) or self.ended:
+                return at
+            yield
+
+    def value(self, at: int, depth: int = 0) -> Generator[None, None, int]:
+        """The position behind the JSON value at ``at``, or inside which that is; -1: the text ends inside it."""
+        end = ValueEnd(depth)
+        seen = at
+        while (found := end.find(self.text, seen)) < 0 and not self.ended:
+            seen = len(self.text)
+            yield
+        return found
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    def taken(self) -> list[Event]:
+        """The events since the last time."""
+        events, self._events = self._events, []
+        return events
+
+    def say(self, text: str) -> None:
+        """Space around calls is no text: it belongs to the form."""
+        text = self._space + text
+        if self._behind_call:
+            text = text.lstrip()
+        said = text.rstrip()
+        self._space = text[len(said) :]
+        if said:
+            self._behind_call = False
+            self._events.append(Text(said))
+
+    def say_until(self, mark: str) -> Generator[None, None, bool]:
+        """Say what stands before ``mark``, which is not taken. False: it does not come."""
+        while True:
+            at = self.text.find(mark)
+            if at < 0:
+                at = len(self.text) - (0 if self.ended else _beginning(self.text, mark))
+            self.say(self.text[:at])
+            self.skip(at)
+            if self.text.startswith(mark):
+                return True
+            if self.ended:
+                return False
+            yield
+
+    def begin(self, name: str) -> None:
+        self._space = ""
+        self._called = self._behind_call = True
+        self._events.append(CallBegan(name))
+
+    def argue(self, text: str) -> None:
+        if text:
+            self._events.append(Arguments(text))
+
+    def finish(self) -> None:
+        self._events.append(CallEnded())
+
+    def argue_value(self) -> Generator[None, None, None]:
+        """The JSON value at the start of the text, as it comes, and the end of the call."""
+        end = ValueEnd()
+        while (at := end.find(self.text, 0)) < 0:
+            self.argue(self.text)
+            self.skip(len(self.text))
+            if self.ended:
+                break
+            yield
+        else:
+            self.argue(self.text[:at])
+            self.skip(at)
+        self.finish()
+
+    def close(self) -> None:
+        """The text has ended and all of it was taken."""
+        if self._space and not self._called:
+            self._events.append(Text(self._space))
+
+
+def _beginning(text: str, mark: str) -> int:
+    """How many characters at the end of ``text`` may be the beginning of ``mark``."""
+    return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)

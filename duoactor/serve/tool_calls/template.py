@@ -1,0 +1,47 @@
+"""Calls in the form that the model's tokenizer describes itself, by transformers' parser."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from types import ModuleType
+
+from duoactor.serve.tool_calls.events import Event
+from duoactor.serve.tool_calls.reader import Reader
+
+
+@cache
+def parsing() -> ModuleType | None:
+    """None where transformers is too old for it. It takes two seconds to load, so only models that need it load it."""
+    try:
+        return importlib.import_module("actors.engines.response_parsing")
+    except ImportError:
+        return None
+
+
+class TemplateParser:
+    """A :class:`Parser`. A call comes whole: only its end tells whether it can be read."""
+
+    def __init__(self, template: str, tools: str) -> None:
+        module = parsing()
+        assert module is not None
+        self._regions = module.ToolCallRegions(template, tools)
+        self._reader = Reader()
+
+    def feed(self, text: str) -> list[Event]:
+        return self._events(self._regions.feed(text))
+
+    def end(self) -> list[Event]:
+        events = self._events(self._regions.end())
+        self._reader.close()
+        return [*events, *self._reader.taken()]
+
+    def _events(self, parts: list[str | tuple[str, str]]) -> list[Event]:
+        for part in parts:
+            if isinstance(part, str):
+                self._reader.say(part)
+            else:
+                self._reader.begin(part[0])
+                self._reader.argue(part[1])
+                self._reader.finish()
+        return self._reader.taken()

@@ -1,0 +1,142 @@
+"""What the answer must be: each API's way to say it, and grammars that force a call which the parser reads."""
+
+import json
+
+import pytest
+from gateway import served
+from llguidance import LLMatcher, LLTokenizer, grammar_from
+from script import scripted
+
+from duoactor.serve import anthropic, chat, completions, responses
+from duoactor.serve.tool_calls.events import Called, Said, gathered
+from duoactor.serve.tool_calls.forms import FORMS
+from duoactor.serve.tool_calls.use import Calling
+from protocols.messages import StructuredOutputs
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+ANY = StructuredOutputs(json_schema='{"type": "object"}')
+CITY = StructuredOutputs(json_schema=json.dumps(SCHEMA))
+TURNS = {"messages": [{"role": "user", "content": "Hi"}]}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "wait"}},
+]
+NAMED = {"type": "function", "function": {"name": "wait"}}
+
+
+def question(api, **body):
+    base = {chat: TURNS, completions: {"prompt": "Hi"}, responses: {"input": "Hi"}}
+    base[anthropic] = {**TURNS, "model": "toy", "max_tokens": 9}
+    return api.parse(json.dumps({**base[api], **body}).encode())[1]
+
+
+ASKED = [
+    (chat, {}, None, ""),
+    (chat, {"response_format": {"type": "text"}}, None, ""),
+    (chat, {"response_format": {"type": "json_object"}}, ANY, "response_format"),
+    (chat, {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, CITY, None),
+    (chat, {"structured_outputs": {"json": SCHEMA}}, CITY, "structured_outputs.json"),
+    (chat, {"structured_outputs": {"json": json.dumps(SCHEMA)}}, CITY, "structured_outputs.json"),
+    (chat, {"structured_outputs": {"json_object": True}}, ANY, "structured_outputs.json_object"),
+    (completions, {"response_format": {"type": "json_object"}}, ANY, "response_format"),
+    (completions, {"guided_json": SCHEMA}, CITY, "guided_json"),
+    (completions, {"guided_regex": "a+"}, StructuredOutputs(regex="a+"), "guided_regex"),
+    (completions, {"guided_choice": ["a", 'b"']}, StructuredOutputs(grammar='start: "a" | "b\\""'), "guided_choice"),
+    (completions, {"guided_grammar": "start: /a/"}, StructuredOutputs(grammar="start: /a/"), "guided_grammar"),
+    (responses, {"text": {"format": {"type": "json_object"}}}, ANY, "text.format"),
+    (responses, {"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}}, CITY, None),
+    (anthropic, {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}, CITY, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("api", "body", "expected", "param"), ASKED)
+def test_each_api_says_in_its_own_way_what_the_answer_must_be(api, body, expected, param):
+    outputs, blamed = question(api, **body).structure(Calling())
+    assert outputs == expected
+    assert param is None or blamed == param
+
+
+def written(text: str, grammar: str) -> bool:
+    """May this be an answer, to its end?"""
+    matcher = LLMatcher(LLTokenizer("byte"), grammar_from("lark", grammar))
+    assert not matcher.is_error(), matcher.get_error()
+    return matcher.try_consume_tokens(list(text.encode())) == len(text.encode()) and matcher.is_accepting()
+
+
+PARIS, WAIT = ("get_weather", '{"city": "Paris"}'), ("wait", "{}")
+
+
+def in_form(form, *calls):
+    key = "parameters" if form == "llama" else "arguments"
+    texts = [f'{{"name": "{name}", "{key}": {arguments}}}' for name, arguments in calls]
+    if form == "mistral":
+        return f"[TOOL_CALLS][{', '.join(texts)}]"
+    return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in texts) if form == "hermes" else "; ".join(texts)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_required_call_is_written_in_the_models_form_and_read_again(form):
+    asked, calling = question(chat, tools=TOOLS, tool_choice="required"), Calling(form)
+    grammar = asked.structure(calling)[0].grammar
+    for calls in ([PARIS], [WAIT], [PARIS, WAIT]):
+        text = in_form(form, *calls)
+        assert written(text, grammar) == (form != "llama" or len(calls) == 1)  # Llama's templates take one at once
+        parser = asked.parser(calling)
+        assert gathered(parser.feed(text) + parser.end()) == [Called(*call) for call in calls]
+    for text in ("", "Hello", in_form(form, ("get_weather", "{}")), in_form(form, ("look", "{}")), '{"city": "x"}'):
+        assert not written(text, grammar)
+
+
+def test_a_named_function_is_called_once_and_no_other():
+    flat = [{"type": "function", **one["function"]} for one in TOOLS]
+    for asked in (
+        question(chat, tools=TOOLS, tool_choice=NAMED),
+        question(responses, tools=flat, tool_choice={"type": "function", "name": "wait"}),
+        question(anthropic, tools=[{"name": "wait", "input_schema": {}}], tool_choice={"type": "tool", "name": "wait"}),
+    ):
+        outputs, param = asked.structure(Calling())
+        assert written(in_form("hermes", WAIT), outputs.grammar)
+        assert not written(in_form("hermes", PARIS), outputs.grammar)
+        assert not written(in_form("hermes", WAIT, WAIT), outputs.grammar)
+        assert param == "tools"
+
+
+def test_one_call_at_a_time_if_that_is_asked_for():
+    chatted = question(chat, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    asked = question(anthropic, tools=[{"name": "wait", "input_schema": {}}], tool_choice=choice)
+    for one in (chatted, asked):
+        for form in FORMS:
+            grammar = one.structure(Calling(form))[0].grammar
+            assert written(in_form(form, WAIT), grammar)
+            assert not written(in_form(form, WAIT, WAIT), grammar)
+
+
+def test_a_choice_of_the_models_own_binds_nothing():
+    assert question(chat, tools=TOOLS).structure(Calling()) == (None, "")
+    asked = question(chat, tools=TOOLS, tool_choice="none", response_format={"type": "json_object"})
+    assert asked.structure(Calling()) == (ANY, "response_format")
+
+
+def test_a_format_binds_the_answer_and_leaves_calls_free():
+    asked = question(chat, tools=TOOLS, response_format={"type": "json_object"})
+    outputs, param = asked.structure(Calling())
+    assert param == "response_format"
+    for text, parts in ((in_form("hermes", PARIS), [Called(*PARIS)]), ('{"a": 1}', [Said('{"a": 1}')])):
+        assert written(text, outputs.grammar)
+        parser = asked.parser(Calling())
+        assert gathered(parser.feed(text) + parser.end()) == parts
+    assert not written("Hello", outputs.grammar)
+
+
+def test_mistrals_mark_is_its_special_token_where_it_has_one():
+    asked = question(chat, tools=TOOLS, tool_choice="required")
+    assert 'start: "[TOOL_CALLS]" "["' in asked.structure(Calling("mistral"))[0].grammar
+    assert 'start: <[9]> "["' in asked.structure(Calling("mistral", mark=9))[0].grammar
+
+
+async def test_the_gateway_learns_how_the_model_writes_calls():
+    async with served(scripted("[TOOL_CALLS]", 12, tool_form="mistral", response_template="{}")) as gateway:
+        assert (await gateway.gateway.model()).calling == Calling("mistral", "{}", 3)
+    async with served() as gateway:
+        assert (await gateway.gateway.model()).calling == Calling("hermes", "", -1)

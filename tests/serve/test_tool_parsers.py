@@ -1,0 +1,168 @@
+"""The model's text taken apart into text and calls, in each family's form, however the text is cut into pieces."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duoactor.serve.tool_calls.events import Arguments, CallBegan, Called, CallEnded, NoTools, Said, gathered
+from duoactor.serve.tool_calls.forms import FORMS, FormParser
+
+NAMES = ("get_weather", "search")
+
+# What models of these families wrote, and what it means: a text, or (name, arguments).
+RECORDED = {
+    "Qwen2.5": (
+        "hermes",
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "unit": "celsius"}}\n</tool_call>',
+        [("get_weather", {"city": "Paris", "unit": "celsius"})],
+    ),
+    "Qwen2.5, two after a sentence": (
+        "hermes",
+        "I'll look up both.\n<tool_call>\n"
+        '{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>\n<tool_call>\n'
+        '{"name": "get_weather", "arguments": {"city": "Tokyo {\\"x\\"}"}}\n</tool_call>',
+        ["I'll look up both.", ("get_weather", {"city": "Paris"}), ("get_weather", {"city": 'Tokyo {"x"}'})],
+    ),
+    "Qwen3, thinking": (
+        "hermes",
+        '<think>\nThe user wants <b>.\n</think>\n\n<tool_call>\n{"name": "search", "arguments": {"q": ["a", "b]"]}}\n'
+        "</tool_call>",
+        ["<think>\nThe user wants <b>.\n</think>", ("search", {"q": ["a", "b]"]})],
+    ),
+    "Hermes 2 Pro, arguments first": (
+        "hermes",
+        '<tool_call>\n{"arguments": {"q": 1}, "name": "search"}\n</tool_call>\n',
+        [("search", {"q": 1})],
+    ),
+    "a small model, a brace too many": (
+        "hermes",
+        '<tool_call>\n{"name": "search", "arguments": {"q": 1}}}\n</tool_call> Done.',
+        [("search", {"q": 1}), "Done."],
+    ),
+    "a small model, a brace too few": (
+        "hermes",
+        '<tool_call>\n{"name": "search", "arguments": {"q": 1}\n</tool_call>\n<tool_call>{"name": "search"}',
+        [("search", {"q": 1}), ("search", {})],
+    ),
+    "arguments as a string": (
+        "hermes",
+        '<tool_call>{"id": "1", "type": "function", "name": "search", "arguments": "{\\"q\\": 1}"}</tool_call>',
+        [("search", {"q": 1})],
+    ),
+    "talk of tool calls": ("hermes", "Write <tool_call> and </tool_call>. ", ["Write <tool_call> and </tool_call>. "]),
+    "Llama 3.1": (
+        "llama",
+        '{"name": "get_weather", "parameters": {"city": "Paris", "unit": "celsius"}}',
+        [("get_weather", {"city": "Paris", "unit": "celsius"})],
+    ),
+    "Llama 3.1 with its tag": (
+        "llama",
+        '<|python_tag|>{"type": "function", "name": "search", "parameters": {"q": "x"}, "id": {"a": "}"}}',
+        [("search", {"q": "x"})],
+    ),
+    "Llama 3.2, several": (
+        "llama",
+        '{"name": "search", "parameters": {"q": "x"}}; {"name": "get_weather", "parameters": {}}',
+        [("search", {"q": "x"}), ("get_weather", {})],
+    ),
+    "Llama, python": ("llama", "<|python_tag|>print({1: 2})", ["<|python_tag|>print({1: 2})"]),
+    "Llama, JSON that is an answer": (
+        "llama",
+        '{"name": "Bob", "parameters": 3}',
+        ['{"name": "Bob", "parameters": 3}'],
+    ),
+    "Llama, more JSON": ("llama", '{"answer": [1, 2]} ', ['{"answer": [1, 2]} ']),
+    "Mistral 7B v0.3": (
+        "mistral",
+        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}]',
+        [("get_weather", {"city": "Paris"})],
+    ),
+    "Mistral Nemo, two": (
+        "mistral",
+        '[TOOL_CALLS][{"name": "search", "arguments": {"q": "]"}}, {"name": "search", "arguments": {}}]',
+        [("search", {"q": "]"}), ("search", {})],
+    ),
+    "Mistral Small 3.2": (
+        "mistral",
+        'Let me see.[TOOL_CALLS]get_weather[CALL_ID]3XhQnxLsT[ARGS]{"city": "Paris"}',
+        ["Let me see.", ("get_weather", {"city": "Paris"})],
+    ),
+    "Magistral, two": (
+        "mistral",
+        '[TOOL_CALLS]search[ARGS]{"q": 1}[TOOL_CALLS]search{"q": 2}',
+        [("search", {"q": 1}), ("search", {"q": 2})],
+    ),
+    "Mistral, no call": ("mistral", "[TOOL_CALLS] are [1, 2] in [brackets]", ["[TOOL_CALLS] are [1, 2] in [brackets]"]),
+}
+
+
+def parsed(form, pieces):
+    parser = FormParser(FORMS[form], NAMES)
+    return [event for piece in pieces for event in parser.feed(piece)] + parser.end()
+
+
+@pytest.mark.parametrize("model", RECORDED)
+def test_what_a_model_wrote_is_taken_apart_whole_and_letter_by_letter(model):
+    form, text, expected = RECORDED[model]
+    for pieces in ([text], text):
+        parts = gathered(parsed(form, pieces))
+        assert [
+            part.text if isinstance(part, Said) else (part.name, json.loads(part.arguments)) for part in parts
+        ] == expected
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        *("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "search"),
+        *('{"name": "search", "arguments": {"q": "a\\"}"}}', '{"name": "search", "parameters": "{}"}'),
+        *('"name": "search"', '"arguments": {"q": [1, {}]}', '"id": 5', "null", "12", "text", "é", "<t"),
+        *("{", "}", "[", "]", '"', "\\", ", ", ";", ": ", " ", "\n"),
+    ]
+)
+
+
+@given(st.sampled_from(list(FORMS)), st.lists(FRAGMENTS, max_size=12).map("".join), st.data())
+def test_where_a_text_is_cut_makes_no_difference(form, text, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    whole = parsed(form, [text])
+    cut = parsed(form, [text[a:b] for a, b in pairwise([0, *cuts, len(text)])])
+    assert gathered(cut) == gathered(whole) == gathered(parsed(form, text))
+    for events in (whole, cut):
+        kinds = [type(event) for event in events if isinstance(event, CallBegan | CallEnded)]
+        assert kinds == [CallBegan, CallEnded] * (len(kinds) // 2)
+    if not any(isinstance(part, Called) for part in gathered(whole)):
+        assert "".join(part.text for part in gathered(whole)) == text
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.dictionaries(st.text(), st.text())), min_size=1, max_size=3),
+    st.sampled_from(list(FORMS)),
+)
+def test_what_was_written_in_a_form_is_read_again(calls, form):
+    def written(name, arguments, key="arguments"):
+        return json.dumps({"name": name, key: arguments}, ensure_ascii=False)
+
+    text = {
+        "hermes": "\n".join(f"<tool_call>\n{written(*call)}\n</tool_call>" for call in calls),
+        "llama": "; ".join(written(*call, "parameters") for call in calls),
+        "mistral": f"[TOOL_CALLS][{', '.join(written(*call) for call in calls)}]",
+    }[form]
+    assert [(part.name, json.loads(part.arguments)) for part in gathered(parsed(form, [text]))] == calls
+
+
+def test_arguments_come_as_they_are_written_and_a_cut_call_still_ends():
+    parser = FormParser(FORMS["hermes"], NAMES)
+    assert parser.feed('<tool_call>{"name": "search", "argu') == []
+    assert parser.feed('ments": {"q": ') == [CallBegan("search"), Arguments('{"q": ')]
+    assert parser.feed('"Par') == [Arguments('"Par')]
+    assert parser.end() == [CallEnded()]
+
+
+def test_without_tools_all_is_text():
+    parser = NoTools()
+    assert gathered([*parser.feed(" <tool_call>"), *parser.feed(""), *parser.feed("{} "), *parser.end()]) == [
+        Said(" <tool_call>{} ")
+    ]

@@ -1,0 +1,270 @@
+"""Function calling through each API with the stock clients: what the model is told, and what is made of its text."""
+
+import json
+
+import anthropic
+import pytest
+from gateway import served
+from script import scripted
+
+from protocols.messages import ChatTurn, ToolCall
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+FUNCTION = {"name": "get_weather", "description": "Weather in a city", "parameters": CITY}
+CHAT_TOOLS = [{"type": "function", "function": FUNCTION}]
+TOOLS = [{"type": "function", **FUNCTION}]
+CLAUDE_TOOLS = [{"name": "get_weather", "description": "Weather in a city", "input_schema": CITY}]
+ASK = [{"role": "user", "content": "Weather in Paris?"}]
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+TWO = f"I'll look.\n{CALL}\n{CALL.replace('Paris', 'Rome')}"
+
+
+def claude(gateway):
+    return anthropic.AsyncAnthropic(base_url=gateway.url, api_key="none", max_retries=0)
+
+
+# --- chat completions ------------------------------------------------------------------------------------------------
+
+
+async def chat(gateway, **options):
+    return await gateway.openai().chat.completions.create(model="toy", messages=ASK, tools=CHAT_TOOLS, **options)
+
+
+async def test_calls_in_the_text_become_tool_calls():
+    async with served(scripted(TWO)) as gateway:
+        (choice,) = (await chat(gateway)).choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "I'll look."
+    assert [(call.type, call.function.name) for call in choice.message.tool_calls] == [("function", "get_weather")] * 2
+    assert [json.loads(call.function.arguments) for call in choice.message.tool_calls] == [
+        {"city": "Paris"},
+        {"city": "Rome"},
+    ]
+    assert len({call.id for call in choice.message.tool_calls}) == 2
+
+
+async def test_calls_without_text_have_no_content():
+    async with served(scripted(CALL)) as gateway:
+        (choice,) = (await chat(gateway)).choices
+    assert choice.message.content is None
+
+
+@pytest.mark.parametrize("piece", [3, 1000])
+async def test_streamed_calls_come_name_first_then_their_arguments_as_they_are_written(piece):
+    async with served(scripted(TWO, piece)) as gateway:
+        chunks = [chunk async for chunk in await chat(gateway, stream=True, stream_options={"include_usage": True})]
+    calls, text = {}, ""
+    for delta in (choice.delta for chunk in chunks for choice in chunk.choices):
+        text += delta.content or ""
+        for call in delta.tool_calls or ():
+            if call.id:
+                assert call.index == len(calls)
+                calls[call.index] = [call.function.name, call.function.arguments]
+            else:
+                calls[call.index][1] += call.function.arguments
+    assert text == "I'll look."
+    assert list(calls.values()) == [["get_weather", '{"city": "Paris"}'], ["get_weather", '{"city": "Rome"}']]
+    assert chunks[-2].choices[0].finish_reason == "tool_calls"
+    assert chunks[-1].usage.completion_tokens > 0
+
+
+async def test_the_arguments_stream_before_the_call_is_complete():
+    async with served(scripted(CALL)) as gateway:
+        events = await gateway.events("/v1/chat/completions", messages=ASK, tools=CHAT_TOOLS)
+    pieces = [
+        call["function"]["arguments"]
+        for event in events
+        for choice in event["choices"]
+        for call in choice["delta"].get("tool_calls", ())
+    ]
+    assert "".join(pieces) == '{"city": "Paris"}'
+    assert len(pieces) > 2
+
+
+async def test_an_answer_that_is_cut_off_inside_a_call_ends_by_length():
+    async with served(scripted(CALL)) as gateway:
+        (choice,) = (await chat(gateway, max_tokens=10)).choices
+    assert choice.finish_reason == "length"
+    assert '{"city": "Paris"}'.startswith(choice.message.tool_calls[0].function.arguments)
+
+
+async def test_text_without_a_call_is_as_it_is():
+    async with served(scripted(" No <tool> needed. \n")) as gateway:
+        whole = (await chat(gateway)).choices[0]
+        events = await gateway.events("/v1/chat/completions", messages=ASK, tools=CHAT_TOOLS)
+    assert (whole.message.content, whole.finish_reason) == (" No <tool> needed. \n", "stop")
+    assert whole.message.tool_calls is None
+    assert "".join(c["delta"].get("content", "") for e in events for c in e["choices"]) == " No <tool> needed. \n"
+
+
+async def test_the_model_is_told_of_tools_calls_and_results_but_of_no_tool_that_it_may_not_call():
+    called = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+    turns = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "content": [{"type": "text", "text": "sunny"}], "tool_call_id": "c1"},
+    ]
+    async with served(scripted("Sunny.")) as gateway:
+        await gateway.chat(messages=turns, tools=CHAT_TOOLS)
+        none = await gateway.chat(messages=turns, tools=CHAT_TOOLS, tool_choice="none")
+        count = await gateway.post("/tokenize", messages=turns, tools=CHAT_TOOLS)
+        asked = gateway.cluster.codec.asked
+    assert asked[0][0] == (
+        ChatTurn("user", "Weather in Paris?"),
+        ChatTurn("assistant", "", (ToolCall("c1", "get_weather", '{"city": "Paris"}'),)),
+        ChatTurn("tool", "sunny", tool_call_id="c1"),
+    )
+    assert json.loads(asked[0][1]) == CHAT_TOOLS
+    assert asked[1][1] == ""
+    assert none.json()["choices"][0]["message"]["content"] == "Sunny."
+    assert asked[2] == asked[0] and count.json()["count"] == 3
+
+
+async def test_without_a_choice_of_tools_what_looks_like_a_call_is_text():
+    async with served(scripted(CALL)) as gateway:
+        (choice,) = (await chat(gateway, tool_choice="none")).choices
+    assert (choice.message.content, choice.finish_reason) == (CALL, "stop")
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("mistral", '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}]'),
+        ("llama", '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}'),
+    ],
+)
+async def test_each_family_has_its_form_whose_marks_are_special_tokens(form, text):
+    async with served(scripted(text, 20, tool_form=form)) as gateway:
+        (choice,) = (await chat(gateway)).choices
+    assert choice.message.tool_calls[0].function.arguments == '{"city": "Paris"}'
+    assert choice.message.content is None
+
+
+async def test_a_tokenizers_own_template_says_where_calls_stand():
+    field = {"open_pattern": r"<call:(?P<name>\w+)>", "close": "</call>", "content": "json", "repeats": True}
+    field["transform"] = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+    template = json.dumps({"start_anchor": "x", "fields": {"tool_calls": field, "content": {"content": "text"}}})
+    text = 'Well, <call:get_weather>{"city": "Paris"}</call>'
+    async with served(scripted(text, response_template=template)) as gateway:
+        (choice,) = (await chat(gateway)).choices
+    assert choice.message.content == "Well,"
+    assert json.loads(choice.message.tool_calls[0].function.arguments) == {"city": "Paris"}
+
+
+# --- responses -------------------------------------------------------------------------------------------------------
+
+
+async def test_responses_have_items_for_text_and_calls():
+    async with served(scripted(TWO)) as gateway:
+        answer = await gateway.openai().responses.create(model="toy", input="Weather?", tools=TOOLS)
+    assert [item.type for item in answer.output] == ["message", "function_call", "function_call"]
+    assert answer.output_text == "I'll look."
+    assert json.loads(answer.output[2].arguments) == {"city": "Rome"}
+    assert (answer.status, answer.output[1].status, answer.tools[0].name) == ("completed", "completed", "get_weather")
+
+
+async def test_responses_stream_each_item_from_its_beginning_to_its_end():
+    async with served(scripted(TWO)) as gateway:
+        stream = await gateway.openai().responses.create(model="toy", input="Weather?", tools=TOOLS, stream=True)
+        events = [event async for event in stream]
+    final = events[-1].response
+    kinds = [event.type.removeprefix("response.") for event in events if "delta" not in event.type]
+    call = ["output_item.added", "function_call_arguments.done", "output_item.done"]
+    text = ["output_item.added", "content_part.added", "output_text.done", "content_part.done", "output_item.done"]
+    assert kinds == ["created", "in_progress", *text, *call, *call, "completed"]
+    done = [event for event in events if event.type == "response.function_call_arguments.done"]
+    assert [(event.output_index, event.arguments) for event in done] == [
+        (1, '{"city": "Paris"}'),
+        (2, '{"city": "Rome"}'),
+    ]
+    written = "".join(
+        event.delta
+        for event in events
+        if event.type == "response.function_call_arguments.delta" and event.output_index == 2
+    )
+    assert written == '{"city": "Rome"}'
+    assert final.output[1].call_id != final.output[2].call_id
+    assert final.output_text == "I'll look."
+
+
+async def test_responses_take_calls_and_their_results_and_leave_out_what_they_do_not_know():
+    items = [
+        {"role": "user", "content": "Weather?"},
+        {"type": "reasoning", "id": "r", "summary": []},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Both."}]},
+        {"type": "function_call", "call_id": "1", "name": "get_weather", "arguments": '{"city": "Paris"}'},
+        {"type": "function_call", "call_id": "2", "name": "get_weather", "arguments": '{"city": "Rome"}'},
+        {"type": "function_call_output", "call_id": "1", "output": "sunny"},
+        {"type": "function_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "rain"}]},
+    ]
+    async with served(scripted("Fine.")) as gateway:
+        await gateway.openai().responses.create(model="toy", input=items, tools=[{"type": "web_search"}, *TOOLS])
+        ((turns, tools),) = gateway.cluster.codec.asked
+    first, second = (ToolCall(item["call_id"], item["name"], item["arguments"]) for item in items[3:5])
+    assert turns == (
+        ChatTurn("user", "Weather?"),
+        ChatTurn("assistant", "Both.", (first, second)),
+        ChatTurn("tool", "sunny", tool_call_id="1"),
+        ChatTurn("tool", "rain", tool_call_id="2"),
+    )
+    assert json.loads(tools) == CHAT_TOOLS
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+async def test_messages_have_blocks_for_text_and_calls():
+    async with served(scripted(TWO)) as gateway:
+        answer = await claude(gateway).messages.create(model="toy", max_tokens=99, messages=ASK, tools=CLAUDE_TOOLS)
+    assert [block.type for block in answer.content] == ["text", "tool_use", "tool_use"]
+    assert answer.content[0].text == "I'll look."
+    assert [(block.name, block.input) for block in answer.content[1:]] == [
+        ("get_weather", {"city": "Paris"}),
+        ("get_weather", {"city": "Rome"}),
+    ]
+    assert answer.stop_reason == "tool_use"
+
+
+async def test_messages_stream_blocks_that_the_anthropic_client_assembles():
+    async with served(scripted(TWO)) as gateway:
+        asked = claude(gateway).messages.stream(model="toy", max_tokens=99, messages=ASK, tools=CLAUDE_TOOLS)
+        async with asked as stream:
+            kinds = [(event.type, getattr(event, "index", None)) async for event in stream]
+            final = await stream.get_final_message()
+    blocks = [kind for kind in kinds if kind[0] in ("content_block_start", "content_block_stop")]
+    assert blocks == [(f"content_block_{what}", at) for at in range(3) for what in ("start", "stop")]
+    assert [block.input for block in final.content[1:]] == [{"city": "Paris"}, {"city": "Rome"}]
+    assert final.stop_reason == "tool_use"
+
+
+async def test_messages_take_calls_and_their_results():
+    turns = [
+        *ASK,
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Paris"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "sunny"}]},
+                {"type": "text", "text": "Well?"},
+            ],
+        },
+    ]
+    async with served(scripted("Sunny.")) as gateway:
+        await claude(gateway).messages.create(model="toy", max_tokens=9, messages=turns, tools=CLAUDE_TOOLS)
+        counted = await claude(gateway).messages.count_tokens(model="toy", messages=turns, tools=CLAUDE_TOOLS)
+        asked = gateway.cluster.codec.asked
+    assert asked[0][0] == (
+        ChatTurn("user", "Weather in Paris?"),
+        ChatTurn("assistant", "I look.", (ToolCall("t1", "get_weather", '{"city":"Paris"}'),)),
+        ChatTurn("tool", "sunny", tool_call_id="t1"),
+        ChatTurn("user", "Well?"),
+    )
+    assert json.loads(asked[0][1]) == CHAT_TOOLS
+    assert asked[1] == asked[0] and counted.input_tokens == 3
