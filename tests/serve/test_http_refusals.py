@@ -170,7 +170,7 @@ async def test_overload_is_a_429_that_says_when_to_come_again(monkeypatch):
 
 async def test_an_unexpected_error_is_a_500_without_details(monkeypatch, caplog):
     async with served() as gateway:
-        monkeypatch.setattr(gateway.gateway, "ask", lambda question, model: 1 / 0)
+        monkeypatch.setattr(gateway.gateway, "ask", lambda *asked: 1 / 0)
         answer = await gateway.chat()
     assert answer.status_code == 500
     assert answer.json()["error"]["type"] == "server_error"
