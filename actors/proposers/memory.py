@@ -22,13 +22,15 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from actors.proposers.interface import NOTHING, ROOT, Proposal, match_confidence
+from actors.proposers.interface import NOTHING, ROOT, Proposal
 
 KEYS = (8, 3)  # lengths of the contexts that are looked up, the longest first
-LONGEST = 16  # tokens of a match that are compared
+LONGEST = 32  # tokens of a match that are compared
 PLACES = 16  # of a chain that are looked at
 PIECE = 2048  # tokens read at once
-UNSEEN = 0.5  # continuations counted for what has not been seen yet: one of one is less certain than ten of ten
+# Continuations counted for what has not been seen yet, over the length of the match: one of one is less certain than
+# ten of ten, and three words that were seen before say less than thirty.
+UNSEEN = 2.0
 FACTOR = 0x9E3779B97F4A7C15  # the golden ratio of 2^64: Knuth's multiplicative hash
 MASK = (1 << 64) - 1
 
@@ -166,7 +168,7 @@ class Remembered:
 
     memory: Memory
     salt: str = ""
-    tokens: int = 16  # most tokens along one continuation
+    tokens: int = 31  # most tokens along one continuation
 
     def open(self, prompt: Sequence[int]) -> RememberedSession:
         session = RememberedSession(self)
@@ -213,9 +215,9 @@ def _likeliest(rows: Counter[tuple[int, ...]], length: int, budget: int) -> Prop
             if len(row) > depth:
                 below.setdefault(row[depth], []).append(row)
         counts = {token: sum(rows[row] for row in some) for token, some in below.items()}
-        confidence = match_confidence(length + depth) / (sum(counts.values()) + UNSEEN)
+        seen = sum(counts.values()) + UNSEEN / (length + depth)
         for token, some in below.items():
-            score = confidence * counts[token]
+            score = counts[token] / seen
             heapq.heappush(heap, (-chance * score, next(tickets), parent, score, depth, some))
 
     branch(ROOT, 1.0, 0, list(rows))

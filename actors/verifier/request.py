@@ -12,7 +12,7 @@ from actors.verifier.trace import Trace
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
 SETTLED_TOKENS = 16  # that a request must have got since the verifier ended, to be no suspect any more
-KEPT_CONTEXT = 16  # tokens: what a memory compares of a text's past
+KEPT_CONTEXT = 32  # tokens: what a memory compares of a text's past
 MAX_DRAFTERS = 64  # named in a request's statistics: the last that had it
 
 

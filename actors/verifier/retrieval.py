@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from actors.models import DEFAULT_NODES
 from actors.proposers.datastore import Datastore
 from actors.proposers.interface import NOTHING, ROOT, Proposal, Proposer, ProposerSession
 from actors.proposers.memory import Memory, Remembered
@@ -30,7 +31,7 @@ SUREST = math.log(0.99)
 LONGEST_REST = 32  # rounds
 SLICE = 1024  # tokens of a text that a proposer reads at once: some 3 ms, less than a round, while others decode
 OWN = -1  # rank of a node that no drafter has named
-FALLBACK_NODES = 16
+FALLBACK_NODES = 16  # of a proposal; of one from the memory more: long answers come again as a whole
 
 
 class Sources:
@@ -211,7 +212,7 @@ class FallbackProposer(_Consulted):
                 self.proposal = NOTHING
                 return
         session = self.prepare(committed)
-        proposal = self.proposal = session.propose(FALLBACK_NODES) if session is not None else NOTHING
+        proposal = self.proposal = session.propose(DEFAULT_NODES) if session is not None else NOTHING
         totals = {ROOT: 0.0}
         bias = math.log(self.bias.mean)
         for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):

@@ -35,9 +35,10 @@ def some_text(length, seed=0):
 
 def test_what_followed_the_same_words_in_another_request_is_proposed():
     text = some_text(100)
-    found = proposed(memory_of(some_text(50, 1), text, some_text(50, 2)), [5, 6, *text[20:40]])
+    memory = memory_of(some_text(50, 1), text, some_text(50, 2))
+    found = proposed(memory, [5, 6, *text[20:40]])
     assert list(found.tokens) == text[40:56] and found.parents == tuple(range(ROOT, 15))
-    assert all(0.5 < score < 0.9 for score in found.scores)
+    assert 0.5 < proposed(memory, text[37:40]).scores[0] < found.scores[0] < found.scores[-1] < 1
 
 
 @pytest.mark.parametrize(("common", "known"), [(2, 0), (3, 3), (7, 7), (8, 8), (12, 12), (40, LONGEST)])
@@ -56,7 +57,7 @@ def test_a_score_says_how_often_a_token_came():
     assert set(at) == {1, 2}
     assert found.scores[at[1]] == pytest.approx(3 * found.scores[at[2]])
     sure = proposed(memory_of(*ways[:3]), context, budget=8)
-    assert found.scores[at[1]] < sure.scores[0] and len(sure.tokens) == 6
+    assert found.scores[at[1]] < sure.scores[0] and len(sure.tokens) == 6  # three of four, and three of three
 
 
 def test_the_longest_match_decides():
