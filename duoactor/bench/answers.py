@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -68,6 +69,7 @@ class Ours:
             method=row.method,
             num_speculative_tokens=row.gamma,
             sequences=row.sequences,
+            cache_salt=uuid.uuid4().hex,  # the same prompt is asked by every row: none may copy what another was told
         )
         async for piece in stream:
             if not ids and piece.token_ids:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,8 @@ async def ask(
     show: Callable[[Chunk], None] = lambda chunk: None,
 ) -> Run:
     """One stream, timed from its request. A target without a chat template gets the bare prompt."""
-    options: dict[str, Any] = {"sampling": sampling, "method": method}
+    salt = uuid.uuid4().hex  # the plain run's text must not help the one that is shown beside it
+    options: dict[str, Any] = {"sampling": sampling, "method": method, "cache_salt": salt}
     try:
         return await _read(client.stream(messages=(ChatTurn("user", prompt),), **options), number, show)
     except RequestError as error:

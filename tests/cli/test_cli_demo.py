@@ -65,7 +65,7 @@ async def test_contenders_take_turns_at_being_first():
 
 
 class OneStream:
-    async def stream(self, *, messages: Any, sampling: Sampling, method: str) -> AsyncIterator[Chunk]:
+    async def stream(self, *, messages: Any, sampling: Sampling, method: str, cache_salt: str) -> AsyncIterator[Chunk]:
         yield Chunk("r", 0, (1,), ("a",), (False,))
         yield Chunk("r", 1, (2,), ("b",), (True,), FinishReason.LENGTH, stats=RequestStats(method=method))
 
