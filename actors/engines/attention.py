@@ -83,9 +83,10 @@ class Attention:
             for (rows, span), members in shapes.items()
         ]
 
-    def __call__(self, layer: int, queries: Tensor) -> Tensor:
-        """``(rows, heads * width)`` from queries ``(rows, heads, width)`` whose keys and values lie in the pool."""
-        parts = [group.look(layer, queries, self) for group in self._groups]
+    def __call__(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """``(rows, heads * width)`` from queries ``(rows, heads, width)`` whose keys and values lie in the pool.
+        ``sinks``: a logit per head that takes its share of the attention and gives nothing (gpt-oss)."""
+        parts = [group.look(layer, queries, self, sinks) for group in self._groups]
         if len(parts) == 1:
             return parts[0]
         out = queries.new_empty(self._rows, parts[0].shape[1])
@@ -114,16 +115,16 @@ class _Group:
         self.mask = (torch.stack(masks) if len(masks) > 1 else masks[0][None])[:, None, None]
         self.views = [pool.views(stretch.base, span, block) for _, stretch in members]
 
-    def look(self, layer: int, queries: Tensor, shared: Attention) -> Tensor:
+    def look(self, layer: int, queries: Tensor, shared: Attention, sinks: Tensor | None) -> Tensor:
         if self.padded is not None:
             queries = queries.index_select(0, self.padded)
         keys, values = zip(*(each[layer] for each in self.views), strict=True)
         count, kv_heads, width = len(keys), keys[0].shape[0], queries.shape[2]
         split = queries.view(count, self.rows, kv_heads, shared.heads // kv_heads, width).permute(0, 2, 3, 1, 4)
-        if self.rows > MAX_ROUND and shared.softcap is None:
+        if self.rows > MAX_ROUND and shared.softcap is None and sinks is None:
             seen = _attend_prompts(split, keys, values, self.mask, shared.scale)
         else:
-            seen = _attend(split, keys, values, self.mask, shared.scale, shared.softcap)
+            seen = _attend(split, keys, values, self.mask, shared.scale, shared.softcap, sinks)
         return seen.permute(0, 3, 1, 2, 4)[:, : self.kept].reshape(count * self.kept, -1)
 
 
@@ -138,9 +139,10 @@ def _attend(
     mask: Tensor,
     scale: float,
     softcap: float | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Like queries, ``(n, kv_heads, group, rows, width)``. Keys ``(kv_heads, width, span)`` and values, in blocks
-    ``(kv_heads, up to BLOCK, width)``, for each of n; mask ``(n, 1, 1, rows, span)``."""
+    ``(kv_heads, up to BLOCK, width)``, for each of n; mask ``(n, 1, 1, rows, span)``; sinks ``(heads,)``."""
     dtype = queries.dtype
     if queries.device.type == "cpu" and dtype != torch.float32:  # bfloat16 without own instructions: 5 times slower
         queries, keys = queries.float(), [each.float() for each in keys]
@@ -158,12 +160,22 @@ def _attend(
         torch.add(mask, apart, alpha=scale, out=apart)
     else:
         apart.mul_(scale / softcap).tanh_().mul_(softcap).add_(mask)
-    weights = torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
+    weights = torch.softmax(scores, -1, dtype=torch.float32)
+    if sinks is not None:
+        weights.view(apart.shape).mul_(_left_by(sinks.view(kv_heads, group, 1, 1), apart, weights.view(apart.shape)))
+    weights = weights.to(scores.dtype)
     if count == 1:
         seen = _weighed(weights, values[0])
     else:
         seen = torch.stack([_weighed(*each) for each in zip(weights.unbind(), values, strict=True)])
     return seen.to(dtype).view(queries.shape)
+
+
+def _left_by(sinks: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
+    """What sinks leave of softmax ``weights``, as a factor of each row. The sum of the exponentials is known from the
+    largest weight: summing them anew would add in an order that depends on the span."""
+    taken = torch.exp(sinks.float() - scores.float().amax(-1, keepdim=True)) * weights.amax(-1, keepdim=True)
+    return 1.0 / (1.0 + taken)
 
 
 def _weighed(weights: Tensor, blocks: Sequence[Tensor]) -> Tensor:

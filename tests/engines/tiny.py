@@ -8,6 +8,8 @@ from transformers import (
     Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -34,6 +36,12 @@ COMMON = {
     "eos_token_id": 1,
 }
 
+GPT_OSS = {
+    "head_dim": 16,
+    "num_local_experts": 4,
+    "sliding_window": 9,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}
 FAMILIES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**COMMON)),
     "llama-tied": lambda: LlamaForCausalLM(LlamaConfig(**COMMON, tie_word_embeddings=True)),
@@ -43,13 +51,18 @@ FAMILIES = {
     "mistral-sliding": lambda: MistralForCausalLM(MistralConfig(**COMMON, sliding_window=9)),
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**COMMON, head_dim=16, sliding_window=9)),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**COMMON | {"num_key_value_heads": 4})),
+    "gpt-oss": lambda: GptOssForCausalLM(GptOssConfig(**COMMON, **GPT_OSS)),
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**COMMON, head_dim=16, sliding_window=9)),
 }
 
 
 def make(family: str, seed: int = 0):
+    return make_model(FAMILIES[family], seed)
+
+
+def make_model(build, seed: int = 0):
     torch.manual_seed(seed)
-    model = FAMILIES[family]()
+    model = build()
     with torch.no_grad():  # the default initialisation is so small that every prediction is the same
         for name, parameter in model.named_parameters():
             parameter.mul_(4.0 if parameter.ndim > 1 and "embed" not in name else 1.0)

@@ -114,7 +114,8 @@ class TransformersEngine:
     def _refusal(self) -> ModelError:
         return ModelError(
             f"model {self.info.model_id} ({type(self.model).__name__}) does not attend in the plain way that slots of "
-            "a KV pool allow; use a model of the Llama, Qwen, Mistral, Gemma or Phi families"
+            "a KV pool allow; use a model of the Llama, Qwen, Mistral, Gemma or Phi families, or another that "
+            "docs/families.md names"
         )
 
     @torch.inference_mode()
@@ -154,6 +155,7 @@ class TransformersEngine:
         dropout: float = 0.0,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        s_aux: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
         """What transformers calls in every layer, with query ``(1, heads, n, d)``; returns ``(1, n, heads, d)``."""
@@ -163,7 +165,7 @@ class TransformersEngine:
             scale = scaling if scaling is not None else query.shape[-1] ** -0.5
             look = Attention(self.pool, self._stretches(window), query.shape[1], scale, softcap)
             self._attentions[window] = look
-        out = look(module.layer_idx, query[0].transpose(0, 1))  # type: ignore[arg-type]
+        out = look(module.layer_idx, query[0].transpose(0, 1), s_aux)  # type: ignore[arg-type]
         return out.view(1, query.shape[2], query.shape[1], -1), None
 
     def lengths(self) -> NDArray[np.int64]:
