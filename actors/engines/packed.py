@@ -8,6 +8,7 @@ int8 is for draft models only: it changes the model, and a draft may be any mode
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -65,14 +66,14 @@ def make_linear(weight: Tensor, bias: Tensor | None, int8: bool = False) -> nn.M
     return PackedLinear(weight, bias) if can_pack(weight.dtype) else None
 
 
-def pack_linears(model: nn.Module, int8: bool = False) -> int:
-    """Replace every ``nn.Linear`` of a model in place; how many were. The float weights are freed, except an
-    embedding table that shares its memory with the output layer: rows are still looked up in it."""
+def pack_linears(model: nn.Module, make: Callable[[Tensor, Tensor | None], nn.Module | None] = make_linear) -> int:
+    """Replace every ``nn.Linear`` of a model in place by what ``make`` returns; how many were. The float weights are
+    freed, except an embedding table that shares its memory with the output layer: rows are still looked up in it."""
     replaced = 0
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
-                layer = make_linear(child.weight, child.bias, int8)
+                layer = make(child.weight, child.bias)
                 if layer is not None:
                     setattr(module, name, layer)
                     replaced += 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from actors.engines.backends.llama.compiled_body import compiled_kernels
-from actors.engines.backends.llama.panels import Panels
+from actors.engines.backends.llama.panels import PanelLinear, Panels, can_use_panels, quickest_linear
 from actors.engines.backends.llama.team import Team
 from actors.engines.backends.llama.weights import Matrix
 
@@ -35,6 +35,16 @@ def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, behin
     torch.testing.assert_close(found, x @ weight.t() + (shift if bias else 0))
     for rows in range(1, 11):
         assert (panels.multiply(given[:rows].numpy()) == whole[:rows]).all(), rows
+
+
+def test_a_layer_of_transformers_is_read_in_panels_by_one_thread():
+    torch.set_num_threads(1)
+    plain = torch.nn.Linear(48, 72)
+    layer = quickest_linear(plain.weight, plain.bias, int8=False)
+    assert isinstance(layer, PanelLinear if can_use_panels() else torch.nn.Module)
+    x = torch.randn(2, 5, 48)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x), plain(x))
 
 
 def test_helpers_end_with_their_team():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 from actors.engines.attention import Attention, Stretch
+from actors.engines.backends.llama.panels import quickest_linear
 from actors.engines.backends.rotary import choose_by_request
 from actors.engines.engine import Segment
 from actors.engines.packed import pack_linears
@@ -77,7 +79,7 @@ class TransformersEngine:
         self.text_matters = choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
         self._adopt()
         if pack and self.device.type == "cpu":
-            pack_linears(model, int8)
+            pack_linears(model, partial(quickest_linear, int8=int8))
 
     @torch.inference_mode()
     def _adopt(self) -> None:
