@@ -15,6 +15,7 @@ from duoactor.cli.chat import chat
 from duoactor.cli.config import config
 from duoactor.cli.datastore import datastore
 from duoactor.cli.demo import demo
+from duoactor.cli.distill import distill
 from duoactor.cli.doctor import doctor
 from duoactor.cli.environment import Environment
 from duoactor.cli.generate import generate
@@ -35,7 +36,7 @@ SECTIONS = {
     "Run": (demo, up, verifier, drafter, controller, serve),
     "Ask": (generate, chat),
     "Operate": (top, status, drafters, swap, drain),
-    "Prepare": (doctor, config, keys, datastore),
+    "Prepare": (doctor, config, keys, datastore, distill),
     "Measure": (bench, inflate),
 }
 

@@ -366,5 +366,5 @@ def test_all_commands_are_there():
     assert set(cli.commands) == {
         "demo", "up", "verifier", "drafter", "controller", "generate", "chat",
         "drafters", "swap", "drain", "status", "keys", "config", "datastore", "bench", "inflate", "serve",
-        "top", "doctor",
+        "top", "doctor", "distill",
     }  # fmt: skip

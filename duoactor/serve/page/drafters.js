@@ -32,8 +32,7 @@ export class Drafters {
   }
 
   draw() {
-    const { model, device, dtype, running, waiting, method, speedup } = this.state;
-    const drafters = this.state.drafters.toSorted((a, b) => a.actor_id.localeCompare(b.actor_id));
+    const { model, device, dtype, drafters, running, waiting, method, speedup } = this.state;
     $("server").dataset.state = "up";
     $("server").textContent = `${short(model)} · ${dtype} on ${device} · ${running} running${waiting ? `, ${waiting} waiting` : ""}`;
     $("default-method").textContent = `${method} (default)`;

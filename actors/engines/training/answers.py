@@ -1,0 +1,127 @@
+"""The target writes answers: many streams in one flat batch, each token with the target's likeliest alternatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.models import Outcome, TargetModel, Window
+from protocols.errors import PoolFull
+from protocols.messages import Sampling
+
+TOP = 64  # alternatives kept of each token; they hold 0.93 of the bundled target's mass at T=1, the rest is one bucket
+STREAMS = 64  # answers written at once: rows of one forward
+LONGEST = 256  # tokens of an answer
+SHORTEST = 8  # room that an answer needs in the target's context, or the prompt is left out
+GREEDY = 0.0
+TEMPERATURES = (1.0, 0.6)  # of the samples, in turn, behind one greedy answer to each prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    tokens: tuple[int, ...]
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One answer to be written: which prompt, and how it is sampled."""
+
+    prompt: int
+    temperature: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``tokens`` (n,), and at each of their places the target's likeliest ``ids`` (n, TOP), best first, with natural
+    log-probabilities ``logprobs`` (n, TOP) under its raw logits."""
+
+    job: Job
+    tokens: NDArray[np.int32]
+    ids: NDArray[np.int32]
+    logprobs: NDArray[np.float16]
+
+
+def jobs(prompts: int) -> Iterator[Job]:
+    """Greedy once for every prompt, then sampled again and again; endless, and the same each time."""
+    for index in range(prompts):
+        yield Job(index, GREEDY, 0)
+    seed = 1
+    while prompts:
+        for index in range(prompts):
+            yield Job(index, TEMPERATURES[seed % len(TEMPERATURES) - 1], seed)
+        seed += 1
+
+
+@dataclass(slots=True)
+class _Stream:
+    job: Job
+    room: int
+    tokens: list[int] = field(default_factory=list)
+    ids: list[Sequence[int]] = field(default_factory=list)
+    logprobs: list[Sequence[float]] = field(default_factory=list)
+
+    def take(self, outcome: Outcome, ends: frozenset[int]) -> bool:
+        """Whether the answer is complete."""
+        self.tokens += outcome.tokens
+        for entry in outcome.logprobs:
+            self.ids.append(entry.top_ids)
+            self.logprobs.append(entry.top_logprobs)
+        return len(self.tokens) >= self.room or self.tokens[-1] in ends
+
+    def answer(self) -> Answer:
+        return Answer(
+            self.job,
+            np.array(self.tokens, dtype=np.int32),
+            np.array(self.ids, dtype=np.int32),
+            np.array(self.logprobs, dtype=np.float16),
+        )
+
+
+def write_answers(
+    target: TargetModel,
+    prompts: Sequence[Prompt],
+    wanted: Iterator[Job],
+    keep: Callable[[Answer], None],
+    go_on: Callable[[], bool],
+    longest: int = LONGEST,
+) -> None:
+    """Hand every answer to ``keep`` as it ends. Once ``go_on`` says no, what is written of the others is kept too."""
+    streams: dict[int, _Stream] = {}
+    waiting: Job | None = None
+
+    def end(handle: int) -> None:
+        keep(streams.pop(handle).answer())
+        target.close(handle)
+
+    while go_on():
+        while len(streams) < STREAMS:
+            waiting = waiting or next(wanted, None)
+            if waiting is None:
+                break
+            prompt = prompts[waiting.prompt].tokens
+            room = min(longest, target.info.max_context - len(prompt))
+            if prompt and room >= SHORTEST:
+                sampling = Sampling(max_tokens=room, temperature=waiting.temperature, seed=waiting.seed, logprobs=TOP)
+                try:
+                    handle = target.open(prompt, sampling, (), 1)
+                except PoolFull:
+                    break
+                streams[handle] = _Stream(waiting, room)
+                while (outcome := target.prefill(handle)) is None:
+                    pass
+                if streams[handle].take(outcome, target.info.eos_token_ids):
+                    end(handle)
+            waiting = None
+        if not streams:
+            return
+        handles = list(streams)
+        for handle, outcome in zip(handles, target.verify([Window(handle) for handle in handles]), strict=True):
+            if streams[handle].take(outcome, target.info.eos_token_ids):
+                end(handle)
+    for handle in list(streams):
+        end(handle)

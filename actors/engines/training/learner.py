@@ -1,0 +1,112 @@
+"""The optimisation: Muon on matrices, AdamW on the rest, averaged weights, a rate that falls with the time left."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from actors.engines.loading import cpu_has_bfloat16
+from actors.engines.training.batches import Batch
+from actors.engines.training.losses import LEFT_OUT, blend, divergences
+from protocols.errors import ConfigError
+
+MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider models take less
+OTHERS = 1.5e-3  # AdamW's, on embeddings, norms and biases
+WIDTH = 384
+WARM_UP = 50  # steps
+AVERAGED = 0.995  # of the weights' running mean, once there are a few hundred steps to average over
+FITTING_FROM = 1 / 3  # of the time: before that it cannot be told which places the draft will never fit
+
+
+class Learner:
+    """A draft in training; ``averaged`` is what is to be used."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        if not hasattr(torch.optim, "Muon"):
+            raise ConfigError("training drafts needs torch 2.9 or later; `pip install -U torch` brings it")
+        self.model = model.to(device).train()
+        self.averaged = copy.deepcopy(self.model).eval().requires_grad_(False)
+        self.device = device
+        self.steps = 0
+        self.seconds = 0.0  # of training so far
+        self.acceptance = 0.0  # running mean of 1 - TV
+        width = int(model.config.get_text_config().hidden_size)  # type: ignore[operator,union-attr]
+        embeddings = {id(p) for part in _ends(model) for p in part.parameters()}
+        matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in embeddings]
+        chosen = {id(p) for p in matrices}
+        others = [p for p in model.parameters() if id(p) not in chosen]
+        rate = MATRICES * min(1.0, WIDTH / width)
+        self._optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(matrices, lr=rate, weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=OTHERS, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+        self._rates = [group["lr"] for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def step(self, batch: Batch, done: float) -> float:
+        """One step; ``done`` is the share of the time that is over. Returns the share of tokens accepted (1 - TV)."""
+        with self._half_precision():
+            logits = batch.logits(self.model)
+        kl, tv = divergences(logits, batch.ids, batch.logprobs, batch.temperature)
+        accepted = 1 - float(tv.detach().mean())
+        self.acceptance += (accepted - self.acceptance) * max(0.02, 1 / (self.steps + 1))
+        loss = blend(kl, tv, self.acceptance, LEFT_OUT if done > FITTING_FROM else 0.0)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        share = min(1.0, (self.steps + 1) / WARM_UP) * max(0.02, min(1.0, 2 * (1 - done)))
+        for group, rate in zip(self._groups(), self._rates, strict=True):
+            group["lr"] = rate * share
+        for optimizer in self._optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        self._average()
+        return accepted
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        for optimizer in self._optimizers:
+            yield from optimizer.param_groups
+
+    def _average(self) -> None:
+        kept = min(AVERAGED, self.steps / (self.steps + 9))
+        with torch.no_grad():
+            for mean, now in zip(self.averaged.parameters(), self.model.parameters(), strict=True):
+                mean.lerp_(now, 1 - kept)
+
+    def _half_precision(self) -> AbstractContextManager[Any]:
+        enabled = (
+            self.device.type != "cpu" or cpu_has_bfloat16()
+        )  # four times as fast there, ten times as slow elsewhere
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "averaged": self.averaged.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "figures": (self.steps, self.seconds, self.acceptance),
+        }
+        half = path.with_suffix(".part")
+        torch.save(state, half)
+        half.replace(path)
+
+    def load(self, path: Path) -> None:
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.averaged.load_state_dict(state["averaged"])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.steps, self.seconds, self.acceptance = state["figures"]
+
+
+def _ends(model: nn.Module) -> list[nn.Module]:
+    """The input and output embeddings."""
+    found = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
+    return [part for part in found if part is not None]

@@ -1,0 +1,46 @@
+"""What a draft is taught by: the target's distribution at each place of its own text.
+
+KL falls fastest while a draft is poor; total variation is what counts, since 1 - TV is the share of tokens that a
+draft gets accepted. The first gives way to the second as acceptance rises (LK losses, arXiv 2602.23881).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+SHARPNESS = 3.0  # of the change from KL to TV: the paper's eta
+GREEDY_AS = 0.4  # temperature that stands for greedy text: at 0 the gradient is nothing but ties
+LEFT_OUT = 0.1  # of a batch's places, those the draft fits least: capacity spent there is lost (AdaSPEC, 2510.19779)
+_LEAST = 1e-6
+
+
+def divergences(logits: Tensor, ids: Tensor, logprobs: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """``(KL, TV)`` per row, of the target from the draft: KL at temperature 1, TV at the text's own.
+
+    ``logits`` float32 (n, vocabulary) are the draft's; ``ids`` and ``logprobs`` (n, k) the target's likeliest tokens,
+    and all others count as one; ``temperature`` (n,), where 0 is greedy.
+    """
+    own = logits.gather(1, ids)
+    ours = own - logits.logsumexp(-1, keepdim=True)
+    theirs = logprobs.exp()
+    rest_theirs = (1 - theirs.sum(1)).clamp_min(_LEAST)
+    rest_ours = (1 - ours.exp().sum(1)).clamp_min(_LEAST)
+    kl = (theirs * (logprobs - ours)).sum(1) + rest_theirs * (rest_theirs.log() - rest_ours.log())
+    scale = 1.0 / torch.where(temperature == 0, GREEDY_AS, temperature)[:, None]
+    plain = scale == 1
+    p = torch.where(plain, theirs, (logprobs * scale).softmax(-1))  # sharpened, nothing is left to the others
+    q = (own * scale - (logits * scale).logsumexp(-1, keepdim=True)).exp()
+    both = torch.minimum(p, q).sum(1) + torch.where(plain[:, 0], torch.minimum(rest_theirs, rest_ours), 0.0)
+    return kl, 1 - both
+
+
+def blend(kl: Tensor, tv: Tensor, acceptance: float, left_out: float = 0.0) -> Tensor:
+    """The loss of a batch. ``acceptance``: a running mean of 1 - TV."""
+    share = math.exp(-SHARPNESS * acceptance)
+    if left_out:
+        kept = kl <= kl.detach().quantile(1 - left_out)
+        kl, tv = kl[kept], tv[kept]
+    return share * kl.mean() + (1 - share) * tv.mean()

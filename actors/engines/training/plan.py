@@ -1,0 +1,66 @@
+"""What is asked of a training, and what it answers. No torch here: the command line reads it too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+RANKS = 8  # of a draft's choices that are told apart
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer as a draft reads it: of each token the rank among the draft's choices, from 1; 0 beyond ``RANKS``."""
+
+    temperature: float
+    task: str
+    ranks: tuple[int, ...]
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A prompt as its user wrote it."""
+
+    task: str
+    text: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
+    out: str
+    texts: tuple[Text, ...]
+    shape: str = "auto"
+    init: str = ""
+    minutes: float = 30
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int = 1
+    resume: bool = False
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """``before`` is the draft that training began with: ``--init``'s, or what was taken from the target."""
+
+    shape: str
+    parameters: int
+    init: str
+    prompts: int
+    kept_apart: int
+    answers: int
+    tokens: int  # of the answers it learned from
+    steps: int
+    seconds: float  # of training
+    target_us: dict[int, float]  # a round by its rows, beside a drafter
+    before_us: dict[int, float]  # a draft step by its leaves
+    after_us: dict[int, float]
+    before: list[Reading]  # of the answers to the prompts kept apart
+    after: list[Reading]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """``share`` of the phase that is over, and what to say of it."""
+
+    phase: str
+    share: float
+    seconds_left: float
+    text: str

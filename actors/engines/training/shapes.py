@@ -1,0 +1,48 @@
+"""Which shape of a draft this machine can afford: the largest whose steps fit into a round of the target."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from actors.drafter.timing import measure_draft
+from actors.engines.build import build_draft
+from actors.engines.training.start import HEAD, Shape, draft_config, empty_draft
+
+STEPS = 25  # of the draft in a round: with fewer the tree stays small, with more most of it is never verified
+FRACTIONS = (1, 2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 8)  # of the target's width
+LAYERS = (4, 2, 1)
+
+
+def candidates(target: Any) -> list[Shape]:
+    """Shapes for a target of this configuration, those with most parameters first."""
+    text = target.get_text_config()
+    widths = {text.hidden_size if f == 1 else int(text.hidden_size * f) // HEAD * HEAD for f in FRACTIONS}
+    layers = [n for n in LAYERS if n <= max(1, text.num_hidden_layers // 2)]
+    shapes = [Shape(width, n) for width in widths if width for n in layers]
+    return sorted(shapes, key=lambda s: s.width * (text.vocab_size + 12 * s.width * s.layers), reverse=True)
+
+
+def steps_us(directory: str, device: str) -> dict[int, float]:
+    """Microseconds of a step by its leaves, of the draft in ``directory`` as a drafter would build it."""
+    return measure_draft(build_draft(directory, device, "auto", 0, 1))
+
+
+def fitting(
+    target: Any, tokenizer: Any, round_us: float, step_us: Callable[[str], float], note: Callable[[str], None]
+) -> Shape:
+    """The largest candidate of which ``STEPS`` steps take no longer than a round, or the cheapest of all."""
+    chosen, least = None, float("inf")
+    for shape in candidates(target):
+        with tempfile.TemporaryDirectory() as directory:
+            empty_draft(draft_config(target, shape)).save_pretrained(directory)  # type: ignore[operator]
+            tokenizer.save_pretrained(directory)
+            step = step_us(directory)
+        note(f"shape {shape}: a step takes {step / 1000:.2f} ms, {round_us / step:.0f} fit into a round")
+        if step * STEPS <= round_us:
+            return shape
+        if step < least:
+            chosen, least = shape, step
+    assert chosen is not None
+    return chosen

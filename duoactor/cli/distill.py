@@ -1,0 +1,117 @@
+"""The command that makes a draft model for a target."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import msgspec
+
+from actors.engines.training.plan import Plan, Progress, Text
+from duoactor import config, render
+from duoactor.bench.figures import NO_MATPLOTLIB, available
+from duoactor.bench.suites import BUILTIN, load_suite
+from duoactor.cli.environment import available_cpus
+from duoactor.cli.options import json_option
+from duoactor.distill.report import ALL, PICTURE, card, predicted, rows, verdict
+from protocols.errors import ConfigError
+
+
+@click.command()
+@click.option("--target", default="bundled", metavar="TEXT", help="the model that the draft is for  [bundled]")
+@click.option("--out", required=True, metavar="DIR", help="where the draft is written")
+@click.option(
+    "--prompts", multiple=True, metavar="FILE", help="JSONL suite, or text with a prompt per line  [the built-in suite]"
+)
+@click.option("--shape", default="auto", metavar="TEXT", help="auto, or width and layers such as 768x2  [auto]")
+@click.option("--init", default="", metavar="DIR", help="a draft to begin with, instead of the target's own layers")
+@click.option("--minutes", default=30.0, type=click.FloatRange(min=0.01), metavar="X", help="time to take  [30]")
+@click.option("--device", default="auto", metavar="TEXT", help="auto, cpu, cuda, cuda:1 …  [auto]")
+@click.option("--resume", is_flag=True, help="go on with the training in --out for --minutes more")
+@json_option
+def distill(
+    target: str,
+    out: str,
+    prompts: tuple[str, ...],
+    shape: str,
+    init: str,
+    minutes: float,
+    device: str,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Make a draft model for any target: it learns to write what the target writes.
+
+    The target answers the prompts, greedy and sampled, for a third of the time; a small model, cut from the target,
+    learns its distributions for the rest. "auto" takes the largest shape whose steps fit into a round of the target
+    on this machine. Prompts like those that the target will be asked serve best. Some are kept apart: DIR/README.md
+    says how often the draft agrees with the target's answers to them, and whether that helps.
+
+    \b
+    Example:  duoactor distill --target my/model --prompts questions.jsonl --out draft --minutes 60
+              duoactor up --target my/model --draft draft
+    """
+    from actors.engines.training.distill import distill as train
+
+    plan = Plan(
+        target=config.resolve_model(target, "target"),
+        out=out,
+        texts=tuple(text for file in prompts or (BUILTIN,) for text in _texts(file)),
+        shape=shape,
+        init=config.resolve_model(init, "draft") if init else "",
+        minutes=minutes,
+        device=device,
+        threads=len(available_cpus()),
+        resume=resume,
+    )
+    spinner = render.Spinner(sys.stderr)
+
+    def report(at: Progress) -> None:
+        left = f", {render.duration(at.seconds_left * 1000)} left" if at.seconds_left else ""
+        spinner.show(f"{at.phase} {at.share:.0%}: {at.text}{left}")
+
+    spinner.show(f"loading {render.model_name(plan.target)} …")
+    try:
+        result = train(plan, report)
+    finally:
+        spinner.show("")
+    picture = available()
+    if picture:
+        from duoactor.distill.picture import draw
+
+        draw(result, Path(out) / PICTURE)
+    (Path(out) / "README.md").write_text(card(plan, result, picture), "utf-8")
+    found = rows(result)
+    speedups = predicted(result)
+    if as_json:
+        facts = {name: value for name, value in msgspec.to_builtins(result).items() if name not in ("before", "after")}
+        gains = {f"{t:g}": {"before": was, "after": now} for t, (was, now) in speedups.items()}
+        agreements = [asdict(row) for row in found]
+        render.print_json(
+            {"directory": out, "verdict": verdict(result), "predicted": gains, "agreement": agreements, **facts}
+        )
+        return
+    made = render.table(">temperature", ">agreement before", ">after", ">predicted before", ">after")
+    for row in found:
+        if row.task == ALL:
+            speed = (f"{speed:.2f}x" for speed in speedups[row.temperature])
+            made.add_row(f"{row.temperature:g}", f"{row.before[0]:.3f}", f"{row.after[0]:.3f}", *speed)
+    render.print_table(made)
+    print(f"wrote {out}: shape {result.shape}, {result.parameters / 1e6:.2f}M parameters; use it with --draft {out}")
+    print(verdict(result))
+    if not picture:
+        print(NO_MATPLOTLIB, file=sys.stderr)
+
+
+def _texts(file: str) -> list[Text]:
+    """The first turns of a suite, or the lines of any other file."""
+    if file == BUILTIN or Path(file).suffix in (".jsonl", ".ndjson"):
+        return [Text(prompt.task, prompt.turns[0]) for prompt in load_suite(file)]
+    try:
+        lines = Path(file).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read the prompts {file}: {reason}") from None
+    return [Text(Path(file).stem, line) for line in lines if line.strip()]

@@ -1,0 +1,137 @@
+"""The parts of a training: losses, shapes, the start, answers on disk, the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import make
+
+from actors.engines.training.answers import TOP, Answer, Job, jobs
+from actors.engines.training.losses import blend, divergences
+from actors.engines.training.plan import Reading, Result
+from actors.engines.training.shapes import STEPS, candidates, fitting
+from actors.engines.training.shards import PER_SHARD, Shards
+from actors.engines.training.start import Shape, chosen_layers, draft_config, first_draft
+from duoactor.distill.report import rows, verdict
+from protocols.errors import ConfigError
+
+VOCABULARY = 12
+
+
+def logits_of(seed: int) -> torch.Tensor:
+    return torch.randn(5, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_with_all_tokens_kept_the_divergences_are_the_textbook_ones(temperature: float):
+    ours, theirs = logits_of(0), logits_of(1)
+    logprobs, ids = theirs.log_softmax(-1).sort(descending=True)
+    kl, tv = divergences(ours, ids, logprobs, torch.full((5,), temperature))
+    p, q = theirs.softmax(-1), ours.softmax(-1)
+    torch.testing.assert_close(kl, (p * (p / q).log()).sum(1), atol=1e-4, rtol=0)
+    p, q = (theirs / temperature).softmax(-1), (ours / temperature).softmax(-1)
+    torch.testing.assert_close(tv, 0.5 * (p - q).abs().sum(1), atol=1e-4, rtol=0)
+
+
+def test_a_draft_that_is_its_target_has_nothing_to_learn():
+    logits = logits_of(2)
+    logprobs, ids = logits.log_softmax(-1).topk(4)
+    kl, tv = divergences(logits, ids, logprobs, torch.tensor([1.0] * 5))
+    torch.testing.assert_close(torch.cat([kl, tv]), torch.zeros(10), atol=1e-5, rtol=0)
+
+
+def test_the_places_that_a_draft_fits_least_are_left_out():
+    kl, tv = torch.tensor([1.0] * 9 + [100.0]), torch.zeros(10)
+    assert blend(kl, tv, acceptance=0.0, left_out=0.1).item() == pytest.approx(1.0)
+    assert blend(kl, tv, acceptance=0.0).item() == pytest.approx(10.9)
+
+
+def test_a_draft_as_wide_as_its_target_begins_with_the_targets_own_layers():
+    target = make("llama")
+    draft = first_draft(target, Shape(64, 2))
+    ours, theirs = draft.state_dict(), target.state_dict()
+    assert torch.equal(ours["model.layers.1.mlp.up_proj.weight"], theirs["model.layers.2.mlp.up_proj.weight"])
+    assert torch.equal(ours["model.embed_tokens.weight"], theirs["model.embed_tokens.weight"])
+    assert [chosen_layers(8, n) for n in (1, 2, 4)] == [[0], [0, 7], [0, 2, 5, 7]]
+
+
+def test_a_shape_that_cannot_be_made_is_refused_in_one_sentence():
+    config = make("llama").config
+    for text, reason in (
+        ("wide", "is not a width and a number"),
+        ("0x1", "is not a width"),
+        ("96x1", "cannot be made"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            draft_config(config, Shape.parse(text))
+    with pytest.raises(ConfigError, match="more layers than the target's 3"):
+        draft_config(config, Shape(64, 4))
+
+
+class Tokenizer:
+    def save_pretrained(self, directory: str) -> None:
+        pass
+
+
+def test_the_largest_shape_whose_steps_fit_into_a_round_is_taken():
+    config = make("llama").config
+    config.hidden_size, config.num_hidden_layers = 256, 8
+    config.head_dim = 64
+    shapes = candidates(config)
+    assert (shapes[0], shapes[-1]) == (Shape(256, 4), Shape(64, 1))
+    times = iter(range(10_000, 0, -1000))  # microseconds, from the largest shape on
+    noted: list[str] = []
+    assert fitting(config, Tokenizer(), 8000 * STEPS, lambda directory: next(times), noted.append) == shapes[2]
+    assert len(noted) == 3
+    assert fitting(config, Tokenizer(), 1.0, lambda directory: 5.0, noted.append) == shapes[0]
+
+
+def answer(job: Job, length: int) -> Answer:
+    table = np.arange(length * TOP).reshape(length, TOP)
+    return Answer(job, np.arange(length, dtype=np.int32), table.astype(np.int32), (-table / 8).astype(np.float16))
+
+
+def test_answers_come_back_from_disk_and_a_half_written_file_is_not_one(tmp_path: Path):
+    shards = Shards(tmp_path)
+    for index, job in enumerate(islice(jobs(3), PER_SHARD + 2)):
+        shards.add(answer(job, 1 + index % 3))
+    assert len(Shards(tmp_path).answers) == PER_SHARD  # the last two are pending
+    shards.flush()
+    (tmp_path / "answers-000002.part").write_bytes(b"PK half")
+    again = Shards(tmp_path)
+    assert (again.done, again.tokens) == (shards.done, shards.tokens)
+    for one, other in zip(again.answers, shards.answers, strict=True):
+        assert np.array_equal(one.tokens, other.tokens) and np.array_equal(one.logprobs, other.logprobs)
+
+
+def test_each_prompt_is_answered_greedily_once_and_then_sampled_with_new_seeds():
+    first = list(islice(jobs(2), 8))
+    assert [(job.prompt, job.temperature) for job in first] == [
+        (0, 0.0), (1, 0.0), (0, 1.0), (1, 1.0), (0, 0.6), (1, 0.6), (0, 1.0), (1, 1.0),
+    ]  # fmt: skip
+    assert len(set(islice(jobs(2), 100))) == 100
+
+
+def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Result:
+    texts = (
+        [Reading(temperature=0.0, task="a", ranks=tuple(ranks)) for ranks in read] for read in ((before,), (after,))
+    )
+    return Result(
+        shape="64x1", parameters=0, init=init, prompts=2, kept_apart=1, answers=1, tokens=1, steps=1, seconds=1.0,
+        target_us={1: 10_000.0, 16: 10_000.0}, before_us={1: 100.0}, after_us={1: 100.0},
+        before=next(texts), after=next(texts),
+    )  # fmt: skip
+
+
+def test_the_verdict_says_plainly_when_a_draft_does_not_help():
+    good, bad = [1] * 40 + [2] * 8, [0] * 48
+    assert "x the target alone is predicted for this machine" in verdict(result_of("", bad, good))
+    assert verdict(result_of("", bad, bad)).startswith("It does not help: ")
+    assert verdict(result_of("old", good, [1, 0] * 24)).startswith("It did not help: ")
+    [everything, task] = rows(result_of("", bad, good))
+    assert (everything.after, task.before) == ((40 / 48, 1.0, 1.0), (0.0, 0.0, 0.0))
