@@ -10,7 +10,7 @@ from duoactor.doctor.report import Agreement
 from protocols.errors import CannotDraft, RequestError
 from protocols.messages import ChatTurn, Sampling
 
-TOKENS = 96  # of an answer; seven answers then tell an agreement to two or three per cent
+TOKENS = 64  # of an answer; twenty answers then tell an agreement to two per cent
 RANKS = 8
 DEPTHS = 16
 SHRINK = 12.0  # tokens' worth of trust in all depths together where few texts reach one, as in actors.controller.belief

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from actors.engines.target import Target
 
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
+PROMPTS = 3  # of each task
 SHORT_CONTEXT = 0.5  # of the target's: a draft with less leaves long texts to the target alone
 
 
@@ -59,7 +60,7 @@ def examine(
         target, codec = _target(verifier, report)
         show("the target answers sample prompts …")
         with _pinned(cores.verifier):
-            read = texts(target, codec, [prompt.turns[0] for prompt in select(load_suite(), limit=1)])
+            read = texts(target, codec, sample_prompts())
         show("loading the draft …")
         draft = _draft(drafter, report)
     except DuoactorError as error:
@@ -160,6 +161,14 @@ def _facts(name: str, info: ModelInfo, path: str, slots: int, full: int, step_us
         full_requests=full,
         step_us=step_us,
     )
+
+
+def sample_prompts() -> list[str]:
+    """Of the benchmark's own, by turns of its tasks: a slow target answers the first few only."""
+    by_task: dict[str, list[str]] = {}
+    for prompt in select(load_suite(), limit=PROMPTS):
+        by_task.setdefault(prompt.task, []).append(prompt.turns[0])
+    return [text for row in zip(*by_task.values(), strict=True) for text in row]
 
 
 def _instructions() -> tuple[str, ...]:

@@ -11,7 +11,10 @@ from duoactor.doctor.report import Agreement, Forecast, Help
 from protocols.messages import Method
 
 METHODS = (Method.TREE, Method.DUODECODING, Method.PEARL, Method.SPS)  # that draft with a model alone
-MESSAGE_US = 200.0  # to the drafter and back, by ZeroMQ between processes of one host (measured: 100 to 250)
+# What a running pair adds to what each model takes by itself. In docs/benchmarks/bundled/report.md SpS waits 3.8 ms for
+# 3.1 draft tokens of 0.7 ms each, where a step by itself takes 0.2 to 0.3: trees grow, verdicts come, caches are cold.
+MESSAGE_US = 1500.0  # to the drafter and back
+STEP_US = 400.0  # of a draft step
 BETTER_AGREEMENT = 0.1
 WORTH_SAYING = 1.03  # what helps by less is within what gamma is flat to
 PAYS = 1.05  # less is within the noise of a usual machine
@@ -19,9 +22,10 @@ PAYS = 1.05  # less is within the noise of a usual machine
 
 def belief_of(forward_us: Mapping[int, float], step_us: Mapping[int, float], agreement: Agreement) -> Belief:
     """What would be believed after some rounds. Times are microseconds, of a forward by rows, of a step by width."""
+    steps = CostModel(step_us)
     return Belief(
         CostModel(forward_us),
-        CostModel(step_us),
+        lambda leaves: steps(leaves) + STEP_US,
         ranks=agreement.ranks,
         acceptance=agreement.depths,
         message_us=MESSAGE_US,

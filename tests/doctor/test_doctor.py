@@ -12,7 +12,7 @@ from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from duoactor.doctor import fix, forecast, words
 from duoactor.doctor.agreement import TOKENS, agreement, ranks_of, read, texts
-from duoactor.doctor.examine import compare, predict
+from duoactor.doctor.examine import compare, predict, sample_prompts
 from duoactor.doctor.report import Agreement, ModelReport, Report
 from duoactor.launch.deployment import deploy
 from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
@@ -99,6 +99,20 @@ def test_what_is_said_to_help_is_forecast_by_the_same_model():
     assert all(one.speedup > report.forecasts[0].speedup for one in report.helps)
     assert "eight tokens" in report.helps[0].what
     assert not any("eight tokens" in one.what for one in examined(GPU, STEP, 0.6).helps)
+
+
+def test_the_forecast_is_what_was_measured_of_the_bundled_pair():
+    """Inputs and speed-ups are those of docs/benchmarks/bundled/report.md, a quiet machine's."""
+    chain = Agreement(tokens=1300, ranks=(0.56, 0.13, 0.05, 0.025), depths=(0.56,) * 16)
+    belief = forecast.belief_of({1: 3520.0, 4: 4180.0, 8: 5200.0, 16: 8300.0}, {1: 250.0, 8: 600.0}, chain)
+    measured = {"tree": 1.34, "duodecoding": 1.27, "pearl": 1.20, "sps": 1.04}
+    for one in forecast.forecasts(belief):
+        assert one.speedup == pytest.approx(measured[one.method], rel=0.12), one.method
+
+
+def test_sample_prompts_come_by_turns_of_the_tasks():
+    prompts = sample_prompts()
+    assert len(prompts) == len(set(prompts)) == 21
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
