@@ -14,6 +14,7 @@ from torch import nn
 
 from actors.engines.chat_template import render, response_template, tool_form
 from actors.models import ModelInfo
+from actors.settings import BUNDLED
 from protocols.errors import ConfigError, ModelError
 from protocols.messages import ChatTurn, TokenizerParts
 
@@ -185,7 +186,7 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
     for place in (generation, text, tokenizer):
         eos |= _ids(getattr(place, "eos_token_id", None))
     return ModelInfo(
-        model_id=Path(name).name if Path(name).exists() else name,
+        model_id=_model_id(name),
         vocab_size=int(text.vocab_size),
         max_context=int(getattr(text, "max_position_embeddings", 4096)),
         eos_token_ids=frozenset(int(i) for i in eos if 0 <= int(i) < text.vocab_size),
@@ -197,6 +198,14 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
         tool_form=tool_form(tokenizer),
         response_template=response_template(tokenizer),
     )
+
+
+def _model_id(name: str) -> str:
+    """A hub id as it is; a directory by its own name, of which those of the pair that ships with us say nothing."""
+    path = Path(name)
+    if not path.exists():
+        return name
+    return BUNDLED if path.parent.parts[-2:] == ("duoactor", "pair") else path.name
 
 
 class TokenizerCodec:

@@ -56,7 +56,7 @@ def truth(up) -> str:
 def streamed(client: OpenAI, after: int = -1, then=lambda: None, **changes) -> str:
     """The text, streamed; ``then`` is done when ``after`` pieces have come."""
     text = ""
-    for count, chunk in enumerate(client.chat.completions.create(model="target", stream=True, **{**ASK, **changes})):
+    for count, chunk in enumerate(client.chat.completions.create(model="bundled", stream=True, **{**ASK, **changes})):
         text += chunk.choices[0].delta.content or ""
         if count == after:
             then()
@@ -89,7 +89,7 @@ def test_sixteen_at_once_are_answered_and_the_counters_add_up(client, base):
         return int(float(found[1]))
 
     def one(seed: int):
-        return client.chat.completions.create(model="target", **{**ASK, "seed": seed, "max_tokens": 40})
+        return client.chat.completions.create(model="bundled", **{**ASK, "seed": seed, "max_tokens": 40})
 
     before = generated()
     with ThreadPoolExecutor(16) as pool:
@@ -100,7 +100,7 @@ def test_sixteen_at_once_are_answered_and_the_counters_add_up(client, base):
 
 
 def test_closing_the_connection_ends_the_request(up, client):
-    stream = client.chat.completions.create(model="target", stream=True, **{**ASK, "max_tokens": 2000})
+    stream = client.chat.completions.create(model="bundled", stream=True, **{**ASK, "max_tokens": 2000})
     next(iter(stream))
     with Client(up.address) as own:
         assert own.status().requests
