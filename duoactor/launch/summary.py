@@ -58,4 +58,5 @@ def print_up(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]], as
     print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "Once upon a time"')
     for plan in gateways:
         print(f"       curl {http_url(plan)}/models")
+        print(f"       {http_url(plan).removesuffix('v1')} in a browser")
     print(f"See:   {shlex.join(['duoactor', 'status', *flags])}\nStop:  Ctrl-C", flush=True)

@@ -39,7 +39,7 @@ function draw(figure, { of, text, bars, steps, top }, rounds, index) {
   const values = rounds.slice(first, first + SHOWN).map((_, i) => of(rounds, first + i));
   const known = values.filter((value) => value !== null);
   const now = index >= 0 ? of(rounds, index) : null;
-  figure.querySelector("output").textContent = now === null ? "–" : text(now);
+  figure.querySelector(".value").textContent = now === null ? "–" : text(now);
   const width = picture.getBoundingClientRect().width;
   picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
   if (!known.length) return void picture.replaceChildren(empty(width, rounds.length ? "does not apply to these rounds" : ""));

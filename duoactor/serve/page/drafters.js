@@ -32,7 +32,8 @@ export class Drafters {
   }
 
   draw() {
-    const { model, device, dtype, drafters, running, waiting, method, speedup } = this.state;
+    const { model, device, dtype, running, waiting, method, speedup } = this.state;
+    const drafters = this.state.drafters.toSorted((a, b) => a.actor_id.localeCompare(b.actor_id));
     $("server").dataset.state = "up";
     $("server").textContent = `${short(model)} · ${dtype} on ${device} · ${running} running${waiting ? `, ${waiting} waiting` : ""}`;
     $("default-method").textContent = `${method} (default)`;

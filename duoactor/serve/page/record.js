@@ -28,7 +28,7 @@ export class Answer {
   add(event) {
     const { trace } = event;
     if (trace) {
-      const round = trace.round ? makeRound(trace, this.rounds.length + 1, this.tokens.length) : null;
+      const round = trace.round ? makeRound(trace, this.rounds, this.tokens.length) : null;
       if (round) this.rounds.push(round);
       trace.pieces.forEach((text, i) =>
         this.tokens.push({ text, origin: trace.origins[i], chance: trace.chance[i], round: round?.number ?? 0 }),
@@ -63,7 +63,7 @@ export class Answer {
   }
 }
 
-function makeRound({ round: stats, tree, token_ids, pieces }, number, first) {
+function makeRound({ round: stats, tree, token_ids, pieces }, before, first) {
   const accepted = new Set(tree.path);
   const nodes = tree.token_ids.map((id, i) => ({
     id,
@@ -79,10 +79,10 @@ function makeRound({ round: stats, tree, token_ids, pieces }, number, first) {
   const end = stats.started_us + stats.forward_us;
   const own = pieces.length > tree.path.length; // a stop string or token may end an answer before it
   return {
-    number,
+    number: before.length + 1,
     first,
     count: token_ids.length,
-    begin: end - Math.max(stats.wall_us, stats.forward_us),
+    begin: before.at(-1)?.end ?? (stats.wait_us ? stats.waited_from_us : stats.started_us),
     start: stats.started_us,
     end,
     wait: stats.wait_us ? [stats.waited_from_us, stats.wait_us] : null,

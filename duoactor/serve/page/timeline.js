@@ -41,12 +41,18 @@ export class Timeline {
         paths[kind] += `M${a.toFixed(2)} ${LANES[lane]}H${Math.max(b - 0.5, a + 0.6).toFixed(2)}V${LANES[lane] + BAR}H${a.toFixed(2)}Z`;
       }
     };
-    for (const round of seen) {
+    seen.forEach((round, i) => {
+      const before = (seen[i - 1] ?? rounds[first - 1])?.drafter;
+      if (before && round.drafter && before !== round.drafter) {
+        const at = x(round.begin).toFixed(1);
+        labels.push(svg("path", { class: "swap", d: `M${at} 12V${HEIGHT - 26}` }));
+        labels.push(svg("text", { class: "axis", x: Number(at) + 4, y: 16, text: `now ${round.drafter}` }));
+      }
       bar("verify", "verify", round.start, round.end);
       if (round.wait) bar("wait", "verify", round.wait[0], round.wait[0] + round.wait[1]);
       const wide = x(round.end) - x(round.start);
       if (wide > 26) labels.push(svg("text", { class: "bar", x: x(round.start) + wide / 2, y: LANES.verify + 22, text: `+${round.count}` }));
-    }
+    });
     for (const round of rounds.slice(first, last + 4)) for (const [start, length] of round.drafts) bar("draft", "draft", start, start + length);
     const mark = svg("rect", { class: "here", x: x(here.begin), y: 8, width: Math.max(2, x(here.end) - x(here.begin)), height: HEIGHT - 34, rx: 4 });
     const cursor = us === null ? null : svg("path", { class: "cursor", d: `M${x(us).toFixed(1)} 4V${HEIGHT - 22}` });

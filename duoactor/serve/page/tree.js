@@ -92,7 +92,9 @@ export class TreeView {
     const forward = us >= round.start;
     for (const { node, group, edge, alive, isRoot } of this.parts) {
       const there = node.own ? phase !== "grow" : node.arrived <= us || phase !== "grow";
-      const classes = ["node", node.own ? "target" : node.origin];
+      const decided = phase !== "grow";
+      // a token that was drafted but not verified is the target's own all the same; only what hangs below it was gained
+      const classes = ["node", node.own || (decided && isRoot && !node.verified) ? "target" : node.origin];
       if (!there) classes.push("absent");
       if (node.verified && (forward || phase !== "grow")) classes.push("verified");
       if (phase !== "grow") {

@@ -1,0 +1,219 @@
+"""The live page in a real browser (Debian's chromium), before ``duoactor up`` with the bundled pair."""
+
+import json
+import re
+import shutil
+import socket
+
+import httpx2
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+from processes import Up
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PROMPT = "Write a Python function that turns a duration such as 90s into a number."
+TOKENS = 120
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt install chromium"),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    port = free_port()
+    up = Up(tmp_path_factory.mktemp("live"), "--drafters", "2", "--http", f"127.0.0.1:{port}", "--api-key", "secret")
+    yield f"http://127.0.0.1:{port}"
+    assert up.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, url):
+    """The page with its key given; at the end nothing must have gone wrong in it, and nobody else been asked."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    page = context.new_page()
+    wrong: list[str] = []
+    # before its key is given the page is refused, which browsers report
+    page.on(
+        "console", lambda said: wrong.append(said.text) if said.type == "error" and "401" not in said.text else None
+    )
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda asked: wrong.append(asked.url) if not asked.url.startswith(url + "/") else None)
+    page.goto(url)
+    page.get_by_label("API key").fill("secret")
+    page.get_by_role("button", name="Use it").click()
+    expect(page.locator("[data-drafter]")).to_have_count(2)
+    yield page
+    assert wrong == []
+    context.close()
+
+
+def truth(url: str, **changes) -> str:
+    """The same from the API, by the target alone."""
+    ask = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": TOKENS, "temperature": 0, **changes}
+    headers = {"authorization": "Bearer secret"}
+    ask["speculative"] = False
+    answer = httpx2.post(f"{url}/v1/chat/completions", json=ask, headers=headers, timeout=120)
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+def ask(page: Page, **fields: str) -> None:
+    for name, value in {"Prompt": PROMPT, "Most tokens": str(TOKENS), **fields}.items():
+        page.get_by_label(name, exact=True).fill(value)
+    page.get_by_role("button", name="Send").click()
+
+
+def finished(page: Page) -> None:
+    expect(page.locator("body")).to_have_attribute("data-busy", "no", timeout=60_000)
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def legend(page: Page) -> dict[str, int]:
+    rows = page.locator("#legend li")
+    return {row.get_attribute("data-origin"): int(row.locator("b").inner_text()) for row in rows.all()}
+
+
+def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(page, url):
+    ask(page)
+    finished(page)
+    assert page.locator("#answer").text_content() == truth(url)
+    tokens = page.locator("#answer .t")
+    counts = legend(page)
+    assert sum(counts.values()) == tokens.count()
+    assert {origin: page.locator(f"#answer .t.{origin}").count() for origin in counts} == counts
+    assert counts["target"] and counts["draft"] + counts["retrieved"]
+    rounds = int(page.locator("#position").get_attribute("max"))
+    assert counts["target"] >= rounds, "every round ends with the target's own"
+    expect(page.locator("#round")).to_have_text(f"round {rounds} of {rounds}")
+    expect(page.locator("#timeline .verify")).to_have_attribute("d", re.compile("M"))
+    expect(page.locator("#timeline .draft")).to_have_attribute("d", re.compile("M"))
+    # a token leads to its round, where it is the accepted one
+    last = page.locator("#answer .t.draft, #answer .t.retrieved").last
+    last.click()
+    number = last.get_attribute("data-round")
+    expect(page.locator("#round")).to_have_text(f"round {number} of {rounds}")
+    expect(page.locator("#token")).to_contain_text(f"round {number}")
+    accepted = page.locator("#tree .node.accepted").count()
+    assert accepted == page.locator(f'#answer .t[data-round="{number}"]').count()
+    page.get_by_role("button", name="Play slowly").click()
+    expect(page.locator("#facts")).to_contain_text("slowed down")
+    page.get_by_role("button", name="Pause").click()
+
+
+def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
+    fields = {"Temperature": "0.8", "Most tokens": "300"}
+    page.get_by_label("Method").select_option("tree")  # which always drafts
+    page.get_by_text("More", exact=True).click()
+    ask(page, **fields, Seed="7")
+    expect(page.locator("#answer .t").nth(20)).to_be_attached()
+    expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
+    before = re.search(r"drafter-\d", page.locator("#facts").inner_text())[0]
+    other = {"drafter-1": "drafter-2", "drafter-2": "drafter-1"}[before]
+    page.locator(f'[data-drafter="{before}"]').get_by_role("button", name=f"Swap to {other}").click()
+    finished(page)
+    assert page.locator("#answer").text_content() == truth(url, temperature=0.8, max_tokens=300, seed=7)
+    page.get_by_role("button", name="First round").click()
+    expect(page.locator("#facts")).to_contain_text(before)
+    page.get_by_role("button", name="Last round").click()
+    expect(page.locator("#facts")).to_contain_text(other)
+
+
+def test_the_keyboard_alone_does_it_and_stop_stops(page):
+    prompt = page.get_by_label("Prompt", exact=True)
+    page.get_by_label("Most tokens").fill("1500")
+    prompt.press("Enter")
+    expect(page.locator("#answer .t").nth(10)).to_be_attached()
+    stop = page.get_by_role("button", name="Stop")
+    stop.focus()
+    stop.press("Enter")
+    finished(page)
+    expect(page.get_by_role("status")).to_contain_text("Stopped.")
+    first = page.locator("#answer .t").first
+    first.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator("#answer .t").nth(3)).to_be_focused()
+    expect(page.locator("#token")).to_contain_text("round")
+    picture = page.locator("#picture")
+    picture.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#round")).to_contain_text("round 2 of")
+    page.keyboard.press(" ")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    page.keyboard.press(" ")
+    swap = page.locator("[data-drafter]").first.get_by_role("button", name="Swap to")
+    swap.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("moved 0 streams")
+
+
+def test_what_a_model_writes_is_text(page):
+    evil = '<script>document.title="x"</script><img src=x onerror=alert(1)>'
+    body = {
+        "choices": [{"delta": {"content": evil}, "finish_reason": "stop"}],
+        "trace": {
+            "token_ids": [1, 2], "pieces": [evil, "</div>"], "origins": ["draft", "target"], "chance": [0.5, None],
+            "round": {
+                "window": 1, "accepted": 1, "started_us": 10.0, "forward_us": 5.0, "wall_us": 9.0, "wait_us": 0.0,
+                "waited_from_us": 0.0, "draft_forwards": [], "gamma": None, "sequences": 0, "drafter": evil,
+                "resting": False, "streams": 1,
+            },
+            "tree": {
+                "token_ids": [1], "text": [evil], "parents": [-1], "chance": [0.5], "origins": ["draft"],
+                "arrived_us": [0], "path": [0],
+            },
+        },
+    }  # fmt: skip
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(
+        content_type="text/event-stream", body=f"data: {json.dumps(body)}\n\ndata: [DONE]\n\n"))  # fmt: skip
+    ask(page)
+    finished(page)
+    assert page.locator("#answer").text_content() == evil + "</div>"
+    assert page.locator("main script, #answer img, #tree img").count() == 0
+    expect(page).to_have_title("duoactor live")
+
+
+@pytest.mark.parametrize("width", [360, 3840])
+def test_nothing_sticks_out_at_any_width_in_the_dark_and_without_motion(browser, url, width):
+    seen = {"color_scheme": "dark", "reduced_motion": "reduce"}
+    context = browser.new_context(viewport={"width": width, "height": 900}, **seen)
+    page = context.new_page()
+    page.goto(url)
+    page.get_by_label("API key").fill("secret")
+    page.get_by_role("button", name="Use it").click()
+    expect(page.locator("[data-drafter]")).to_have_count(2)
+    ask(page, **{"Most tokens": "30"})
+    finished(page)
+    wide, dark, moving = page.evaluate(
+        "() => [document.documentElement.scrollWidth, getComputedStyle(document.documentElement).backgroundColor,"
+        " getComputedStyle(document.querySelector('#tree .node')).transitionDuration]"
+    )
+    assert wide == width
+    assert dark == "rgb(16, 18, 22)"
+    assert moving == "0s"
+    context.close()
