@@ -52,9 +52,7 @@ def test_helpers_end_with_their_team():
     threads = team.threads
     del team
     gc.collect()
-    for thread in threads:
-        thread.join(timeout=60)
-        assert not thread.is_alive()
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_a_team_gives_the_bits_of_one_thread_however_the_pieces_fall():

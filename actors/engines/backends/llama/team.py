@@ -24,6 +24,7 @@ SPIN = (
 )
 YIELD = SPIN + 2_000  # and then nobody computes: it sleeps, and misses the first products of the next round
 NAP_US = 1_000
+REST = YIELD + 1_000  # naps in a row, a second: then they are longer
 PATIENCE = 10_000  # looks for the last piece, some 10 us
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -104,7 +105,7 @@ def help_out(state):
             _take(state)
             idle = 0
         elif idle > YIELD:
-            _sleep(NAP_US)
+            _sleep(NAP_US if idle < REST else 10 * NAP_US)
         elif idle > SPIN:
             _yield()
 
@@ -145,11 +146,14 @@ class Team:
         ]
         for thread in self.threads:
             thread.start()
-        weakref.finalize(self, _stop, self._state)
+        weakref.finalize(self, _stop, self._state, self.threads)
 
     def multiply(self, x: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
         share(x, weights, out, weights.dtype == np.uint16, self._state)
 
 
-def _stop(state: np.ndarray) -> None:
+def _stop(state: np.ndarray, threads: list[threading.Thread]) -> None:
+    """Waits for them: a thread that comes back from compiled code into an interpreter that is ending would crash it."""
     state[STOP] = 1
+    for thread in threads:
+        thread.join()
