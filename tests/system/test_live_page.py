@@ -172,25 +172,44 @@ def test_the_keyboard_alone_does_it_and_stop_stops(page):
     expect(page.get_by_role("status")).to_contain_text("moved 0 streams")
 
 
+def stub(page: Page, *pieces: tuple[str, str], tree: str = "a") -> list[dict]:
+    """Answers in the gateway's place, with pieces and their origins; returns the bodies of the requests."""
+    count = len(pieces) - 1  # the last is the target's own
+    stats = {"window": count, "accepted": count, "started_us": 10.0, "forward_us": 5.0, "wait_us": 0.0}
+    stats |= {"draft_forwards": [], "gamma": None, "sequences": 0, "drafter": tree, "resting": False}
+    nodes = {"token_ids": [*range(count)], "text": [tree] * count, "parents": [*range(-1, count - 1)]}
+    nodes |= {"chance": [0.5] * count, "origins": [origin for _, origin in pieces[:-1]], "arrived_us": [0] * count}
+    trace = {"token_ids": [*range(count + 1)], "pieces": [text for text, _ in pieces]}
+    trace |= {"origins": [origin for _, origin in pieces], "chance": [0.5] * count + [None], "round": stats}
+    event = json.dumps(
+        {"choices": [{"finish_reason": "stop"}], "trace": {**trace, "tree": {**nodes, "path": [*range(count)]}}}
+    )
+    asked: list[dict] = []
+
+    def answer(route) -> None:
+        asked.append(route.request.post_data_json)
+        route.fulfill(content_type="text/event-stream", body=f"data: {event}\n\ndata: [DONE]\n\n")
+
+    page.route("**/v1/chat/completions", answer)
+    return asked
+
+
+def test_a_schema_is_asked_for_and_what_it_forces_is_shown_as_such(page):
+    asked = stub(page, ('{"a":', "forced"), ("1", "draft"), ("}", "target"))
+    page.get_by_text("More", exact=True).click()
+    page.get_by_label("JSON schema").fill('{"type": ')
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("alert")).to_contain_text("not valid JSON")
+    ask(page, **{"JSON schema of the answer": '{"type": "object"}'})
+    finished(page)
+    assert asked[0]["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    assert legend(page) == {"draft": 1, "sibling": 0, "retrieved": 0, "forced": 1, "target": 1}
+    assert page.locator("#tree .node.forced.accepted").count() == 1
+
+
 def test_what_a_model_writes_is_text(page):
     evil = '<script>document.title="x"</script><img src=x onerror=alert(1)>'
-    body = {
-        "choices": [{"delta": {"content": evil}, "finish_reason": "stop"}],
-        "trace": {
-            "token_ids": [1, 2], "pieces": [evil, "</div>"], "origins": ["draft", "target"], "chance": [0.5, None],
-            "round": {
-                "window": 1, "accepted": 1, "started_us": 10.0, "forward_us": 5.0, "wall_us": 9.0, "wait_us": 0.0,
-                "waited_from_us": 0.0, "draft_forwards": [], "gamma": None, "sequences": 0, "drafter": evil,
-                "resting": False, "streams": 1,
-            },
-            "tree": {
-                "token_ids": [1], "text": [evil], "parents": [-1], "chance": [0.5], "origins": ["draft"],
-                "arrived_us": [0], "path": [0],
-            },
-        },
-    }  # fmt: skip
-    page.route("**/v1/chat/completions", lambda route: route.fulfill(
-        content_type="text/event-stream", body=f"data: {json.dumps(body)}\n\ndata: [DONE]\n\n"))  # fmt: skip
+    stub(page, (evil, "draft"), ("</div>", "target"), tree=evil)
     ask(page)
     finished(page)
     assert page.locator("#answer").text_content() == evil + "</div>"

@@ -19,7 +19,7 @@ const player = new Player(() => answer.rounds, () => drawMoment());
 const answerView = new AnswerView((token) => token.round && player.go(token.round - 1));
 const tree = new TreeView($("tree"), (round) => player.go(round.number - 1));
 const timeline = new Timeline($("timeline"), (round) => player.go(round.number - 1));
-const drafters = new Drafters(trouble, say);
+const drafters = new Drafters((error) => trouble(error, "state"), say);
 
 const drawText = throttled(() => answerView.update(answer), 0);
 const drawNew = throttled(() => {
@@ -40,11 +40,21 @@ function request() {
     seed: number("seed"),
     num_speculative_tokens: number("gamma"),
     method: $("method").value || undefined,
+    response_format: format($("schema").value.trim()),
   };
   const text = $("prompt").value;
   return chat
     ? ["v1/chat/completions", { ...body, messages: [{ role: "user", content: text }] }]
     : ["v1/completions", { ...body, prompt: text }];
+}
+
+function format(schema) {
+  if (!schema) return undefined;
+  try {
+    return { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) } };
+  } catch (error) {
+    throw new Refused(0, `The JSON schema is not valid JSON: ${error.message}`);
+  }
 }
 
 async function send() {
@@ -55,6 +65,7 @@ async function send() {
   tree.clear();
   player.reset();
   busy(true);
+  trouble(null);
   say("Answering …");
   try {
     for await (const batch of events(...request(), running.signal)) {
@@ -97,10 +108,15 @@ function say(text) {
   $("status").textContent = text;
 }
 
-function trouble(error) {
+/** Shows what went wrong. `null`: all is well again with `what`, which ends its own trouble only. */
+function trouble(error, what = "answer") {
   const box = $("trouble");
-  box.hidden = error === null;
-  if (!error) return;
+  if (!error) {
+    box.hidden ||= box.dataset.what === what;
+    return;
+  }
+  box.hidden = false;
+  box.dataset.what = what;
   box.textContent = error.message;
   if (error.status === 401) $("key-form").hidden = false;
 }
