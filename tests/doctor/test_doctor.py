@@ -12,7 +12,7 @@ from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from duoactor.doctor import fix, forecast, words
 from duoactor.doctor.agreement import TOKENS, agreement, ranks_of, read, texts
-from duoactor.doctor.examine import compare, predict, sample_prompts
+from duoactor.doctor.examine import compare, examine, predict, sample_prompts
 from duoactor.doctor.report import Agreement, ModelReport, Report
 from duoactor.launch.deployment import deploy
 from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
@@ -151,6 +151,16 @@ def test_a_smaller_draft_vocabulary_or_context_is_a_warning():
     report = Report(machine={}, versions={})
     assert compare(INFO, replace(INFO, max_context=100, vocab_size=INFO.vocab_size - 7), report)
     assert [one.level for one in report.findings] == ["warning", "warning"] and not report.problems
+
+
+def test_a_busy_machine_is_a_warning(monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (9.0, 9.0, 9.0))
+    missing = VerifierSettings(target="/none")
+    report = examine(missing, DrafterSettings(), (0, 1), lambda text: None)
+    assert "load 9.0 on 2 CPUs" in report.findings[0].text and report.findings[0].level == "warning"
+    monkeypatch.setattr("os.getloadavg", lambda: (0.2, 9.0, 9.0))
+    report = examine(missing, DrafterSettings(), (0, 1), lambda text: None)
+    assert [one.level for one in report.findings] == ["problem"]
 
 
 def test_models_that_do_not_load_are_findings_and_no_tracebacks(capsys, tmp_path):
