@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from protocols.messages import ChatTurn, Sampling, TokenizerParts, TokenLogprobs
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ROOT = -1
 DEFAULT_NODES = 31  # of a request's largest window, unless it names another number
@@ -56,6 +60,16 @@ class Outcome:
     reused: int = 0
 
 
+class Constraint(Protocol):
+    """Which tokens a request's output may go on with. Whoever opened the request keeps it at the committed output."""
+
+    def masks(self, tokens: Sequence[int] = (), parents: Sequence[int] = ()) -> NDArray[np.int32]:
+        """A row for what may follow the root, and one for each node of a window: token t is bit ``t % 32`` of word
+        ``t // 32``. What may follow a node that its parent's row excludes does not matter. RequestError if the output
+        cannot be followed any further."""
+        ...
+
+
 class TargetModel(Protocol):
     """The verifier's model. Not thread-safe: one compute thread owns it. Handles are small integers."""
 
@@ -90,11 +104,13 @@ class TargetModel(Protocol):
         generated: Sequence[int] = (),
         most_nodes: int = DEFAULT_NODES,
         cache_salt: str = "",
+        constraint: Constraint | None = None,
     ) -> int:
         """Reserve room for ``prompt + max_tokens``; ``generated`` are output tokens to replay (a resumed stream).
 
         ``most_nodes``: of the request's largest window; more than ``max_window`` are never computed. ``cache_salt``:
-        what was computed of earlier prompts with the same salt may be used again.
+        what was computed of earlier prompts with the same salt may be used again. ``constraint``: asked for its masks
+        while a forward of the request is under way, on the compute thread.
         Raises :class:`protocols.errors.PoolFull` when it must wait for another request to end.
         """
         ...
@@ -221,6 +237,11 @@ class Codec(Protocol):
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Text of each id as it stands behind others; special tokens by their names, U+FFFD for half a character."""
+        ...
+
+    def serialized(self) -> str:
+        """The tokenizer as a ``tokenizer.json``. RequestError ("unsupported") when it is none of Hugging Face's fast
+        ones."""
         ...
 
 

@@ -329,7 +329,7 @@ class RoundStats(Message, frozen=True):
     phase_sequences: Sequences = 0  # as the drafter told since the previous round, see Grow
     phase_rank: Position = 0
     draft_ranks: Ranks = ()  # of decided tokens among the draft's candidates, as the drafter told: see Grow
-    retrieved: Position = 0  # tokens that the verifier's own proposers alone would have had right
+    retrieved: Position = 0  # tokens that the verifier alone, by its proposers or a grammar, would have had right
     resting: bool = False  # the controller had the drafter rest
     fixed_gamma: DraftLength = 0  # as the request itself asked; 0: it did not
     fixed_sequences: Sequences = 0
@@ -338,6 +338,7 @@ class RoundStats(Message, frozen=True):
     streams: Count = 1  # that decode at the verifier, this one included
     slowdown: Mean = 1.0  # of forwards against ``Welcome.forward_us``, by the verifier's running estimate
     message_us: Microseconds = 0.0  # to the drafter and back, by the verifier's running estimate
+    forced: Nodes = 0  # accepted draft tokens that were the only ones a grammar allowed
 
 
 class RoundTrace(Struct, frozen=True):

@@ -109,6 +109,7 @@ class RequestStats(Struct, frozen=True):
     drafters: ActorIds = ()
     resyncs: Count = 0
     cached_tokens: Position = 0  # of the prompt: not computed again, because an earlier one began with them
+    forced_tokens: Count = 0  # accepted tokens that were the only ones a grammar allowed
 
 
 class DrafterStatus(Struct, frozen=True):

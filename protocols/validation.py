@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, FailureCode, Generate, Sampling, StructuredOutputs
+from protocols.messages import ChatTurn, FailureCode, Generate, Sampling
 
 MIN_TEMPERATURE = 1e-5  # below it logits / temperature leaves float32
 MAX_LOGPROBS = 20
@@ -25,7 +25,7 @@ MAX_INT = (1 << 31) - 1  # of counts and token ids
 
 def validate(request: Generate, vocab_size: int = MAX_INT) -> None:
     """Raises :class:`RequestError` ("bad_request") about the first value that is out of range."""
-    structure = () if request.structured_outputs is None else _structure_problems(request.structured_outputs)
+    structure = () if request.structured_outputs is None else _structure_problems(request)
     for problem in (*problems(request.sampling, vocab_size), *_draft_problems(request), *structure):
         raise RequestError(FailureCode.BAD_REQUEST, problem)
     if request.tools and not request.messages:
@@ -43,7 +43,9 @@ def _draft_problems(request: Generate) -> Iterator[str]:
             yield f"{name} must be 0 (adaptive) to {most}, not {getattr(request, name)}."
 
 
-def _structure_problems(wanted: StructuredOutputs) -> Iterator[str]:
+def _structure_problems(request: Generate) -> Iterator[str]:
+    wanted = request.structured_outputs
+    assert wanted is not None
     given = {name: text for name in wanted.__struct_fields__ if (text := getattr(wanted, name)) is not None}
     if len(given) != 1:
         said = " and ".join(given) or "none"
@@ -51,6 +53,8 @@ def _structure_problems(wanted: StructuredOutputs) -> Iterator[str]:
     for name, text in given.items():
         if not 1 <= len(text) <= LONGEST_GRAMMAR:
             yield f"structured_outputs.{name} must be 1 to {LONGEST_GRAMMAR} characters long, not {len(text)}."
+    if request.sampling.ignore_eos:
+        yield "ignore_eos cannot be had with structured_outputs, which say where the output ends."
 
 
 def problems(s: Sampling, vocab_size: int = MAX_INT) -> Iterator[str]:

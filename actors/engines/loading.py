@@ -15,7 +15,7 @@ from torch import nn
 from actors.engines.chat_template import render, response_template, tool_form
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
-from protocols.errors import ConfigError, ModelError
+from protocols.errors import ConfigError, ModelError, RequestError
 from protocols.messages import ChatTurn, TokenizerParts
 
 LARGE = 200_000_000  # parameters from which reading weights, not arithmetic, limits a CPU
@@ -237,3 +237,11 @@ class TokenizerCodec:
         start = len(self.decode(before, False))
         distinct = {token: self.decode([*before, token], False)[start:] for token in set(ids)}
         return [distinct[token] for token in ids]
+
+    def serialized(self) -> str:
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            detail = "structured_outputs need a target with a fast tokenizer (a tokenizer.json), which this one has not"
+            raise RequestError("unsupported", detail)
+        text: str = backend.to_str()
+        return text

@@ -1,4 +1,4 @@
-"""The target's token, row by row: logit bias, penalties, temperature, top_k, top_p, min_p, shared noise, argmax.
+"""The target's token, row by row: a grammar's mask, bias, penalties, temperature, top_k, top_p, min_p, noise, argmax.
 
 That order is transformers' and vLLM's. Penalties depend on the text, so each row of a window is penalised along its
 own path. Every step gives a row the same bits whatever other rows stand beside it, because a speculated token must
@@ -21,6 +21,7 @@ from actors.engines.noise import gumbel
 from protocols.messages import Sampling, TokenLogprobs
 
 _FIRST_SORTED = 128
+_BITS = 2 ** torch.arange(8, dtype=torch.uint8)
 
 
 class Tally:
@@ -151,6 +152,14 @@ def nucleus(probs: Tensor, top_p: float) -> Tensor:
         size = min(4 * size, probs.shape[1])
 
 
+def masked(logits: Tensor, masks: NDArray[np.int32]) -> Tensor:
+    """A copy of logits ``(rows, vocabulary)`` that is minus infinity where the mask has no bit. Log-probabilities are
+    of what the target said, so the logits themselves stay."""
+    octets = torch.from_numpy(masks.view(np.uint8)).to(logits.device).unsqueeze(-1)
+    allowed = (octets & _BITS.to(logits.device)).flatten(1) != 0
+    return logits.masked_fill(~allowed[:, : logits.shape[1]], -math.inf)
+
+
 @dataclass(slots=True)
 class Rows:
     """Consecutive rows of a flat batch that belong to one request."""
@@ -158,6 +167,7 @@ class Rows:
     state: SamplerState
     positions: list[int]  # of the tokens to be sampled
     paths: list[list[int]]  # tokens behind the committed ones, up to and with the row's own
+    masks: NDArray[np.int32] | None = None  # (rows, words): see actors.models.Constraint
 
 
 def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | None = None) -> list[list[int]]:
@@ -165,14 +175,15 @@ def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | None = None) -
 
     ``best``: the argmax of every row, if it is known already.
     """
-    if all(group.state.plain for group in groups):
+    if all(group.state.plain and group.masks is None for group in groups):
         chosen = logits.argmax(-1) if best is None else best
     else:
         parts = []
         start = 0
         for group in groups:
             end = start + len(group.positions)
-            parts.append(group.state.choose(logits[start:end], group.positions, group.paths))
+            own = logits[start:end] if group.masks is None else masked(logits[start:end], group.masks)
+            parts.append(group.state.choose(own, group.positions, group.paths))
             start = end
         chosen = torch.cat(parts)
     flat: list[int] = chosen.tolist()

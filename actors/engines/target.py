@@ -17,7 +17,7 @@ from actors.engines.pool import RegionAllocator
 from actors.engines.prefixes import PrefixCache, Region
 from actors.engines.sampler import Rows, SamplerState, logprobs, sample
 from actors.engines.selfcheck import LARGE, ROWS, rows_that_agree
-from actors.models import DEFAULT_NODES, ROOT, ModelInfo, Outcome, Window
+from actors.models import DEFAULT_NODES, ROOT, Constraint, ModelInfo, Outcome, Window
 from actors.tree.accept import walk
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Sampling, TokenLogprobs
@@ -81,6 +81,7 @@ class _Request:
     replay: list[int]  # output tokens of a resumed stream
     sampler: SamplerState
     most_nodes: int  # of a window
+    constraint: Constraint | None
     done: int = 0  # of prompt and replay, tokens computed
     length: int = 0  # committed tokens, once the prefill is over
     root: int = ROOT  # the last of them; its K/V is computed in the next round
@@ -179,6 +180,7 @@ class Target:
         generated: Sequence[int] = (),
         most_nodes: int = DEFAULT_NODES,
         cache_salt: str = "",
+        constraint: Constraint | None = None,
     ) -> int:
         """Takes ``prompt + max_tokens`` slots, and 16 per node of its largest window behind them.
 
@@ -198,7 +200,9 @@ class Target:
         region = self._prefixes.open(size, prompt, (cache_salt, text if self.engine.text_matters else 0))
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
-        self._requests[self._next_handle] = _Request(region, text, list(prompt), list(generated), sampler, most_nodes)
+        self._requests[self._next_handle] = _Request(
+            region, text, list(prompt), list(generated), sampler, most_nodes, constraint
+        )
         return self._next_handle
 
     def close(self, handle: int) -> None:
@@ -232,7 +236,8 @@ class Target:
             return None
         row = end - start - 1 if start >= prompt_len else 0
         last = logits[row : row + 1]
-        [[token]] = sample(last, [Rows(r.sampler, [total], [[]])])
+        masks = r.constraint.masks() if r.constraint is not None else None
+        [[token]] = sample(last, [Rows(r.sampler, [total], [[]], masks)])
         r.length = total
         self._commit(r, [token])
         return Outcome([], [token], self._logprobs(r, last, [token]), reused=r.region.reused)
@@ -255,6 +260,9 @@ class Target:
             groups.append(self._lay_out(window, batch, offsets))
         self._pad(batch)
         logits = self._forward(batch)
+        for window, group in zip(windows, groups, strict=True):  # while a GPU computes what was launched
+            if (constraint := self._requests[window.handle].constraint) is not None:
+                group.masks = constraint.masks(window.tokens, window.parents)
         sampled = sample(logits, groups, self.engine.best)
         outcomes: list[Outcome] = []
         source: list[int] = []

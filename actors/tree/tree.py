@@ -12,12 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 ROOT = -1
+OWN = -1  # rank of a node that no drafter has named: a guess of the verifier's own
+FORCED = -2  # rank of a node that a grammar forces
 
 
 class Node:
     """One draft token. ``total`` is the natural log of the path probability since the tree was planted."""
 
-    __slots__ = ("children", "expanded", "logprob", "parent", "position", "rank", "sent", "slot", "token", "total")
+    # fmt: off
+    __slots__ = (
+        "children", "expanded", "fits", "logprob", "parent", "position", "rank", "sent", "slot", "token", "total",
+    )
+    # fmt: on
 
     def __init__(self, token: int, position: int, parent: Node | None = None, logprob: float = 0.0, rank: int = 0):
         self.token = token
@@ -30,6 +36,7 @@ class Node:
         self.slot = ROOT  # drafter: scratch slot of its K/V, once expanded
         self.expanded = False
         self.sent = False
+        self.fits = False  # verifier: the grammar allows it, and what it forces behind it is there
 
     def best_child(self, counts: Callable[[Node], bool] | None = None) -> Node | None:
         return max(filter(counts, self.children.values()), key=lambda child: child.logprob, default=None)
@@ -77,7 +84,7 @@ class TokenTree:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
             self.size += 1
             return node
-        if node.rank < 0:
+        if node.rank == OWN or rank == FORCED:
             node.rank = rank  # a guess that the drafter shares is the drafter's
         if logprob > node.logprob:
             gain = logprob - node.logprob
@@ -85,6 +92,12 @@ class TokenTree:
             for below in node.subtree():
                 below.total += gain
         return node
+
+    def drop(self, node: Node) -> None:
+        """Take a node, which is not the root, from the tree with all that is below it."""
+        assert node.parent is not None
+        del node.parent.children[node.token]
+        self.size -= sum(1 for _ in node.subtree())
 
     def nodes(self) -> Iterator[Node]:
         """Every node but the root, parents first."""

@@ -67,4 +67,5 @@ def account(
         streams=forward.streams,
         slowdown=forward.slowdown,
         message_us=drafter.pace.message.mean if drafter is not None else 0.0,
+        forced=sum(committed.forced),
     )

@@ -16,6 +16,7 @@ import msgspec
 from actors.models import Codec, ModelInfo
 from actors.tree.methods import strategy_for
 from actors.verifier.compute import Compute
+from actors.verifier.grammar import Grammar, Grammars
 from actors.verifier.leases import Leases
 from actors.verifier.output import Output
 from actors.verifier.request import Request
@@ -36,16 +37,18 @@ MAX_ATTEMPTS = 2  # during each of which the verifier ended: the request is not 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request's prompt, its sampling cut to the room that there is, and the output that it begins with."""
+    """A request's prompt, its sampling cut to the room that there is, the output that it begins with, and what that
+    follows."""
 
     prompt: list[int]
     sampling: Sampling
     output: Output
+    grammar: Grammar | None
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request whose text is being tokenized."""
+    """A request whose text is being tokenized, and its grammar read."""
 
     client: bytes
     message: Generate
@@ -57,6 +60,7 @@ class Admission:
         self,
         state: State,
         codec: Codec,
+        grammars: Grammars,
         leases: Leases,
         send: Callable[[bytes, Message], bool],
         clock: Callable[[], float],
@@ -66,7 +70,7 @@ class Admission:
         """``wake`` is called when a request was let in later than it was asked for."""
         self.state, self.codec, self.leases = state, codec, leases
         self.send, self.clock, self.wake = send, clock, wake
-        self.tokenizing = tokenizing
+        self.tokenizing, self.grammars = tokenizing, grammars
         self._arriving: dict[str, Arrival] = {}
 
     # --- in ----------------------------------------------------------------------------------------------------------
@@ -77,13 +81,11 @@ class Admission:
             self._make_way(peer, message)
             strategy_for(message.method or self.state.settings.method)
             validate(message, self.state.info.vocab_size)
-            if message.structured_outputs is not None:
-                raise RequestError(FailureCode.UNSUPPORTED, "this verifier knows no structured_outputs")
         except RequestError as error:
             self._refuse(arrival, error)
             return
         self._arriving[message.rid] = arrival
-        job = partial(prepare, self.codec, self.state.info, message)
+        job = partial(prepare, self.codec, self.state.info, self.grammars, message)
         if _is_short(message):
             self._prepared(arrival, _done(job))
         else:
@@ -140,6 +142,7 @@ class Admission:
             branches=state.info.dtype == "float32",
             usual=state.usual_rates.of(strategy.method, text.sampling.temperature > 0),
             cache_salt=message.cache_salt,
+            grammar=text.grammar,
         )
         offset = len(message.generated)
         trace = Trace() if message.trace else None
@@ -190,15 +193,20 @@ class Admission:
         return (*(request.status() for request in self.state.requests), *arriving)
 
 
-def prepare(codec: Codec, info: ModelInfo, message: Generate) -> Prepared:
+def prepare(codec: Codec, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:
     """Runs on any thread. RequestError if the request cannot be served."""
     prompt = _prompt(codec, message)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
+    wanted = message.structured_outputs
+    grammar = grammars.grammar(wanted, message.generated) if wanted is not None else None
     decode = partial(codec.decode, skip_special_tokens=sampling.skip_special_tokens)
-    return Prepared(prompt, sampling, Output(prompt, sampling, info.eos_token_ids, decode, message.generated))
+    output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
+    return Prepared(prompt, sampling, output, grammar)
 
 
 def _is_short(message: Generate) -> bool:
+    if message.structured_outputs is not None:
+        return False
     text = message.prompt if isinstance(message.prompt, str) else ""
     length = len(text) + len(message.tools) + characters(message.messages)
     return length <= SHORT_CHARACTERS and len(message.generated) <= SHORT_OUTPUT

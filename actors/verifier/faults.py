@@ -9,6 +9,7 @@ from typing import TypeVar
 from actors.verifier.admission import Admission
 from actors.verifier.request import Request
 from actors.verifier.state import State
+from protocols.errors import RequestError
 from protocols.messages import FailureCode
 
 log = logging.getLogger("duoactor.verifier")
@@ -34,6 +35,9 @@ class Faults:
     def of(self, request: Request, error: Exception) -> None:
         """The request ends with that error. Raises it when it was one too many."""
         if request.state == "ended":
+            return
+        if isinstance(error, RequestError):  # what it asks for cannot be had, which nobody here can help
+            self.admission.fail(request, FailureCode(error.code), str(error))
             return
         log.error("request %s failed", request.rid, exc_info=error)
         self.state.counters["failed_requests"] += 1

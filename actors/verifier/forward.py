@@ -34,15 +34,17 @@ def compute(model: TargetModel, job: Job) -> list[Outcome | Exception | None]:
     try:
         return list(model.verify(windows))
     except Exception as error:
-        if len(windows) == 1:
+        if len(windows) == 1 and not windows[0].tokens:
             return [error]
-        log.warning("a round of %d requests failed; each is tried alone", len(windows), exc_info=True)
+        log.warning(
+            "a round of %d requests failed; each is tried alone and without drafts", len(windows), exc_info=True
+        )
     return [_alone(model, window) for window in windows]
 
 
 def _alone(model: TargetModel, window: Window) -> Outcome | Exception:
     """A round that failed has committed nothing (see TargetModel.verify), so each part of it may be done again."""
     try:
-        return model.verify([window])[0]
+        return model.verify([Window(window.handle)])[0]
     except Exception as error:
         return error

@@ -23,6 +23,7 @@ from actors.verifier.dispatcher import Dispatcher
 from actors.verifier.drafts import Drafts
 from actors.verifier.faults import Faults
 from actors.verifier.forward import Job, compute
+from actors.verifier.grammar import Grammars
 from actors.verifier.leases import Leases
 from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
@@ -65,7 +66,8 @@ class Verifier:
         state = State(settings, model.info, cost, model.max_window, incarnation, self.clock(), sources or Sources())
         send, publish, clock = self._send, self._publish, self.clock
         leases = Leases(state, send)
-        admission = Admission(state, codec, leases, send, clock, tokenizing, self.wake.set)
+        grammars = Grammars(codec, model.info, timer)
+        admission = Admission(state, codec, grammars, leases, send, clock, tokenizing, self.wake.set)
         faults = Faults(state, admission)
         self.peers = Peers(state, leases, admission, send, publish, clock, listener.telemetry)
         self.committer = Committer(state, leases, admission, self.peers, faults, send, publish, clock)

@@ -20,7 +20,7 @@ from actors.proposers.prompt_lookup import PromptLookup
 from actors.proposers.rest import Retrieval
 from actors.proposers.suffix_automaton import SuffixAutomaton
 from actors.tree.calibration import Calibration, acceptance_bias
-from actors.tree.tree import Node, TokenTree
+from actors.tree.tree import OWN, Node, TokenTree
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
@@ -30,7 +30,6 @@ NEARLY_CERTAIN = math.log(0.75)
 SUREST = math.log(0.99)
 LONGEST_REST = 32  # rounds
 SLICE = 1024  # tokens of a text that a proposer reads at once: some 3 ms, less than a round, while others decode
-OWN = -1  # rank of a node that no drafter has named
 FALLBACK_NODES = 16  # of a proposal; of one from the memory more: long answers come again as a whole
 
 
@@ -120,6 +119,7 @@ class SoleProposer(_Consulted):
     def __init__(self, proposer: Proposer) -> None:
         super().__init__(proposer)
         self.rows: list[Node] | None = None  # nodes of the pending proposal, in its order
+        self.needs_all = isinstance(proposer, Lookahead)  # it learns from what the target says behind each of its nodes
 
     def plant(self, tree: TokenTree, committed: Sequence[int], limit: int) -> list[Node]:
         """Put the proposal, at most ``limit`` nodes, into an empty tree and return its nodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.tree.tree import Node
@@ -27,6 +28,7 @@ class Committed:
     accepted: list[bool]
     logprobs: list[TokenLogprobs]
     finish: FinishReason | None
+    forced: Sequence[bool] = ()  # [i]: draft token i was the only one that the grammar allowed
     needed_sequences: int = 0  # rank (from 1) of the token that followed the accepted path; 0: nobody drafted it
 
 
@@ -35,6 +37,7 @@ class Counters:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    forced: int = 0
     histogram: list[int] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
     gamma_sum: float = 0.0
@@ -60,4 +63,5 @@ class Counters:
             forward_ms=self.forward_us / 1000,
             wait_ms=self.wait_us / 1000,
             resyncs=self.resyncs,
+            forced_tokens=self.forced,
         )

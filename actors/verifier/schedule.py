@@ -83,7 +83,12 @@ class Schedule:
             prompt = spec.committed[: spec.prompt_len]
             try:
                 handle = self.model.open(
-                    prompt, spec.sampling, request.message.generated, spec.max_window, request.message.cache_salt
+                    prompt,
+                    spec.sampling,
+                    request.message.generated,
+                    spec.max_window,
+                    request.message.cache_salt,
+                    spec.grammar,
                 )
             except RequestError as error:
                 self.admission.fail(request, FailureCode(error.code), str(error))

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from actors.estimate import Estimate
 from actors.models import Outcome
 from actors.tree.methods import Strategy
-from actors.tree.tree import Fragment, Node, TokenTree, check_fragment
-from actors.tree.window import Cost, Likely, in_tree_order, likeliest_path, priced_window
+from actors.tree.tree import FORCED, Fragment, Node, TokenTree, check_fragment
+from actors.tree.window import Cost, Likely, best_nodes, in_tree_order, likeliest_path, priced_window
 from actors.verifier.draft_log import DraftLog
+from actors.verifier.grammar import Grammar
 from actors.verifier.output import Output
 from actors.verifier.rate import Rate
-from actors.verifier.retrieval import OWN, FallbackProposer, SoleProposer, Sources
+from actors.verifier.retrieval import FallbackProposer, SoleProposer, Sources
 from actors.verifier.rounds import Chosen, Committed, Counters
 from actors.verifier.waiting import NO_LIMITS, DrafterPace, RoundLimits, Waiting
 from protocols.messages import Grow, Method, Plan, RequestStats, Sampling, Verdict
@@ -38,6 +39,7 @@ class Speculation:
         branches: bool = True,
         usual: Estimate | None = None,
         cache_salt: str = "",
+        grammar: Grammar | None = None,
     ) -> None:
         """RequestError when the strategy needs a source of guesses that is not among ``sources``.
 
@@ -45,8 +47,10 @@ class Speculation:
         ancestors in other slots, and attention then adds up in another order: no difference that matters in float32
         (the sixth digit), but one that flips near-ties in 16 bits. ``usual``: see :class:`Rate`.
         ``cache_salt``: see :meth:`Sources.fallbacks`.
+        ``grammar``: what the output follows; it has followed ``generated`` already.
         """
         self.branches = branches
+        self.grammar = grammar
         self.rid = rid
         self.committed = [*prompt, *generated]
         self.prompt_len = len(prompt)
@@ -167,9 +171,17 @@ class Speculation:
         limit = self._limit(cap)
         if self.sole is not None:
             self.tree = TokenTree(len(self.committed), self.committed[-1])
-            return self._window([Likely(node, 0.0) for node in self.sole.plant(self.tree, self.committed, limit)])
+            planted = self.sole.plant(self.tree, self.committed, limit)
+            if self.grammar is None or self.sole.needs_all:
+                return self._window([Likely(node, 0.0) for node in planted])
+            self.grammar.fit(self.tree)
+            return self._window(best_nodes(self.tree, limit))
         for fallback in self.fallbacks:
             fallback.merge(self.tree, self.committed)
+        if self.grammar is not None and self.strategy.drafter:
+            self.grammar.fit(self.tree)
+            row_us = self.grammar.row_us()
+            plain, cost = cost, lambda rows: plain(rows) + rows * row_us
         match self.strategy.window:
             case "chain":
                 return self._window(likeliest_path(self.tree, limit))
@@ -184,7 +196,8 @@ class Speculation:
 
     def _limit(self, cap: int | None) -> int:
         left = self.prompt_len + self.sampling.max_tokens - len(self.committed) - 1
-        return max(0, min(self.max_window, left, cap if cap is not None else self.max_window))
+        most = self.max_window if self.grammar is None else min(self.max_window, self.grammar.most_nodes())
+        return max(0, min(most, left, cap if cap is not None else most))
 
     def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
         """Take the target's word: append, re-root, count, and see whether the request ends."""
@@ -193,8 +206,11 @@ class Speculation:
         needed = self._rank(tip, outcome.tokens[-1])
         tokens = outcome.tokens[: self.output.take(outcome.tokens)]
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
+        forced = [chosen.nodes[node].rank == FORCED for node in outcome.path[: len(tokens)]]
         self.waiting.observe(self._best_draft(), tokens[0])
         self.committed.extend(tokens)
+        if self.grammar is not None:
+            self.grammar.commit(tokens)
         self.tree.advance(tokens)
         self.next = None
         self._inform(chosen, outcome.sampled, tokens)
@@ -202,10 +218,12 @@ class Speculation:
         c.rounds += 1
         c.drafted += len(chosen.nodes)
         c.accepted += sum(accepted)
+        c.forced += sum(forced)
         c.gamma_sum += self.plan.gamma or len(chosen.nodes)  # a priced tree has no gamma but what it verified
         c.count(c.histogram, sum(accepted))
         self.round += 1
-        return Committed(base, tokens, accepted, outcome.logprobs[: len(tokens)], self.output.finish, needed)
+        logprobs = outcome.logprobs[: len(tokens)]
+        return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, needed)
 
     def _inform(self, chosen: Chosen, sampled: Sequence[int], tokens: list[int]) -> None:
         """Tell the verifier's own proposers. Guesses surer than the drafter's would be are in the tree before it is
@@ -260,8 +278,9 @@ class Speculation:
         return Verdict(self.rid, self.epoch, self.round, base, news, due, plan, verify_us, awaited)
 
     def retrieved(self, committed: Committed) -> int:
-        """Draft tokens of a round that the verifier's own proposers had as well."""
-        return min(max((fallback.matched for fallback in self.fallbacks), default=0), len(committed.tokens) - 1)
+        """Draft tokens of a round that the verifier's own proposers, or the grammar, had as well."""
+        forced = next((i for i, one in enumerate(committed.forced) if not one), len(committed.forced))
+        return min(max((forced, *(fallback.matched for fallback in self.fallbacks))), len(committed.tokens) - 1)
 
     def missed(self, have_len: int) -> Verdict | None:
         """The verdict that brings a drafter at ``have_len`` committed tokens up to date."""
@@ -273,7 +292,7 @@ class Speculation:
 
     def _best_draft(self) -> Node | None:
         """What the drafter holds likeliest to come next."""
-        drafted = (node for node in self.tree.root.children.values() if node.rank != OWN)
+        drafted = (node for node in self.tree.root.children.values() if node.rank >= 0)
         return max(drafted, key=lambda node: node.logprob, default=None)
 
     def _rank(self, node: Node, token: int) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from actors.tree.tree import ROOT, Node, TokenTree
+from actors.tree.tree import FORCED, OWN, ROOT, Node, TokenTree
 from actors.tree.window import best_nodes
-from actors.verifier.retrieval import OWN
 from actors.verifier.rounds import Chosen
 from protocols.messages import Origin, RoundStats, RoundTrace
 
@@ -24,7 +23,7 @@ class Trace:
     def grew(self, tree: TokenTree, now_us: float) -> None:
         """A drafter's fragment was merged."""
         for node in tree.nodes():
-            if node.rank != OWN:
+            if node.rank >= 0:
                 self._arrived.setdefault(node, int(now_us))
 
     def seen(self, tree: TokenTree, chosen: Chosen, path: Sequence[int]) -> Callable[[RoundStats], RoundTrace]:
@@ -51,8 +50,8 @@ class Trace:
 
 
 def _origin(node: Node) -> Origin:
-    if node.rank == OWN:
-        return Origin.RETRIEVED
+    if node.rank < 0:
+        return {OWN: Origin.RETRIEVED, FORCED: Origin.FORCED}[node.rank]
     return Origin.DRAFT if node is _above(node).best_child() else Origin.SIBLING
 
 

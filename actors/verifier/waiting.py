@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from actors.cost import CostModel
 from actors.estimate import Estimate
 from actors.tree.methods import Strategy
-from actors.tree.tree import Node, TokenTree
+from actors.tree.tree import OWN, Node, TokenTree
 from actors.tree.window import Cost
-from actors.verifier.retrieval import OWN
 
 MAX_WAITED_FOR = 8
 MAX_LATE = 3  # waits in a row in which no draft came: the drafter is taken for dead until one does
@@ -108,7 +107,7 @@ class Waiting:
 
     def look(self, tree: TokenTree) -> None:
         """See what the tree holds, before proposers fill it up for the next window."""
-        self._guessed = any(child.rank == OWN for child in tree.root.children.values())
+        self._guessed = any(child.rank < 0 for child in tree.root.children.values())
         self._depth = self._held(tree)
 
     def decide(

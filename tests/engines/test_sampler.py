@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -188,3 +189,21 @@ def test_logprobs_are_those_of_the_raw_logits():
     assert second.top_ids == tuple(reference[1].topk(3).indices.tolist())
     assert second.top_logprobs == pytest.approx(reference[1].topk(3).values.tolist())
     assert logprobs(logits, [5, 6], 0)[1] == type(first)(second.chosen)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, top_k=5, top_p=0.8, min_p=0.05, seed=3)])
+def test_a_mask_excludes_tokens_and_leaves_the_logits_that_are_reported(sampling):
+    logits = torch.randn(3, 70, generator=torch.Generator().manual_seed(1))
+    before = logits.clone()
+    allowed = [[69], [0, 31, 32, 64], list(range(70))]
+    bits = np.zeros((3, 96), dtype=np.uint8)
+    for row, tokens in enumerate(allowed):
+        bits[row, tokens] = 1
+    masks = np.packbits(bits, axis=1, bitorder="little").view(np.int32)
+    free = Rows(SamplerState(sampling, [1]), [5, 6, 7], [[], [], []])
+    bound = Rows(SamplerState(sampling, [1]), [5, 6, 7], [[], [], []], masks)
+    [chosen] = sample(logits, [bound])
+    assert chosen[0] == 69 and chosen[1] in allowed[1] and chosen[2] == sample(logits, [free])[0][2]
+    assert torch.equal(logits, before)
+    alone = Rows(SamplerState(sampling, [1]), [6], [[]], masks[1:2])
+    assert sample(logits[1:2], [alone]) == [chosen[1:2]]

@@ -90,7 +90,8 @@ class ToyTarget:
         sampling: Sampling,
         generated: Sequence[int] = (),
         most_nodes: int = 0,
-        cache_salt: str = "",
+        cache_salt="",
+        constraint=None,
     ) -> int:
         room = len(prompt) + sampling.max_tokens
         if self.kv_used + room > self.slots:

@@ -105,7 +105,8 @@ class TimedTarget:
         sampling: Sampling,
         generated: Sequence[int] = (),
         most_nodes: int = 0,
-        cache_salt: str = "",
+        cache_salt="",
+        constraint=None,
     ) -> int:
         handle = len(self.lengths)
         self.lengths[handle] = len(prompt) + len(generated)

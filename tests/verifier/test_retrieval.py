@@ -9,9 +9,9 @@ from actors.models import Outcome
 from actors.proposers.interface import FromFunction, Proposal
 from actors.proposers.ngram_pool import Lookahead
 from actors.tree.methods import strategy_for
-from actors.tree.tree import TokenTree
+from actors.tree.tree import OWN, TokenTree
 from actors.verifier.output import Output
-from actors.verifier.retrieval import FLOOR, OWN, FallbackProposer, SoleProposer, Sources, Trust, fitting
+from actors.verifier.retrieval import FLOOR, FallbackProposer, SoleProposer, Sources, Trust, fitting
 from actors.verifier.speculation import Speculation
 from actors.verifier.waiting import DrafterPace
 from protocols.errors import RequestError

@@ -4,8 +4,7 @@ import pytest
 from cluster import ADDRESS, Cluster
 from virtual_time import run
 
-from actors.tree.tree import TokenTree
-from actors.verifier.retrieval import OWN
+from actors.tree.tree import OWN, TokenTree
 from actors.verifier.rounds import Chosen
 from actors.verifier.trace import MAX_TOLD, Trace
 from duoactor import AsyncClient

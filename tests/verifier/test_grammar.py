@@ -1,0 +1,244 @@
+"""Masks, pruned drafts and forced tokens of one request's grammar."""
+
+import random
+import sys
+import types
+
+import numpy as np
+import pytest
+from structured import PAIR, WANTED, codec
+
+from actors.models import ModelInfo
+from actors.tree.tree import FORCED, TokenTree
+from actors.tree.window import best_nodes, in_tree_order
+from actors.verifier.grammar import MAX_RULES, Grammars
+from protocols.errors import RequestError
+from protocols.messages import StructuredOutputs
+
+EOS = 1
+INFO = ModelInfo("pair", 8192, 512, frozenset({EOS}), "digest")
+
+
+class Serialized:
+    """All of a codec that a grammar asks for."""
+
+    def serialized(self) -> str:
+        return (PAIR / "target" / "tokenizer.json").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    return Grammars(Serialized(), INFO)
+
+
+def encode(text: str) -> list[int]:
+    return codec().tokenizer.encode(text, add_special_tokens=False)
+
+
+def allowed(row) -> list[int]:
+    return np.nonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))[0].tolist()
+
+
+def walk(grammars, wanted, chance, most=30) -> list[int]:
+    """A random output that follows the grammar, without its end."""
+    grammar = grammars.grammar(wanted)
+    output: list[int] = []
+    while len(output) < most and (tokens := [t for t in allowed(grammar.masks()[0]) if t != EOS]):
+        output.append(chance.choice(tokens))
+        grammar.commit(output[-1:])
+    return output
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_windows_masks_are_those_of_one_row_at_a_time(grammars, name):
+    """Whatever the window's shape and order, and also where some of its nodes are refused."""
+    wanted, chance = WANTED[name], random.Random(name)
+    for _ in range(6):
+        output = walk(grammars, wanted, chance)
+        begun = chance.randrange(len(output))
+        grammar = grammars.grammar(wanted, output[:begun])
+        tokens, parents, paths = [], [], [[]]
+        for _ in range(12):
+            parent = chance.randrange(len(paths))
+            row = grammars.grammar(wanted, output[:begun] + paths[parent]).masks()[0]
+            right = [t for t in allowed(row) if t != EOS]
+            if not right or chance.random() < 0.2:
+                continue
+            tokens.append(chance.choice(right))
+            parents.append(parent - 1)
+            paths.append([*paths[parent], tokens[-1]])
+        tokens += [4242, EOS]
+        parents += [-1, -1]
+        masks = grammar.masks(tokens, parents)
+        assert grammar.masks(tokens, parents).tolist() == masks.tolist()
+        for row, path in zip(masks, paths, strict=False):
+            assert row.tolist() == grammars.grammar(wanted, output[:begun] + path).masks()[0].tolist()
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_what_is_planted_is_all_that_the_mask_allows(grammars, name):
+    wanted, chance = WANTED[name], random.Random(name)
+    seen = 0
+    for _ in range(4):
+        output = walk(grammars, wanted, chance)
+        grammar = grammars.grammar(wanted)
+        tree = TokenTree(7, 5)
+        for token in [*output, EOS]:
+            grammar.fit(tree)
+            forced = [child for child in tree.root.children.values() if child.rank == FORCED]
+            tokens = allowed(grammar.masks()[0])
+            assert [node.token for node in forced] == (tokens if len(tokens) == 1 else [])
+            assert all(tree.total(node) == 0 for node in forced), "a certain branch has chance one"
+            seen += len(forced)
+            grammar.commit([token])
+            tree.advance([token])
+            if token == EOS:
+                break
+    assert seen > 8
+
+
+def test_drafts_that_the_grammar_refuses_are_pruned_and_the_others_stay(grammars):
+    grammar = grammars.grammar(StructuredOutputs(regex="(red|green) [0-9]{3}"))
+    tree = TokenTree(7, 5)
+    red, blue, digits = encode("red"), encode("blue"), encode("123")
+    for path in ([*red, *encode(" "), digits[0]], blue, [*red, *blue], [*red, *encode(" "), *blue]):
+        node = tree.root
+        for token in path:
+            node = tree.add(node, token, -0.5)
+    grammar.fit(tree)
+    kept = {node.token for node in tree.nodes()}
+    assert set(red) | {digits[0]} <= kept
+    assert not kept & (set(blue) - set(red) - set(digits))
+    assert tree.size == sum(1 for _ in tree.nodes())
+    order, parents = in_tree_order([one.node for one in best_nodes(tree, 31)], tree.root)
+    masks = grammar.masks([node.token for node in order], parents)
+    assert all(node.token in allowed(masks[parent + 1]) for node, parent in zip(order, parents, strict=True))
+
+
+def test_a_draft_that_comes_again_after_it_was_pruned_is_pruned_again(grammars):
+    grammar = grammars.grammar(StructuredOutputs(regex="[0-9]{3}"))
+    tree = TokenTree(7, 5)
+    wrong = encode("blue")[0]
+    for _ in range(2):
+        tree.add(tree.root, wrong, -0.1)
+        grammar.fit(tree)
+        assert wrong not in tree.root.children
+
+
+def test_the_end_is_forced_where_the_output_is_complete_and_allowed_where_it_may_be(grammars):
+    whole = grammars.grammar(StructuredOutputs(regex="12"), encode("12"))
+    tree = TokenTree(7, 5)
+    whole.fit(tree)
+    assert [node.token for node in tree.nodes()] == [EOS] == allowed(whole.masks()[0])
+    either = grammars.grammar(StructuredOutputs(regex="1+"), encode("1"))
+    tree = TokenTree(7, 5)
+    tree.add(tree.root, EOS, -0.3)
+    either.fit(tree)
+    assert EOS in tree.root.children and tree.root.children[EOS].rank != FORCED
+    assert EOS in allowed(either.masks()[0]) and len(allowed(either.masks()[0])) > 1
+
+
+def test_a_draft_that_breaks_the_matcher_costs_drafts_and_not_the_request(grammars, monkeypatch):
+    """llguidance has limits, and once it reaches one a matcher is good for nothing. Drafts could lead it there."""
+    text = encode("12345")
+    grammar = grammars.grammar(StructuredOutputs(regex="[0-9]{1,9}"), text[:1])
+    plain = grammar.masks().tolist()
+    real, broken = grammar._matcher, []
+    fragile = types.SimpleNamespace(
+        is_error=lambda: bool(broken),
+        get_error=lambda: "Parser Error: too many items\n<non-verbose/>",
+        try_consume_tokens=lambda tokens: broken.append(1) or real.try_consume_tokens(tokens),
+        **{name: getattr(real, name) for name in ("rollback", "unsafe_compute_mask_ptr", "compute_ff_tokens")},
+        is_stopped=real.is_stopped,
+        is_accepting=real.is_accepting,
+    )
+    grammar._matcher = fragile
+    with pytest.raises(RequestError, match="cannot be followed behind 1 tokens: Parser Error: too many items"):
+        grammar.masks(text[1:2], [-1])
+    assert grammar.masks().tolist() == plain, "a new matcher stands where the old one stood"
+    assert grammar.most_nodes() == 0
+    tree = TokenTree(7, 5)
+    grammar.fit(tree)
+    assert tree.size == 0
+
+
+REFUSED = {
+    "half a document": (StructuredOutputs(json_schema='{"type":'), "cannot be used: Expecting value"),
+    "no schema": (StructuredOutputs(json_schema="[1]"), "cannot be used: Expecting object schema"),
+    "a type that there is not": (StructuredOutputs(json_schema='{"type": "nonsense"}'), "Invalid type: nonsense"),
+    "a keyword that cannot be had": (StructuredOutputs(json_schema='{"not": {}}'), "Unimplemented keys"),
+    "a schema elsewhere": (StructuredOutputs(json_schema='{"$ref": "http://x/y"}'), "cannot be used"),
+    "what nothing satisfies": (
+        StructuredOutputs(json_schema='{"allOf": [{"type": "string"}, {"type": "integer"}]}'),
+        "Unsatisfiable schema",
+    ),
+    "a schema within itself": (
+        StructuredOutputs(json_schema='{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}'),
+        "cannot be followed behind 0 tokens",
+    ),
+    "a schema too deep": (StructuredOutputs(json_schema='{"items":' * 5000 + "{}" + "}" * 5000), "cannot be used"),
+    "an open group": (StructuredOutputs(regex="(a|b"), "cannot be used: unclosed group"),
+    "a look-ahead": (StructuredOutputs(regex="(?=a)b"), "look-around"),
+    "a regex of nothing": (StructuredOutputs(regex=r"[^\s\S]"), "cannot be followed behind 0 tokens"),
+    "a rule that there is not": (StructuredOutputs(grammar="start: foo"), 'unknown name: "foo"'),
+    "no grammar": (StructuredOutputs(grammar="Hello!"), "cannot be used"),
+    "a grammar of parentheses": (StructuredOutputs(grammar="start: " + "(" * 9000), "too deeply nested"),
+    "GBNF of parentheses": (StructuredOutputs(grammar="root ::= " + "(" * 9000), "cannot be used"),
+    "too many rules": (
+        StructuredOutputs(grammar="start: R0\n" + "\n".join(f"R{i}: R{i + 1}" for i in range(MAX_RULES))),
+        f"has more than {MAX_RULES} rules",
+    ),
+    "a lexeme that explodes": (
+        StructuredOutputs(grammar="start: A\nA: /.*a.{12}b.*/ & /.*c.{12}d.*/ & /.*e.{14}f.*/"),
+        "lexer error: too many expressions",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_followed_is_refused_in_one_sentence(grammars, name):
+    wanted, sentence = REFUSED[name]
+    with pytest.raises(RequestError, match=sentence) as refused:
+        grammars.grammar(wanted)
+    assert refused.value.code == "bad_request"
+    text = str(refused.value)
+    assert text.startswith("structured_outputs") and "\n" not in text and len(text) < 400
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        StructuredOutputs(grammar="start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(900)) + 'r900: "a"'),
+        StructuredOutputs(
+            json_schema='{"$ref": "#/$defs/d0", "$defs": {'
+            + "".join(f'"d{i}": {{"$ref": "#/$defs/d{i + 1}"}}, ' for i in range(7000))
+            + '"d7000": {"type": "null"}}}'
+        ),
+    ],
+    ids=["rules", "references"],
+)
+def test_a_long_chain_does_not_end_the_process(grammars, wanted):
+    assert len(allowed(grammars.grammar(wanted).masks()[0])) == 1
+
+
+def test_a_grammar_that_explodes_later_on_says_so():
+    grammar = Grammars(Serialized(), INFO).grammar(StructuredOutputs(regex="(a?){3000}a{3000}"))
+    with pytest.raises(RequestError, match="cannot be followed behind 1 tokens: lexer error: too many expressions"):
+        grammar.commit(encode("a"))
+
+
+def test_a_resumed_output_must_have_followed_the_grammar(grammars):
+    wanted = StructuredOutputs(regex="[0-9]{3}")
+    with pytest.raises(RequestError, match="do not allow what the output has"):
+        grammars.grammar(wanted, encode("12 red"))
+
+
+def test_without_llguidance_or_an_end_token_the_request_says_what_is_missing(monkeypatch):
+    wanted = StructuredOutputs(regex="a")
+    with pytest.raises(RequestError, match="end-of-sequence token") as refused:
+        Grammars(Serialized(), ModelInfo("pair", 8192, 512, frozenset(), "digest")).grammar(wanted)
+    assert refused.value.code == "unsupported"
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(RequestError, match=r"pip install 'duoactor\[structured\]'") as refused:
+        Grammars(Serialized(), INFO).grammar(wanted)
+    assert refused.value.code == "unsupported"
