@@ -133,4 +133,6 @@ class Line:
         if step.news is not None:
             if isinstance(step.news, Lost):
                 log.info("lost the verifier at %s (%s)", self.address, step.news.why)
+            elif isinstance(step.news, Welcome):
+                log.info("connected to the verifier at %s", self.address)
             self._news.append(step.news)

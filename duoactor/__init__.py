@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from duoactor.client.request import Completion
     from duoactor.client.stream import AsyncStream
     from duoactor.client.sync_client import Client, Stream
+    from duoactor.propose import run_proposer
     from protocols.errors import (
         ConfigError,
         ConnectionLost,
@@ -77,6 +78,7 @@ __all__ = [
     "StructuredOutputs",
     "TokenLogprobs",
     "__version__",
+    "run_proposer",
 ]
 
 _ERRORS = {name for name in __all__ if name.endswith(("Error", "Lost", "Full"))}
@@ -89,6 +91,7 @@ _HOMES = {
     "Proposer": "actors.proposers.interface",
     "ProposerSession": "actors.proposers.interface",
     "Stream": "duoactor.client.sync_client",
+    "run_proposer": "duoactor.propose",
     **dict.fromkeys(_ERRORS, "protocols.errors"),
 }
 

@@ -5,8 +5,8 @@ number that differs, which turns the bundled model's answers into others more of
 suite's prompts, which have nothing in common (`unrelated`). A request asked "with" shares the prefix cache and the
 memory of ended texts with those before it; one asked "without" has a cache_salt of its own. Texts must be equal.
 
-    duoactor up            # in another terminal
-    python examples/agent_session.py agent
+Start the actors first:  duoactor up
+Then:                    python examples/agent_session.py agent
 """
 
 import statistics

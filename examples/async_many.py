@@ -1,6 +1,7 @@
 """Many requests over one connection; each round of the target serves all of them at once.
 
 Start the actors first:  duoactor up
+Then:                    python examples/async_many.py
 """
 
 import asyncio

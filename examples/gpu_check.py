@@ -7,6 +7,8 @@
 on the bundled pair inflated to that cost, drafter on the CPU, beside the paper's 2.61 (best) and 1.58 (over vanilla
 speculative sampling). Each step stands for itself: what fails is reported and the next one runs. ``--rehearse`` goes
 through all of it with small shapes, also on a CPU; its figures mean nothing.
+
+Not run by the tests: it needs a GPU.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from duoactor import AsyncClient
 
-HOST, PORT = "127.0.0.1", 8000
+GATEWAY = "127.0.0.1:8000"
+HOST, PORT = GATEWAY.split(":")
 ASK = {"max_tokens": 100, "temperature": 0.7, "ignore_eos": True}
 TURNS = [{"role": "user", "content": "Tell me a story about a dog that finds a house in the wood."}]
 PAIRS = {1: 12, 16: 4, 64: 5}  # of runs, one each way; many streams say much in one run

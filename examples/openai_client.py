@@ -1,7 +1,8 @@
 """The stock OpenAI client against a gateway; ask for more with extra_body.
 
 Start the actors first:  duoactor up --http 127.0.0.1:8000
-Then:                    pip install openai && python examples/openai_client.py "What is speculative decoding?"
+Then:                    pip install openai
+Then:                    python examples/openai_client.py "What is speculative decoding?"
 """
 
 import sys

@@ -1,6 +1,10 @@
-"""Function calling with OpenAI's client against `duoactor up --http 127.0.0.1:8000`; another gateway is the argument.
+"""Function calling with OpenAI's client; another gateway's address is the argument.
 
 With a model that was trained to call functions, leave `tool_choice` out and let it decide.
+
+Needs:                   pip install openai 'duoactor[serve,structured]'
+Start the actors first:  duoactor up --http 127.0.0.1:8000
+Then:                    python examples/openai_tools.py
 """
 
 import json

@@ -1,6 +1,7 @@
 """An answer that is JSON of a given schema, a text of a given form, or whatever a grammar says.
 
-Start the actors first:  pip install 'duoactor[structured]' && duoactor up
+Needs:                   pip install 'duoactor[structured]'
+Start the actors first:  duoactor up
 Then:                    python examples/structured_output.py
 """
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """Built from a copy: setuptools leaves its build directory where it works."""
     directory = tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "actors", "duoactor", "protocols"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "actors", "duoactor", "protocols"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, directory / name)
     build = "from setuptools.build_meta import build_wheel; print(build_wheel('.'))"
@@ -51,6 +51,15 @@ def test_the_metadata_describe_the_project(wheel: zipfile.ZipFile):
     assert metadata.get_all("Project-URL") and metadata["Keywords"]
     assert "Typing :: Typed" in metadata.get_all("Classifier")
     assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_the_index_page_has_no_link_into_the_repository(wheel: zipfile.ZipFile):
+    name = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = HeaderParser().parsestr(wheel.read(name).decode())
+    text = metadata.get_payload()
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "\n## Two commands\n" in text
+    assert set(re.findall(r"\]\((\w+)", text)) == {"https"}
 
 
 def test_every_public_name_is_there():

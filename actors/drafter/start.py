@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from actors.process import CLOCK, default_actor_id, incarnation, open_network, pin, run_actor
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("duoactor")
 
 
-def _draft(settings: DrafterSettings) -> DraftModel:
+def load_draft(settings: DrafterSettings) -> DraftModel:
     if retrieves(settings.draft):
         from actors.proposers.draft_model import build_proposer_draft
 
@@ -38,8 +39,8 @@ def _draft(settings: DrafterSettings) -> DraftModel:
     )
 
 
-def run_drafter(settings: DrafterSettings) -> int:
-    """Load the draft model, measure it, draft until a signal or until drained."""
+def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], DraftModel] = load_draft) -> int:
+    """Load the draft model, measure it, draft until a signal or until drained. Returns the process's exit code."""
 
     async def main(stop: asyncio.Event) -> None:
         from actors.drafter.loop import Drafter
@@ -48,7 +49,7 @@ def run_drafter(settings: DrafterSettings) -> int:
         pin(settings.cpus)
         network = open_network(settings)
         try:
-            model = _draft(settings)
+            model = load(settings)
             steps = measure_draft(model)
             info = model.info
             hello = Hello(

@@ -31,12 +31,16 @@ def build_proposer_draft(name: str) -> ProposerDraft:
         model_id = f"rest:{Path(directory).name}"
         info = ModelInfo(model_id, store.meta.vocab_size, UNBOUNDED, frozenset(), store.meta.tokenizer_digest)
         return ProposerDraft(Retrieval(store, tokens=24), info)
-    info = ModelInfo(name, 0, UNBOUNDED, frozenset(), "")
     if name == "pld":
-        return ProposerDraft(PromptLookup(tokens=AHEAD), info)
+        return ProposerDraft(PromptLookup(tokens=AHEAD), of_any_tokenizer(name))
     if name == "sam":
-        return ProposerDraft(SuffixAutomaton(tokens=AHEAD), info)
+        return ProposerDraft(SuffixAutomaton(tokens=AHEAD), of_any_tokenizer(name))
     raise ConfigError(f"{name!r} does not name a proposer; use pld, sam or rest:DIR")
+
+
+def of_any_tokenizer(name: str) -> ModelInfo:
+    """A drafter of that name without a vocabulary of its own: any target's will do."""
+    return ModelInfo(name, 0, UNBOUNDED, frozenset(), "")
 
 
 @dataclass(slots=True)

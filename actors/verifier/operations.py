@@ -53,7 +53,8 @@ class Operations:
             return
         self.state.drafters.swap(old, new)
         moved = self.leases.move(old, new, self.clock())
-        self.send(peer, Done(message.rid, f"moved {moved} streams from {old.actor_id} to {new.actor_id}"))
+        streams = f"{moved} stream{'s' * (moved != 1)}"
+        self.send(peer, Done(message.rid, f"moved {streams} from {old.actor_id} to {new.actor_id}"))
 
     def drain(self, peer: bytes, message: DrainActor) -> None:
         try:

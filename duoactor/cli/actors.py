@@ -37,7 +37,7 @@ def prepare(supervised: bool, verbose: bool, quiet: bool) -> None:
 @supervised_option
 @log_options
 def verifier(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
-    """Run the verifier: it owns the target model and streams to clients.
+    """Run the verifier, which owns the target model. It streams to clients.
 
     \b
     Example:  duoactor verifier --target meta-llama/Llama-3.1-8B-Instruct --device cuda
@@ -60,7 +60,7 @@ def verifier(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: A
 @supervised_option
 @log_options
 def drafter(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
-    """Run a drafter: it guesses ahead with the draft model, on this host or another than the verifier's.
+    """Run a drafter, here or on another host. It guesses ahead with the draft model.
 
     \b
     Example:  duoactor drafter --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
@@ -83,7 +83,7 @@ def drafter(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: An
 @supervised_option
 @log_options
 def controller(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
-    """Run the budget controller: it adapts the draft length to what it sees. Optional.
+    """Run the budget controller, which adapts the draft length. It is optional.
 
     \b
     Example:  duoactor controller --connect tcp://127.0.0.1:7601

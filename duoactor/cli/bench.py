@@ -62,7 +62,7 @@ from protocols.transport import Feed
 @log_options
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> int:
-    """Measure every method side by side: tables, pictures and a JSON file.
+    """Measure every method side by side. Writes tables, pictures and a JSON file.
 
     Methods take turns on each prompt, so that a noisy machine favours none; transformers' own generate is among them.
     Ctrl-C keeps what is finished, and --resume with the same options goes on. The exit code is 1 if a text of ours

@@ -12,7 +12,7 @@ from duoactor.cli.options import json_option
 
 @click.group()
 def datastore() -> None:
-    """Build datastores of text to retrieve drafts from (method rest).
+    """Build datastores of text to retrieve drafts from.
 
     \b
     Example:  duoactor datastore build store manuals/*.txt

@@ -71,7 +71,7 @@ def demo(
     verbose: bool,
     quiet: bool,
 ) -> int:
-    """Watch three processes stream text, and see how much faster than the target alone that is.
+    """Watch text stream, and see how much faster it came. The same prompts are timed with the target alone, too.
 
     Drafted tokens are green, the target's own magenta. Exit code 1 if any two texts differ: they never should.
 

@@ -32,7 +32,7 @@ def doctor(
     file: str | None,
     as_json: bool,
 ) -> int:
-    """Say whether speculation will pay here, by how much, and what would help most.
+    """Say whether speculation will pay here. Also by how much, and what would help most.
 
     Loads both models, measures them as `duoactor up` does, and lets the draft read what the target writes. Exit code 1
     if they cannot work together.

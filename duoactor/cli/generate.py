@@ -93,7 +93,7 @@ def generate(
     sequences: int,
     **values: Any,
 ) -> int:
-    """Continue PROMPT and stream the text; "-" reads the prompt from standard input.
+    """Continue PROMPT and stream the text. "-" reads the prompt from standard input.
 
     \b
     Example:  duoactor generate "Once upon a time" --max-tokens 50

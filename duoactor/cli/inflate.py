@@ -27,7 +27,7 @@ from duoactor.cli.options import json_option
 def inflate(
     source: str, destination: str, layers: int, hidden: int, intermediate: int, dtype: str, as_json: bool
 ) -> None:
-    """Write a model that computes the same function as SRC at the cost of a larger one.
+    """Write a model that does the same at a higher cost. It computes SRC's function in the time of a larger model.
 
     Layers that add nothing and matrices padded with zeros: the text, and how often a draft is accepted, stay; the time
     of a forward becomes a large model's. SRC is a model directory, or "bundled".

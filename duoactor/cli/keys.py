@@ -15,7 +15,7 @@ from duoactor.cli.options import json_option
 @click.option("--directory", default=".", metavar="DIR", help="where to write the two files  [.]")
 @json_option
 def keys(name: str, directory: str, as_json: bool) -> None:
-    """Make a CURVE key pair for an actor or a client that talks across a network.
+    """Make a CURVE key pair, to talk across a network.
 
     NAME.key is secret and stays on the host that uses it. Copy NAME.pub to the verifier's --allow directory (or,
     for the verifier's own pair, to the hosts that connect to it: it is their --server-key).

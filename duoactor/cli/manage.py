@@ -56,7 +56,7 @@ def drafters(environment: Environment, /, connect: str, key: str, server_key: st
 def swap(
     environment: Environment, /, old: str, new: str, connect: str, key: str, server_key: str, as_json: bool
 ) -> None:
-    """Move every stream from drafter OLD to drafter NEW, while they run.
+    """Move all streams from drafter OLD to NEW, while they run.
 
     The text stays token for token what it would have been. `duoactor drafters` lists the names.
 
@@ -74,7 +74,7 @@ def swap(
 @json_option
 @click.pass_obj
 def drain(environment: Environment, /, actor_id: str, connect: str, key: str, server_key: str, as_json: bool) -> None:
-    """Take drafter ID out of service: its streams move away, then it leaves.
+    """Take drafter ID out of service. Its streams move away, then it leaves.
 
     \b
     Example:  duoactor drain drafter-1

@@ -21,7 +21,7 @@ from protocols.errors import ConfigError
 @supervised_option
 @log_options
 def serve(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
-    """Serve OpenAI's HTTP API for a running verifier, here or on another host.
+    """Serve OpenAI's HTTP API for a running verifier. That may be on another host.
 
     \b
     Example:  duoactor serve

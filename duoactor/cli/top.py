@@ -20,7 +20,7 @@ from duoactor.launch.signals import run_until_signal
 @json_option
 @click.pass_obj
 def top(environment: Environment, /, connect: str, key: str, server_key: str, as_json: bool) -> int:
-    """Watch the actors and requests at work; swap and drain drafters.
+    """Watch actors and requests at work. Its keys swap and drain drafters.
 
     The lanes show when the target verified and when drafters drafted, as they measured it themselves. In a pipe, and
     with --json, what goes on now is printed once.

@@ -44,7 +44,7 @@ def up(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Start a verifier, a drafter and a controller here, and keep them running.
+    """Start verifier, drafter and controller, and keep them up.
 
     An actor that crashes is started again. Ctrl-C stops them all, a second one at once. With --json the actors are
     printed as one JSON document once they are ready.

@@ -46,6 +46,8 @@ class LaunchReport:
                 self._waiting[name] = event.text
             case "stopping":
                 self._waiting[name] = f"stopping {name}"
+            case "line" if event.text.startswith("ready"):
+                self._waiting.pop(name, None)  # itself; the verifier, which it waits for, is shown
             case "ready" | "left" | "lost" | "restart" | "ended":
                 self._waiting.pop(name, None)
         match event.kind:

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from actors.settings import ControllerSettings, DrafterSettings, VerifierSettings
 from duoactor.cli import cli, main
@@ -368,3 +369,8 @@ def test_all_commands_are_there():
         "drafters", "swap", "drain", "status", "keys", "config", "datastore", "bench", "inflate", "serve",
         "top", "doctor", "distill",
     }  # fmt: skip
+
+
+def test_the_list_of_commands_cuts_no_sentence_short():
+    done = CliRunner().invoke(cli, ["--help"], terminal_width=80)
+    assert done.exit_code == 0 and "..." not in done.output.partition("Options:")[2]

@@ -27,6 +27,8 @@ def test_a_terminal_shows_what_is_waited_for_and_for_how_long(
     assert "loading target, loading draft (3 s) …" in capsys.readouterr().err
     report(Event("progress", TARGET, "model.safetensors: 12%"))
     assert "model.safetensors: 12%, loading draft (3 s) …" in capsys.readouterr().err
+    report(Event("line", DRAFT, "ready: draft, 0.3 ms a step"))
+    assert capsys.readouterr().err.endswith("model.safetensors: 12% (3 s) …\x1b[0m")
 
 
 def test_a_pipe_gets_lines_only(capsys: pytest.CaptureFixture[str]):

@@ -115,8 +115,8 @@ def test_a_drafter_without_a_model_needs_no_torch():
     program = (
         "import sys, actors.drafter.start, actors.drafter.loop, actors.drafter.timing\n"
         "from actors.settings import DrafterSettings\n"
-        "from actors.drafter.start import _draft\n"
-        "_draft(DrafterSettings(draft='sam'))\n"
+        "from actors.drafter.start import load_draft\n"
+        "load_draft(DrafterSettings(draft='sam'))\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

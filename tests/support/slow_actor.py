@@ -31,10 +31,8 @@ def main(role: str, address: str, milliseconds: str) -> int:
         build.build_target = slow_target
         return verifier.run_verifier(VerifierSettings(bind=address, target=str(PAIR / "target"), threads=1))
 
-    build_draft = drafter._draft
-
     def slow_draft(settings):
-        model = build_draft(settings)
+        model = drafter.load_draft(settings)
         prefill = model.prefill
 
         def slow_prefill(handle, limit):
@@ -44,8 +42,7 @@ def main(role: str, address: str, milliseconds: str) -> int:
         model.prefill = slow_prefill
         return model
 
-    drafter._draft = slow_draft
-    return drafter.run_drafter(DrafterSettings(connect=address, draft=str(PAIR / "draft"), actor_id="slow"))
+    return drafter.run_drafter(DrafterSettings(connect=address, draft=str(PAIR / "draft"), actor_id="slow"), slow_draft)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_swapping_drafters_in_mid_stream_changes_no_token(method):
     chunks, caller = run(stream_with(swap, sampling, method, drafters=("d1", "d2")))
     assert tokens_of(chunks) == LANGUAGE.continuation(PROMPT, sampling)
     assert len(chunks[-1].stats.drafters) == 2
-    assert any(isinstance(m, Done) and "moved 1 streams" in m.detail for m in caller.seen)
+    assert any(isinstance(m, Done) and "moved 1 stream " in m.detail for m in caller.seen)
 
 
 def test_a_drained_drafter_leaves_and_its_stream_goes_on():

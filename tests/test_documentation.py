@@ -1,0 +1,115 @@
+"""What README and docs tell people to type, and the examples, are run (how: tests/support/documentation.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from documentation import ROOT, RUN, SHOWN, Block, blocks, check_command, check_options, example_block, pages, run
+
+from duoactor import config
+
+NOT_RUN = 8  # blocks that need what no test machine has; each says what
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Shorter than ``tmp_path``: a socket's path has at most some 100 characters."""
+    with tempfile.TemporaryDirectory(prefix="doc-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def ports() -> dict[str, int]:
+    """Free ports in place of those that the pages name."""
+    free = {}
+    for name in ("8000", "7601"):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            free[name] = probe.getsockname()[1]
+    return free
+
+
+def runs(block: Block) -> bool:
+    return block.language in RUN and not block.not_run
+
+
+EVERY = [block for page in pages() for block in blocks(page)]
+STARTS: dict[str, list[Block]] = defaultdict(list)
+for example in sorted((ROOT / "examples").glob("*.py")):
+    start, block = example_block(example)
+    if block.not_run:
+        EVERY.append(block)
+    else:
+        STARTS[start].append(block)
+
+
+def test_every_block_of_code_says_its_language():
+    """One without would not be run; what is only shown is called text."""
+    assert [block.where for block in EVERY if block.language not in (*RUN, *SHOWN)] == []
+
+
+def test_every_example_says_how_it_is_run():
+    """Its docstring has the lines "Start the actors first:  duoactor up" and "Then:  python examples/NAME"."""
+    assert [block.where for block in STARTS.get("", [])] == []
+
+
+def test_few_blocks_are_not_run_and_those_name_commands_and_options_that_there_are():
+    left_out = [block for block in EVERY if block.not_run]
+    assert len(left_out) <= NOT_RUN
+    for block in left_out:
+        check_options(block)
+
+
+def test_the_containers_run_commands_that_there_are():
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    ours = [service["command"] for service in services.values() if service["image"] == "duoactor"]
+    stated = re.search(r"^CMD (\[.*\])$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(ours) == 4 and stated
+    for command in (*ours, json.loads(stated[1])):
+        check_command([re.sub(r"\$\{\w+:-(\w+)\}", r"\1", word) for word in command])
+
+
+def test_every_duo_toml_that_is_shown_is_valid(tmp_path: Path):
+    for number, block in enumerate(block for block in EVERY if block.language == "toml"):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block.code)
+        config.read_file(file)
+
+
+def test_the_docs_build_as_a_site_without_a_warning(tmp_path: Path):
+    """A link to nothing, a page left out, an unknown name in the API reference are warnings."""
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(
+        build, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert "no verifier answers at …" in (tmp_path / "errors" / "index.html").read_text()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("page", [page for page in pages() if any(map(runs, blocks(page)))], ids=lambda page: page.name)
+def test_the_commands_of_a_page_run(page: Path, directory: Path, ports: dict[str, int]):
+    run(filter(runs, blocks(page)), directory, ports)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.sh")), ids=lambda script: script.name)
+def test_the_scripts_among_the_examples_run(script: Path, directory: Path, ports: dict[str, int]):
+    run([Block(script.name, "bash", f"bash examples/{script.name}\n")], directory, ports)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("start", list(filter(None, STARTS)))
+def test_the_examples_run(start: str, directory: Path, ports: dict[str, int]):
+    run([Block("what starts the actors", "bash", start + "\n"), *STARTS[start]], directory, ports)
