@@ -6,6 +6,7 @@ for. So the text is the same with drafts as without.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -58,9 +59,20 @@ class Grammars:
         self._codec, self._info, self._timer = codec, info, timer
         self._tokenizer: LLTokenizer | None = None
 
+    def prepare(self) -> None:
+        """Index the vocabulary before anybody streams, if there can be grammars at all: it takes 0.1 s for 8,000
+        entries, and holds the interpreter's lock."""
+        with contextlib.suppress(RequestError):
+            self._index()
+
     def grammar(self, wanted: StructuredOutputs, generated: Sequence[int] = ()) -> Grammar:
         """A grammar that has followed ``generated``. RequestError in one sentence. A big schema takes a second, nearly
         all of it without the interpreter's lock; calls come from one thread at a time."""
+        grammar = Grammar(self._index(), _translated(wanted), self._timer)
+        grammar.commit(generated)
+        return grammar
+
+    def _index(self) -> LLTokenizer:
         try:
             import llguidance
         except ImportError:
@@ -73,10 +85,7 @@ class Grammars:
                 raise RequestError(FailureCode.UNSUPPORTED, detail)
             text = self._codec.serialized()
             self._tokenizer = llguidance.LLTokenizer(text, n_vocab=self._info.vocab_size, eos_token=ends)
-        grammar = Grammar(self._tokenizer, _translated(wanted), self._timer)
-        grammar.masks()  # a grammar that explodes does it here, on this thread
-        grammar.commit(generated)
-        return grammar
+        return self._tokenizer
 
 
 class Grammar:
@@ -87,16 +96,22 @@ class Grammar:
         self._ends = frozenset(tokenizer.eos_tokens)
         self._output: list[int] = []
         self._matcher = self._fresh()
-        self._mask_us = Estimate()
+        self._mask_us = Estimate(100.0, weight=8)
         self._alone = False  # drafts have led the matcher into a state that it could not compute
+        self._rows((), ())  # most grammars that explode do it here; the first mask takes 10 ms, and tells nothing
 
     # --- masks -------------------------------------------------------------------------------------------------------
 
     def masks(self, tokens: Sequence[int] = (), parents: Sequence[int] = ()) -> NDArray[np.int32]:
         """See :class:`actors.models.Constraint`."""
+        began = self._timer()
+        rows = self._rows(tokens, parents)
+        self._mask_us.add((self._timer() - began) * 1e6 / len(rows))
+        return rows
+
+    def _rows(self, tokens: Sequence[int], parents: Sequence[int]) -> NDArray[np.int32]:
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-        began = self._timer()
         matcher = self._matcher
         rows = allocate_token_bitmask(1 + len(tokens), self._tokenizer.vocab_size)
         fill_next_token_bitmask(matcher, rows, 0)
@@ -118,7 +133,6 @@ class Grammar:
                     self._restart()
                     raise broken
         matcher.rollback(len(here))
-        self._mask_us.add((self._timer() - began) * 1e6 / len(rows))
         return rows
 
     def _move(self, here: Sequence[int], there: Sequence[int]) -> None:

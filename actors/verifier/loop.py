@@ -66,8 +66,8 @@ class Verifier:
         state = State(settings, model.info, cost, model.max_window, incarnation, self.clock(), sources or Sources())
         send, publish, clock = self._send, self._publish, self.clock
         leases = Leases(state, send)
-        grammars = Grammars(codec, model.info, timer)
-        admission = Admission(state, codec, grammars, leases, send, clock, tokenizing, self.wake.set)
+        self.grammars = Grammars(codec, model.info, timer)
+        admission = Admission(state, codec, self.grammars, leases, send, clock, tokenizing, self.wake.set)
         faults = Faults(state, admission)
         self.peers = Peers(state, leases, admission, send, publish, clock, listener.telemetry)
         self.committer = Committer(state, leases, admission, self.peers, faults, send, publish, clock)

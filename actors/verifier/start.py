@@ -76,6 +76,7 @@ def run_verifier(settings: VerifierSettings) -> int:
                 sources=sources,
                 tokenizing=tokenizing,
             )
+            verifier.grammars.prepare()
             gc.freeze()
             log.info(
                 "ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once; KV cache: %s",
