@@ -83,6 +83,14 @@ def test_what_is_shown_runs_as_it_stands(base, where):
     assert "tokens/s" in done.stdout or "tokens_per_second" in done.stdout
 
 
+def test_the_example_of_tools_calls_its_function_and_hands_the_result_back(base):
+    code = (ROOT / "examples" / "openai_tools.py").read_text()
+    code = code.replace("http://127.0.0.1:8000/v1", base).replace('api_key="none"', 'api_key="secret"')
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r'get_weather\(\{"city": "(Paris|Tokyo|Lagos)", "unit": "\w+"\}\)\n', done.stdout)
+
+
 def test_sixteen_at_once_are_answered_and_the_counters_add_up(client, base):
     def generated() -> int:
         found = re.search(r"^duoactor:generation_tokens_total (\S+)", httpx2.get(base[:-2] + "metrics").text, re.M)
