@@ -7,6 +7,7 @@ memory of ended texts with those before it; one asked "without" has a cache_salt
 
 Start the actors first:  duoactor up
 Then:                    python examples/agent_session.py agent
+Not run by the tests: it takes a minute.
 """
 
 import statistics
