@@ -2,7 +2,8 @@
 # Measures a section of docs/benchmarks anew, and puts its report and pictures there:
 #
 #   docs/benchmarks.sh bundled            one of: bundled inflated sampled sweep spec-bench humaneval
-#   LIMIT=0 docs/benchmarks.sh bundled    every prompt; without LIMIT a section takes some 12 minutes on two cores
+#   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes some 12 minutes
+#                                         on two cores, and those two sections have every prompt of the built-in suite
 #
 # What was interrupted goes on where it was when it is called again. Results lie in build/benchmarks (RESULTS=DIR:
 # elsewhere); remove a section's directory there to measure it from the start. Sections spec-bench and humaneval need
@@ -39,18 +40,17 @@ inflated_target() { # the bundled target's function at the cost of 91M parameter
     [ -d "$results/big" ] || duoactor inflate bundled "$results/big" --layers 12 --hidden 768
 }
 
+ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
 duo=duodecoding-1,duodecoding-2,duodecoding-3,duodecoding-lockstep,duodecoding
 for section in "$@"; do
     case $section in
-    bundled) bench bundled 6 --methods all --repeats 1 --max-tokens 80 ;;
+    bundled) bench bundled 0 --repeats 1 --max-tokens 80 --methods "$ours" ;;
     inflated)
         inflated_target
-        bench inflated 2 --target "$results/big" --repeats 2 --max-tokens 80 \
-            --methods "sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto,transformers-assisted"
+        bench inflated 0 --target "$results/big" --repeats 1 --max-tokens 80 --methods "$ours"
         ;;
     sampled)
-        bench sampled 4 --temperature 1 --repeats 2 --max-tokens 80 \
-            --methods "sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto"
+        bench sampled 4 --temperature 1 --repeats 2 --max-tokens 80 --methods "$ours"
         ;;
     sweep)
         inflated_target
@@ -58,11 +58,11 @@ for section in "$@"; do
         ;;
     spec-bench)
         bench spec-bench 4 --suite "${SPEC_BENCH:?give SPEC_BENCH=question.jsonl}" --repeats 1 --max-tokens 80 \
-            --methods "sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto,transformers-assisted"
+            --methods "$ours,transformers,transformers-assisted,transformers-prompt-lookup"
         ;;
     humaneval)
         bench humaneval 30 --suite "${HUMANEVAL:?give HUMANEVAL=HumanEval.jsonl}" --repeats 1 --max-tokens 80 \
-            --methods "sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto,transformers-assisted"
+            --methods "$ours,transformers,transformers-assisted,transformers-prompt-lookup"
         ;;
     *)
         echo "there is no section $section: see the head of $0" >&2
