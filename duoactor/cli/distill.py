@@ -42,7 +42,7 @@ def distill(
     resume: bool,
     as_json: bool,
 ) -> None:
-    """Make a draft model for any target: it learns to write what the target writes.
+    """Make a draft model out of what a target writes.
 
     The target answers the prompts, greedy and sampled, for a third of the time; a small model, cut from the target,
     learns its distributions for the rest. "auto" takes the largest shape whose steps fit into a round of the target

@@ -118,7 +118,7 @@ async def test_it_shows_a_stream_swaps_its_drafter_and_survives_the_verifier(tmp
             terminal.type("\r")
             await terminal.shows(f"Move every stream from {old} to {new}? y / n")
             terminal.type("y")
-            await terminal.shows(f"moved 1 streams from {old} to {new}")
+            await terminal.shows(f"moved 1 stream from {old} to {new}")
             terminal.size(40, 10)
             await terminal.shows("tokens/s", "decode")
             terminal.size(80, 24)
