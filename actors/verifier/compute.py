@@ -4,8 +4,8 @@ forwards are short and on this very core, in the event loop between two of its t
 A target that computes with several threads is served by the thread that built it. Where its layers are compiled it has
 helpers of its own (:mod:`actors.engines.backends.llama.team`). Elsewhere OpenMP keeps a team of workers for each thread
 that ever ran a parallel region. Once there are more workers than CPUs, libgomp's no longer spin between regions but
-sleep, and each of a forward's hundreds of regions waits for the kernel to wake them: on two CPUs the bundled target made
-155 tokens/s from a second thread's team, 350 from the first's (docs/benchmarks.md).
+sleep, and each of a forward's hundreds of regions waits for the kernel to wake them: on two CPUs the bundled target
+made 155 tokens/s from a second thread's team, 350 from the first's (docs/benchmarks.md).
 """
 
 from __future__ import annotations
