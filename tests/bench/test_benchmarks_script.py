@@ -63,9 +63,9 @@ def test_every_section_asks_for_options_and_rows_that_there_are_and_leaves_a_rep
 
 def test_an_interrupted_section_is_resumed_and_a_limit_of_ones_own_is_taken(checkout):
     called(checkout, "bundled")
-    _, (first, second) = called(checkout, "bundled", LIMIT="0")
+    _, (first, second) = called(checkout, "bundled", LIMIT="2")
     assert "--resume" not in first and "--resume" in second
-    assert second[second.index("--limit") + 1] == "0"
+    assert second[second.index("--limit") + 1] == "2"
 
 
 def test_a_section_without_its_file_or_a_wrong_name_is_said(checkout):
