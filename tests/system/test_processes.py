@@ -97,7 +97,7 @@ def test_kill_9_of_the_controller_in_mid_stream_changes_no_token_and_its_success
 
 
 def test_swapping_to_another_process_in_mid_stream_changes_no_token(up, client, tmp_path):
-    options = {"max_tokens": 400, "ignore_eos": True}
+    options = {"max_tokens": 1500, "ignore_eos": True}  # longer than the command takes to start
     plain = client.chat(QUESTION, method="vanilla", **options)
     old = until(lambda: client.status().drafters, "a drafter")[0].actor_id
     other = subprocess.Popen(command("drafter", "--connect", up.address, "--actor-id", "other"))
