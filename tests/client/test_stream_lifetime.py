@@ -1,0 +1,165 @@
+"""AsyncClient's streams: no room to send, nobody reads, cancelled, closed."""
+
+import asyncio
+import gc
+
+import pytest
+from cluster import ADDRESS, Cluster
+from memory_network import MemoryNetwork
+from puppet import Puppet, client_of, settled
+from virtual_time import run
+
+from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
+from fakes import ToyLanguage
+from protocols.messages import Cancel
+
+PROMPT = (5, 9, 33)
+LANGUAGE = ToyLanguage()
+TRUTH = LANGUAGE.continuation(PROMPT, Sampling(max_tokens=300))
+
+
+def test_a_request_that_cannot_be_queued_is_sent_when_there_is_room():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        async with AsyncClient(ADDRESS, network=network) as client:
+            puppet.listener.inbox.capacity = 0
+            asking = asyncio.create_task(client.generate(PROMPT))
+            await asyncio.sleep(2.0)
+            assert not puppet.requests() and not asking.done()
+            puppet.listener.inbox.capacity = 100
+            await settled(puppet.requests)
+            assert len(puppet.requests()) == 1
+            asking.cancel()
+        puppet.task.cancel()
+
+    run(go())
+
+
+def test_a_chunk_that_cannot_be_queued_does_not_end_the_stream():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            ids = []
+            async for chunk in client.stream(PROMPT, max_tokens=300):
+                assert chunk.offset == len(ids)
+                ids += chunk.token_ids
+                (link,) = cluster.network.links
+                link.inbox.capacity = 0 if len(ids) == 50 else 100
+                if len(ids) == 50:
+                    asyncio.get_running_loop().call_later(1.0, setattr, link.inbox, "capacity", 100)
+            assert cluster.verifier.state.counters["unknown_peer"] == 1
+            return ids
+
+    assert run(go()) == TRUTH
+
+
+# --- a lost verifier -------------------------------------------------------------------------------------------------
+
+
+def test_a_verifier_that_was_shut_down_in_order_ends_streams_at_once_with_what_they_got():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            client = client_of(cluster)
+            stream = client.stream(PROMPT, max_tokens=4000)
+            got = len((await stream.__anext__()).token_ids)
+            cluster.stops["verifier"].set()
+            begin = asyncio.get_running_loop().time()
+            with pytest.raises(ConnectionLost, match=r"the verifier was shut down; (\d+) tokens were received") as lost:
+                while True:
+                    got += len((await stream.__anext__()).token_ids)
+            assert f" {got} tokens" in str(lost.value)
+            assert asyncio.get_running_loop().time() - begin < 0.5
+            with pytest.raises(ConnectionLost, match="no verifier answers"):
+                await client.status()
+            await client.aclose()
+
+    run(go())
+
+
+# --- streams that nobody reads ---------------------------------------------------------------------------------------
+
+
+def test_a_stream_that_is_kept_but_not_read_is_suspended_and_goes_on_with_the_same_text():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            stream = client.stream(PROMPT, max_tokens=300, temperature=0.8, seed=4)
+            cluster.verifier.model.verify = slowed(cluster.verifier.model.verify)
+            chunks = [await stream.__anext__()]
+            await settled(lambda: not cluster.target.kv_used)
+            asked = cluster.target.next_handle
+            chunks += [chunk async for chunk in stream]
+            assert cluster.target.next_handle == asked + 1
+            return [t for c in chunks for t in c.token_ids]
+
+    assert run(go()) == LANGUAGE.continuation(PROMPT, Sampling(max_tokens=300, temperature=0.8, seed=4))
+
+
+def slowed(verify):
+    """A target that takes 0.1 s for a round."""
+
+    def slow(windows):
+        loop = asyncio.get_running_loop()
+        loop.now += 0.1
+        return verify(windows)
+
+    return slow
+
+
+def test_a_slow_reader_is_not_suspended():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
+            ids = []
+            async for chunk in client.stream(PROMPT, max_tokens=30):
+                ids += chunk.token_ids
+                await asyncio.sleep(4.0)
+            assert cluster.target.next_handle == 1
+            return ids
+
+    assert run(go()) == TRUTH[:30]
+
+
+@pytest.mark.parametrize("how", ["dropped", "closed", "left"])
+def test_a_stream_that_is_done_with_is_cancelled_at_once(how):
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        async with AsyncClient(ADDRESS, network=network) as client:
+            stream = client.stream(PROMPT)
+            reading = asyncio.create_task(stream.__anext__())
+            await settled(puppet.requests)
+            (request,) = puppet.requests()
+            if how == "left":
+                async with stream:
+                    pass
+            elif how == "closed":
+                await stream.aclose()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            del stream, reading
+            gc.collect()
+            begin = asyncio.get_running_loop().time()
+            await settled(lambda: Cancel(request.rid) in puppet.heard)
+            assert asyncio.get_running_loop().time() - begin < 0.1
+        puppet.task.cancel()
+
+    run(go())
+
+
+def test_closing_a_stream_ends_whoever_reads_it():
+    async def go():
+        network = MemoryNetwork()
+        puppet = Puppet(network)
+        async with AsyncClient(ADDRESS, network=network) as client:
+            stream = client.stream(PROMPT)
+            reading = asyncio.create_task(stream.completion())
+            await settled(puppet.requests)
+            await stream.aclose()
+            with pytest.raises(RequestError, match="closed before its end"):
+                await reading
+            assert [chunk async for chunk in stream] == []
+        puppet.task.cancel()
+
+    run(go())
+
+
+# --- event loops -----------------------------------------------------------------------------------------------------
