@@ -101,8 +101,8 @@ class Speculation:
             self.sequences = min(message.sequences, 64)
             if message.complete:
                 self.counters.count(self.counters.sequences, self.sequences)
-        if message.base_len == self.told_len:
-            self.waiting.phase_complete |= message.complete
+        if message.base_len == self.told_len and message.complete:
+            self.waiting.end_phase()
         if message.base_len in (self.told_len, len(self.committed)) or alive:
             self.waiting.arrived()
         return None
@@ -254,14 +254,14 @@ class Speculation:
         """A drafter takes the request under that epoch, and is told everything."""
         self.epoch, self.plan, self.told_plan = epoch, plan, plan
         self.waiting.arrived()
-        self.waiting.phase_complete = False
+        self.waiting.begin_phase()
         self.told_len = len(self.committed)
 
     def told(self) -> None:
         """The drafter hears of all that is committed, and begins a phase behind it if any of it is news."""
         if self.told_len != len(self.committed):
             self.told_len = len(self.committed)
-            self.waiting.phase_complete = False
+            self.waiting.begin_phase()
 
     def verdict(self, now_us: float, verify_us: float | None) -> Verdict:
         """What was committed since the drafter was last told, which may be many rounds if it rested. ``verify_us``:

@@ -175,6 +175,14 @@ class Waiting:
 
     # --- learn -------------------------------------------------------------------------------------------------------
 
+    def begin_phase(self) -> None:
+        """The drafter hears of committed text, and drafts behind it."""
+        self.phase_complete = False
+
+    def end_phase(self) -> None:
+        """The drafter has said all that it drafts in this phase."""
+        self.phase_complete = True
+
     def arrived(self) -> None:
         """Drafts came that are of use."""
         self.late = 0
