@@ -23,7 +23,9 @@ class CostModel:
     rows look free: where it was measured so, the counts share their mean (isotonic regression).
     """
 
-    def __init__(self, measured: Mapping[int, float]) -> None:
+    def __init__(self, measured: Mapping[int, float], branch: float = 0.0) -> None:
+        """``branch``: what each path of a window beside the first adds, as a part of a forward of one row."""
+        self.branch = branch
         if not measured:
             raise ValueError("a cost model needs at least one measured row count")
         self.rows = sorted(measured)

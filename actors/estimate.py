@@ -36,7 +36,7 @@ class Estimate:
         step = min(1.0, weight / self.weight)
         off = sample - self.mean
         self.mean += step * off
-        self.variance += step * (off * (sample - self.mean) - self.variance)
+        self.variance += step * ((1.0 - step) * off * off - self.variance)  # never below 0, as rounding could make it
 
     def add_ratio(self, part: float, whole: float) -> None:
         """A sample of a ratio of sums, such as hits over expected hits: it weighs as much as its ``whole``."""
@@ -46,6 +46,12 @@ class Estimate:
     def discount(self, weight: float) -> None:
         """Believe what is known no more than ``weight`` samples: the world may have changed unseen."""
         self.weight = min(self.weight, weight)
+
+    def copy(self, memory: float) -> Estimate:
+        """What is known now, to be remembered for so many samples."""
+        other = Estimate(self.mean, self.weight, memory)
+        other.variance = self.variance
+        return other
 
     def towards(self, prior: float, strength: float) -> float:
         """The mean, drawn to ``prior`` as if that had been seen ``strength`` times."""

@@ -97,6 +97,12 @@ class TargetModel(Protocol):
         """Row counts whose results were bit-equal in the start-up self-check."""
         ...
 
+    @property
+    def branches(self) -> bool:
+        """Whether a window may hold more than one path: branches give the bits of plain decoding too, or differ from
+        them in float32's last digits (experts, or a device whose sums depend on shapes)."""
+        ...
+
     def open(
         self,
         prompt: Sequence[int],
@@ -106,7 +112,7 @@ class TargetModel(Protocol):
         cache_salt: str = "",
         constraint: Constraint | None = None,
     ) -> int:
-        """Reserve room for ``prompt + max_tokens``; ``generated`` are output tokens to replay (a resumed stream).
+        """Reserve room for the text that there is; ``generated`` are output tokens to replay (a resumed stream).
 
         ``most_nodes``: of the request's largest window; more than ``max_window`` are never computed. ``cache_salt``:
         what was computed of earlier prompts with the same salt may be used again. ``constraint``: asked for its masks
@@ -115,9 +121,17 @@ class TargetModel(Protocol):
         """
         ...
 
-    def prefill(self, handle: int) -> Outcome | None:
+    def reserve(self, handle: int) -> None:
+        """Make room for what the request's next round may commit.
+
+        Raises :class:`protocols.errors.PoolFull` when there is none, without effect: some request must be closed first.
+        An only request always finds room."""
+        ...
+
+    def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
         """Compute the next chunk of the prompt. The outcome of the first new token once all is done, else None.
 
+        ``limit``: at most so many tokens, because others wait; it is followed as far as the bits do not depend on it.
         Replayed tokens run in the shape of decode rounds, so that a resumed stream has the same bits.
         """
         ...

@@ -36,6 +36,13 @@ class PeerSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fields
     server_key: Annotated[str, Meta(description="the verifier's CURVE public key file, where it has one")] = ""
 
 
+PEER_VARIABLES = {
+    "connect": "DUOACTOR_CONNECT",
+    "key": "DUOACTOR_KEY",
+    "server_key": "DUOACTOR_SERVER_KEY",
+}  # what stands for these options where neither a flag nor, for a client, an argument gives them
+
+
 class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Owns the committed tokens and runs the target model."""
 
@@ -62,6 +69,14 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
         str, Meta(description="directory made by `duoactor datastore build`; method rest needs it, auto uses it")
     ] = ""
 
+    max_queued_requests: Annotated[
+        int,
+        Meta(description="requests that may wait for room; one more is refused as overloaded", ge=1, le=4096),
+    ] = 1024
+    shutdown_timeout: Annotated[
+        float,
+        Meta(description="seconds for which running requests go on after SIGTERM; the others resume", ge=0, le=86_400),
+    ] = 0.0
     memory: Annotated[
         int,
         Meta(
@@ -70,6 +85,12 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
             le=1 << 30,
         ),
     ] = 1_000_000
+    learn_salted: Annotated[
+        bool, Meta(description="the learner also hears requests with a cache_salt, such as those of gateway keys")
+    ] = False
+    log_requests: Annotated[
+        str, Meta(description="file for finished requests, as token ids, of which `duoactor replay` tells; empty: none")
+    ] = ""
 
 
 class DrafterSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,3 +115,17 @@ class ControllerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown
 
     cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""
     actor_id: Annotated[str, Meta(description="name in status output")] = "controller"
+
+
+class LearnerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Trains a copy of the draft model on what is served; drafters load it when replay says that it is better."""
+
+    draft: Annotated[str, Meta(description="draft model to begin with, the drafters' own: a directory or hub id")] = (
+        BUNDLED
+    )
+    dtype: Annotated[str, Meta(description="of the drafters' weights, which candidates are judged with")] = "auto"
+    directory: Annotated[
+        str, Meta(description="where promoted weights are kept, four versions at most; empty: in this user's cache")
+    ] = ""
+    cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""
+    actor_id: Annotated[str, Meta(description="name in status output")] = "learner"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,15 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import inspect
 
-from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, Settings, VerifierSettings, retrieves
+from actors.settings import (
+    BUNDLED,
+    ControllerSettings,
+    DrafterSettings,
+    LearnerSettings,
+    Settings,
+    VerifierSettings,
+    retrieves,
+)
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError, ModelError
 
@@ -28,6 +37,7 @@ SECTIONS: Mapping[str, type[Settings]] = {
     "verifier": VerifierSettings,
     "drafter": DrafterSettings,
     "controller": ControllerSettings,
+    "learner": LearnerSettings,
     "gateway": GatewaySettings,
 }
 
@@ -100,6 +110,7 @@ class File:
     verifier: Values = field(default_factory=dict)
     drafters: tuple[Values, ...] = ()
     controller: Values = field(default_factory=dict)
+    learner: Values = field(default_factory=dict)
     gateway: Values = field(default_factory=dict)
 
     def drafter(self, actor_id: str = "") -> Values:
@@ -143,6 +154,7 @@ def read_file(path: str | Path) -> File:
         verifier=next(iter(tables["verifier"]), {}),
         drafters=tuple(tables["drafter"]),
         controller=next(iter(tables["controller"]), {}),
+        learner=next(iter(tables["learner"]), {}),
         gateway=next(iter(tables["gateway"]), {}),
     )
 
@@ -198,7 +210,7 @@ def resolve_model(name: str, kind: Literal["target", "draft"]) -> str:
         return name
     if not name:
         raise ModelError(f"no {kind} model is named: give --{kind} a directory, a hub id or '{BUNDLED}'")
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))  # which leaves ~NAME where there is no such user
     if path.is_dir():
         return str(path)
     if path.exists():
@@ -215,7 +227,7 @@ def template() -> str:
     """A ``duo.toml`` with every option, its meaning and its default, all commented out: it changes nothing."""
     parts = ["# duoactor's options, each with its default. Take away the # before what you change.\n"]
     for name, struct in SECTIONS.items():
-        parts.append(f"\n[{name}]\n# {(struct.__doc__ or '').strip()}\n")
+        parts.append(f"\n[{name}]\n# {' '.join((struct.__doc__ or '').split())}\n")
         if name == "drafter":
             parts.append("# For several drafters write this section several times, each under [[drafter]].\n")
         for option in options(struct):
@@ -257,6 +269,10 @@ api_key_file = "keys.txt"
 
 An unknown key, or a value of the wrong type, stops the start with one sentence that names it. Relative paths are
 relative to the directory the command runs in. An empty address means this user's default address.
+
+Where `connect`, `key` and `server_key` are not given as flags, `DUOACTOR_CONNECT`, `DUOACTOR_KEY` and
+`DUOACTOR_SERVER_KEY` stand for them, before the file: with every command that connects to a verifier. A `Client()`
+without an address reads the same three. `duoactor up` and `duoactor verifier` do not: their address is `bind`.
 
 This page is generated from the code: `python -m duoactor.config > docs/configuration.md`.
 """

@@ -150,12 +150,16 @@ def print_status(report: StatusReport) -> None:
     facts.show_header = False
     facts.add_row("target", f"{model_name(report.model_id)} ({report.dtype} on {report.device}, pid {report.pid})")
     facts.add_row("method", report.method)
+    if not report.branches:
+        facts.add_row("windows", "the likeliest path only: on this device branches would change bits")
     facts.add_row("up for", duration(report.uptime_ms))
     kept = f", {report.kv_cached} kept for prompts that begin alike" if report.kv_cached else ""
     facts.add_row("KV pool", f"{report.kv_used} of {report.kv_slots} tokens in use{kept}")
     if queries := report.counters.get("prefix_cache_queries", 0):
         facts.add_row("prefix cache", f"{report.counters.get('prefix_cache_hits', 0) / queries:.0%} of prompt tokens")
     facts.add_row("controller", report.controller or "none")
+    if report.learner:
+        facts.add_row("learner", report.learner)
     print_table(facts)
     print()
     if report.budgets:
@@ -200,7 +204,8 @@ def print_drafters(drafters: Sequence[DrafterStatus]) -> None:
     if not drafters:
         print("no drafters: the target decodes alone; start one with `duoactor drafter`", flush=True)
         return
-    made = table("drafter", "model", "state", ">leases", ">step", ">drafted", ">accepted", ">seen", "host", ">pid")
+    columns = ("drafter", "model", "state", ">leases", ">gains", ">step", ">drafted", ">accepted", "host", ">pid")
+    made = table(*columns, "weights")
     for one in drafters:
         share = f"{one.accepted} ({one.accepted / one.drafted:.0%})" if one.drafted else "0"
         made.add_row(
@@ -208,15 +213,31 @@ def print_drafters(drafters: Sequence[DrafterStatus]) -> None:
             model_name(one.model_id),
             one.state,
             str(one.leases),
+            _gains(one),
             f"{one.step_us / 1000:.2f} ms",
             str(one.drafted),
             share,
-            f"{one.last_seen_ms / 1000:.1f} s ago",
             one.host,
             str(one.pid),
+            _weights(one),
         )
     print_table(made)
+    for one in drafters:
+        if one.trouble:
+            print(f"{one.actor_id}: {one.trouble}")
     sys.stdout.flush()
+
+
+def _gains(drafter: DrafterStatus) -> str:
+    """What it adds to one of its streams, as measured."""
+    if not drafter.speedup:
+        return "-"
+    added = drafter.tokens_per_second * (1 - 1 / drafter.speedup)
+    return f"{added:+.1f} tokens/s ({drafter.speedup:.2f}x)"
+
+
+def _weights(drafter: DrafterStatus) -> str:
+    return f"version {drafter.version} ({drafter.gain:+.3f})" if drafter.version else "its own"
 
 
 def duration(milliseconds: float) -> str:

@@ -10,10 +10,10 @@ work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$work"' EXIT
 mkdir "$work/gpu-box" "$work/laptop"
 
-# On the GPU box. Whoever has a .pub file in the directory may connect.
+# On the GPU box. Whoever has a .pub file in the directory may connect, for what the file says.
 cd "$work/gpu-box"
 duoactor keys verifier --directory keys
-duoactor keys laptop --directory keys
+duoactor keys laptop --role drafter --role client --directory keys
 mv keys/laptop.key ../laptop/  # a secret key stays on the host that uses it
 cp keys/verifier.pub ../laptop/
 duoactor up --bind tcp://127.0.0.1:7601 --key keys/verifier.key --allow keys --drafters 0 &
@@ -22,7 +22,7 @@ duoactor up --bind tcp://127.0.0.1:7601 --key keys/verifier.key --allow keys --d
 cd "$work/laptop"
 duoactor drafter --connect tcp://127.0.0.1:7601 --key laptop.key --server-key verifier.pub --actor-id laptop &
 
-# Anyone with a key may ask, too; say once where, and with which keys.
+# Who has a client's key may ask, too; say once where, and with which keys.
 export DUOACTOR_CONNECT=tcp://127.0.0.1:7601 DUOACTOR_KEY=laptop.key DUOACTOR_SERVER_KEY=verifier.pub
 until duoactor drafters | grep laptop; do sleep 0.5; done
 duoactor generate "Once upon a time" --max-tokens 40 --method tree

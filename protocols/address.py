@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -51,7 +53,13 @@ def parse(text: str, *, bind: bool = False) -> Address:
         return _parse_ipc(text, rest, bind)
     if separator and scheme == "tcp":
         return _parse_tcp(text, rest, bind)
-    raise ConfigError(f"{text!r} is not an address; write one such as {EXAMPLES}.")
+    raise ConfigError(f"{text!r} is not an address; write one such as {EXAMPLES}")
+
+
+def several(text: str | Iterable[str]) -> tuple[str, ...]:
+    """Every address in ``text``, which may be a list or have commas between them, once."""
+    parts = [text] if isinstance(text, str) else list(text)
+    return tuple(dict.fromkeys(one for part in parts for one in re.split(r",\s*(?=\w+://)", part.strip()) if one))
 
 
 def reachable(announced: str, connected: str) -> str:
@@ -66,13 +74,14 @@ def reachable(announced: str, connected: str) -> str:
 
 
 def _parse_ipc(text: str, rest: str, bind: bool) -> Address:
-    if not rest or rest.startswith(("@", "*")) or rest.endswith("/") or "\0" in rest:
-        raise ConfigError(f"{text!r} names no socket file; write a path, such as {EXAMPLES}.")
-    path = Path(os.path.abspath(Path(rest).expanduser()))
+    rest = os.path.expanduser(rest)  # which leaves ~NAME where there is no such user
+    if not rest or rest.startswith(("@", "*", "~")) or rest.endswith("/") or "\0" in rest:
+        raise ConfigError(f"{text!r} names no socket file; write a path, such as {EXAMPLES}")
+    path = Path(os.path.abspath(rest))
     announced = path.name.endswith(TELEMETRY_SUFFIX) and not bind  # by a verifier, beside its own
     longest = IPC_PATH_MAX - (0 if announced else len(TELEMETRY_SUFFIX))
     if len(os.fsencode(path)) > longest:
-        raise ConfigError(f"{text!r} is too long: a socket path may have {longest} bytes; choose a shorter directory.")
+        raise ConfigError(f"{text!r} is too long: a socket path may have {longest} bytes; choose a shorter directory")
     return Address("ipc", path=path)
 
 
@@ -84,9 +93,9 @@ def _parse_tcp(text: str, rest: str, bind: bool) -> Address:
         separator = ""
     number = 0 if port == "*" else int(port) if port.isascii() and port.isdigit() else -1
     if not host or not separator or not 0 <= number <= 65535 or any(c.isspace() or c in "/;" for c in host):
-        raise ConfigError(f"{text!r} is not tcp://HOST:PORT; write one such as tcp://127.0.0.1:7601.")
+        raise ConfigError(f"{text!r} is not tcp://HOST:PORT; write one such as tcp://127.0.0.1:7601")
     if not bind and (number == 0 or host == "*"):
-        raise ConfigError(f"{text!r} leaves host or port open; to connect, name both, such as tcp://127.0.0.1:7601.")
+        raise ConfigError(f"{text!r} leaves host or port open; to connect, name both, such as tcp://127.0.0.1:7601")
     if host == "*":
         host = "0.0.0.0"
     elif bind and host == "localhost":

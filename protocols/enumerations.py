@@ -10,6 +10,18 @@ class Role(StrEnum):
     DRAFTER = "drafter"
     CONTROLLER = "controller"
     VERIFIER = "verifier"
+    LEARNER = "learner"
+
+
+class KeyRole(StrEnum):
+    """What a CURVE key is issued for; it travels in key files only. An operator may do whatever a client may, and swap,
+    drain, watch the telemetry and see everybody's requests."""
+
+    CLIENT = "client"
+    DRAFTER = "drafter"
+    CONTROLLER = "controller"
+    LEARNER = "learner"
+    OPERATOR = "operator"
 
 
 class Method(StrEnum):
@@ -46,6 +58,7 @@ class RefuseCode(StrEnum):
     DUPLICATE = "duplicate"
     MALFORMED = "malformed"
     DRAINING = "draining"
+    FORBIDDEN = "forbidden"  # the key that the connection came with is not for that role
 
 
 class FailureCode(StrEnum):
@@ -57,6 +70,8 @@ class FailureCode(StrEnum):
     CANCELLED = "cancelled"
     DRAINING = "draining"
     INTERNAL = "internal"
+    FORBIDDEN = "forbidden"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
 
 
 class FinishReason(StrEnum):

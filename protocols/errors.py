@@ -22,9 +22,11 @@ class RefusedError(DuoactorError):
 class RequestError(DuoactorError):
     """A request failed or was refused; ``code`` is one of :class:`protocols.messages.FailureCode`."""
 
-    def __init__(self, code: str, detail: str) -> None:
+    def __init__(self, code: str, detail: str, retry_after_ms: float = 0.0) -> None:
+        """``retry_after_ms``: of one that was refused as ``overloaded``, when it should find room; 0: not known."""
         super().__init__(detail)
         self.code = code
+        self.retry_after_ms = retry_after_ms
 
 
 class ConnectionLost(DuoactorError):

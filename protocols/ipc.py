@@ -22,21 +22,21 @@ def check_directory(path: Path, *, create: bool) -> None:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"{directory} cannot be made a directory ({error.strerror}); choose another.") from error
+            raise ConfigError(f"{directory} cannot be made a directory ({error.strerror}); choose another") from error
     try:
         found = directory.stat()
     except FileNotFoundError:
         return
     except OSError as error:
-        raise ConfigError(f"{directory} cannot be used ({error.strerror}); choose another directory.") from error
+        raise ConfigError(f"{directory} cannot be used ({error.strerror}); choose another directory") from error
     me = os.geteuid()
     trusted = {me} if create else {me, 0}
     if found.st_uid not in trusted and (create or me != 0):
-        raise ConfigError(f"{directory} belongs to another user; choose a directory of your own for the socket.")
+        raise ConfigError(f"{directory} belongs to another user; choose a directory of your own for the socket")
     if found.st_mode & 0o022:
         raise ConfigError(
             f"{directory} is writable by others, who could replace the socket; "
-            f"use a directory inside it, such as ipc://{directory / 'duoactor' / path.name}."
+            f"use a directory inside it, such as ipc://{directory / 'duoactor' / path.name}"
         )
 
 
@@ -58,7 +58,7 @@ class IpcClaim:
         except Timeout:
             raise in_use(address) from None
         except OSError as error:
-            raise ConfigError(f"{lock_path} cannot be written ({error.strerror}); choose another.") from error
+            raise ConfigError(f"{lock_path} cannot be written ({error.strerror}); choose another") from error
         try:
             for path in self._files:
                 _clear_stale(path, address)
@@ -84,7 +84,7 @@ class IpcClaim:
         except OSError as error:
             for one in opened:
                 one.close()
-            raise ConfigError(f"ipc://{self._files[0]} cannot be bound: {error.strerror}.") from error
+            raise ConfigError(f"ipc://{self._files[0]} cannot be bound: {error.strerror}") from error
         return opened[0], opened[1]
 
     def release(self) -> None:
@@ -96,7 +96,7 @@ class IpcClaim:
 
 
 def in_use(address: Address) -> ConfigError:
-    return ConfigError(f"address {address} is in use: another verifier runs there; stop it or choose another --bind.")
+    return ConfigError(f"address {address} is in use: another verifier runs there; stop it or choose another --bind")
 
 
 def _clear_stale(path: Path, address: Address) -> None:
@@ -105,7 +105,7 @@ def _clear_stale(path: Path, address: Address) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"{path} exists and is not a socket; remove it or choose another --bind.")
+        raise ConfigError(f"{path} exists and is not a socket; remove it or choose another --bind")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:

@@ -19,10 +19,10 @@ from msgspec import Meta
 from protocols.enumerations import FailureCode as FailureCode, FinishReason as FinishReason, Method as Method
 from protocols.enumerations import Origin as Origin, RefuseCode as RefuseCode, Role as Role
 from protocols.limits import (
-    ActorId, Arrivals, BusyMilliseconds, Count, Counters, DraftLength, Flags, Forwards, FragmentLogprobs,
+    ActorId, Arrivals, BusyMilliseconds, Count, Counters, Difference, DraftLength, Flags, Forwards, FragmentLogprobs,
     FragmentParents, FragmentTokens, Gamma, Interval, Label, Leaves, Mean, Microseconds, Milliseconds, NodePath,
-    Nodes, Origins, Pieces, Position, Probability, ProcessId, Ranks, RequestId, RowCounts, Sentence, Sequences,
-    StepMicroseconds, StepTimes, StopString, Text, TextPieces, TokenId, Tokens, WaitMicroseconds,
+    Nodes, Origins, Pieces, Position, Priority, Probability, ProcessId, Ranks, RequestId, RowCounts, Sentence,
+    Sequences, StepMicroseconds, StepTimes, StopString, Text, TextPieces, TokenId, Tokens, WaitMicroseconds,
 )
 from protocols.parts import (
     Struct as Struct, Sampling as Sampling, StructuredOutputs as StructuredOutputs,
@@ -58,6 +58,7 @@ class Hello(Message, frozen=True):
     pid: ProcessId = 0
     step_us: StepMicroseconds | None = None  # a drafter's own calibration of one step
     tokenizer: TokenizerParts | None = None  # what ``tokenizer_digest`` is made of
+    loads: bool = False  # a drafter that takes other weights of its model while it serves: see Load
 
 
 class Heartbeat(Message, frozen=True):
@@ -84,6 +85,7 @@ class Welcome(Message, frozen=True):
     forward_us: StepTimes = ()  # (rows, microseconds) of a forward, measured at start-up
     tool_form: Label = ""  # how the model writes tool calls: "hermes", "llama", "mistral" or "template"
     response_template: Text = ""  # JSON, as transformers has it: the form if that is "template"
+    dtype: Label = ""  # of the target's weights
 
 
 class Refuse(Message, frozen=True):
@@ -114,6 +116,8 @@ class Generate(Message, frozen=True):
     trace: bool = False  # chunks tell how they came about
     tools: Text = ""  # a JSON array in OpenAI's shape, for the chat template
     cache_salt: Label = ""  # what earlier requests left (KV cache, texts) speeds up only those with the same salt
+    priority: Priority = 0  # lower is served earlier, and gives its room up later
+    deadline_ms: Milliseconds = 0.0  # from the request's arrival to its last token; 0: none
 
 
 class Cancel(Message, frozen=True):
@@ -155,6 +159,12 @@ class DrainActor(Message, frozen=True):
     actor_id: ActorId
 
 
+class Undo(Message, frozen=True):
+    """Go back to the weights before the learner's last promotion. The verifier hands it to the learner."""
+
+    rid: RequestId
+
+
 # --- verifier -> client ----------------------------------------------------------------------------------------------
 
 
@@ -184,10 +194,11 @@ class Failed(Message, frozen=True):
     rid: RequestId
     code: FailureCode
     detail: Sentence
+    retry_after_ms: Milliseconds = 0.0  # where it is overloaded: when there should be room; 0: not known
 
 
 class Done(Message, frozen=True):
-    """Swap or DrainActor was carried out."""
+    """Swap, DrainActor or Undo was carried out, or handed on."""
 
     rid: RequestId
     detail: Sentence = ""
@@ -223,6 +234,9 @@ class StatusReport(Message, frozen=True):
     host: Label = ""
     controller_host: Label = ""
     kv_cached: Count = 0  # slots that hold beginnings of prompts for later ones, and are free when they are needed
+    learner: Label = ""
+    learner_pid: ProcessId = 0
+    branches: bool = True  # whether windows may hold more than the likeliest path: the self-check found its bits equal
 
 
 # --- verifier <-> drafter --------------------------------------------------------------------------------------------
@@ -257,6 +271,14 @@ class Verdict(Message, frozen=True):
 class Close(Message, frozen=True):
     rid: RequestId
     epoch: Count
+
+
+class Load(Message, frozen=True):
+    """New leases are to be served with weights ``version`` of the drafter's model, in a directory of its own host;
+    those that are open go on with the weights that they began with."""
+
+    version: Count
+    path: Sentence  # empty: the weights that it was started with
 
 
 class Grow(Message, frozen=True):
@@ -301,6 +323,29 @@ class DraftStats(Message, frozen=True):
     actor_id: ActorId
     step_us: StepTimes  # (batch width, measured time)
     busy: Probability  # share of the time since the last report
+    version: Count = 0  # of the weights that new leases get, see Load
+    trouble: Sentence = ""  # why it is not the one that it was last told to load
+
+
+# --- verifier <-> learner --------------------------------------------------------------------------------------------
+
+
+class Finished(Message, frozen=True):
+    """A request that has ended: prompt and output. The noise of its tokens follows from ``sampling``."""
+
+    rid: RequestId
+    tokens: Tokens
+    prompt_len: Position
+    sampling: Sampling
+
+
+class Promote(Message, frozen=True):
+    """Drafters of that model are to serve with these weights: better than those before by ``gain``."""
+
+    version: Count
+    path: Sentence  # as in Load
+    model_id: Label  # of the drafters that are meant
+    gain: Difference = 0.0  # in agreement with the target, by replay of texts that it did not learn from
 
 
 # --- telemetry and controller ----------------------------------------------------------------------------------------
@@ -389,9 +434,10 @@ class Budget(Message, frozen=True):
 
 ToVerifier = (
     Hello | Heartbeat | Goodbye | Generate | Cancel | Status | Tokenize | Detokenize | Swap | DrainActor
-    | Grow | Resync | Decline | DraftStats | Budget
+    | Grow | Resync | Decline | DraftStats | Budget | Undo | Promote
 )  # fmt: skip
 ToClient = Welcome | Refuse | Drain | Heartbeat | Chunk | Failed | Done | Tokenized | StatusReport
-ToDrafter = Welcome | Refuse | Drain | Heartbeat | Open | Verdict | Close
+ToDrafter = Welcome | Refuse | Drain | Heartbeat | Open | Verdict | Close | Load
 ToController = Welcome | Refuse | Drain | Heartbeat
+ToLearner = Welcome | Refuse | Drain | Heartbeat | Finished | Undo
 Telemetry = RoundStats | DraftStats | ActorUp | ActorDown | Budget

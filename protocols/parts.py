@@ -11,9 +11,9 @@ from msgspec import Meta
 # fmt: off
 from protocols.enumerations import Method
 from protocols.limits import (
-    ActorId, ActorIds, Blocks, Count, Gamma, Grammar, Histogram, Label, Leaves, LogitBias, LogProbability, LogprobCount,
-    MaxTokens, Mean, Milliseconds, Penalty, Position, Probability, ProcessId, RepetitionPenalty, RequestId, Seed,
-    StepMicroseconds, StopStrings, StopTokens, Temperature, Text, TopIds, TopLogprobs, TopP,
+    ActorId, ActorIds, Blocks, Count, Difference, Gamma, Grammar, Histogram, Label, Leaves, LogitBias, LogProbability,
+    LogprobCount, MaxTokens, Mean, Milliseconds, Penalty, Position, Probability, ProcessId, RepetitionPenalty,
+    RequestId, Seed, Sentence, StepMicroseconds, StopStrings, StopTokens, Temperature, Text, TopIds, TopLogprobs, TopP,
 )
 # fmt: on
 # isort: on
@@ -115,7 +115,7 @@ class RequestStats(Struct, frozen=True):
 class DrafterStatus(Struct, frozen=True):
     actor_id: ActorId
     model_id: Label
-    state: Label  # "active", "standby", "draining"
+    state: Label  # "active", "standby", "paused", "draining"
     leases: Count
     step_us: StepMicroseconds  # measured draft-step time
     drafted: Count
@@ -124,6 +124,11 @@ class DrafterStatus(Struct, frozen=True):
     last_seen_ms: Milliseconds
     host: Label = ""
     pid: ProcessId = 0
+    version: Count = 0  # of the learner's weights; 0: those that it was started with
+    gain: Difference = 0.0  # in agreement, that replay found when they were promoted
+    trouble: Sentence = ""  # why it does not serve what the learner promoted
+    speedup: Mean = 0.0  # of its streams lately, over the same time without it; 0: not known
+    tokens_per_second: Mean = 0.0  # of one of its streams, lately
 
 
 class DraftTotals(Struct, frozen=True):

@@ -23,15 +23,17 @@ BURST = 256  # messages read before other tasks of the loop have a turn
 Socket = zmq.Socket[bytes]
 
 
-def receive_frames(socket: Socket, most: int = FRAMES + 2) -> list[bytes] | None:
+def receive_frames(socket: Socket, most: int = FRAMES + 2, keyed: bool = False) -> list[bytes] | None:
     """Return the next message if there is one; of its frames the first ``most``, so that a flood takes no memory.
 
-    The default is one more than a well-formed message can have behind a routing id.
+    The default is one more than a well-formed message can have behind a routing id. ``keyed``: of a ROUTER with keys;
+    the public key that libzmq has authenticated the connection with, in Z85, is put behind the routing id.
     """
     try:
-        frames = [socket.recv(_NOW)]
+        first = socket.recv(_NOW, copy=not keyed)
     except zmq.Again:
         return None
+    frames = [first if isinstance(first, bytes) else first.bytes + str(first.get("User-Id")).encode()]
     while socket.get(zmq.RCVMORE):
         frame = socket.recv(_NOW)
         if len(frames) < most:
@@ -59,8 +61,9 @@ def send_frames(socket: Socket, frames: Sequence[bytes]) -> bool:
 class Pump:
     """Moves messages from one socket into a bounded inbox, and stops reading while that is full."""
 
-    def __init__(self, socket: Socket, inbox: Inbox[list[bytes]]) -> None:
-        self.socket = socket
+    def __init__(self, socket: Socket, inbox: Inbox[list[bytes]], keyed: bool = False) -> None:
+        """``keyed``: see :func:`receive_frames`."""
+        self.socket, self.keyed = socket, keyed
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
         self._descriptor = socket.fileno()
@@ -94,7 +97,7 @@ class Pump:
             if self._inbox.full:
                 self._pause()
                 return
-            frames = receive_frames(self.socket)
+            frames = receive_frames(self.socket, keyed=self.keyed)
             if frames is None:
                 self._changed.set()
                 return

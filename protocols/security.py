@@ -1,7 +1,9 @@
 """CURVE keys: who may connect across a network. ``SPEC.md`` section 8 is the normative text.
 
 Every actor has a key pair. ``NAME.key`` holds the secret half (mode 0600), ``NAME.pub`` the public one; each file is
-one line of 40 Z85 characters. The verifier admits the public keys in its allow-list directory, and its own.
+40 Z85 characters. A second line of ``NAME.pub`` names the roles that the key is for; it is the verifier's host that
+keeps these files, so that a peer can claim no other. The verifier admits the public keys in its allow-list directory,
+and its own.
 
 ``zmq.auth`` asks the question at each handshake (see :mod:`protocols.zeromq`). Its certificate files are not ours: it
 writes secret keys readable by everybody, and reads a directory once.
@@ -10,17 +12,42 @@ writes secret keys readable by everybody, and reads a directory once.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
 
+from protocols.enumerations import KeyRole
 from protocols.errors import ConfigError
 
 SECRET_SUFFIX = ".key"
 PUBLIC_SUFFIX = ".pub"
-_KEY_LENGTH = 40  # Z85 characters of 32 bytes
+KEY_LENGTH = 40  # Z85 characters of 32 bytes
 _MAKE = "make a pair with `duoactor keys`"
+
+
+_DEFAULT_ROLES = frozenset({KeyRole.CLIENT})  # of a key that names none
+WATCHERS = frozenset({KeyRole.CONTROLLER, KeyRole.LEARNER, KeyRole.OPERATOR})  # who may hear the telemetry
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Whose key a connection came with; without keys it is everybody's, and everybody may do everything."""
+
+    key: bytes = b""
+    roles: frozenset[KeyRole] = frozenset(KeyRole)
+
+    def may_be(self, role: str) -> bool:
+        """Whether the key is for that role, a value of :class:`KeyRole`."""
+        return role in self.roles or (role == KeyRole.CLIENT and KeyRole.OPERATOR in self.roles)
+
+    @property
+    def watches(self) -> bool:
+        return bool(self.roles & WATCHERS)
+
+
+ANYBODY = Holder()
 
 
 @dataclass(frozen=True)
@@ -35,22 +62,23 @@ class KeyPair:
         public, secret = zmq.curve_keypair()
         return cls(public, secret)
 
-    def write(self, directory: Path, name: str) -> tuple[Path, Path]:
-        """Write ``name.key`` and ``name.pub`` and return their paths. Raises ConfigError rather than overwrite."""
+    def write(self, directory: Path, name: str, roles: Iterable[KeyRole] = ()) -> tuple[Path, Path]:
+        """Write ``name.key`` and ``name.pub``, a key for ``roles`` (for a client if there are none), and return their
+        paths. Raises ConfigError rather than overwrite."""
         if not name or Path(name).name != name:
-            raise ConfigError(f"{name!r} cannot name a key; use a plain name such as verifier.")
+            raise ConfigError(f"{name!r} cannot name a key; use a plain name such as verifier")
         secret, public = directory / (name + SECRET_SUFFIX), directory / (name + PUBLIC_SUFFIX)
         for path in (secret, public):
             if path.exists():
-                raise ConfigError(f"{path} exists already; choose another name, or remove it if no actor uses it.")
+                raise ConfigError(f"{path} exists already; choose another name, or remove it if no actor uses it")
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # the mode is set at creation: there is no moment at which others could read it
             with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(self.secret + b"\n")
-            public.write_bytes(self.public + b"\n")
+            public.write_bytes(self.public + b"\n" + " ".join(sorted(roles) or _DEFAULT_ROLES).encode() + b"\n")
         except OSError as error:
-            raise ConfigError(f"The keys cannot be written to {directory}: {error.strerror}.") from error
+            raise ConfigError(f"the keys cannot be written to {directory}: {error.strerror}") from error
         return secret, public
 
 
@@ -63,33 +91,44 @@ class Security:
     server_key: bytes | None = None
     allow_dir: Path | None = None
 
-    @property
-    def allowed(self) -> frozenset[bytes]:
-        """The public keys that may connect, read anew each time: adding a file admits, removing it locks out."""
-        keys = {self.public_key}
+    def holder(self, key: bytes) -> Holder:
+        """What that public key may do. The files are read anew each time: adding one admits, removing it locks out."""
+        if key == self.public_key:
+            return Holder(key)
+        roles: set[KeyRole] = set()
         for path in sorted(self.allow_dir.glob("*" + PUBLIC_SUFFIX)) if self.allow_dir else ():
             try:
-                keys.add(read_key(path, "public"))
+                roles |= read_roles(path) if read_key(path, "public") == key else set()
             except ConfigError:
                 continue  # a half-written file admits nobody; load_security reports bad ones at the start
-        return frozenset(keys)
+        return Holder(key, frozenset(roles))
 
 
 def read_key(path: Path, half: str) -> bytes:
     """Return the 40 Z85 characters in ``path``. Raises ConfigError; ``half`` is "secret" or "public"."""
     try:
         if half == "secret" and path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path} is readable by other users; run `chmod 600 {path}`.")
-        text = path.read_bytes().strip()
+            raise ConfigError(f"{path} is readable by other users; run `chmod 600 {path}`")
+        text = path.read_bytes().partition(b"\n")[0].strip()
     except FileNotFoundError:
-        raise ConfigError(f"There is no {half} key file {path}; {_MAKE}.") from None
+        raise ConfigError(f"there is no {half} key file {path}; {_MAKE}") from None
     except OSError as error:
-        raise ConfigError(f"The {half} key file {path} cannot be read: {error.strerror}.") from error
+        raise ConfigError(f"the {half} key file {path} cannot be read: {error.strerror}") from error
     try:
         zmq.curve_public(text)  # any 40 characters of Z85 pass, of either half
     except (ValueError, zmq.ZMQError):
-        raise ConfigError(f"{path} does not hold a {half} key ({_KEY_LENGTH} characters of Z85); {_MAKE}.") from None
+        raise ConfigError(f"{path} does not hold a {half} key ({KEY_LENGTH} characters of Z85); {_MAKE}") from None
     return text
+
+
+def read_roles(path: Path) -> frozenset[KeyRole]:
+    """What the second line of a public key file says that the key is for. Raises ConfigError."""
+    words = path.read_bytes().partition(b"\n")[2].decode("utf-8", "replace").split()
+    try:
+        return frozenset(map(KeyRole, words)) or _DEFAULT_ROLES
+    except ValueError:
+        known = ", ".join(KeyRole)
+        raise ConfigError(f"{path} names a role that there is not; its second line may hold {known}") from None
 
 
 def load_security(
@@ -97,14 +136,15 @@ def load_security(
 ) -> Security:
     """Read this actor's secret key and whom it trusts. Raises ConfigError for whatever is missing or malformed."""
     if not key_path:
-        raise ConfigError(f"A server key or an allow-list needs a key of our own too; {_MAKE} and pass it as --key.")
+        raise ConfigError(f"a server key or an allow-list needs a key of our own too; {_MAKE} and pass it as --key")
     secret = read_key(Path(key_path), "secret")
     directory = Path(allow_dir) if allow_dir else None
     if directory is not None:
         if not directory.is_dir():
-            raise ConfigError(f"{directory} is not a directory; put the .pub files of those who may connect into one.")
+            raise ConfigError(f"{directory} is not a directory; put the .pub files of those who may connect into one")
         for path in sorted(directory.glob("*" + PUBLIC_SUFFIX)):
             read_key(path, "public")
+            read_roles(path)
     return Security(
         public_key=zmq.curve_public(secret),
         secret_key=secret,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from protocols.errors import ConnectionLost
+from protocols.security import Holder
 
 T = TypeVar("T")
 
@@ -42,6 +43,9 @@ class Listener(Protocol):
 
     def receive_nowait(self) -> tuple[bytes, list[bytes]] | None:
         """Return the next message if one has arrived."""
+
+    def holder(self, peer: bytes) -> Holder:
+        """With whose key that connection came, which is authenticated, and what it is for."""
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """Queue a message. Never blocks; False if the peer is gone or its queue is full."""

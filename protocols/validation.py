@@ -29,7 +29,7 @@ def validate(request: Generate, vocab_size: int = MAX_INT) -> None:
     for problem in (*problems(request.sampling, vocab_size), *_draft_problems(request), *structure):
         raise RequestError(FailureCode.BAD_REQUEST, problem)
     if request.tools and not request.messages:
-        raise RequestError(FailureCode.BAD_REQUEST, "tools need messages: they are a part of the chat template.")
+        raise RequestError(FailureCode.BAD_REQUEST, "tools need messages: they are a part of the chat template")
 
 
 def characters(turns: Sequence[ChatTurn]) -> int:
@@ -40,7 +40,7 @@ def characters(turns: Sequence[ChatTurn]) -> int:
 def _draft_problems(request: Generate) -> Iterator[str]:
     for name, most in (("num_speculative_tokens", MAX_DRAFT_LENGTH), ("sequences", MAX_SEQUENCES)):
         if not 0 <= getattr(request, name) <= most:
-            yield f"{name} must be 0 (adaptive) to {most}, not {getattr(request, name)}."
+            yield f"{name} must be 0 (adaptive) to {most}, not {getattr(request, name)}"
 
 
 def _structure_problems(request: Generate) -> Iterator[str]:
@@ -49,50 +49,50 @@ def _structure_problems(request: Generate) -> Iterator[str]:
     given = {name: text for name in wanted.__struct_fields__ if (text := getattr(wanted, name)) is not None}
     if len(given) != 1:
         said = " and ".join(given) or "none"
-        yield f"structured_outputs takes exactly one of json_schema, regex and grammar, not {said}."
+        yield f"structured_outputs takes exactly one of json_schema, regex and grammar, not {said}"
     for name, text in given.items():
         if not 1 <= len(text) <= LONGEST_GRAMMAR:
-            yield f"structured_outputs.{name} must be 1 to {LONGEST_GRAMMAR} characters long, not {len(text)}."
+            yield f"structured_outputs.{name} must be 1 to {LONGEST_GRAMMAR} characters long, not {len(text)}"
     if request.sampling.ignore_eos:
-        yield "ignore_eos cannot be had with structured_outputs, which say where the output ends."
+        yield "ignore_eos cannot be had with structured_outputs, which say where the output ends"
 
 
 def problems(s: Sampling, vocab_size: int = MAX_INT) -> Iterator[str]:
     """One sentence for every value that is out of range. Without ``vocab_size`` any possible token id will do."""
     if not (s.temperature == 0 or MIN_TEMPERATURE <= s.temperature < math.inf):
-        yield f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE:g}, not {s.temperature}."
+        yield f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE:g}, not {s.temperature}"
     if not 0 <= s.top_k <= MAX_INT:
-        yield f"top_k must be 0 (off) or positive and below 2^31, not {s.top_k}."
+        yield f"top_k must be 0 (off) or positive and below 2^31, not {s.top_k}"
     if not 0 < s.top_p <= 1:
-        yield f"top_p must be above 0 and at most 1, not {s.top_p}."
+        yield f"top_p must be above 0 and at most 1, not {s.top_p}"
     if not 0 <= s.min_p <= 1:
-        yield f"min_p must be between 0 and 1, not {s.min_p}."
+        yield f"min_p must be between 0 and 1, not {s.min_p}"
     if not 0.01 <= s.repetition_penalty <= 100:
-        yield f"repetition_penalty must be between 0.01 and 100 (1 is off), not {s.repetition_penalty}."
+        yield f"repetition_penalty must be between 0.01 and 100 (1 is off), not {s.repetition_penalty}"
     for name, value in (("presence_penalty", s.presence_penalty), ("frequency_penalty", s.frequency_penalty)):
         if not -2 <= value <= 2:
-            yield f"{name} must be between -2 and 2 (0 is off), not {value}."
+            yield f"{name} must be between -2 and 2 (0 is off), not {value}"
     if not 1 <= s.max_tokens <= MAX_INT:
-        yield f"max_tokens must be at least 1 and below 2^31, not {s.max_tokens}."
+        yield f"max_tokens must be at least 1 and below 2^31, not {s.max_tokens}"
     if not -1 <= s.logprobs <= min(MAX_LOGPROBS, vocab_size):
-        yield f"logprobs must be -1 (none) or 0 to {min(MAX_LOGPROBS, vocab_size)}, not {s.logprobs}."
+        yield f"logprobs must be -1 (none) or 0 to {min(MAX_LOGPROBS, vocab_size)}, not {s.logprobs}"
     if len(s.stop) > MAX_STOPS:
-        yield f"stop takes at most {MAX_STOPS} strings, not {len(s.stop)}."
+        yield f"stop takes at most {MAX_STOPS} strings, not {len(s.stop)}"
     if any(not text for text in s.stop):
-        yield "stop must not hold an empty string."
+        yield "stop must not hold an empty string"
     if any(len(text) > LONGEST_STOP for text in s.stop):
-        yield f"stop strings must be at most {LONGEST_STOP} characters long."
+        yield f"stop strings must be at most {LONGEST_STOP} characters long"
     for token in s.stop_token_ids:
         if not 0 <= token < vocab_size:
-            yield f"stop_token_ids must be token ids (0 to {vocab_size - 1}), not {token}."
+            yield f"stop_token_ids must be token ids (0 to {vocab_size - 1}), not {token}"
     if len(s.logit_bias) > MAX_BIASES:
-        yield f"logit_bias takes at most {MAX_BIASES} tokens, not {len(s.logit_bias)}."
+        yield f"logit_bias takes at most {MAX_BIASES} tokens, not {len(s.logit_bias)}"
     if len({token for token, _ in s.logit_bias}) < len(s.logit_bias):
-        yield "logit_bias must name each token once."
+        yield "logit_bias must name each token once"
     for token, bias in s.logit_bias:
         if not 0 <= token < vocab_size:
-            yield f"logit_bias must name token ids (0 to {vocab_size - 1}), not {token}."
+            yield f"logit_bias must name token ids (0 to {vocab_size - 1}), not {token}"
         if not -100 <= bias <= 100:
-            yield f"logit_bias must be between -100 and 100, not {bias}."
+            yield f"logit_bias must be between -100 and 100, not {bias}"
     if not -(1 << 63) <= s.seed < 1 << 64:
-        yield f"seed must fit into 64 bits, which {s.seed} does not."
+        yield f"seed must fit into 64 bits, which {s.seed} does not"

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from protocols.errors import ProtocolError
-from protocols.messages import Detokenize, DrainActor, Generate, Message, Status, Swap, Tokenize
+from protocols.messages import Detokenize, DrainActor, Generate, Message, Status, Swap, Tokenize, Undo
 
 PROTOCOL = 2
 MAGIC = b"duoactor/"
@@ -20,7 +20,7 @@ MAX_BYTES = 64 * 1024 * 1024  # both frames together
 
 MAX_REQUEST_ID = 128  # characters, as RequestId
 
-_QUESTIONS = {one.__name__ for one in (Generate, Status, Tokenize, Detokenize, Swap, DrainActor)}
+_QUESTIONS = {one.__name__ for one in (Generate, Status, Tokenize, Detokenize, Swap, DrainActor, Undo)}
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -80,7 +80,7 @@ class Decoder:
     def decode(self, frames: Sequence[bytes]) -> Message:
         """Return the message in ``frames``. Raises ProtocolError, one sentence, whatever the bytes are."""
         if len(frames) != FRAMES:
-            raise ProtocolError(f"A message has {FRAMES} frames; this one has {len(frames)}.")
+            raise ProtocolError(f"a message has {FRAMES} frames; this one has {len(frames)}")
         header, body = frames
         if header != HEADER:
             raise ProtocolError(_header_fault(header))
@@ -88,9 +88,9 @@ class Decoder:
         try:
             message: Message = self._body.decode(body)
         except (msgspec.MsgspecError, ValueError, OverflowError) as error:
-            raise ProtocolError(f"The body of a message cannot be decoded: {self._told(error, frames)}.") from error
+            raise ProtocolError(f"the body of a message cannot be decoded: {self._told(error, frames)}") from error
         except RecursionError as error:
-            raise ProtocolError("The body of a message cannot be decoded: it is nested too deeply.") from error
+            raise ProtocolError("the body of a message cannot be decoded: it is nested too deeply") from error
         return message
 
     def _told(self, error: Exception, frames: Sequence[bytes]) -> str:
@@ -111,13 +111,13 @@ class Decoder:
 def _header_fault(header: bytes) -> str:
     version = header.removeprefix(MAGIC)
     if not header.startswith(MAGIC) or not version.isdigit() or len(version) > 5:
-        return "The first frame is not duoactor's; check that both ends run duoactor and that the address is right."
+        return "the first frame is not duoactor's; check that both ends run duoactor and that the address is right"
     return (
-        f"The peer speaks protocol version {int(version)} and this side version {PROTOCOL}; "
-        "install the same version of duoactor on both."
+        f"the peer speaks protocol version {int(version)} and this side version {PROTOCOL}; "
+        "install the same version of duoactor on both"
     )
 
 
 def _check_size(size: int) -> None:
     if size > MAX_BYTES:
-        raise ProtocolError(f"A message of {size} bytes is over the limit of {MAX_BYTES} (64 MiB).")
+        raise ProtocolError(f"a message of {size} bytes is over the limit of {MAX_BYTES} (64 MiB)")

@@ -15,7 +15,7 @@ from protocols.address import Address
 from protocols.errors import ConfigError
 from protocols.ipc import IpcClaim, check_directory, in_use
 from protocols.pump import Pump, Service, Socket, send_frames
-from protocols.security import Security
+from protocols.security import ANYBODY, KEY_LENGTH, Holder, Security
 from protocols.transport import INBOX, Inbox, nobody_at, size_of
 from protocols.wire import MAX_BYTES
 
@@ -24,17 +24,28 @@ LINGER_MS = 500
 RECONNECT_MS = (50, 1_000)  # first and longest pause between attempts
 KEEPALIVE_MS = (5_000, 15_000)  # ZMTP ping interval and patience: finds a machine that vanished, not a busy process
 PORT_TRIES = 32
-ZAP_DOMAIN = "duoactor"
-CLOSED = "The connection was closed on this side."
+ZAP_DOMAIN, ZAP_TELEMETRY = "duoactor", "duoactor.telemetry"
+CLOSED = "the connection was closed on this side"
 
 
 class ZmqListener:
-    def __init__(self, router: Socket, publisher: Socket, address: Address, telemetry: Address, claim: ExitStack):
+    """With keys a connection's id is its routing id and, behind it, the public key that it came with."""
+
+    def __init__(
+        self,
+        router: Socket,
+        publisher: Socket,
+        address: Address,
+        telemetry: Address,
+        claim: ExitStack,
+        security: Security | None,
+    ):
         self.address = str(address)
         self.telemetry = str(telemetry)
         self._publisher = publisher
         self._claim = claim
-        self._pump = Pump(router, Inbox(INBOX, size_of))
+        self._security = security
+        self._pump = Pump(router, Inbox(INBOX, size_of), keyed=security is not None)
 
     async def receive(self) -> tuple[bytes, list[bytes]]:
         frames = await self._pump.receive()
@@ -44,8 +55,11 @@ class ZmqListener:
         frames = self._pump.receive_nowait()
         return None if frames is None else (frames.pop(0), frames)
 
+    def holder(self, peer: bytes) -> Holder:
+        return self._security.holder(peer[-KEY_LENGTH:]) if self._security is not None else ANYBODY
+
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        return self._pump.send([peer, *frames])
+        return self._pump.send([peer if self._security is None else peer[:-KEY_LENGTH], *frames])
 
     def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
         send_frames(self._publisher, [topic, *frames])
@@ -102,7 +116,7 @@ class ZmqLink:
                     )
 
     def _fail(self, fault: str) -> None:
-        self._pump.fail(f"The verifier at {self._address} {fault}.")
+        self._pump.fail(f"the verifier at {self._address} {fault}")
 
     async def writable(self, wait: bool = True) -> None:
         await self._pump.writable(None if wait else nobody_at(str(self._address)))
@@ -135,20 +149,22 @@ class ZmqFeed:
 
 
 class AllowList:
-    """Tells pyzmq's authenticator whether a CURVE key may connect, and counts those that may not."""
+    """Tells pyzmq's authenticator whether a CURVE key may connect there, and counts those that may not."""
 
     def __init__(self, context: zmq.Context[Socket], security: Security) -> None:
         self.denied = 0
         self._security = security
         self._authenticator = AsyncioAuthenticator(context)
-        self._authenticator.configure_curve_callback(ZAP_DOMAIN, self)
+        for domain in (ZAP_DOMAIN, ZAP_TELEMETRY):
+            self._authenticator.configure_curve_callback(domain, self)
         self._authenticator.start()
 
     def callback(self, domain: str, key: bytes) -> bool:
         """As zmq.auth calls it; ``key`` in Z85."""
-        known = key in self._security.allowed
-        self.denied += not known
-        return known
+        holder = self._security.holder(key)
+        admitted = holder.watches if domain == ZAP_TELEMETRY else bool(holder.roles)
+        self.denied += not admitted
+        return admitted
 
     def close(self) -> None:
         self._authenticator.stop()
@@ -191,7 +207,7 @@ class ZmqNetwork:
             else:
                 bound = _bind(router, wanted, [wanted])
                 telemetry = _bind(publisher, wanted, _next_ports(bound))
-            listener = ZmqListener(router, publisher, bound, telemetry, undo.pop_all())
+            listener = ZmqListener(router, publisher, bound, telemetry, undo.pop_all(), self._security)
         self._open.append(listener)
         return listener
 
@@ -227,12 +243,12 @@ class ZmqNetwork:
             raise ConfigError(
                 f"{address} can be reached by other machines, so everyone needs a key: run `duoactor keys verifier "
                 f"--directory keys`, then add --key keys/verifier.key --allow keys (whoever has a .pub file there may "
-                "connect); or bind a loopback address such as tcp://127.0.0.1:7601."
+                "connect); or bind a loopback address such as tcp://127.0.0.1:7601"
             )
         if self._security and self._security.allow_dir is None:
             raise ConfigError(
-                "A verifier with a key needs a list of those who may connect: pass --allow with the directory that "
-                "holds their .pub files, made with `duoactor keys`."
+                "a verifier with a key needs a list of those who may connect: pass --allow with the directory that "
+                "holds their .pub files, made with `duoactor keys`"
             )
 
     def _parse_connect(self, text: str) -> Address:
@@ -240,11 +256,11 @@ class ZmqNetwork:
         if not address.local and not self._security:
             raise ConfigError(
                 f"{address} is on another machine, which needs a key: run `duoactor keys NAME`, copy NAME.pub into the "
-                "verifier's --allow directory, and pass --key NAME.key and --server-key with the verifier's own .pub."
+                "verifier's --allow directory, and pass --key NAME.key and --server-key with the verifier's own .pub"
             )
         if self._security and self._security.server_key is None:
             raise ConfigError(
-                "Connecting with a key needs the verifier's public key too: pass its file as --server-key."
+                "connecting with a key needs the verifier's public key too: pass its file as --server-key"
             )
         if address.scheme == "ipc":
             check_directory(address.path, create=False)
@@ -271,7 +287,7 @@ class ZmqNetwork:
             socket.set(zmq.CURVE_PUBLICKEY, self._security.public_key)
             if server:
                 socket.set(zmq.CURVE_SERVER, 1)
-                socket.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN.encode())
+                socket.set(zmq.ZAP_DOMAIN, (ZAP_TELEMETRY if kind == zmq.PUB else ZAP_DOMAIN).encode())
             elif self._security.server_key:
                 socket.set(zmq.CURVE_SERVERKEY, self._security.server_key)
         return socket
@@ -290,6 +306,6 @@ def _bind(socket: Socket, wanted: Address, candidates: Sequence[Address] | Itera
         except zmq.ZMQError as error:
             if error.errno == zmq.EADDRINUSE:
                 continue
-            raise ConfigError(f"{wanted} cannot be bound ({error.strerror}); choose another --bind.") from error
+            raise ConfigError(f"{wanted} cannot be bound ({error.strerror}); choose another --bind") from error
         return addresses.parse(bytes(socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode(), bind=True)
     raise in_use(wanted)

@@ -44,6 +44,7 @@ def test_nothing_imports_upwards_and_only_engines_import_torch(path):
         "actors.verifier.loop",
         "actors.drafter.loop",
         "actors.controller.loop",
+        "actors.learner.loop",
     ],
 )
 def test_what_people_import_and_type_loads_no_torch(module):

@@ -64,7 +64,7 @@ class MethodControl:
                 self.bias.add_ratio(stats.committed, self.modelled * stats.wall_us)
         if self.worth is not None:
             streams = max(1, stats.streams)
-            self.worth.observe(stats, lambda rows: cost(rows * streams), self.observed.overhead.mean)
+            self.worth.observe(stats, lambda rows: cost(rows * streams))
 
     def decide(self, cost: CostModel, step: CostModel) -> Budget | None:
         """The budget that should be in force; None: there is nothing to say yet."""
@@ -78,7 +78,7 @@ class MethodControl:
         elif self.drafting:
             self._improve(belief)
         self.modelled = goodput(self.method, self.setting, belief) if self.drafting else 0.0
-        return self._budget(belief)
+        return self._budget(belief, cost.factor.mean)
 
     def _improve(self, belief: Belief) -> None:
         """Look along one dimension: the others have their turn at the next decisions. Of equal settings the smallest is
@@ -96,10 +96,10 @@ class MethodControl:
                 self.setting = setting
                 return
 
-    def _budget(self, belief: Belief) -> Budget:
+    def _budget(self, belief: Belief, slowdown: float) -> Budget:
         assert self.setting is not None
         if self.worth is not None and not self.drafting:
-            predicted = self.worth.resting_rate(belief.forward, belief.overhead_us)
+            predicted = self.worth.resting_rate(belief.forward, slowdown)
         else:
             predicted = self.modelled * self.bias.mean
         return msgspec.structs.replace(

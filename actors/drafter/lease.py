@@ -40,9 +40,11 @@ class Lease:
     Its state changes by its methods only. All times are microseconds on the caller's clock.
     """
 
-    def __init__(self, opened: Open, handle: int, limits: Limits, calibration: Calibration) -> None:
-        """``handle``: the draft model's, of a mirror of ``opened.prefix``."""
-        self.rid, self.epoch, self.handle = opened.rid, opened.epoch, handle
+    def __init__(
+        self, opened: Open, handle: int, limits: Limits, calibration: Calibration, generation: int = 0
+    ) -> None:
+        """``handle``: of a mirror of ``opened.prefix`` at the draft model of that ``generation``."""
+        self.rid, self.epoch, self.handle, self.generation = opened.rid, opened.epoch, handle, generation
         self.committed: list[int] = list(opened.prefix)
         self.sampling, self.cache_salt = opened.sampling, opened.cache_salt
         self.limits = limits

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from actors.cost import CostModel
 from actors.drafter.lease import Lease, Limits
-from actors.drafter.mirrors import Mirrors
 from actors.drafter.prefill import Prefill
 from actors.drafter.timing import WIDTHS, Probe
+from actors.drafter.weights import Generations, Loader
 from actors.models import DraftModel
 from actors.peer import Line
 from actors.process import work_until
@@ -31,6 +31,7 @@ from protocols.messages import (
     DraftStats,
     Drain,
     Hello,
+    Load,
     Message,
     Open,
     Resync,
@@ -65,18 +66,19 @@ class Drafter:
         step_us: dict[int, float],
         clock: Callable[[], float] | None = None,
         timer: Callable[[], float] = time.perf_counter,
+        load: Loader | None = None,
     ) -> None:
-        """``step_us``: the calibrated time of a draft step by its number of leaves."""
-        self.model, self.timer = model, timer
+        """``step_us``: the calibrated time of a draft step by its number of leaves. ``load`` gives the model with the
+        weights in a directory, and this one again for an empty name; None: it has no others, and ``hello`` says so."""
+        self.timer = timer
         self.clock = clock or asyncio.get_running_loop().time
         self.line = Line(network, address, hello, wire.Decoder(ToDrafter), self.clock)
         self.leases: OrderedDict[str, Lease] = OrderedDict()  # the one that was served longest ago first
-        self.mirrors = Mirrors(model)
+        self.generations = Generations(model, load)
         self.declined: OrderedDict[int, None] = OrderedDict()  # epochs of leases that this drafter does not hold
-        self.calibrations: dict[bool, Calibration] = {}
         self.steps = CostModel(step_us)
         self.prefill = Prefill(self.steps(1) / 1e6)
-        self.probe = Probe(model, self.steps, timer)
+        self.probe = Probe(self.steps, timer)
         self.failures = 0
         self.leaving = False
         self.worked_s = 0.0
@@ -122,6 +124,7 @@ class Drafter:
             case Lost() | Welcome():
                 for void in list(self.leases.values()):
                     self._end(void)
+                self.declined.clear()  # another verifier counts its epochs from the beginning
             case Verdict():
                 self._verdict(message)
             case Open():
@@ -130,6 +133,8 @@ class Drafter:
                 lease = self.leases.get(message.rid)
                 if lease is not None and lease.epoch <= message.epoch:
                     self._end(lease)
+            case Load():
+                self.generations.load(message)
             case Drain():
                 self.leaving = True
 
@@ -144,20 +149,22 @@ class Drafter:
         if self.leaving or not message.prefix:
             self._decline(message.rid, message.epoch, lasting=True)
             return
+        weights = self.generations.current
         try:
-            handle = self.mirrors.open(message)
+            handle = weights.mirrors.open(message)
         except (PoolFull, CannotDraft) as error:
             log.warning("request %s goes on without drafts: %s", message.rid, error)
             self._decline(message.rid, message.epoch, lasting=isinstance(error, CannotDraft))
             return
-        calibration = self.calibrations.setdefault(message.sampling.temperature > 0, Calibration())
-        lease = self.leases[message.rid] = Lease(message, handle, self._limits(), calibration)
-        lease.mirrored(self.model.missing(handle), self.prefill.chunk)
+        calibration = weights.calibrations.setdefault(message.sampling.temperature > 0, Calibration())
+        lease = Lease(message, handle, self._limits(weights.model), calibration, self.generations.newest)
+        self.leases[message.rid] = lease
+        lease.mirrored(weights.model.missing(handle), self.prefill.chunk)
 
-    def _limits(self) -> Limits:
-        info, welcome = self.model.info, self.line.welcome
+    def _limits(self, model: DraftModel) -> Limits:
+        info, welcome = model.info, self.line.welcome
         vocab_size = welcome.vocab_size if welcome is not None else 0
-        return Limits(self.model.scratch_slots, info.max_context, vocab_size, info.eos_token_ids)
+        return Limits(model.scratch_slots, info.max_context, vocab_size, info.eos_token_ids)
 
     def _verdict(self, message: Verdict) -> None:
         lease = self.leases.get(message.rid)
@@ -175,10 +182,11 @@ class Drafter:
         elif change is not None:
             if lease.must_flush(now_us, after_verdict=True):
                 self.line.send(lease.flush(now_us))  # first of all: the verifier may be waiting for it
+            model = self.generations[lease.generation].model
             try:
-                self.model.commit(lease.handle, change.tokens, change.slots)
-                self.model.release(lease.handle, change.dead)
-                lease.mirrored(self.model.missing(lease.handle), self.prefill.chunk)
+                model.commit(lease.handle, change.tokens, change.slots)
+                model.release(lease.handle, change.dead)
+                lease.mirrored(model.missing(lease.handle), self.prefill.chunk)
             except Exception as error:
                 self._fail(lease, error)
 
@@ -186,12 +194,12 @@ class Drafter:
 
     def _end(self, lease: Lease) -> None:
         del self.leases[lease.rid]
-        self.mirrors.keep(lease.handle, lease.committed, lease.cache_salt)
+        self.generations[lease.generation].mirrors.keep(lease.handle, lease.committed, lease.cache_salt)
 
     def _fail(self, lease: Lease, error: Exception) -> None:
         """The request goes on without drafts, and the other requests with them."""
         del self.leases[lease.rid]
-        self.mirrors.close(lease.handle)
+        self.generations[lease.generation].mirrors.close(lease.handle)
         self._decline(lease.rid, lease.epoch, lasting=not isinstance(error, PoolFull))
         if isinstance(error, (PoolFull, CannotDraft)):
             log.warning("request %s goes on without drafts: %s", lease.rid, error)
@@ -222,14 +230,14 @@ class Drafter:
         return True
 
     def _decide(self) -> list[tuple[Lease, Node]]:
-        """The next leaves of every lease: one batched forward grows all their trees.
+        """The next leaves of every lease of one model: one batched forward grows all their trees.
 
         Tokens that roots have to catch up on are no more than a chunk in all; who finds no room is the next.
         """
         batch: list[tuple[Lease, Node]] = []
         catching_up = 0
         for lease in self.leases.values():
-            nodes = lease.wanted(WIDTH)
+            nodes = lease.wanted(WIDTH) if not batch or lease.generation == batch[0][0].generation else []
             if nodes and nodes[0] is lease.tree.root:
                 if catching_up and catching_up + lease.missing > self.prefill.chunk:
                     continue
@@ -245,24 +253,26 @@ class Drafter:
     def _prefill(self, lease: Lease) -> None:
         tokens = min(self.prefill.chunk, lease.missing)
         self._announce(self.prefill.expected_s)
+        model = self.generations[lease.generation].model
         begin = self.timer()
         try:
-            self.model.prefill(lease.handle, tokens)
+            model.prefill(lease.handle, tokens)
         except Exception as error:
             self._fail(lease, error)
             return
         spent = self.timer() - begin
         self._worked(spent, [lease])
         self.prefill.computed(tokens, spent)
-        lease.mirrored(self.model.missing(lease.handle), self.prefill.chunk)
+        lease.mirrored(model.missing(lease.handle), self.prefill.chunk)
 
     def _grow(self, batch: list[tuple[Lease, Node]]) -> None:
         leases = list({lease.rid: lease for lease, _ in batch}.values())
+        model = self.generations[leases[0].generation].model
         reading = sum(lease.missing for lease, node in batch if node is lease.tree.root)
         self._announce(self.steps(len(batch)) / 1e6 + self.prefill.time_s(reading))
         began_us, begin = self.now_us(), self.timer()
         try:
-            expansions = self.model.expand([lease.leaf(node) for lease, node in batch])
+            expansions = model.expand([lease.leaf(node) for lease, node in batch])
         except Exception as error:
             if len(leases) == 1:
                 self._fail(leases[0], error)
@@ -302,9 +312,11 @@ class Drafter:
             if not due and reported_us / NEWS < step_us < reported_us * NEWS:
                 continue
             if due and not self.leases:
-                self.probe.run(now)
+                self.probe.run(self.generations.current.model, now)
             busy = min(1.0, self.worked_s / (now - reported_at)) if now > reported_at else 1.0
-            self.line.send(DraftStats(self.line.hello.actor_id, self.steps.points(), busy))
+            version, trouble = self.generations.current.source.version, self.generations.trouble
+            self.line.send(DraftStats(self.line.hello.actor_id, self.steps.points(), busy, version, trouble))
+            self.generations.retire(lease.generation for lease in self.leases.values())
             self.worked_s, reported_at, reported_us = 0.0, now, self.steps(1)
             for lease in list(self.leases.values()) if due else ():
                 silence = lease.tick()

@@ -13,6 +13,8 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from actors.process import CLOCK, default_actor_id, incarnation, open_network, pin, run_actor
 from actors.settings import DrafterSettings, retrieves
 from protocols.messages import Hello, Role
@@ -46,6 +48,14 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
         from actors.drafter.loop import Drafter
         from actors.drafter.timing import measure_draft
 
+        def warm(path: str) -> DraftModel:
+            model = load(msgspec.structs.replace(settings, draft=path or settings.draft))
+            measure_draft(model)  # for its warmth: of the same shape, it takes as long as the one that serves
+            return model
+
+        async def again(path: str) -> DraftModel:
+            return await asyncio.to_thread(warm, path)
+
         pin(settings.cpus)
         network = open_network(settings)
         try:
@@ -64,11 +74,13 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
                 os.getpid(),
                 steps[min(steps)],
                 info.tokenizer,
+                loads=not retrieves(settings.draft),
             )
             gc.freeze()
             name = "" if settings.actor_id else f" as {hello.actor_id}"  # who chose the name, or `up`, knows it
             log.info("ready%s: %s, %.2f ms a step", name, info.model_id, steps[min(steps)] / 1000)
-            await Drafter(model, network, settings.connect, hello, steps, clock=CLOCK).run(stop)
+            drafter = Drafter(model, network, settings.connect, hello, steps, clock=CLOCK, load=again)
+            await drafter.run(stop)
         finally:
             network.close()
 

@@ -47,25 +47,25 @@ class Probe:
     """Steps that an idle drafter makes for their time alone; without them it would report for ever what its start, or
     its last request, was like."""
 
-    def __init__(self, model: DraftModel, steps: CostModel, timer: Callable[[], float] = time.perf_counter) -> None:
-        self.model, self.steps, self.timer = model, steps, timer
+    def __init__(self, steps: CostModel, timer: Callable[[], float] = time.perf_counter) -> None:
+        self.steps, self.timer = steps, timer
         self._next_at = 0.0
 
-    def run(self, now: float) -> None:
+    def run(self, model: DraftModel, now: float) -> None:
         """Let ``steps`` observe the fastest of a few steps; ``now`` in seconds."""
         if now < self._next_at:
             return
         begin = self.timer()
-        prefix = _prefix(self.model)
+        prefix = _prefix(model)
         try:
-            handle = self.model.open(prefix, len(prefix), Sampling(max_tokens=1))
+            handle = model.open(prefix, len(prefix), Sampling(max_tokens=1))
         except PoolFull:
             return
         try:
-            self.model.expand([Leaf(handle, prefix[-1], (), is_root=True)])
-            spent = min(_timed_step(self.model, handle, prefix[:1], self.timer) for _ in range(PROBES))
+            model.expand([Leaf(handle, prefix[-1], (), is_root=True)])
+            spent = min(_timed_step(model, handle, prefix[:1], self.timer) for _ in range(PROBES))
         finally:
-            self.model.close(handle)
+            model.close(handle)
         for _ in range(PROBES):
             self.steps.observe(1, spent * 1e6)
         self._next_at = now + (self.timer() - begin) / MAX_PROBE_SHARE

@@ -10,7 +10,8 @@ the span of slots looked at (DESIGN section 3). Three measures make it so; each 
   float32, because a matrix product chooses how to split a long inner dimension by its length (with MKL 256 keys are
   added in another order than 192 and a rest of zeros; 128 and 64 are not).
 
-Masked slots contribute an exact zero, so it does not matter how many of them there are.
+Masked slots contribute an exact zero, so it does not matter how many of them there are. The branches of a window look
+at copies (:mod:`actors.engines.branches`), whose scores and blocks come behind those of the span.
 
 Requests lie anywhere in the pool, so each has matrix products of its own; all else (scaling, masks, softmax, putting
 rows in order) is done once for all requests of a span. What does not change from layer to layer is prepared once a
@@ -27,14 +28,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.pool import KVPool
+from actors.engines.branches import BLOCK
+from actors.engines.pool import KVPool, LayerView
 
 MIN_ROWS = 4
 SPAN_STEP = 64
-BLOCK = 128
 MAX_ROUND = 64  # rows of the largest window: more are a chunk of a prompt
 
 
@@ -45,14 +47,15 @@ def span_for(slots: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive rows that look at the same slots ``base .. base + span`` of the pool.
+    """Consecutive rows that look at the same slots ``base .. base + span`` of the pool and ``copies`` of others.
 
-    ``mask``: ``(rows, span)``, 0 where visible and -inf elsewhere, on the pool's device.
+    ``mask``: ``(rows, span + slots of the copies)``, 0 where visible and -inf elsewhere, on the pool's device.
     """
 
     base: int
     span: int
     mask: Tensor
+    copies: NDArray[np.int64] | None = None  # (branches, slots): see :class:`actors.engines.branches.View`
 
 
 class Attention:
@@ -71,16 +74,17 @@ class Attention:
         self.heads, self.scale, self.softcap = heads, scale, softcap
         kv_heads = pool.whole.shape[2]
         least = -(-MIN_ROWS * kv_heads // heads) if exact else 1
-        shapes: dict[tuple[int, int], list[tuple[int, Stretch]]] = {}
+        shapes: dict[tuple[int, ...], list[tuple[int, Stretch]]] = {}
         start = 0
         for stretch in stretches:
             rows = len(stretch.mask)
-            shapes.setdefault((rows, stretch.span), []).append((start, stretch))
+            copies = (0, 0) if stretch.copies is None else stretch.copies.shape
+            shapes.setdefault((rows, stretch.span, *copies), []).append((start, stretch))
             start += rows
         self._rows = start
         self._groups = [
             _Group(pool, members, max(rows, least), start, BLOCK if exact else span)
-            for (rows, span), members in shapes.items()
+            for (rows, span, *_), members in shapes.items()
         ]
 
     def __call__(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
@@ -106,26 +110,40 @@ class _Group:
         self.kept, self.rows = kept, rows
         whole = len(members) * kept == total
         self.places = self.padded = None
+        device = pool.whole.device
         if not whole or rows > kept:
-            device = pool.whole.device
             own = np.array([start for start, _ in members])[:, None]
             self.places = None if whole else torch.from_numpy((own + np.arange(kept)).ravel()).to(device)
             self.padded = torch.from_numpy((own + np.minimum(np.arange(rows), kept - 1)).ravel()).to(device)
         masks = [stretch.mask if rows == kept else _lengthened(stretch.mask, rows) for _, stretch in members]
         self.mask = (torch.stack(masks) if len(masks) > 1 else masks[0][None])[:, None, None]
         self.views = [pool.views(stretch.base, span, block) for _, stretch in members]
+        self.copied = [
+            torch.from_numpy(stretch.copies).to(device)
+            for _, stretch in members
+            if stretch.copies is not None and stretch.copies.size
+        ]
+        self._pool = pool
 
     def look(self, layer: int, queries: Tensor, shared: Attention, sinks: Tensor | None) -> Tensor:
         if self.padded is not None:
             queries = queries.index_select(0, self.padded)
-        keys, values = zip(*(each[layer] for each in self.views), strict=True)
-        count, kv_heads, width = len(keys), keys[0].shape[0], queries.shape[2]
+        looks: list[LayerView] = [each[layer] for each in self.views]
+        if self.copied:
+            looks = [self._with_copies(layer, *each) for each in zip(looks, self.copied, strict=True)]
+        keys, values = zip(*looks, strict=True)
+        count, kv_heads, width = len(keys), keys[0][0].shape[0], queries.shape[2]
         split = queries.view(count, self.rows, kv_heads, shared.heads // kv_heads, width).permute(0, 2, 3, 1, 4)
         if self.rows > MAX_ROUND and shared.softcap is None and sinks is None:
             seen = _attend_prompts(split, keys, values, self.mask, shared.scale)
         else:
             seen = _attend(split, keys, values, self.mask, shared.scale, shared.softcap, sinks)
         return seen.permute(0, 3, 1, 2, 4)[:, : self.kept].reshape(count * self.kept, -1)
+
+    def _with_copies(self, layer: int, look: LayerView, slots: Tensor) -> LayerView:
+        keys, values = self._pool.gather(layer, slots.flatten())
+        blocks = torch.split(values.view(len(values), *slots.shape, -1), BLOCK, 2)
+        return (*look[0], keys.transpose(1, 2)), (*look[1], *blocks)
 
 
 def _lengthened(mask: Tensor, rows: int) -> Tensor:
@@ -134,27 +152,28 @@ def _lengthened(mask: Tensor, rows: int) -> Tensor:
 
 def _attend(
     queries: Tensor,
-    keys: Sequence[Tensor],
+    keys: Sequence[Sequence[Tensor]],
     values: Sequence[Sequence[Tensor]],
     mask: Tensor,
     scale: float,
     softcap: float | None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Like queries, ``(n, kv_heads, group, rows, width)``. Keys ``(kv_heads, width, span)`` and values, in blocks
-    ``(kv_heads, up to BLOCK, width)``, for each of n; mask ``(n, 1, 1, rows, span)``; sinks ``(heads,)``."""
+    """Like queries, ``(n, kv_heads, group, rows, width)``. Keys, in parts ``(kv_heads, width, part of the span)``, and
+    values, in blocks as :func:`_weighed` takes them, for each of n; mask ``(n, 1, 1, rows, span)``; sinks ``(heads,)``.
+    """
     dtype = queries.dtype
     if queries.device.type == "cpu" and dtype != torch.float32:  # bfloat16 without own instructions: 5 times slower
-        queries, keys = queries.float(), [each.float() for each in keys]
+        queries, keys = queries.float(), [[part.float() for part in each] for each in keys]
         values = [[block.float() for block in each] for each in values]
     count, kv_heads, group, rows, width = queries.shape
     stacked = queries.reshape(count, kv_heads, group * rows, width)
     if count == 1:
-        scores = torch.bmm(stacked[0], keys[0])
+        scores = _scored(stacked[0], keys[0])
     else:
         scores = stacked.new_empty(count, kv_heads, group * rows, mask.shape[-1])
         for query, key, out in zip(stacked.unbind(), keys, scores.unbind(), strict=True):
-            torch.bmm(query, key, out=out)
+            _scored(query, key, out)
     apart = scores.view(count, kv_heads, group, rows, -1)
     if softcap is None:
         torch.add(mask, apart, alpha=scale, out=apart)
@@ -171,6 +190,12 @@ def _attend(
     return seen.to(dtype).view(queries.shape)
 
 
+def _scored(query: Tensor, parts: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+    if len(parts) == 1:
+        return torch.bmm(query, parts[0], out=out)
+    return torch.cat([torch.bmm(query, part) for part in parts], -1, out=out)
+
+
 def _left_by(sinks: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
     """What sinks leave of softmax ``weights``, as a factor of each row. The sum of the exponentials is known from the
     largest weight: summing them anew would add in an order that depends on the span."""
@@ -179,14 +204,21 @@ def _left_by(sinks: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
 
 
 def _weighed(weights: Tensor, blocks: Sequence[Tensor]) -> Tensor:
-    """float32 ``(kv_heads, rows, width)``: block after block of values."""
+    """float32 ``(kv_heads, rows, width)``: block after block of values ``(kv_heads, up to BLOCK, width)``. Those of
+    copies are ``(kv_heads, branches, up to BLOCK, width)``: a row looks at one branch, and the others add zeros."""
     if len(blocks) == 1:
         return torch.bmm(weights, blocks[0]).float()
-    block = blocks[0].shape[1]
-    out = torch.bmm(weights[:, :, :block], blocks[0]).float()
-    for number, values in enumerate(blocks[1:], 1):
-        part = weights[:, :, number * block : (number + 1) * block]
-        if part.dtype == torch.float32:
+    own = [block for block in blocks if block.dim() == 3]
+    parts = list(torch.split(weights[:, :, : sum(block.shape[1] for block in own)], BLOCK, 2))
+    if copied := blocks[len(own) :]:
+        branches = weights[:, :, sum(part.shape[2] for part in parts) :]
+        branches = branches.view(*weights.shape[:2], copied[0].shape[1], -1).transpose(1, 2)
+        parts += torch.split(branches, BLOCK, 3)
+    out = torch.bmm(parts[0], blocks[0]).float()
+    for part, values in zip(parts[1:], blocks[1:], strict=True):
+        if values.dim() == 4:
+            out += torch.matmul(part, values).sum(1)
+        elif part.dtype == torch.float32:
             out.baddbmm_(part, values)
         else:
             out += torch.bmm(part, values)
@@ -194,10 +226,10 @@ def _weighed(weights: Tensor, blocks: Sequence[Tensor]) -> Tensor:
 
 
 def _attend_prompts(
-    queries: Tensor, keys: Sequence[Tensor], values: Sequence[Sequence[Tensor]], mask: Tensor, scale: float
+    queries: Tensor, keys: Sequence[Sequence[Tensor]], values: Sequence[Sequence[Tensor]], mask: Tensor, scale: float
 ) -> Tensor:
     seen = []
-    for query, key, blocks, bias in zip(queries.unbind(), keys, values, mask.unbind(), strict=True):
+    for query, [key], blocks, bias in zip(queries.unbind(), keys, values, mask.unbind(), strict=True):
         flat = query.reshape(-1, *query.shape[2:])
         value = blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), 1)
         seen.append(attend_prompt(flat, key.transpose(1, 2), value, bias[0, 0], scale).view(query.shape))
@@ -222,7 +254,7 @@ def attend(
         mask = _lengthened(mask, padded)
     split = query.reshape(1, kv_heads, heads // kv_heads, padded, width)
     seen = _attend(
-        split, [keys.transpose(1, 2)], [torch.split(values, BLOCK, 1)], mask[None, None, None], scale, softcap
+        split, [[keys.transpose(1, 2)]], [torch.split(values, BLOCK, 1)], mask[None, None, None], scale, softcap
     )
     return seen.view(heads, padded, width)[:, :rows]
 

@@ -50,7 +50,7 @@ def _engine(model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8:
     """By hand for the Llama family, through transformers for everything else."""
     if supports(model.config):
         return LlamaEngine(model, info, slots, int8=int8, exact=exact)
-    return TransformersEngine(model, info, slots, int8=int8)
+    return TransformersEngine(model, info, slots, int8=int8, exact=exact)
 
 
 def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> tuple[Target, TokenizerCodec]:

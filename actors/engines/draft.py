@@ -7,10 +7,11 @@ little else: behind a thousand tokens a small model's step reads more bytes of k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
 from actors.engines.engine import Engine, Segment
 from actors.engines.pool import RegionAllocator
@@ -42,7 +43,7 @@ class _Mirror:
 
     def take(self, token: int) -> int:
         if not self.free:
-            raise PoolFull(f"All {len(self.held)} scratch slots hold tree nodes; release dead ones first.")
+            raise PoolFull(f"all {len(self.held)} scratch slots hold tree nodes; release dead ones first")
         slot = self.free.pop()
         self.held[slot] = token
         return slot
@@ -231,6 +232,49 @@ class Draft:
             batch.positions.append(position)
             path = [*(m.held[above] for above in leaf.path), leaf.token] if m.sampler.penalised else []
             batch.rows.append(Row(index, slot, m.sampler, position + 1, path))
+
+    # --- replay ------------------------------------------------------------------------------------------------------
+
+    def along(
+        self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling
+    ) -> Iterator[tuple[Tensor, list[tuple[list[int], list[float]]]]]:
+        """What expanding the root would have named before each token of ``text``, ``CHUNK`` places in one forward.
+
+        Yields logits ``(places, vocabulary)`` and the candidates and confidences of each place, from the first on, and
+        ends where this model cannot mirror what stands before.
+        """
+        before = self._mirrored([*prompt, *text[:-1]])
+        first = len(prompt) - 1
+        if len(before) <= first:
+            return
+        handle = self.open(before, len(prompt), sampling)
+        m = self._mirrors[handle]
+        sampler = SamplerState(sampling, prompt)
+        home = m.base + self._scratch
+        try:
+            for start in range(0, len(before), CHUNK):
+                end = min(start + CHUNK, len(before))
+                wanted = range(max(start, first), end)
+                logits = self.engine.forward(
+                    before[start:end],
+                    range(start, end),
+                    range(home + start, home + end),
+                    [self._text(m, start, end)],
+                    [place - start for place in wanted] or [end - start - 1],
+                )[:, : self.info.vocab_size]
+                if wanted:
+                    paths = [before[len(prompt) : place + 1] if sampler.penalised else [] for place in wanted]
+                    rows = [Row(0, -1, sampler, place + 1, path) for place, path in zip(wanted, paths, strict=True)]
+                    yield logits, rank(logits, rows, self.candidates)
+        finally:
+            self.close(handle)
+
+    def _mirrored(self, text: list[int]) -> list[int]:
+        """The beginning of a text that can be drafted for: its next token has a position too."""
+        unknown = (place for place, token in enumerate(text) if not 0 <= token < self.info.vocab_size)
+        return text[: min(next(unknown, len(text)), self.info.max_context - 1)]
+
+    # --- forwards ----------------------------------------------------------------------------------------------------
 
     def prefill(self, handle: int, limit: int) -> None:
         """At most ``CHUNK`` tokens in one forward."""

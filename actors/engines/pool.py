@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from protocols.errors import PoolFull
 
 MAX_VIEWS = 256  # spans whose views are kept: more than a round has
 
-# of one layer, keys (kv_heads, width, span) and values in blocks (kv_heads, up to block, width)
-LayerView = tuple[Tensor, tuple[Tensor, ...]]
+# of one layer, keys (kv_heads, width, span) in one part or more, and values in blocks (kv_heads, up to block, width)
+LayerView = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class KVPool:
     def _views(self, base: int, span: int, block: int) -> list[LayerView]:
         keys, values = self.whole[:, :, :, base : base + span].unbind(1)
         blocks = [part.unbind() for part in torch.split(values, block, 2)]
-        return list(zip(keys.transpose(2, 3).unbind(), zip(*blocks, strict=True), strict=True))
+        return list(zip(zip(keys.transpose(2, 3).unbind(), strict=True), zip(*blocks, strict=True), strict=True))
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """``keys`` and ``values``: ``(kv_heads, n, width)`` for int64 slots ``(n,)``."""
@@ -132,6 +132,10 @@ class RegionAllocator:
             return False
         self.regions[index] = (base, size)
         return True
+
+    def arrange(self, places: Mapping[int, int]) -> None:
+        """Let regions begin elsewhere: new bases by the present ones."""
+        self.regions = sorted((places.get(base, base), size) for base, size in self.regions)
 
     def free(self, base: int) -> None:
         self.regions = [region for region in self.regions if region[0] != base]

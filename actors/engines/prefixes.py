@@ -9,6 +9,9 @@ A request's slots lie in a row, which is what its bits and the speed of attentio
 the same slots. A region that nobody else needs (a chat's last turn) is grown in place; otherwise the request copies
 what it takes over, in milliseconds where computing it takes seconds. Until it has, the region that it will copy from
 has a reader more and is not given up.
+
+A region holds what its request needs now, and grows with it: in place where the slots behind it are free, else to
+another place, or once the others have moved together. Where it begins changes no bit.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ class PrefixCache:
         self.chunk = chunk
         self.open_regions: list[Region] = []
         self.kept: list[Region] = []  # of requests that ended; the least recently used first
+        self._floor = allocator.used  # slots that are another's, and stay where they are
+        self._moves: list[tuple[int, int, int]] = []
 
     @property
     def cached(self) -> int:
@@ -85,6 +90,19 @@ class PrefixCache:
             self.kept.remove(source)
             self.kept.append(source)
         return source.base, count
+
+    def grow(self, region: Region, size: int) -> None:
+        """Make an open region larger; where it begins may change. Raises PoolFull: nothing has changed then."""
+        if not self.allocator.resize(region.base, size) and not self._move(region, size):
+            free = self.allocator.slots - self.allocator.used + self.cached
+            raise PoolFull(f"the request needs {size - region.size} KV slots more and the pool has {free} free")
+        region.size = size
+
+    def take_moves(self) -> list[tuple[int, int, int]]:
+        """Slots that have moved since the last call: (from, to, how many). They are to be copied in this order before
+        anything else is read or written."""
+        moves, self._moves = self._moves, []
+        return moves
 
     def computed(self, region: Region, done: int) -> None:
         """The first ``done`` tokens of the prompt have been computed."""
@@ -131,11 +149,59 @@ class PrefixCache:
         return source in self.kept and not source.readers and source.ready == count
 
     def _alloc(self, size: int, needed: Region | None = None) -> int:
-        idle = [region for region in self.kept if not region.readers and region is not needed]
+        idle = self._idle(needed)
         if self.allocator.gap(size, {region.base for region in idle}) is not None:
             while self.allocator.gap(size) is None:
                 self._free(idle.pop(0))
+        elif self._give_up(size, needed):
+            self._gather()
         return self.allocator.alloc(size)
+
+    def _move(self, region: Region, size: int) -> bool:
+        """Give an open region a larger place; whether there is one."""
+        try:
+            base = self.allocator.alloc(size)
+        except PoolFull:
+            if not self._give_up(size - region.size):
+                return False
+            self._gather(region)
+            return self.allocator.resize(region.base, size)
+        self._moves.append((region.base, base, region.size))
+        self.allocator.free(region.base)
+        region.base = base
+        return True
+
+    def _idle(self, needed: Region | None = None) -> list[Region]:
+        """What is kept and can be given up, the least recently used first."""
+        return [region for region in self.kept if not region.readers and region is not needed]
+
+    def _give_up(self, size: int, needed: Region | None = None) -> bool:
+        """Until so many slots are free, wherever they lie; nothing is given up where that is not enough."""
+        idle, free = self._idle(needed), self.allocator.slots - self.allocator.used
+        if free + sum(region.size for region in idle) < size:
+            return False
+        while free < size:
+            free += idle[0].size
+            self._free(idle.pop(0))
+        return True
+
+    def _gather(self, growing: Region | None = None) -> None:
+        """Move regions together, so that the free slots lie in a row: behind ``growing``, or else behind them all."""
+        ordered = sorted(self._regions(), key=lambda region: region.base)
+        behind = ordered.index(growing) + 1 if growing is not None else len(ordered)
+        places: dict[int, int] = {}
+        at = self._floor
+        for region in ordered[:behind]:
+            places[region.base], at = at, at + region.size
+        at = self.allocator.slots
+        for region in reversed(ordered[behind:]):
+            at -= region.size
+            places[region.base] = at
+        self.allocator.arrange(places)
+        for region in (*ordered[:behind], *reversed(ordered[behind:])):
+            if (place := places[region.base]) != region.base:
+                self._moves.append((region.base, place, region.size))
+                region.base = place
 
     def _free(self, region: Region) -> None:
         if region in self.kept:

@@ -1,23 +1,36 @@
-"""Which numbers of rows give the same bits on this machine? Speculation is bit-exact among those (DESIGN section 3)."""
+"""What gives the same bits on this machine? Speculation is bit-exact among those shapes (DESIGN section 3)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from actors.engines.attention import span_for
 from actors.engines.engine import Engine, Segment
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LARGE = (48, 64)  # for Lookahead and REST alone, so these have no say in which group is chosen
-CONTEXT = 244  # 12 rows behind it end within 256 slots, 16 do not: spans differ as they do between real rounds
+CONTEXT = (
+    244  # 12 rows behind it end within 256 slots, 16 do not: spans and blocks differ as they do between real rounds
+)
 
 
-def rows_that_agree(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequence[int] = LARGE) -> tuple[int, ...]:
-    """The largest group of row counts that computed the same logits, bit for bit; among equals that with the fewest
-    rows. Those of ``larger`` that agree with the chosen group are added to it.
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """``rows``: counts whose logits were the same, bit for bit. ``branches``: whether those of a window's branches were
+    too."""
+
+    rows: tuple[int, ...]
+    branches: bool
+
+
+def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequence[int] = LARGE) -> Agreement:
+    """The largest group of row counts that agree; among equals that with the fewest rows. Those of ``larger`` that
+    agree with the chosen group are added to it, and branches of windows of so many rows are compared with it.
 
     One chain of tokens is computed behind a short context in rounds of each size, in slots at the start of the pool,
     which must not be in use. Afterwards they count as free again.
@@ -41,12 +54,35 @@ def rows_that_agree(engine: Engine, candidates: Sequence[int] = ROWS, larger: Se
             groups.append((logits, [rows]))
     reference, best = max(groups, key=lambda group: (len(group[1]), -min(group[1])))
     shared = reference.shape[0]
+    branches = all(_branch_agrees(engine, tokens, length, n, reference) for n in {max(best), best[len(best) // 2]})
     best += [n for n in larger if torch.equal(reference, _chain(engine, tokens, length, n)[:shared])]
-    return tuple(sorted(best))
+    return Agreement(tuple(sorted(best)), branches)
 
 
 def _chain(engine: Engine, tokens: Sequence[int], start: int, rows: int) -> torch.Tensor:
+    return _round(engine, tokens[start : start + rows], range(start, start + rows), start, np.tri(rows, dtype=np.bool_))
+
+
+def _branch_agrees(engine: Engine, tokens: Sequence[int], start: int, rows: int, expected: torch.Tensor) -> bool:
+    """Of a window in which every token of the chain is listed behind a wrong one."""
+    sees = np.zeros((rows, rows), dtype=np.bool_)
+    right = np.arange(0, rows, 2)
+    sees[:, right] = np.arange(rows)[:, None] > right
+    np.fill_diagonal(sees, True)
+    depths = (np.arange(rows) + 1) // 2
+    listed = [tokens[start + depth] for depth in depths.tolist()]
+    for wrong in range(1, rows, 2):
+        listed[wrong] = (listed[wrong] + 1) % engine.info.vocab_size
+    logits = _round(engine, listed, (start + depths).tolist(), start, sees)
+    return torch.equal(logits[right.tolist()], expected[: len(right)])
+
+
+def _round(
+    engine: Engine, tokens: Sequence[int], positions: Sequence[int], start: int, sees: NDArray[np.bool_]
+) -> torch.Tensor:
+    """Rows in slots ``start ..``, each of which sees everything before them and ``sees`` of them."""
+    rows = len(tokens)
     span = min(span_for(start + rows), engine.pool.slots)
-    visible = np.tril(np.ones((rows, span), dtype=np.bool_), k=start)
-    places = range(start, start + rows)
-    return engine.forward(tokens[start : start + rows], places, places, [Segment(rows, 0, span, visible)])
+    visible = np.zeros((rows, span), dtype=np.bool_)
+    visible[:, :start], visible[:, start : start + rows] = True, sees
+    return engine.forward(tokens, positions, range(start, start + rows), [Segment(rows, 0, span, visible)])

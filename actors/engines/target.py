@@ -1,7 +1,7 @@
 """The verifier's model on top of an :class:`Engine`: prefill, windows, sampling, and K/V in canonical slots.
 
-A committed token lives in slot ``base + position``. A window's nodes are placed in *columns* behind the last
-committed token (:func:`place`), so that one round gives a speculated token the bits that plain decoding gives it.
+A committed token lives in slot ``base + position``, and a window's nodes behind the last committed token in the order
+in which they are listed. The engine sees to it that a row has the bits that plain decoding gives it, on any branch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from actors.engines.engine import Engine, Segment
 from actors.engines.pool import RegionAllocator
 from actors.engines.prefixes import PrefixCache, Region
 from actors.engines.sampler import Rows, SamplerState, logprobs, sample
-from actors.engines.selfcheck import LARGE, ROWS, rows_that_agree
+from actors.engines.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.models import DEFAULT_NODES, ROOT, Constraint, ModelInfo, Outcome, Window
 from actors.tree.accept import walk
-from protocols.errors import RequestError
+from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode, Sampling, TokenLogprobs
 
-CHUNK = 256  # prompt rows per forward, counted from position 0: a prompt always runs in the same shapes
+CHUNK = 256  # rows of a prompt's forward, counted from position 0, where bits depend on the shapes that it runs in
 SPAN = 64  # segments end at multiples of this, so that shapes repeat
 TRASH = SPAN  # slots that padding rows write to
-LANES = 16  # float32 values that one SIMD register sums side by side
-MAX_NODES = 2 * LANES  # of one window whose branches are as deep as they like ...
-LARGEST = max(LARGE) - 1  # ... and of one no deeper than LANES
+LARGEST = max(LARGE) - 1  # nodes of a window
 
 _Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 
@@ -36,41 +34,19 @@ def align(slots: int) -> int:
     return -(-slots // SPAN) * SPAN
 
 
-def place(parents: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Depth of every node and its slot, counted from the root's.
+def _spacious(tokens: int, most_nodes: int) -> int:
+    """Slots for a text of so many tokens that goes on: a quarter more, so that the copies of a region that grew again
+    and again cost no more than four times what writing it did; and at least a chunk, so that they are rare."""
+    return align(tokens + max(CHUNK, tokens // 4) + most_nodes)
 
-    A row's attention sums over slots lane by lane, so a token keeps its bits if every ancestor stays in its lane and
-    the ancestors stay in order. The path of first-listed children gets the canonical slots (offset = depth, column
-    0). Every other node goes to the first column to the right of them, not left of its parent's, that is free at its
-    depth; column j begins ``j * stride`` slots further on, where the stride is a multiple of ``LANES`` that no depth
-    exceeds. Hence ``offset <= LANES * len(parents)`` for up to ``MAX_NODES`` nodes, and for any number of nodes in a
-    chain or no deeper than ``LANES``.
-    """
+
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """Of every node, the root's children being at 1."""
     depths: list[int] = []
-    first: dict[int, int] = {}
     for node, parent in enumerate(parents):
         assert ROOT <= parent < node, "a parent comes before its child"
         depths.append(1 if parent == ROOT else depths[parent] + 1)
-        first.setdefault(parent, node)
-    if len(parents) == 0 or depths[-1] == len(parents):  # a chain
-        return depths, list(depths)
-    stride = -(-max(depths) // LANES) * LANES
-    principal: set[int] = set()
-    at = ROOT
-    while at in first:
-        at = first[at]
-        principal.add(at)
-    columns: list[int] = []
-    taken: set[tuple[int, int]] = set()
-    for node, (parent, depth) in enumerate(zip(parents, depths, strict=True)):
-        column = 0
-        if node not in principal:
-            column = 1 if parent == ROOT else max(1, columns[parent])
-            while (column, depth) in taken:
-                column += 1
-            taken.add((column, depth))
-        columns.append(column)
-    return depths, [depth + stride * column for depth, column in zip(depths, columns, strict=True)]
+    return depths
 
 
 @dataclass(slots=True)
@@ -127,15 +103,19 @@ class Target:
     """:class:`actors.models.TargetModel`. Owned by one compute thread."""
 
     def __init__(self, engine: Engine, max_window: int = LARGEST, rows_agree: Sequence[int] | None = None) -> None:
-        """``rows_agree``: row counts that give equal bits; None: find out now, in a few forwards."""
+        """``rows_agree``: row counts that give equal bits, and branches too; None: find out now, in a few forwards."""
         self.engine = engine
-        self._rows_agree = tuple(rows_that_agree(engine) if rows_agree is None else rows_agree)
+        found = self_check(engine) if rows_agree is None else Agreement(tuple(rows_agree), branches=True)
+        self._rows_agree = found.rows
+        self._branches = found.branches or engine.dtype == torch.float32
         self._buckets = () if set(ROWS) <= set(self._rows_agree) else self._rows_agree
         # a single request's round never has more rows than were checked
         self._max_window = max(1, min(max_window, LARGEST, max(self._rows_agree, default=max_window + 1) - 1))
         self._allocator = RegionAllocator(engine.pool.slots)
         self._trash = self._allocator.alloc(TRASH)
-        self._prefixes = PrefixCache(self._allocator, CHUNK)
+        # Where the number of rows makes no difference to the bits, a prompt may be cut as others have time for it.
+        self.chunk = CHUNK if self._buckets else max(self._rows_agree)
+        self._prefixes = PrefixCache(self._allocator, self.chunk)
         self._requests: dict[int, _Request] = {}
         self._next_handle = 0
 
@@ -146,7 +126,7 @@ class Target:
     @staticmethod
     def full_request(max_context: int) -> int:
         """Slots that a request of the whole context takes, with a window of the default size."""
-        return align(max_context + LANES * DEFAULT_NODES)
+        return align(max_context + DEFAULT_NODES)
 
     @property
     def full_requests(self) -> int:
@@ -173,6 +153,10 @@ class Target:
     def rows_agree(self) -> tuple[int, ...]:
         return self._rows_agree
 
+    @property
+    def branches(self) -> bool:
+        return self._branches
+
     def open(
         self,
         prompt: Sequence[int],
@@ -182,28 +166,40 @@ class Target:
         cache_salt: str = "",
         constraint: Constraint | None = None,
     ) -> int:
-        """Takes ``prompt + max_tokens`` slots, and 16 per node of its largest window behind them.
+        """Takes slots for the tokens that there are and some more, and one per node of its largest window behind them.
 
-        Raises PoolFull while there is no room, RequestError ("context_length") if there never will be.
+        Raises PoolFull while there is no room, RequestError ("context_length") if the whole text will never fit.
         """
         assert len(prompt) > 0
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
         most_nodes = min(most_nodes, self._max_window)
-        size = align(text + LANES * most_nodes)
+        size = align(text + most_nodes)
         most = self.kv_slots - TRASH
         if size > most:
             raise RequestError(
                 FailureCode.CONTEXT_LENGTH,
                 f"prompt and max_tokens make {text} tokens, which take {size} KV slots with their draft window, and "
-                f"the pool has {most}; ask for fewer tokens or start the verifier with more kv_tokens.",
+                f"the pool has {most}; ask for fewer tokens or start the verifier with more kv_tokens",
             )
-        region = self._prefixes.open(size, prompt, (cache_salt, text if self.engine.text_matters else 0))
+        known = len(prompt) + len(generated) + 1
+        first = min(size, _spacious(known, most_nodes))
+        region = self._prefixes.open(first, prompt, (cache_salt, text if self.engine.text_matters else 0))
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
         self._requests[self._next_handle] = _Request(
             region, text, list(prompt), list(generated), sampler, most_nodes, constraint
         )
         return self._next_handle
+
+    def reserve(self, handle: int) -> None:
+        r = self._requests[handle]
+        needed = align(r.length + r.most_nodes)
+        if needed <= r.region.size:
+            return
+        try:
+            self._prefixes.grow(r.region, min(align(r.text + r.most_nodes), _spacious(r.length, r.most_nodes)))
+        except PoolFull:
+            self._prefixes.grow(r.region, needed)
 
     def close(self, handle: int) -> None:
         request = self._requests.pop(handle, None)
@@ -212,17 +208,19 @@ class Target:
 
     # --- prompt ------------------------------------------------------------------------------------------------------
 
-    def prefill(self, handle: int) -> Outcome | None:
+    def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
+        self._settle()
         r = self._requests[handle]
         if r.done == 0:
             self._reuse(r)
         start, prompt_len = r.done, len(r.prompt)
         total = prompt_len + len(r.replay)
         if start < prompt_len:
-            end = min(start + CHUNK, prompt_len)
+            rows = self.chunk if self._buckets else min(limit or self.chunk, self.chunk)
+            end = min(start + rows, prompt_len)
             tokens = r.prompt[start:end]
         else:  # decode-shaped, as these tokens ran the first time
-            end = min(start + self._max_window, total)
+            end = min(start + min(limit or self._max_window, self._max_window), total)
             tokens = r.replay[start - prompt_len : end - prompt_len]
         batch = _Batch()
         at = list(range(start, end))
@@ -242,6 +240,14 @@ class Target:
         self._commit(r, [token])
         return Outcome([], [token], self._logprobs(r, last, [token]), reused=r.region.reused)
 
+    def _settle(self) -> None:
+        """Copy what has got another place. Here, since it is the compute thread that may use torch's threads."""
+        for source, target, count in self._prefixes.take_moves():
+            if abs(source - target) >= count:
+                self.engine.pool.duplicate(source, target, count)
+            else:
+                self.engine.pool.copy(range(source, source + count), range(target, target + count))
+
     def _reuse(self, r: _Request) -> None:
         """Take over what is computed already of the beginning of this prompt."""
         copied = self._prefixes.take(r.region)
@@ -253,11 +259,11 @@ class Target:
     # --- rounds ------------------------------------------------------------------------------------------------------
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
+        self._settle()
         batch = _Batch()
         groups: list[Rows] = []
-        offsets: list[list[int]] = []
         for window in windows:
-            groups.append(self._lay_out(window, batch, offsets))
+            groups.append(self._lay_out(window, batch))
         self._pad(batch)
         logits = self._forward(batch)
         for window, group in zip(windows, groups, strict=True):  # while a GPU computes what was launched
@@ -268,13 +274,13 @@ class Target:
         source: list[int] = []
         target: list[int] = []
         first_row = 0
-        for window, rows, offset in zip(windows, sampled, offsets, strict=True):
+        for window, rows in zip(windows, sampled, strict=True):
             r = self._requests[window.handle]
             path, final = walk(window.tokens, window.parents, rows)
             home = r.base + r.length - 1
             for depth, node in enumerate(path, 1):
-                if offset[node] != depth:
-                    source.append(home + offset[node])
+                if node + 1 != depth:
+                    source.append(home + 1 + node)
                     target.append(home + depth)
             tokens = [window.tokens[node] for node in path] + [final]
             found: list[TokenLogprobs] = []
@@ -288,24 +294,21 @@ class Target:
             self._commit(self._requests[window.handle], outcome.tokens)
         return outcomes
 
-    def _lay_out(self, window: Window, batch: _Batch, offsets: list[list[int]]) -> Rows:
+    def _lay_out(self, window: Window, batch: _Batch) -> Rows:
         r = self._requests[window.handle]
         assert r.length > 0, "prefill comes first"
         assert len(window.tokens) <= r.most_nodes
-        depths, offset = place(window.parents)
-        assert max(offset, default=0) <= LANES * r.most_nodes, "a window that large must be shallower"
-        offsets.append(offset)
-        root = r.length - 1
-        rows = 1 + len(offset)
-        visible: _Mask = np.zeros((rows, align(r.length + max(offset, default=0))), dtype=np.bool_)
+        depths = depths_of(window.parents)
+        root, rows = r.length - 1, 1 + len(depths)
+        visible: _Mask = np.zeros((rows, align(root + rows)), dtype=np.bool_)
         visible[:, : r.length] = True
         paths: list[list[int]] = [[]]
-        for row, (parent, token, at) in enumerate(zip(window.parents, window.tokens, offset, strict=True), 1):
+        for row, (parent, token) in enumerate(zip(window.parents, window.tokens, strict=True), 1):
             visible[row, r.length :] = visible[parent + 1, r.length :]
-            visible[row, root + at] = True
+            visible[row, root + row] = True
             paths.append([*paths[parent + 1], token] if r.sampler.penalised else [])
         positions = [root, *(root + depth for depth in depths)]
-        slots = [r.base + root, *(r.base + root + at for at in offset)]
+        slots = list(range(r.base + root, r.base + root + rows))
         batch.add(r.base, [r.root, *window.tokens], positions, slots, visible, r.text)
         return Rows(r.sampler, [p + 1 for p in positions], paths)
 

@@ -51,22 +51,35 @@ def likeliest_path(tree: TokenTree, limit: int) -> list[Likely]:
 
 
 def priced_window(
-    tree: TokenTree, limit: int, cost: Cost, rate: float, rows_before: int = 0, branches: bool = True
+    tree: TokenTree, limit: int, cost: Cost, rate: float, rows_before: int = 0, branch_us: float | None = 0.0
 ) -> list[Likely]:
     """The prefix of :func:`best_nodes` that maximises ``expected tokens - rate * time`` (DESIGN section 5, point 3).
 
     ``rate`` is tokens per microsecond now: time that buys fewer tokens than the current rate is not spent.
-    ``rows_before`` rows of other requests share the forward. Without ``branches`` the likeliest path alone is priced.
+    ``rows_before`` rows of other requests share the forward. Every path beside the first takes ``branch_us`` more, and
+    may not be worth it: then it is a prefix of the likeliest path. None: that alone is priced.
     """
-    likely = best_nodes(tree, limit) if branches else likeliest_path(tree, limit)
+    orders = []
+    if branch_us is not None:
+        orders.append(best_nodes(tree, limit))
+    if branch_us != 0:
+        orders.append(likeliest_path(tree, limit))
     base = cost(rows_before + 1)
-    best_count, best_value, expected = 0, 0.0, 0.0
-    for count, one in enumerate(likely, 1):
-        expected += one.chance
-        value = expected - rate * (cost(rows_before + 1 + count) - base)
-        if value > best_value:
-            best_count, best_value = count, value
-    return likely[:best_count]
+    best_value = 0.0
+    best: list[Likely] = []
+    for likely in orders:
+        best_count, expected, beside_us = 0, 0.0, 0.0
+        continued: set[int] = set()  # nodes that have a child among those chosen
+        for count, one in enumerate(likely, 1):
+            expected += one.chance
+            if branch_us and id(one.node.parent) in continued:
+                beside_us += branch_us
+            continued.add(id(one.node.parent))
+            value = expected - rate * (cost(rows_before + 1 + count) - base + beside_us)
+            if value > best_value:
+                best_count, best_value = count, value
+        best = likely[:best_count] or best
+    return best
 
 
 def in_tree_order(nodes: list[Node], root: Node) -> tuple[list[Node], list[int]]:

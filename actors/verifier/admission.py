@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from actors.verifier.leases import Leases
 from actors.verifier.output import Output
 from actors.verifier.request import Request
 from actors.verifier.speculation import Speculation
-from actors.verifier.state import State
+from actors.verifier.state import ClientPeer, State
 from actors.verifier.trace import Trace
 from protocols.errors import RequestError
 from protocols.limits import clipped
@@ -29,7 +30,11 @@ from protocols.messages import Failed, FailureCode, Generate, Message, RequestSt
 from protocols.validation import characters, validate
 
 log = logging.getLogger("duoactor.verifier")
-MAX_REQUESTS = 1024
+MAX_REQUESTS = 4096  # that a StatusReport has room for
+FULL = "as many requests wait as this verifier lets wait; try again later"
+LEAVING = "the verifier is shutting down; the stream can resume"
+PACE = 16  # requests that ended last, by which it is judged when there is room
+DEFAULT_RETRY_MS, MIN_RETRY_MS, MAX_RETRY_MS = 1000.0, 100.0, 60_000.0
 SHORT_CHARACTERS = 2000  # tokenized at once: half a millisecond, where a thread would take 0.1 ms to hear of it
 SHORT_OUTPUT = 64  # tokens of a resumed stream that are spelt at once
 MAX_ATTEMPTS = 2  # during each of which the verifier ended: the request is not tried again
@@ -72,6 +77,7 @@ class Admission:
         self.send, self.clock, self.wake = send, clock, wake
         self.tokenizing, self.grammars = tokenizing, grammars
         self._arriving: dict[str, Arrival] = {}
+        self._ends: deque[float] = deque(maxlen=PACE)
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
@@ -101,14 +107,29 @@ class Admission:
                 f"the verifier ended {message.attempt} times while it worked on this request, which is not tried again"
             )
             raise RequestError(FailureCode.INTERNAL, detail)
-        if len(state.requests) + len(self._arriving) >= MAX_REQUESTS:
-            raise RequestError(FailureCode.OVERLOADED, f"{MAX_REQUESTS} requests are open already; try again later")
         old = state.requests.get(message.rid) or self._arriving.get(message.rid)
         if old is not None:
             holder, asker = state.clients.get(old.client), state.clients.get(peer)
-            if holder is not None and asker is not None and holder.actor_id != asker.actor_id:
+            if holder is not None and asker is not None and not holder.same_as(asker):
                 raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
             self.drop(message.rid, old.client)
+        self._check_queue(message.priority)
+
+    def _check_queue(self, priority: int) -> None:
+        """RequestError if as many wait as may. One that has not begun gives its place up to one of a lower number."""
+        most, waiting = self.state.settings.max_queued_requests, self.state.requests.of("queued")
+        if len(self.state.requests) + len(self._arriving) < MAX_REQUESTS and len(waiting) + len(self._arriving) < most:
+            return
+        last = max((r for r in waiting if not r.first_at), key=lambda r: (r.message.priority, r.arrived), default=None)
+        if last is None or last.message.priority <= priority:
+            raise RequestError(FailureCode.OVERLOADED, FULL, self._retry_after_ms())
+        self.fail(last, FailureCode.OVERLOADED, FULL, self._retry_after_ms())
+
+    def _retry_after_ms(self) -> float:
+        """When there should be room: requests have ended at this pace lately."""
+        ends = self._ends
+        pace_ms = 1000 * (self.clock() - ends[0]) / len(ends) if ends else DEFAULT_RETRY_MS
+        return min(max(pace_ms, MIN_RETRY_MS), MAX_RETRY_MS)
 
     def _prepared(self, arrival: Arrival, done: asyncio.Future[Prepared]) -> None:
         if self._arriving.get(arrival.message.rid) is not arrival:
@@ -139,7 +160,7 @@ class Admission:
             state.max_window,
             message.generated,
             state.sources,
-            branches=state.info.dtype == "float32",
+            branch=state.branch,
             usual=state.usual_rates.of(strategy.method, text.sampling.temperature > 0),
             cache_salt=message.cache_salt,
             grammar=text.grammar,
@@ -150,20 +171,35 @@ class Admission:
 
     def _refuse(self, arrival: Arrival, error: RequestError) -> None:
         self.state.counters["bad_requests"] += 1
-        self.send(arrival.client, Failed(arrival.message.rid, FailureCode(error.code), clipped(str(error))))
+        failed = Failed(arrival.message.rid, FailureCode(error.code), clipped(str(error)), error.retry_after_ms)
+        self.send(arrival.client, failed)
 
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def end(self, request: Request) -> None:
         """Once; ending it again does nothing."""
         if request.state != "ended":
+            self.state.log_request(request)
             self.state.requests.end(request)
             self.leases.ended(request, self.clock())
+            if request.handle >= 0:
+                self._ends.append(self.clock())
 
-    def fail(self, request: Request, code: FailureCode, detail: str) -> None:
+    def fail(self, request: Request, code: FailureCode, detail: str, retry_after_ms: float = 0.0) -> None:
         if request.state != "ended":
-            self.send(request.client, Failed(request.rid, code, clipped(detail)))
+            self.send(request.client, Failed(request.rid, code, clipped(detail), retry_after_ms))
             self.end(request)
+
+    def expire(self) -> None:
+        """Requests whose deadline has passed end."""
+        now = self.clock()
+        for request in self.state.requests:
+            if request.deadline < now and request.state != "finishing":
+                detail = (
+                    f"the answer was not complete within the deadline of {request.message.deadline_ms:g} ms; "
+                    "allow more time or ask for fewer tokens"
+                )
+                self.fail(request, FailureCode.DEADLINE_EXCEEDED, detail)
 
     def drop(self, rid: str, client: bytes) -> None:
         """The client does not want it any more."""
@@ -176,21 +212,34 @@ class Admission:
         for rid in [*self._arriving, *(request.rid for request in self.state.requests)]:
             self.drop(rid, client)
 
-    def close(self) -> None:
-        """The verifier shuts down: every open request fails, and can be resumed with the next."""
-        sentence = "the verifier is shutting down; the stream can resume"
-        for request in self.state.requests:
-            self.fail(request, FailureCode.DRAINING, sentence)
+    def finish(self) -> None:
+        """The verifier is about to shut down: nothing new is let in, and what has not begun can be had elsewhere."""
+        self.state.draining = True
+        for request in self.state.requests.of("queued"):
+            self.fail(request, FailureCode.DRAINING, LEAVING)
         for arrival in self._arriving.values():
-            self.send(arrival.client, Failed(arrival.message.rid, FailureCode.DRAINING, sentence))
+            self.send(arrival.client, Failed(arrival.message.rid, FailureCode.DRAINING, LEAVING))
         self._arriving.clear()
 
-    def status(self) -> tuple[RequestStatus, ...]:
+    def close(self) -> None:
+        """The verifier shuts down: every open request fails, and can be resumed with the next."""
+        self.finish()
+        for request in self.state.requests:
+            self.fail(request, FailureCode.DRAINING, LEAVING)
+
+    def status(self, asker: ClientPeer) -> tuple[RequestStatus, ...]:
+        """What ``asker`` may see: an operator everything, others what their key has asked for."""
+        clients = self.state.clients
+
+        def visible(client: bytes) -> bool:
+            return asker.operates or (client in clients and clients[client].holder.key == asker.holder.key)
+
         arriving = (
             RequestStatus(rid, one.message.method or self.state.settings.method, "queued", 0)
             for rid, one in self._arriving.items()
+            if visible(one.client)
         )
-        return (*(request.status() for request in self.state.requests), *arriving)
+        return (*(request.status() for request in self.state.requests if visible(request.client)), *arriving)
 
 
 def prepare(codec: Codec, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:

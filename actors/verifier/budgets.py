@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from actors.controller.choice import kind_of
 from actors.controller.command import command
-from actors.controller.goodput import Belief, initial_setting
+from actors.controller.goodput import Belief, goodput, initial_setting
 from actors.cost import CostModel
 from actors.tree.methods import Kind
 from actors.verifier.drafters import DEFAULT_STEP_US, DrafterPeer
@@ -24,7 +25,7 @@ class Budgets:
     def __init__(self, cost: CostModel) -> None:
         self.cost = cost
         self._said: dict[Kind, tuple[Budget, float]] = {}  # with the time they end
-        self._initial: dict[tuple[str, int, int], Budget] = {}
+        self._initial: dict[tuple[str, int, int], tuple[Budget, float]] = {}
 
     def file(self, budget: Budget, now: float) -> None:
         """``now`` in seconds, as everywhere here. Of more than ``MAX_SAID`` the oldest are forgotten."""
@@ -37,20 +38,30 @@ class Budgets:
         """All that the controller said and that still holds."""
         return tuple(budget for budget, until in self._said.values() if now < until)
 
-    def of(self, kind: Kind, drafter: DrafterPeer | None, streams: int, now: float) -> Budget:
-        """What holds for a stream of that kind which ``drafter`` drafts for, and which shares the forward with the
-        others of ``streams``."""
+    def of(self, kind: Kind, drafter: DrafterPeer | None, now: float, streams: Callable[[], int]) -> Budget:
+        """What holds for a stream of that kind which ``drafter`` drafts for. ``streams``: how many share the forward;
+        only asked where the controller has not spoken, because counting them for each of them takes a while."""
         own = kind._replace(drafter=drafter.actor_id if drafter is not None else "")
         for key in (own, kind, EVERY):
             budget, until = self._said.get(key, (None, 0.0))
             if budget is not None and now < until:
                 return budget
-        return self._calibrated(kind.method, drafter.pace.steps if drafter is not None else None, max(1, streams))
+        return self._calibrated(kind.method, drafter.pace.steps if drafter is not None else None, max(1, streams()))
 
     def _calibrated(self, method: str, steps: CostModel | None, streams: int) -> Budget:
+        return self._first(method, steps, streams)[0]
+
+    def promise(self, method: str, drafter: DrafterPeer, streams: int) -> float:
+        """Tokens with that drafter over tokens without, in the same time, before anything is known of the text."""
+        return self._first(method, drafter.pace.steps, max(1, streams))[1]
+
+    def _first(self, method: str, steps: CostModel | None, streams: int) -> tuple[Budget, float]:
+        """The budget that prior chances make best, and what it promises."""
         steps = steps or CostModel({1: DEFAULT_STEP_US})
         key = (method, round(math.log(max(1.0, steps(1)), DRIFT)), round(math.log(streams, DRIFT)))
         if key not in self._initial:
             belief = Belief(self.cost, steps, streams=streams)
-            self._initial[key] = command(method, initial_setting(method, belief), belief)
+            setting = initial_setting(method, belief)
+            promised = goodput(method, setting, belief) / goodput(method, None, belief)
+            self._initial[key] = command(method, setting, belief), promised
         return self._initial[key]

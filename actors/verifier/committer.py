@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from actors.verifier.forward import Job
 from actors.verifier.leases import Leases
 from actors.verifier.peers import Peers
 from actors.verifier.request import Request
-from actors.verifier.rounds import Chosen, Committed
+from actors.verifier.rounds import Chosen, Committed, Others
 from actors.verifier.state import State
 from protocols.messages import Message, RoundStats, RoundTrace
 
@@ -58,6 +59,8 @@ class Committer:
             else:
                 self.faults.went_well()
         if job.prefill:
+            if job.rows:
+                self.state.pieces.observe(job.rows, forward_us)
             request, outcome = job.requests[0], outcomes[0]
             if isinstance(outcome, Outcome) and request.state == "prefill":
                 self.faults.spare(request, partial(self._begin, request, outcome))
@@ -65,24 +68,41 @@ class Committer:
         state = self.state
         state.cost.observe(job.rows, forward_us)
         started_us = (job.started - state.started) * 1e6
-        forward = Forward(started_us, job.started, forward_us, job.rows, state.streams, state.cost.factor.mean)
+        load = state.load()
+        forward = Forward(started_us, job.started, forward_us, job.rows, load.streams, state.cost.factor.mean)
+        drafted: Counter[bytes | None] = Counter()  # rows that each drafter's drafts took
+        for request, chosen in zip(job.requests, job.windows, strict=True):
+            drafted[request.drafter] += chosen.drafted
         rows = 0  # of the next forward, as far as its streams do not wait
-        for request, chosen, outcome in zip(job.requests, job.windows, outcomes, strict=True):
+        parts = zip(job.requests, job.windows, outcomes, strict=True)
+        for place, (request, chosen, outcome) in enumerate(parts, 1):
             if request.state == "decode" and isinstance(outcome, Outcome):
-                part = partial(self._round, request, chosen, outcome, forward, len(job.requests), rows)
+                others = load.beside(request.spec.rate.value, rows + len(job.requests) - place)
+                bare_us = state.cost(job.rows - drafted[request.drafter])
+                part = partial(self._round, request, chosen, outcome, forward, bare_us, len(job.requests), others)
                 rows += self.faults.spare(request, part) or 0
         if len(self._round_stats) >= TELEMETRY_BURST:
             self.publish_rounds()
 
     def _begin(self, request: Request, outcome: Outcome) -> None:
         """The prefill is over, and its token is the first."""
+        committed = request.spec.again(outcome) if request.first_at else request.spec.first(outcome)
         request.began(self.clock(), outcome.reused)
-        self._settle(request, self.state.drafters.of(request.drafter), request.spec.first(outcome), True)
+        drafter = self.state.drafters.of(request.drafter)
+        self._settle(request, drafter, committed, True, self.state.load().beside(request.spec.rate.value, 0))
 
     def _round(
-        self, request: Request, chosen: Chosen, outcome: Outcome, forward: Forward, streams: int, rows_before: int
+        self,
+        request: Request,
+        chosen: Chosen,
+        outcome: Outcome,
+        forward: Forward,
+        bare_us: float,
+        streams: int,
+        others: Others,
     ) -> int:
-        """Returns the rows that the request adds to the next forward, unless it waits."""
+        """``bare_us``: the forward's time without the drafts of this request's drafter. Returns the rows that the
+        request adds to the next forward, unless it waits."""
         seen = None if request.trace is None else request.trace.seen(request.spec.tree, chosen, outcome.path)
         committed = request.spec.commit(chosen, outcome)
         covered = len(outcome.path) == len(chosen.nodes)
@@ -90,8 +110,33 @@ class Committer:
         stats = account(request, drafter, forward, chosen, committed, self.clock())
         self.state.totals.round(stats, self.state.cost(streams))
         self._round_stats.append(stats)
+        self._weigh(request, drafter, chosen, committed, stats, bare_us)
         trace = None if seen is None else seen(stats)
-        return self._settle(request, drafter, committed, covered, rows_before, trace)
+        return self._settle(request, drafter, committed, covered, others, trace)
+
+    def _weigh(
+        self,
+        request: Request,
+        drafter: DrafterPeer | None,
+        chosen: Chosen,
+        committed: Committed,
+        stats: RoundStats,
+        bare_us: float,
+    ) -> None:
+        """What the drafter has brought, against the same stretch of text in the same time without it."""
+        part = drafter is not None and not stats.resting and (chosen.drafted > 0 or stats.wait_us > 0)
+        overhead_us = max(0.0, stats.wall_us - stats.forward_us - stats.wait_us)
+        if drafter is None or not part:
+            self.state.overhead.add(min(overhead_us, stats.forward_us))
+            return
+        if self.state.overhead.known:
+            overhead_us = self.state.overhead.mean
+        without = (1 + stats.retrieved) * stats.wall_us / max(1.0, bare_us + overhead_us)
+        standing = drafter.standing(request.method)
+        standing.round(stats.committed, without, stats.wall_us)
+        request.drafted(drafter.actor_id, stats.committed, without)
+        if committed.claim is not None:
+            standing.claimed(*committed.claim)
 
     def _settle(
         self,
@@ -99,7 +144,7 @@ class Committer:
         drafter: DrafterPeer | None,
         committed: Committed,
         covered: bool,
-        rows_before: int = 0,
+        others: Others,
         trace: RoundTrace | None = None,
     ) -> int:
         """The drafter hears first. Returns the rows that the request adds to the next forward, unless it waits."""
@@ -109,17 +154,16 @@ class Committer:
         if committed.finish is not None:
             self.leases.ended(request, now)
             return 0
-        if drafter is None or self.leases.outgrown(request, drafter, now):
+        if drafter is None or self.leases.outgrown(request, drafter, now) or self.leases.judge(request, drafter, now):
             return 1
         state, spec = self.state, request.spec
         spec.replan(state.plan(spec.strategy, request.message, drafter, now))
         limits = state.limits(request, now)
-        alone = state.streams == 1
-        rows = spec.decide_wait(now * 1e6, drafter.pace, state.cost, covered, limits, rows_before, alone)
+        rows = spec.decide_wait(now * 1e6, drafter.pace, state.cost, covered, limits, others)
         if spec.resting and spec.plan == spec.told_plan:
             return rows  # it would wake up for nothing; it catches up when it is wanted again
         if not spec.holds_verdict:
-            self.tell_drafter(request, state.cost(rows_before + rows))
+            self.tell_drafter(request, state.cost(others.rows + rows))
         return rows if spec.waiting.until is None else 0
 
     # --- tell --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from actors.verifier.admission import Admission
 from actors.verifier.drafts import Drafts
+from actors.verifier.learning import Learning
 from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
 from actors.verifier.state import State
@@ -28,6 +29,7 @@ from protocols.messages import (
     Heartbeat,
     Hello,
     Message,
+    Promote,
     Refuse,
     RefuseCode,
     Resync,
@@ -36,6 +38,7 @@ from protocols.messages import (
     Swap,
     Tokenize,
     ToVerifier,
+    Undo,
 )
 
 STRANGER = Refuse(RefuseCode.UNKNOWN_PEER, "this verifier does not know you; say Hello first")
@@ -52,10 +55,12 @@ class Dispatcher:
         drafts: Drafts,
         tokenization: Tokenization,
         operations: Operations,
+        learning: Learning,
         send: Callable[[bytes, Message], bool],
     ) -> None:
         self.state, self.peers, self.admission = state, peers, admission
         self.drafts, self.tokenization, self.operations = drafts, tokenization, operations
+        self.learning = learning
         self.send = send
         self._decoder = wire.Decoder(ToVerifier)
 
@@ -91,6 +96,8 @@ class Dispatcher:
                 self.drafts.stats(peer, message)
             case Role.CONTROLLER, Budget():
                 self.operations.budget(message)
+            case Role.LEARNER, Promote():
+                self.learning.promote(message)
             case Role.CLIENT, Generate():
                 self.admission.ask(peer, message)
             case Role.CLIENT, Cancel():
@@ -103,6 +110,8 @@ class Dispatcher:
                 self.operations.swap(peer, message)
             case Role.CLIENT, DrainActor():
                 self.operations.drain(peer, message)
+            case Role.CLIENT, Undo():
+                self.operations.undo(peer, message)
             case _:
                 self.state.counters["out_of_role"] += 1
                 self.send(peer, Refuse(RefuseCode.MALFORMED, f"a {role} does not send {type(message).__name__}"))

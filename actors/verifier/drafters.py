@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from actors.cost import CostModel
 from actors.verifier.peer_clock import PeerClock
+from actors.verifier.request import Request
+from actors.verifier.standing import Standing, Standings
 from actors.verifier.waiting import DrafterPace
-from protocols.messages import DrafterStatus, Grow, Hello
+from protocols.messages import DrafterStatus, Grow, Hello, Promote
 
 MAX_NAMED = 20  # drafters in a sentence
 DEFAULT_STEP_US = 2000.0  # of a drafter that did not say: a 0.1B model's on one core
@@ -20,6 +22,8 @@ class DrafterPeer:
     hello: Hello
     pace: DrafterPace
     last_seen: float  # seconds on the caller's clock
+    who: bytes | str  # the key that it came with; its name, where there are none or where the key is trusted
+    standings: Standings
     clock: PeerClock = field(default_factory=PeerClock)
     silent_until: float = 0.0  # it said that it computes until then
     reserve: bool = False  # an operator moved its leases to another: it is used while no other is there
@@ -28,6 +32,8 @@ class DrafterPeer:
     drafted: int = 0
     accepted: int = 0
     dropped: int = 0
+    version: int = 0  # of the weights that its new leases get
+    trouble: str = ""  # why that is not the one that it was told to load
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
     def heard(self, now: float, busy_s: float = 0.0) -> None:
@@ -42,8 +48,14 @@ class DrafterPeer:
         """Whether a text of that many tokens leaves its model room for a draft; a proposer has no limit."""
         return not self.hello.max_context or length < self.hello.max_context
 
-    def takes(self, rid: str, length: int, now: float) -> bool:
-        return self.holds(length) and now >= self._declined.get(rid, 0.0)
+    def takes(self, request: Request, now: float) -> bool:
+        """Whether it may be lent that: it does not lose, and has room as far as is known."""
+        if self.standing(request.method).paused(now):
+            return False
+        return self.holds(len(request.spec.committed)) and now >= self._declined.get(request.rid, 0.0)
+
+    def standing(self, method: str) -> Standing:
+        return self.standings.of(self.who, method)
 
     def lent(self, rid: str) -> None:
         self.leases.add(rid)
@@ -75,6 +87,13 @@ class DrafterPeer:
         """A message of its was dropped."""
         self.dropped += 1
 
+    def loads(self, model_id: str) -> bool:
+        """Whether it can be told to serve with other weights of that model."""
+        return self.hello.loads and self.hello.model_id == model_id
+
+    def serves(self, version: int, trouble: str) -> None:
+        self.version, self.trouble = version, trouble
+
     def leave(self) -> None:
         """It is asked to leave, and lent nothing more."""
         self.draining = True
@@ -83,8 +102,16 @@ class DrafterPeer:
         self.drafted += drafted
         self.accepted += accepted
 
-    def status(self, now: float) -> DrafterStatus:
-        state = "draining" if self.draining else "active" if self.leases else "standby"
+    def status(self, now: float, promoted: Promote | None) -> DrafterStatus:
+        serves_it = promoted is not None and 0 < promoted.version == self.version
+        known = self.standings.all_of(self.who)
+        if self.draining:
+            state = "draining"
+        elif self.leases:
+            state = "active"
+        else:
+            state = "paused" if any(one.paused(now) for one in known) else "standby"
+        latest = max(known, key=lambda one: one.speedup.weight, default=Standing())
         return DrafterStatus(
             actor_id=self.actor_id,
             model_id=self.hello.model_id,
@@ -97,6 +124,11 @@ class DrafterPeer:
             last_seen_ms=max(0.0, now - self.last_seen) * 1000,
             host=self.hello.host,
             pid=self.hello.pid,
+            speedup=latest.speedup.mean if latest.speedup.known else 0.0,
+            tokens_per_second=latest.rate.mean,
+            version=self.version,
+            gain=promoted.gain if promoted is not None and serves_it else 0.0,
+            trouble=self.trouble,
         )
 
 
@@ -105,9 +137,13 @@ class Drafters:
 
     def __init__(self) -> None:
         self.by_peer: dict[bytes, DrafterPeer] = {}
+        self.standings = Standings()
 
-    def add(self, peer: bytes, hello: Hello, now: float) -> DrafterPeer:
-        drafter = DrafterPeer(peer, hello, DrafterPace(CostModel({1: hello.step_us or DEFAULT_STEP_US})), now)
+    def add(self, peer: bytes, hello: Hello, now: float, key: bytes = b"") -> DrafterPeer:
+        """``key``: that it came with, if it is to be known by that and not by the name that it gives itself."""
+        who = key or hello.actor_id
+        pace = DrafterPace(CostModel({1: hello.step_us or DEFAULT_STEP_US}))
+        drafter = DrafterPeer(peer, hello, pace, now, who, self.standings)
         self.by_peer[peer] = drafter
         return drafter
 
@@ -121,11 +157,10 @@ class Drafters:
     def named(self, actor_id: str) -> DrafterPeer | None:
         return next((d for d in self.by_peer.values() if d.actor_id == actor_id), None)
 
-    def choose(self, rid: str, length: int, now: float) -> DrafterPeer | None:
-        """Who takes that request, a text of so many tokens: the least burdened, among equals the fastest. One in
-        reserve only if no other does, one that was asked to leave never."""
-        able = [d for d in self.by_peer.values() if not d.draining and d.takes(rid, length, now)]
-        return min(able, key=lambda d: (d.reserve, len(d.leases), d.pace.step_us), default=None)
+    def able(self, request: Request, now: float) -> list[DrafterPeer]:
+        """Who may take that request. One in reserve only if no other does, one that was asked to leave never."""
+        able = [d for d in self.by_peer.values() if not d.draining and d.takes(request, now)]
+        return [d for d in able if not d.reserve] or able
 
     def forget(self, rid: str) -> None:
         """That request has ended."""
@@ -136,6 +171,8 @@ class Drafters:
         """``new`` is to be used instead of ``old``, which stays in reserve."""
         old.reserve = True
         new.reserve = new.draining = False
+        for standing in self.standings.all_of(new.who):
+            standing.pardon()
 
     def names(self) -> str:
         names = sorted(d.actor_id for d in self.by_peer.values())

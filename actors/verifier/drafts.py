@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from actors.verifier.drafters import DrafterPeer
+from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
 from actors.verifier.request import Request
 from actors.verifier.state import State
@@ -16,11 +17,12 @@ class Drafts:
         self,
         state: State,
         leases: Leases,
+        learning: Learning,
         send: Callable[[bytes, Message], bool],
         publish: Callable[[Message], None],
         clock: Callable[[], float],
     ) -> None:
-        self.state, self.leases = state, leases
+        self.state, self.leases, self.learning = state, leases, learning
         self.send, self.publish, self.clock = send, publish, clock
 
     def grow(self, peer: bytes, message: Grow) -> None:
@@ -30,7 +32,8 @@ class Drafts:
             self._fence(drafter, "lease")
             return
         arrived_us = (self.clock() - self.state.started) * 1e6
-        reason = request.spec.grow(message, drafter.dated(message, arrived_us))
+        trust = drafter.standing(request.method).trust
+        reason = request.spec.grow(message, drafter.dated(message, arrived_us), trust)
         if reason is not None:
             self._fence(drafter, reason)
         elif request.trace is not None:
@@ -58,6 +61,8 @@ class Drafts:
             self._fence(drafter, "name")
         elif message.step_us:
             drafter.pace.measured(message.step_us)
+            drafter.serves(message.version, message.trouble)
+            self.learning.reported(drafter)
             self.publish(message)
 
     def _lent(self, peer: bytes, message: Grow | Resync | Decline) -> Request | None:

@@ -14,7 +14,8 @@ log = logging.getLogger("duoactor.verifier")
 
 @dataclass(slots=True)
 class Job:
-    """One flat forward: the share of each request, or one chunk of one request's prefill."""
+    """One flat forward: the share of each request, or one chunk of one request's prefill, ``rows`` of it at most (0: as
+    many as suit the model)."""
 
     requests: list[Request]
     windows: list[Chosen]
@@ -27,7 +28,7 @@ def compute(model: TargetModel, job: Job) -> list[Outcome | Exception | None]:
     """Each request's outcome (None: its prefill goes on), or the exception that it raised. Raises nothing itself."""
     if job.prefill:
         try:
-            return [model.prefill(job.requests[0].handle)]
+            return [model.prefill(job.requests[0].handle, job.rows or None)]
         except Exception as error:
             return [error]
     windows = [Window(r.handle, w.tokens, w.parents) for r, w in zip(job.requests, job.windows, strict=True)]

@@ -5,14 +5,17 @@ A request without a drafter is offered again with every heartbeat, and at once w
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 
 from actors.verifier.drafters import DrafterPeer
+from actors.verifier.pool import Pool
 from actors.verifier.request import Request
 from actors.verifier.state import State
 from protocols.messages import Close, Decline, Message, Open
 
+log = logging.getLogger("duoactor.verifier")
 Send = Callable[[bytes, Message], bool]
 RETRY_S = 5.0  # a lease that found no room costs a message with the whole text, so it is not offered every heartbeat
 
@@ -21,14 +24,15 @@ class Leases:
     def __init__(self, state: State, send: Send) -> None:
         self.state = state
         self.send = send
+        self.pool = Pool(state)
 
     def lend(self, request: Request, now: float, to: DrafterPeer | None = None) -> bool:
         """Give the request to a drafter (the one that is best placed if None) under a new epoch."""
         spec = request.spec
         if not spec.strategy.drafter or not request.drafting:
             return False
-        drafter = to or self.state.drafters.choose(request.rid, len(spec.committed), now)
-        if drafter is None or not drafter.takes(request.rid, len(spec.committed), now):
+        drafter = to or self.pool.choose(request, now)
+        if drafter is None or not drafter.takes(request, now):
             return False
         spec.lent(self.state.next_epoch(), self.state.plan(spec.strategy, request.message, drafter, now))
         if not self.send(drafter.peer, self.opening(request)):
@@ -66,10 +70,7 @@ class Leases:
         how many went where they should."""
         moved = 0
         for request in [r for r in self.state.requests if r.drafter == old.peer]:
-            self.recall(request)
-            moved += self.lend(request, now, new)
-            if request.drafter is None:
-                self.lend(request, now)
+            moved += self._hand_over(request, new, now)
         return moved
 
     def lose(self, drafter: DrafterPeer, now: float) -> None:
@@ -95,10 +96,32 @@ class Leases:
         return True
 
     def offer(self, now: float) -> None:
-        """Requests without a drafter are offered to those that take one."""
+        """Requests without a drafter are offered to those that take one, and others to a drafter that is better."""
         for request in self.state.requests:
             if request.drafter is None:
                 self.lend(request, now)
+            elif (better := self.pool.better(request, now)) is not None:
+                self._hand_over(request, better, now)
+
+    def judge(self, request: Request, drafter: DrafterPeer, now: float) -> bool:
+        """Whether its drafter loses; it is lent nothing of that method for a while then. A method that a user has named
+        drafts, whatever that costs."""
+        standing = drafter.standing(request.method)
+        if not (request.spec.strategy.may_rest and standing.loses):
+            return False
+        log.info("drafter %s loses with %s, and rests for %.0f s", drafter.actor_id, request.method, standing.pause_s)
+        standing.pause(now)
+        for other in [r for r in self.state.requests if r.drafter == drafter.peer and r.method == request.method]:
+            self._hand_over(other, None, now)
+        return True
+
+    def _hand_over(self, request: Request, to: DrafterPeer | None, now: float) -> bool:
+        """To whoever is best placed if None, or if ``to`` does not take it; whether it went where it should."""
+        self.recall(request)
+        moved = self.lend(request, now, to)
+        if request.drafter is None:
+            self.lend(request, now)
+        return moved
 
     def _without_drafter(self, request: Request) -> None:
         request.lent(None)

@@ -8,6 +8,7 @@ while the next one is being computed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -24,10 +25,13 @@ from actors.verifier.drafts import Drafts
 from actors.verifier.faults import Faults
 from actors.verifier.forward import Job, compute
 from actors.verifier.grammar import Grammars
+from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
 from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
+from actors.verifier.request_log import RequestLog
 from actors.verifier.retrieval import Sources
+from actors.verifier.room import Room
 from actors.verifier.schedule import Schedule
 from actors.verifier.state import HEARTBEAT_MS, State
 from actors.verifier.tokenization import Tokenization
@@ -55,6 +59,7 @@ class Verifier:
         timer: Callable[[], float] = time.perf_counter,
         sources: Sources | None = None,
         tokenizing: Compute | None = None,
+        request_log: RequestLog | None = None,
     ) -> None:
         """``clock`` gives seconds for waits and time-outs, ``timer`` measures forwards; ``sources`` is what the
         verifier retrieves from beside a request's own text; ``tokenizing`` runs clients' questions about tokens."""
@@ -63,25 +68,38 @@ class Verifier:
         self.listener = listener
         self.wake = asyncio.Event()
         tokenizing = tokenizing or InlineCompute()
-        state = State(settings, model.info, cost, model.max_window, incarnation, self.clock(), sources or Sources())
+        state = State(
+            settings,
+            model.info,
+            cost,
+            model.max_window,
+            cost.branch if model.branches else None,
+            incarnation,
+            self.clock(),
+            sources or Sources(),
+            request_log,
+        )
         send, publish, clock = self._send, self._publish, self.clock
-        leases = Leases(state, send)
+        leases, learning = Leases(state, send), Learning(state, send)
         self.grammars = Grammars(codec, model.info, timer)
         admission = Admission(state, codec, self.grammars, leases, send, clock, tokenizing, self.wake.set)
         faults = Faults(state, admission)
-        self.peers = Peers(state, leases, admission, send, publish, clock, listener.telemetry)
+        self.peers = Peers(state, leases, admission, send, publish, clock, listener.telemetry, listener.holder)
         self.committer = Committer(state, leases, admission, self.peers, faults, send, publish, clock)
-        self.schedule = Schedule(state, model, leases, admission, self.committer, faults, send, clock)
+        room = Room(state, model, leases, learning, admission, faults, send, clock)
+        self.schedule = Schedule(state, room, admission, self.committer, faults, clock)
         self.dispatcher = Dispatcher(
             state,
             self.peers,
             admission,
-            Drafts(state, leases, send, publish, clock),
+            Drafts(state, leases, learning, send, publish, clock),
             Tokenization(codec, model.info.vocab_size, tokenizing, send),
-            Operations(state, model, leases, admission, send, publish, clock),
+            Operations(state, model, leases, admission, learning, send, publish, clock),
+            learning,
             send,
         )
         self.state, self.leases, self.admission, self.faults = state, leases, admission, faults
+        self.learning = learning
 
     @property
     def address(self) -> str:
@@ -90,12 +108,21 @@ class Verifier:
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set."""
+        """Serve until ``stop`` is set, and what runs then as long as ``shutdown_timeout`` allows."""
         try:
-            await work_until(stop, self._receive(), self._rounds(), self._watch())
+            await work_until(asyncio.Event(), self._receive(), self._rounds(), self._watch(), self._finish(stop))
         finally:
             self._farewell()
             self.listener.close()
+
+    async def _finish(self, stop: asyncio.Event) -> None:
+        """Returns when it is time to end: what runs took too long, or ``stop`` was set again."""
+        await stop.wait()
+        stop.clear()
+        self.admission.finish()
+        self.wake.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), self.state.settings.shutdown_timeout)
 
     def _farewell(self) -> None:
         self.state.draining = True
@@ -132,6 +159,7 @@ class Verifier:
             await asyncio.sleep(HEARTBEAT_MS / 1000)
             late_s = max(0.0, loop.time() - due)
             self.committer.publish_rounds()
+            self.learning.tell()
             self.peers.expire(late_s, read_all=self._file())
             self.leases.offer(self.clock())
             self.wake.set()
@@ -143,6 +171,8 @@ class Verifier:
             job = self.schedule.next()
             if job is None:
                 self.committer.tell_clients()
+                if self.state.draining and not self.state.requests:
+                    return
                 if self.state.sources.read():
                     await asyncio.sleep(0)
                 else:

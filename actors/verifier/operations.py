@@ -9,6 +9,7 @@ from collections.abc import Callable
 from actors.models import TargetModel
 from actors.verifier.admission import Admission
 from actors.verifier.drafters import DrafterPeer
+from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
 from actors.verifier.state import State
 from protocols.errors import RequestError
@@ -24,6 +25,7 @@ from protocols.messages import (
     Status,
     StatusReport,
     Swap,
+    Undo,
 )
 
 METHODS = frozenset(Method)
@@ -36,15 +38,18 @@ class Operations:
         model: TargetModel,
         leases: Leases,
         admission: Admission,
+        learning: Learning,
         send: Callable[[bytes, Message], bool],
         publish: Callable[[Message], None],
         clock: Callable[[], float],
     ) -> None:
         self.state, self.model, self.leases, self.admission = state, model, leases, admission
+        self.learning = learning
         self.send, self.publish, self.clock = send, publish, clock
 
     def swap(self, peer: bytes, message: Swap) -> None:
         try:
+            self._check_operates(peer)
             old, new = self._named(message.old), self._named(message.new)
             if old is new:
                 raise RequestError(FailureCode.BAD_REQUEST, "OLD and NEW are the same drafter")
@@ -58,6 +63,7 @@ class Operations:
 
     def drain(self, peer: bytes, message: DrainActor) -> None:
         try:
+            self._check_operates(peer)
             drafter = self._named(message.actor_id)
         except RequestError as error:
             self.send(peer, Failed(message.rid, FailureCode(error.code), str(error)))
@@ -66,6 +72,20 @@ class Operations:
         moved = self.leases.move(drafter, None, self.clock())
         self.send(drafter.peer, Drain())
         self.send(peer, Done(message.rid, f"{drafter.actor_id} is leaving; {moved} streams moved"))
+
+    def undo(self, peer: bytes, message: Undo) -> None:
+        try:
+            self._check_operates(peer)
+            detail = self.learning.undo(message)
+        except RequestError as error:
+            self.send(peer, Failed(message.rid, FailureCode(error.code), str(error)))
+            return
+        self.send(peer, Done(message.rid, detail))
+
+    def _check_operates(self, peer: bytes) -> None:
+        if not self.state.clients[peer].operates:
+            detail = "this key is no operator's; make one with `duoactor keys NAME --role operator` for that"
+            raise RequestError(FailureCode.FORBIDDEN, detail)
 
     def _named(self, actor_id: str) -> DrafterPeer:
         drafter = self.state.drafters.named(actor_id)
@@ -92,8 +112,8 @@ class Operations:
             uptime_ms=(now - state.started) * 1000,
             kv_slots=self.model.kv_slots,
             kv_used=self.model.kv_used,
-            requests=self.admission.status(),
-            drafters=tuple(d.status(now) for d in state.drafters.by_peer.values()),
+            requests=self.admission.status(state.clients[peer]),
+            drafters=tuple(d.status(now, state.promoted) for d in state.drafters.by_peer.values()),
             controller=state.controller.actor_id if state.controller is not None else "",
             budgets=state.budgets.said(now),
             counters=dict(state.counters),
@@ -104,5 +124,8 @@ class Operations:
             host=socket.gethostname(),
             controller_host=state.controller.hello.host if state.controller is not None else "",
             kv_cached=self.model.kv_cached,
+            learner=state.learner.actor_id if state.learner is not None else "",
+            learner_pid=state.learner.hello.pid if state.learner is not None else 0,
+            branches=self.model.branches,
         )
         self.send(peer, report)

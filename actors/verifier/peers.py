@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from actors.verifier.admission import Admission
+from actors.verifier.drafters import DrafterPeer
 from actors.verifier.leases import Leases
 from actors.verifier.preflight import tokenizers_differ
-from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, ControllerPeer, State
+from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, SinglePeer, State
+from protocols.enumerations import KeyRole
 from protocols.messages import ActorDown, ActorUp, Goodbye, Heartbeat, Hello, Message, Refuse, RefuseCode, Role, Welcome
+from protocols.security import Holder
 
 TTL_S = TTL_MS / 1000
 CLIENT_TTL_S = 4 * TTL_S  # a client that is busy is no reason to give up its work
@@ -27,7 +30,10 @@ class Peers:
         publish: Callable[[Message], None],
         clock: Callable[[], float],
         telemetry: str,
+        holder: Callable[[bytes], Holder],
     ) -> None:
+        """``holder``: with whose key a connection came, see :class:`protocols.transport.Listener`."""
+        self.holder = holder
         self.state, self.leases, self.admission = state, leases, admission
         self.send, self.publish, self.clock = send, publish, clock
         self.telemetry = telemetry
@@ -42,14 +48,17 @@ class Peers:
             return Role.CLIENT
         if peer in state.drafters.by_peer:
             return Role.DRAFTER
-        return Role.CONTROLLER if state.controller is not None and state.controller.peer == peer else None
+        for role, single in ((Role.CONTROLLER, state.controller), (Role.LEARNER, state.learner)):
+            if single is not None and single.peer == peer:
+                return role
+        return None
 
     def seen(self, peer: bytes, message: Message) -> None:
         state = self.state
         now = self.clock()
         if (drafter := state.drafters.of(peer)) is not None:
             drafter.heard(now, message.busy_ms / 1000 if isinstance(message, Heartbeat) else 0.0)
-        for one in (state.clients.get(peer), state.controller):
+        for one in (state.clients.get(peer), state.controller, state.learner):
             if one is not None and one.peer == peer:
                 one.last_seen = now
 
@@ -58,71 +67,80 @@ class Peers:
     def hello(self, peer: bytes, hello: Hello) -> None:
         """The preflight: what does not fit is said here, not found out later as a poor acceptance rate."""
         now = self.clock()
-        refusal = self._misfit(hello)
+        holder = self.holder(peer)
+        refusal = self._misfit(hello, holder)
         if refusal is not None:
             self.state.counters["refused"] += 1
             self.send(peer, refusal)
             return
         if (was := self.role(peer)) is not None and was is not hello.role:
             self.gone(peer, f"said Hello as a {hello.role}")
-        self._welcome(peer)
+        self._welcome(peer, holder)
         match hello.role:
             case Role.DRAFTER:
                 for stale in (self.state.drafters.named(hello.actor_id), self.state.drafters.of(peer)):
                     if stale is not None:
                         self.leases.lose(stale, now)  # the same actor, restarted or reconnected
-                self.state.drafters.add(peer, hello, now)
+                self.state.drafters.add(peer, hello, now, b"" if holder.may_be(KeyRole.OPERATOR) else holder.key)
                 self.leases.offer(now)
             case Role.CONTROLLER:
-                self.state.controller = ControllerPeer(peer, hello, now)
+                self.state.controller = SinglePeer(peer, hello, now)
+            case Role.LEARNER:
+                self.state.learner = SinglePeer(peer, hello, now)
             case _:
-                self.state.clients[peer] = ClientPeer(peer, hello.actor_id, now)
+                self.state.clients[peer] = ClientPeer(peer, hello.actor_id, now, holder)
         if hello.role is not Role.CLIENT:
             self.publish(ActorUp(hello.role, hello.actor_id, hello.model_id))
 
-    def _misfit(self, hello: Hello) -> Refuse | None:
+    def _misfit(self, hello: Hello, holder: Holder) -> Refuse | None:
         if self.state.draining:
             return Refuse(RefuseCode.DRAINING, "this verifier is shutting down; connect to another")
         if hello.role is Role.VERIFIER:
             return Refuse(RefuseCode.MALFORMED, "a verifier says Hello to nobody; connect as a client or a drafter")
+        if not holder.may_be(hello.role):
+            own = " and ".join(sorted(holder.roles)) or "nobody"
+            sentence = f"this key is for {own}; make one with `duoactor keys NAME --role {hello.role}` for that"
+            return Refuse(RefuseCode.FORBIDDEN, sentence)
         if hello.role is Role.CONTROLLER:
-            return self._second_controller(hello)
-        if hello.role is not Role.DRAFTER:
+            return self._second(self.state.controller, hello)
+        if hello.role not in (Role.DRAFTER, Role.LEARNER):
             return None
         if (detail := tokenizers_differ(hello, self.state.info)) is not None:
             return Refuse(RefuseCode.TOKENIZER, detail)
+        if hello.role is Role.LEARNER:
+            return self._second(self.state.learner, hello)
         named = self.state.drafters.named(hello.actor_id)
         if named is not None and named.hello.incarnation != hello.incarnation and self._alive(named.last_seen):
             detail = f"a drafter named {hello.actor_id} is connected already; choose another --actor-id"
             return Refuse(RefuseCode.DUPLICATE, detail)
         return None
 
-    def _second_controller(self, hello: Hello) -> Refuse | None:
-        """One verifier obeys one controller: two that took turns would undo each other's settings."""
-        now = self.state.controller
+    def _second(self, now: SinglePeer | None, hello: Hello) -> Refuse | None:
+        """One verifier obeys one controller, and one learner: two that took turns would undo each other's work."""
         if now is None or now.hello.incarnation == hello.incarnation or not self._alive(now.last_seen):
             return None
         detail = (
-            f"this verifier has a controller already ({now.actor_id}, process {now.hello.pid}); stop that one first"
+            f"this verifier has a {hello.role} already ({now.actor_id}, process {now.hello.pid}); stop that one first"
         )
         return Refuse(RefuseCode.DUPLICATE, detail)
 
     def _alive(self, last_seen: float) -> bool:
         return self.clock() - last_seen < 2 * HEARTBEAT_MS / 1000
 
-    def _welcome(self, peer: bytes) -> None:
+    def _welcome(self, peer: bytes, holder: Holder) -> None:
         state, info = self.state, self.state.info
         welcome = Welcome(
             state.incarnation,
             HEARTBEAT_MS,
             TTL_MS,
-            self.telemetry,
+            self.telemetry if holder.watches else "",
             info.model_id,
             info.vocab_size,
             info.max_context,
             state.cost.calibration(),
             info.tool_form,
             info.response_template,
+            info.dtype,
         )
         self.send(peer, welcome)
 
@@ -142,6 +160,9 @@ class Peers:
             case Role.CONTROLLER if state.controller is not None:
                 self.publish(ActorDown(Role.CONTROLLER, state.controller.actor_id, reason))
                 state.controller = None
+            case Role.LEARNER if state.learner is not None:
+                self.publish(ActorDown(Role.LEARNER, state.learner.actor_id, reason))
+                state.learner = None
             case Role.CLIENT:
                 del state.clients[peer]
                 self.admission.client_gone(peer)
@@ -150,14 +171,15 @@ class Peers:
         """Peers that were silent for too long are gone. ``late_s``: how much later this is called than was planned,
         because the event loop computed; nobody could be heard then. ``read_all``: no message lies unread."""
         state, now = self.state, self.clock()
-        controller = () if state.controller is None else (state.controller,)
-        for one in (*state.drafters.by_peer.values(), *state.clients.values(), *controller):
+        singles = [one for one in (state.controller, state.learner) if one is not None]
+        known: list[DrafterPeer | ClientPeer | SinglePeer] = [*state.drafters.by_peer.values()]
+        for one in (*known, *state.clients.values(), *singles):
             one.last_seen = min(now, one.last_seen + late_s)
         patience = 1 if read_all else UNREAD
         lost = [
             d.peer for d in state.drafters.by_peer.values() if now - max(d.last_seen, d.silent_until) > patience * TTL_S
         ]
         lost += [c.peer for c in state.clients.values() if now - c.last_seen > patience * CLIENT_TTL_S]
-        lost += [c.peer for c in controller if now - c.last_seen > patience * TTL_S]
+        lost += [c.peer for c in singles if now - c.last_seen > patience * TTL_S]
         for peer in lost:
             self.gone(peer, "no heartbeat")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import msgspec
 
+from actors.estimate import Estimate
+from actors.replay.logged import LoggedRequest
 from actors.verifier.rounds import Committed
 from actors.verifier.speculation import Speculation
 from actors.verifier.trace import Trace
@@ -30,6 +33,8 @@ class Request:
     handle: int = -1
     drafter: bytes | None = None
     drafters: list[str] = field(default_factory=list)
+    speedups: dict[str, Estimate] = field(default_factory=dict)  # by drafter: what it has brought to this text
+    rounds_with_drafter: int = 0  # with the present one
     offset: int = 0
     cached_tokens: int = 0  # of the prompt
     first_at: float = 0.0
@@ -50,6 +55,11 @@ class Request:
         return RequestStatus(self.rid, self.method, state, done, holder)
 
     @property
+    def deadline(self) -> float:
+        """Seconds, on the clock of ``arrived``; infinite if it has none."""
+        return self.arrived + self.message.deadline_ms / 1000 if self.message.deadline_ms else math.inf
+
+    @property
     def suspect(self) -> bool:
         """Whether it may be what ended the verifier: it is computed alone then, and one such at a time."""
         since = len(self.spec.committed) - self.spec.prompt_len - len(self.message.generated)
@@ -64,6 +74,17 @@ class Request:
         """Its text without most of what an earlier prompt had begun with: what is worth remembering, if anything is."""
         return self.spec.committed[max(0, self.cached_tokens - KEPT_CONTEXT) :] if self.first_at else []
 
+    def logged(self, model_id: str) -> LoggedRequest:
+        """What replay needs to know of it."""
+        spec = self.spec
+        return LoggedRequest(
+            prompt=tuple(spec.committed[: spec.prompt_len]),
+            text=tuple(spec.committed[spec.prompt_len :]),
+            sampling=spec.sampling,
+            finish_reason=spec.output.finish,
+            model_id=model_id,
+        )
+
     # --- its course --------------------------------------------------------------------------------------------------
 
     def opened(self, handle: int) -> None:
@@ -75,8 +96,14 @@ class Request:
         """Its prompt is computed, ``cached_tokens`` of it before this request. ``now`` in seconds, as everywhere
         here."""
         self.state = "decode"
-        self.cached_tokens = cached_tokens
-        self.first_at = self.last_at = self.round_ended_at = now
+        self.last_at = self.round_ended_at = now
+        if not self.first_at:
+            self.first_at, self.cached_tokens = now, cached_tokens
+
+    def preempted(self) -> None:
+        """It has no room any more: it waits, and what it has written is computed again."""
+        self.handle = -1
+        self.state = "queued"
 
     def grew(self, now: float, over: bool) -> None:
         """Tokens were committed; ``over``: they are the last."""
@@ -104,11 +131,20 @@ class Request:
     def lent(self, drafter: bytes | None, actor_id: str = "") -> None:
         """A drafter has the request now; None: none has."""
         self.drafter = drafter
+        self.rounds_with_drafter = 0
         if drafter is None:
             return
         if actor_id in self.drafters:
             self.drafters.remove(actor_id)
         self.drafters = [*self.drafters, actor_id][-MAX_DRAFTERS:]
+
+    def drafted(self, actor_id: str, committed: int, without: float) -> None:
+        """A round with that drafter, see :meth:`actors.verifier.standing.Standing.round`."""
+        self.rounds_with_drafter += 1
+        if len(self.speedups) < MAX_DRAFTERS:
+            self.speedups.setdefault(actor_id, Estimate(memory=48))
+        if (known := self.speedups.get(actor_id)) is not None:
+            known.add_ratio(committed, without)
 
     def chunk(self, committed: Committed, trace: RoundTrace | None = None) -> Chunk:
         """The next chunk: the tokens of one commit with their text."""

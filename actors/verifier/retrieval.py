@@ -29,7 +29,7 @@ LOG_FLOOR = math.log(FLOOR)
 NEARLY_CERTAIN = math.log(0.75)
 SUREST = math.log(0.99)
 LONGEST_REST = 32  # rounds
-SLICE = 1024  # tokens of a text that a proposer reads at once: some 3 ms, less than a round, while others decode
+SLICE = 256  # tokens of a text that a proposer reads at once: some 0.8 ms, less than a round, while others decode
 FALLBACK_NODES = 16  # of a proposal; of one from the memory more: long answers come again as a whole
 
 

@@ -18,6 +18,11 @@ class Chosen:
     parents: list[int]
     expected: float = 0.0  # draft tokens that the target should follow
 
+    @property
+    def drafted(self) -> int:
+        """Those that a drafter has named; the others are the verifier's own guesses."""
+        return sum(node.rank >= 0 for node in self.nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -29,7 +34,33 @@ class Committed:
     logprobs: list[TokenLogprobs]
     finish: FinishReason | None
     forced: Sequence[bool] = ()  # [i]: draft token i was the only one that the grammar allowed
+    claim: tuple[float, bool] | None = None  # how likely a drafter held its first choice for the first; whether it was
     needed_sequences: int = 0  # rank (from 1) of the token that followed the accepted path; 0: nobody drafted it
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The requests that decode beside one: how many, the rows that are theirs in the next forward, and the tokens per
+    microsecond that they reach together. A row that lengthens the forward lengthens it for all of them."""
+
+    streams: int = 0
+    rows: int = 0
+    rate: float = 0.0
+
+
+NO_OTHERS = Others()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """All requests that decode: how many, and the tokens per microsecond that they reach together."""
+
+    streams: int
+    rate: float
+
+    def beside(self, rate: float, rows: int) -> Others:
+        """Those beside a request of that rate; ``rows`` are theirs in the next forward."""
+        return Others(self.streams - 1, rows, max(0.0, self.rate - rate))
 
 
 @dataclass(slots=True)

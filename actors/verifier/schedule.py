@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from actors.models import TargetModel
 from actors.verifier.admission import Admission
 from actors.verifier.committer import Committer
 from actors.verifier.faults import Faults
 from actors.verifier.forward import Job
-from actors.verifier.leases import Leases
 from actors.verifier.request import Request
-from actors.verifier.rounds import Chosen
+from actors.verifier.room import Room
+from actors.verifier.rounds import Chosen, Others
 from actors.verifier.state import State
-from protocols.errors import PoolFull, RequestError
-from protocols.messages import FailureCode, Message
 
+MAX_STALL = 2.0  # rounds of plain decoding: what streams wait for pieces of prompts before they have one again
+MAX_PIECE = 64  # rows of such a piece: forward times are measured so far
 MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
 
 
@@ -36,26 +36,23 @@ class Schedule:
     def __init__(
         self,
         state: State,
-        model: TargetModel,
-        leases: Leases,
+        room: Room,
         admission: Admission,
         committer: Committer,
         faults: Faults,
-        send: Callable[[bytes, Message], bool],
         clock: Callable[[], float],
     ) -> None:
-        self.state, self.model, self.leases, self.admission = state, model, leases, admission
+        self.state, self.room, self.admission = state, room, admission
         self.committer, self.faults = committer, faults
-        self.send, self.clock = send, clock
+        self.clock = clock
         self._turns = Turns()
+        self._prefilling_since: float | None = None  # seconds; None: the latest forward was a round
 
     def next(self) -> Job | None:
         """Clean up, let requests in, and choose the next forward; None: there is nothing to compute."""
-        for request in self.state.requests.take_ended():
-            if request.handle >= 0:
-                self.model.close(request.handle)
-            self.state.sources.remember(request.news, request.message.cache_salt)
-        self._open()
+        self.admission.expire()
+        self.room.free()
+        self.room.let_in()
         now_us = self.clock() * 1e6
         decoding = self.state.requests.of("decode")
         ready = [r for r in decoding if self.faults.spare(r, partial(r.spec.ready, now_us))]
@@ -67,65 +64,48 @@ class Schedule:
         some = [kind for kind, requests in kinds.items() if requests]
         if not some:
             return None
+        prompts = kinds["prefill"]
+        if prompts and self._prefilling_since is not None and self._time_for_prompt() == MAX_PIECE:
+            return self._piece(prompts[0])
         kind = self._turns.next(some)
         if kind == "prefill":
-            return Job(kinds[kind][:1], [], 0, prefill=True)
-        return self._round(kinds[kind][:1] if kind == "alone" else kinds[kind])
+            self._prefilling_since = self.clock()
+            return self._piece(prompts[0])
+        self._prefilling_since = None
+        held = self.room.hold(kinds[kind][:1] if kind == "alone" else kinds[kind])
+        return self._round(held) if held else self.next()
 
-    def _open(self) -> None:
-        """First come, first served: a request that does not fit waits, and so do those behind it."""
-        requests = self.state.requests
-        suspects = any(r.suspect for r in requests if r.state != "queued")
-        for request in requests.of("queued"):
-            if request.suspect and suspects:
-                continue
-            spec = request.spec
-            prompt = spec.committed[: spec.prompt_len]
-            try:
-                handle = self.model.open(
-                    prompt,
-                    spec.sampling,
-                    request.message.generated,
-                    spec.max_window,
-                    request.message.cache_salt,
-                    spec.grammar,
-                )
-            except RequestError as error:
-                self.admission.fail(request, FailureCode(error.code), str(error))
-                continue
-            except PoolFull as error:
-                if any(r.handle >= 0 for r in requests):
-                    return
-                self.admission.fail(request, FailureCode.CONTEXT_LENGTH, str(error))
-                continue
-            except Exception as error:
-                self.faults.of(request, error)
-                continue
-            request.opened(handle)
-            if request.suspect:
-                suspects = True
-                self.send(request.client, request.begun())
-            self.leases.lend(request, self.clock())
+    def _time_for_prompt(self) -> int:
+        """Rows of a prompt that there is time for until those that decode must have a round, at most ``MAX_PIECE``."""
+        spent_us = (self.clock() - (self._prefilling_since or 0.0)) * 1e6
+        left_us = MAX_STALL * self.state.cost(self.state.streams) - spent_us
+        return bisect_right(range(1, MAX_PIECE + 1), left_us, key=self.state.pieces)
+
+    def _piece(self, request: Request) -> Job:
+        """As much of a prompt as there is time for; where nobody waits, as much as suits the model."""
+        rows = min(max(1, self._time_for_prompt()), len(request.spec.committed)) if self.state.streams else 0
+        return Job([request], [], rows, prefill=True)
 
     def _round(self, requests: list[Request]) -> Job | None:
         """A row for each request, the one that waited longest first, and what is left of the rows for their drafts."""
         job = Job([], [], 0, prefill=False)
         if len(requests) > MAX_ROWS:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
-        now = self.clock()
+        now, load = self.clock(), self.state.load()
         for place, request in enumerate(requests, 1):
-            room = MAX_ROWS - job.rows - 1 - (len(requests) - place)
-            chosen = self.faults.spare(request, partial(self._window, request, job.rows, room, now))
+            others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
+            chosen = self.faults.spare(request, partial(self._window, request, others, now))
             if chosen is not None:
                 job.requests.append(request)
                 job.windows.append(chosen)
                 job.rows += 1 + len(chosen.nodes)
         return job if job.requests else None
 
-    def _window(self, request: Request, rows: int, room: int, now: float) -> Chosen:
+    def _window(self, request: Request, others: Others, now: float) -> Chosen:
         if request.spec.owes_verdict:
             self.committer.tell_drafter(request)  # both sides begin their step now
+        room = MAX_ROWS - 1 - others.rows
         if room <= 0:
             return Chosen([], [], [])
         cap = self.state.limits(request, now).window
-        return request.spec.choose(self.state.cost, rows, room if cap is None else min(cap, room))
+        return request.spec.choose(self.state.cost, others, room if cap is None else min(cap, room))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from actors.estimate import Estimate
@@ -14,7 +15,7 @@ from actors.verifier.grammar import Grammar
 from actors.verifier.output import Output
 from actors.verifier.rate import Rate
 from actors.verifier.retrieval import FallbackProposer, SoleProposer, Sources
-from actors.verifier.rounds import Chosen, Committed, Counters
+from actors.verifier.rounds import NO_OTHERS, Chosen, Committed, Counters, Others
 from actors.verifier.waiting import NO_LIMITS, DrafterPace, RoundLimits, Waiting
 from protocols.messages import Grow, Method, Plan, RequestStats, Sampling, Verdict
 
@@ -36,20 +37,19 @@ class Speculation:
         max_window: int,
         generated: Sequence[int] = (),
         sources: Sources | None = None,
-        branches: bool = True,
+        branch: float | None = 0.0,
         usual: Estimate | None = None,
         cache_salt: str = "",
         grammar: Grammar | None = None,
     ) -> None:
         """RequestError when the strategy needs a source of guesses that is not among ``sources``.
 
-        ``branches``: whether a window may hold more than one path. A token beside the likeliest path sees its
-        ancestors in other slots, and attention then adds up in another order: no difference that matters in float32
-        (the sixth digit), but one that flips near-ties in 16 bits. ``usual``: see :class:`Rate`.
+        ``branch``: the price of a path beside the first (see :class:`actors.cost.CostModel`); None: there are none.
+        ``usual``: see :class:`Rate`.
         ``cache_salt``: see :meth:`Sources.fallbacks`.
         ``grammar``: what the output follows; it has followed ``generated`` already.
         """
-        self.branches = branches
+        self.branch = branch
         self.grammar = grammar
         self.rid = rid
         self.committed = [*prompt, *generated]
@@ -81,19 +81,23 @@ class Speculation:
 
     # --- drafts ------------------------------------------------------------------------------------------------------
 
-    def grow(self, message: Grow, forwards: Sequence[tuple[int, int]] = ()) -> str | None:
+    def grow(self, message: Grow, forwards: Sequence[tuple[int, int]] = (), trust: float = 1.0) -> str | None:
         """Merge a drafter's fragment; why it was fenced off, or None when it was used. ``forwards``: start and length
-        of those of the message, in microseconds of our clock."""
+        of those of the message, in microseconds of our clock. ``trust``: the factor that its probabilities are taken
+        with."""
         if message.epoch != self.epoch:
             return "epoch"
         self.draft_log.add(message, forwards)
         if not 1 <= message.base_len <= len(self.committed):
             return "base_len"
-        fragment = Fragment(message.parents, message.tokens, message.logprobs)
-        if check_fragment(fragment, self.vocab_size, MAX_NODES) is not None:
-            return "fragment"
         if self.tree.size > 2 * MAX_NODES:
             return "budget"
+        logprobs = message.logprobs
+        if trust < 1.0:
+            logprobs = tuple(logprob + math.log(trust) for logprob in logprobs)
+        fragment = Fragment(message.parents, message.tokens, logprobs)
+        if check_fragment(fragment, self.vocab_size, MAX_NODES) is not None:
+            return "fragment"
         alive = self.tree.merge(self.committed, message.base_len, fragment)
         if alive:
             self.next = None
@@ -126,25 +130,23 @@ class Speculation:
         cost: Cost,
         covered: bool,
         limits: RoundLimits = NO_LIMITS,
-        rows_before: int = 0,
-        alone: bool = True,
+        others: Others = NO_OTHERS,
     ) -> int:
         """Called once after each commit: how long may the next round wait for drafts?
 
-        ``covered``: the whole window was accepted, so drafts below it may have survived. ``rows_before``: of other
-        requests in the next forward. ``alone``: no other request decodes, so that a wait ends when drafts come and not
-        when a forward does. Returns the rows that the next round would have as things stand; their window is
-        the next round's unless drafts come before it begins.
+        ``covered``: the whole window was accepted, so drafts below it may have survived. Where ``others`` decode, a
+        wait ends when a forward does and not when drafts come. Returns the rows that the next round would have as
+        things stand; their window is the next round's unless drafts come before it begins.
         """
         waiting = self.waiting
         waiting.cancel()
         if pace is None or self.resting or not waiting.worthwhile(pace):
-            return 1 + len(self.choose(cost, rows_before, limits.window).nodes)
+            return 1 + len(self.choose(cost, others, limits.window).nodes)
         waiting.look(self.tree)
         bare = covered and not self.tree.root.children
-        chosen = self.choose(cost, rows_before, limits.window)
+        chosen = self.choose(cost, others, limits.window)
         value = (1.0 + chosen.expected) / cost(1 + len(chosen.nodes))
-        waiting.decide(now_us, pace, cost, value, bare, self.plan.gamma, limits, alone)
+        waiting.decide(now_us, pace, cost, value, bare, self.plan.gamma, limits, others.streams == 0)
         return 1 + len(chosen.nodes)
 
     def ready(self, now_us: float) -> bool:
@@ -160,14 +162,14 @@ class Speculation:
         for guesser in (*self.fallbacks, *([self.sole] if self.sole is not None else [])):
             guesser.prepare(self.committed)
 
-    def choose(self, cost: Cost, rows_before: int = 0, cap: int | None = None) -> Chosen:
+    def choose(self, cost: Cost, others: Others = NO_OTHERS, cap: int | None = None) -> Chosen:
         """The next round's window, after the verifier's own proposers have been heard. It is priced once: a window that
         was chosen when the last round ended holds if no draft has come since, and if there is room for it."""
         if self.next is None or (cap is not None and len(self.next.nodes) > cap):
-            self.next = self._choose(cost, rows_before, cap)
+            self.next = self._choose(cost, others, cap)
         return self.next
 
-    def _choose(self, cost: Cost, rows_before: int, cap: int | None) -> Chosen:
+    def _choose(self, cost: Cost, others: Others, cap: int | None) -> Chosen:
         limit = self._limit(cap)
         if self.sole is not None:
             self.tree = TokenTree(len(self.committed), self.committed[-1])
@@ -186,8 +188,9 @@ class Speculation:
             case "chain":
                 return self._window(likeliest_path(self.tree, limit))
             case "priced":
-                rate = self.rate.value or 1.0 / cost(1)
-                return self._window(priced_window(self.tree, limit, cost, rate, rows_before, self.branches))
+                rate = (self.rate.value or 1.0 / cost(1)) + others.rate
+                branch_us = None if self.branch is None else self.branch * cost(1)
+                return self._window(priced_window(self.tree, limit, cost, rate, others.rows, branch_us))
         return self._window([])
 
     def _window(self, likely: list[Likely]) -> Chosen:
@@ -207,7 +210,9 @@ class Speculation:
         tokens = outcome.tokens[: self.output.take(outcome.tokens)]
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
         forced = [chosen.nodes[node].rank == FORCED for node in outcome.path[: len(tokens)]]
-        self.waiting.observe(self._best_draft(), tokens[0])
+        best = self._best_draft()
+        claim = (math.exp(best.logprob), best.token == tokens[0]) if best is not None else None
+        self.waiting.observe(best, tokens[0])
         self.committed.extend(tokens)
         if self.grammar is not None:
             self.grammar.commit(tokens)
@@ -223,7 +228,7 @@ class Speculation:
         c.count(c.histogram, sum(accepted))
         self.round += 1
         logprobs = outcome.logprobs[: len(tokens)]
-        return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, needed)
+        return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, claim, needed)
 
     def _inform(self, chosen: Chosen, sampled: Sequence[int], tokens: list[int]) -> None:
         """Tell the verifier's own proposers. Guesses surer than the drafter's would be are in the tree before it is
@@ -236,9 +241,13 @@ class Speculation:
 
     def first(self, outcome: Outcome) -> Committed:
         """The token that ends the prefill (or the replay of a resumed stream): the target's own."""
-        committed = self.commit(Chosen([], [], []), outcome)
+        committed = self.again(outcome)
         self.counters = Counters()
         return committed
+
+    def again(self, outcome: Outcome) -> Committed:
+        """The token behind a text that was computed anew, since it had lost its room: a round without drafts."""
+        return self.commit(Chosen([], [], []), outcome)
 
     @property
     def holds_verdict(self) -> bool:

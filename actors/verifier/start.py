@@ -49,10 +49,12 @@ def run_verifier(settings: VerifierSettings) -> int:
         from actors.engines.build import build_target
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
         from actors.verifier.loop import Verifier
-        from actors.verifier.timing import measure_target
+        from actors.verifier.request_log import RequestLog
+        from actors.verifier.timing import measure_branch, measure_target
 
         network = open_network(settings)
         compute, tokenizing = ThreadCompute(), ThreadCompute()
+        request_log = RequestLog(settings.log_requests) if settings.log_requests else None
         try:
             listener = network.listen(settings.bind)  # before the model: an address in use is known at once
             # After the network: its own thread may write to sockets on another core while this one computes.
@@ -62,7 +64,7 @@ def run_verifier(settings: VerifierSettings) -> int:
                 lambda: build_target(settings.target, settings.device, settings.dtype, settings.kv_tokens, threads)
             )
             sources = _sources(settings, model.info)
-            cost = CostModel(await compute.start(lambda: measure_target(model)))
+            cost = await compute.start(lambda: CostModel(measure_target(model), measure_branch(model)))
             serving = InlineCompute() if runs_inline(model.info.device, threads, cost(8)) else compute
             verifier = Verifier(
                 settings,
@@ -75,6 +77,7 @@ def run_verifier(settings: VerifierSettings) -> int:
                 clock=CLOCK,
                 sources=sources,
                 tokenizing=tokenizing,
+                request_log=request_log,
             )
             verifier.grammars.prepare()
             gc.freeze()
@@ -93,5 +96,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             compute.close()
             tokenizing.close()
             network.close()
+            if request_log is not None:
+                request_log.close()
 
     return run_actor(main)

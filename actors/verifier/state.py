@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from actors.cost import CostModel
+from actors.estimate import Estimate
 from actors.models import ModelInfo
 from actors.settings import VerifierSettings
 from actors.tree.methods import Kind, Strategy
@@ -13,11 +14,15 @@ from actors.verifier.budgets import Budgets
 from actors.verifier.drafters import DrafterPeer, Drafters
 from actors.verifier.rate import UsualRates
 from actors.verifier.request import Request
+from actors.verifier.request_log import RequestLog
 from actors.verifier.requests import Requests
 from actors.verifier.retrieval import Sources
+from actors.verifier.rounds import Load
 from actors.verifier.totals import Totals
 from actors.verifier.waiting import NO_LIMITS, RoundLimits
-from protocols.messages import Budget, Generate, Hello, Method, Plan
+from protocols.enumerations import KeyRole
+from protocols.messages import Budget, Generate, Hello, Method, Plan, Promote
+from protocols.security import ANYBODY, Holder
 
 HEARTBEAT_MS = 500
 TTL_MS = 2500
@@ -28,10 +33,22 @@ class ClientPeer:
     peer: bytes  # routing id
     actor_id: str
     last_seen: float
+    holder: Holder = ANYBODY
+
+    @property
+    def operates(self) -> bool:
+        """Whether it may swap and drain, and see everybody's requests."""
+        return self.holder.may_be(KeyRole.OPERATOR)
+
+    def same_as(self, other: ClientPeer) -> bool:
+        """Whether that is the same client by another connection."""
+        return (self.actor_id, self.holder.key) == (other.actor_id, other.holder.key)
 
 
 @dataclass(slots=True)
-class ControllerPeer:
+class SinglePeer:
+    """A controller or a learner: there is one of each at most."""
+
     peer: bytes
     hello: Hello
     last_seen: float
@@ -47,15 +64,21 @@ class State:
     info: ModelInfo
     cost: CostModel
     max_window: int
+    branch: float | None  # see :class:`Speculation`
     incarnation: str
     started: float  # seconds
     sources: Sources = field(default_factory=Sources)
+    request_log: RequestLog | None = None
     usual_rates: UsualRates = field(default_factory=UsualRates)
     requests: Requests = field(default_factory=Requests)
     drafters: Drafters = field(default_factory=Drafters)
     clients: dict[bytes, ClientPeer] = field(default_factory=dict)
-    controller: ControllerPeer | None = None
+    controller: SinglePeer | None = None
+    learner: SinglePeer | None = None
+    promoted: Promote | None = None  # the weights that the learner last had the drafters serve with
+    pieces: CostModel = field(init=False)  # of prompts: forward time by rows, as far as it was asked to be short
     budgets: Budgets = field(init=False)
+    overhead: Estimate = field(default_factory=lambda: Estimate(memory=48))  # microseconds of a round, with no drafts
     counters: Counter[str] = field(default_factory=Counter)
     totals: Totals = field(init=False)
     epoch: int = 0
@@ -64,10 +87,23 @@ class State:
     def __post_init__(self) -> None:
         self.totals = Totals(self.counters)
         self.budgets = Budgets(self.cost)
+        self.pieces = CostModel(dict(self.cost.calibration()))
 
     def next_epoch(self) -> int:
         self.epoch += 1
         return self.epoch
+
+    def log_request(self, request: Request) -> None:
+        """One that has ended, for ``--log-requests``. Who asks with a salt wants nothing of it to serve others; what a
+        grammar chose says nothing of the drafts."""
+        if self.request_log is None or request.spec.output.finish is None or request.spec.grammar is not None:
+            return
+        if request.message.cache_salt:
+            self.counters["requests_with_salt_not_logged"] += 1
+        else:
+            self.request_log.add(request.logged(self.info.model_id))
+        if self.request_log.lost:
+            self.counters["requests_not_logged"] = self.request_log.lost
 
     def plan(self, strategy: Strategy, message: Generate, drafter: DrafterPeer | None, now: float) -> Plan:
         """A request's own numbers come first, then the operator's, the controller's, the calibration's.
@@ -92,9 +128,18 @@ class State:
 
     def _budget(self, strategy: Strategy, message: Generate, drafter: DrafterPeer | None, now: float) -> Budget:
         return self.budgets.of(
-            Kind(strategy.method, message.num_speculative_tokens, message.sequences), drafter, self.streams, now
+            Kind(strategy.method, message.num_speculative_tokens, message.sequences), drafter, now, lambda: self.streams
         )
+
+    def promise(self, request: Request, drafter: DrafterPeer) -> float:
+        """The speed-up that the model of a round promises of a drafter, as long as nothing is measured."""
+        return self.budgets.promise(request.method, drafter, self.streams)
 
     @property
     def streams(self) -> int:
         return sum(request.state == "decode" for request in self.requests)
+
+    def load(self) -> Load:
+        """Asked once for a forward, not by each of its requests: it goes through them all."""
+        rates = [request.spec.rate.value for request in self.requests.of("decode")]
+        return Load(len(rates), sum(rates))

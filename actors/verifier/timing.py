@@ -19,6 +19,7 @@ FINE = (6, 7, 12, 2, 3, 5, 10, 14, 18, 24, 48)
 DEFAULT_ROWS = 32
 REPEATS = 7
 FEW = 3  # ... of the largest
+BUSHY = 15  # nodes of the window that branches are priced by
 PATIENCE_S = 4.0  # a slow model is measured fewer times, not for minutes
 
 
@@ -53,8 +54,36 @@ def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_co
     return {r: median(t[1:] or t) * 1e6 for r, t in sorted(times.items()) if t}
 
 
-def _timed_round(model: TargetModel, handle: int, nodes: list[int], timer: Callable[[], float]) -> tuple[float, int]:
-    window = Window(handle, nodes, list(range(-1, len(nodes) - 1)))
+def measure_branch(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> float:
+    """What a path beside the first adds to a round, as a part of a round of one row."""
+    prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
+    room = min(model.info.max_context - len(prompt), (3 * FEW + 1) * (BUSHY + 1))
+    nodes = min(BUSHY, model.max_window, room // (3 * FEW + 1) - 1)
+    leaves = nodes // 2
+    if not model.branches or leaves < 1:
+        return 0.0
+    chain = list(range(-1, nodes - 1))
+    bush = [*chain[: nodes - leaves], *chain[:leaves]]  # a path, and a leaf beside each of its nodes
+    handle = model.open(prompt, Sampling(max_tokens=room, ignore_eos=True))
+    times: tuple[list[float], ...] = ([], [], [])
+    try:
+        while model.prefill(handle) is None:
+            pass
+        start = timer()
+        while len(times[0]) < FEW and (timer() - start < PATIENCE_S or not times[0]):
+            for parents, taken in zip(([], chain, bush), times, strict=True):
+                taken.append(_timed_round(model, handle, prompt[: len(parents)], timer, parents)[0])
+    finally:
+        model.close(handle)
+    one, plain, bushy = (min(taken) for taken in times)
+    return max(0.0, bushy - plain) / leaves / one
+
+
+def _timed_round(
+    model: TargetModel, handle: int, nodes: list[int], timer: Callable[[], float], parents: list[int] | None = None
+) -> tuple[float, int]:
+    """``parents``: None for a chain."""
+    window = Window(handle, nodes, list(range(-1, len(nodes) - 1)) if parents is None else parents)
     begin = timer()
     outcome = model.verify([window])[0]
     return timer() - begin, len(outcome.tokens)

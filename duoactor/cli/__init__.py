@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from duoactor.cli.actors import controller, drafter, verifier
+from duoactor.cli.actors import controller, drafter, learner, verifier
 from duoactor.cli.bench import bench
 from duoactor.cli.chat import chat
 from duoactor.cli.config import config
@@ -22,6 +22,7 @@ from duoactor.cli.generate import generate
 from duoactor.cli.inflate import inflate
 from duoactor.cli.keys import keys
 from duoactor.cli.manage import drafters, drain, status, swap
+from duoactor.cli.replay import replay
 from duoactor.cli.serve import serve
 from duoactor.cli.top import top
 from duoactor.cli.up import up
@@ -33,11 +34,11 @@ TERMINATED = 143  # and SIGTERM
 
 
 SECTIONS = {
-    "Run": (demo, up, verifier, drafter, controller, serve),
+    "Run": (demo, up, verifier, drafter, controller, learner, serve),
     "Ask": (generate, chat),
     "Operate": (top, status, drafters, swap, drain),
     "Prepare": (doctor, config, keys, datastore, distill),
-    "Measure": (bench, inflate),
+    "Measure": (bench, replay, inflate),
 }
 
 

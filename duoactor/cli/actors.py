@@ -1,4 +1,4 @@
-"""Commands that run one actor each: verifier, drafter and controller. ``up`` runs them all, each by its command."""
+"""Commands that run one actor each: verifier, drafter, controller and learner. ``up`` runs each by its command."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import click
 import msgspec
 
-from actors.settings import ControllerSettings, DrafterSettings, VerifierSettings
-from duoactor import config
+from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
+from duoactor import config, render
+from duoactor.cli.environment import Environment
 from duoactor.cli.options import config_option, log_options, settings_from, struct_options
+from duoactor.cli.waiting import connected
 from duoactor.launch.child import die_with_parent
 from protocols.address import default_address
 
@@ -94,3 +96,46 @@ def controller(file: str, supervised: bool, verbose: bool, quiet: bool, **flags:
     from actors.controller.start import run_controller
 
     return run_controller(settings)
+
+
+@click.command()
+@config_option
+@struct_options(LearnerSettings)
+@click.option("--undo", is_flag=True, help="ask the running learner to go back to the weights before")
+@supervised_option
+@log_options
+@click.pass_obj
+def learner(
+    environment: Environment,
+    /,
+    file: str,
+    undo: bool,
+    supervised: bool,
+    verbose: bool,
+    quiet: bool,
+    **flags: Any,
+) -> int:
+    """Run the learner, which trains the draft on what is served. It is optional.
+
+    It hears finished texts, trains a copy of the draft while that slows nobody, and has drafters of that model load it
+    when replay of texts kept apart says that it agrees with the target more often. Drafters must reach its directory.
+
+    \b
+    Example:  duoactor learner --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
+              duoactor learner --undo
+    """
+    prepare(supervised, verbose, quiet)
+    settings = settings_from(LearnerSettings, config.read(file).learner, flags)
+    if undo:
+        with connected(environment, settings.connect, settings.key, settings.server_key) as client:
+            detail = client.undo()
+        render.print_done({"detail": detail}, detail, as_json=False)
+        return 0
+    settings = msgspec.structs.replace(
+        settings,
+        draft=config.resolve_model(settings.draft, "draft"),
+        connect=settings.connect or default_address(),
+    )
+    from actors.learner.start import run_learner
+
+    return run_learner(settings)

@@ -34,7 +34,7 @@ def status(environment: Environment, /, connect: str, key: str, server_key: str,
 @json_option
 @click.pass_obj
 def drafters(environment: Environment, /, connect: str, key: str, server_key: str, as_json: bool) -> None:
-    """List the drafters: state, leases, step time, acceptance.
+    """List the drafters: state, what each brings, acceptance.
 
     \b
     Example:  duoactor drafters

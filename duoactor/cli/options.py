@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from actors.settings import PEER_VARIABLES
 from duoactor import config
 from duoactor.client.options import DESCRIPTIONS
 from duoactor.config import Option, options
@@ -34,8 +35,9 @@ def _token_number(text: str) -> tuple[int, float]:
         raise click.BadParameter(f"{text!r} is not a token id and a number, such as 42:-5") from None
 
 
-def click_option(option: Option, name: str) -> Callable[[F], F]:
-    """The flag of one option. Not given, it is None (or an empty tuple), so that it hides nothing below it."""
+def click_option(option: Option, name: str, variable: str | None = None) -> Callable[[F], F]:
+    """The flag of one option. Not given, it is None (or an empty tuple), so that it hides nothing below it.
+    ``variable``: of the environment, that stands for it."""
     bounded = option.at_least is not None or option.at_most is not None
     kind: click.ParamType[Any] = {
         "text": click.STRING,
@@ -48,6 +50,8 @@ def click_option(option: Option, name: str) -> Callable[[F], F]:
     metavar = {"text": "TEXT", "integer": "N", "number": "X", "token number": "ID:X"}.get(option.kind)
     shown = "" if option.default in ("", ()) or option.default is False else f"  [{option.default}]"
     details: dict[str, Any] = {"is_flag": True} if option.kind == "switch" else {"type": kind, "metavar": metavar}
+    if variable is not None:
+        details |= {"envvar": variable, "show_envvar": True}
     flag = "--" + name.replace("_", "-")
     return click.option(flag, name, help=option.description + shown, multiple=option.repeated, default=None, **details)
 
@@ -70,7 +74,9 @@ def struct_options(
         for option in reversed(options(struct)):
             if option.name not in leave_out:
                 description = SAMPLING_HELP[option.name] if struct is Sampling else about + option.description
-                command = click_option(replace(option, description=description), _prefixed(option, prefix))(command)
+                variable = PEER_VARIABLES.get(option.name) if "connect" in struct.__struct_fields__ else None
+                decorated = click_option(replace(option, description=description), _prefixed(option, prefix), variable)
+                command = decorated(command)
         return command
 
     return decorate
@@ -95,12 +101,12 @@ def sampling_from(values: Mapping[str, object]) -> Sampling:
 
 def connection_options(command: F) -> F:
     """Where a client connects, and with which keys. Whoever types many commands sets the variables once."""
-    for flag, text in (
-        ("--server-key", "the verifier's CURVE public key file"),
-        ("--key", "your CURVE secret key file"),
-        ("--connect", "the verifier's address  [this user's own]"),
+    for name, text in (
+        ("server_key", "the verifier's CURVE public key file"),
+        ("key", "your CURVE secret key file"),
+        ("connect", "the verifier's address  [this user's own]"),
     ):
-        variable = "DUOACTOR_" + flag.removeprefix("--").replace("-", "_").upper()
+        flag, variable = "--" + name.replace("_", "-"), PEER_VARIABLES[name]
         command = click.option(flag, default="", metavar="TEXT", help=text, envvar=variable, show_envvar=True)(command)
     return command
 

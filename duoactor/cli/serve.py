@@ -21,15 +21,18 @@ from protocols.errors import ConfigError
 @supervised_option
 @log_options
 def serve(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
-    """Serve OpenAI's HTTP API for a running verifier. That may be on another host.
+    """Serve OpenAI's HTTP API for a running verifier, or several.
+
+    Several serve the same model. They may be on other hosts.
 
     \b
     Example:  duoactor serve
+              duoactor serve --connect tcp://127.0.0.1:7601 --connect tcp://127.0.0.1:7701
               duoactor serve --connect tcp://gpu-box:7601 --key web.key --server-key verifier.pub --http 0.0.0.0:8000
     """
     prepare(supervised, verbose, quiet)
     settings = settings_from(GatewaySettings, config.read(file).gateway, flags)
-    settings = msgspec.structs.replace(settings, connect=settings.connect or default_address())
+    settings = msgspec.structs.replace(settings, connect=settings.connect or (default_address(),))
     try:
         from duoactor.serve.start import run_gateway
     except ModuleNotFoundError as error:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from typing import Any
 
 import click
 import msgspec
 
-from actors.settings import ControllerSettings, DrafterSettings, VerifierSettings
+from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor import config
 from duoactor.cli.environment import Environment, available_cpus
 from duoactor.cli.options import config_option, given, json_option, log_options, settings_from, struct_options
@@ -29,6 +32,7 @@ UP_DECIDES = ("connect", "key", "server_key")  # for its drafters and gateway; d
 @struct_options(DrafterSettings, prefix="draft_", about="drafter: ", leave_out=UP_DECIDES)
 @click.option("--http", default=None, metavar="HOST:PORT", help="serve OpenAI's HTTP API there, too")
 @struct_options(GatewaySettings, about="gateway: ", leave_out=(*UP_DECIDES, "http"))
+@click.option("--learn", is_flag=True, help="train the draft model on what is served, and use what is better")
 @click.option("--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="how many  [1]")
 @json_option
 @log_options
@@ -39,6 +43,7 @@ def up(
     file: str,
     count: int | None,
     http: str | None,
+    learn: bool,
     as_json: bool,
     verbose: bool,
     quiet: bool,
@@ -53,6 +58,7 @@ def up(
     Example:  duoactor up
               duoactor up --target ./my-model --draft ./my-draft --device cuda
               duoactor up --http 127.0.0.1:8000
+              duoactor up --learn
               duoactor up --config duo.toml
     """
     asked = config.read(file)
@@ -68,6 +74,7 @@ def up(
         [config.build(DrafterSettings, table, own) for table in tables],
         config.build(ControllerSettings, asked.controller),
         _gateway(asked.gateway, http, flags),
+        config.build(LearnerSettings, asked.learner) if learn or asked.learner else None,
         cpus=available_cpus(),
         command=environment.command,
         log_flags=("--verbose",) if verbose else ("--quiet",) if quiet else (),
@@ -95,6 +102,16 @@ def _gateway(table: config.Values, http: str | None, flags: dict[str, Any]) -> G
 async def _stay_up(deployment: Deployment, probe: Probe, reporter: LaunchReport, as_json: bool) -> int:
     async with Supervisor(deployment.plans, probe, report=reporter, address=deployment.address) as supervisor:
         reporter.done()
-        print_up(deployment, supervisor.actors, as_json)
+        _tell(deployment, supervisor, as_json)
         await supervisor.wait()
     return 0
+
+
+def _tell(deployment: Deployment, supervisor: Supervisor, as_json: bool) -> None:
+    """A full disk behind our output is no reason to end what serves."""
+    try:
+        print_up(deployment, supervisor.actors, as_json)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what is in the old one's buffer would fail again at the end

@@ -14,23 +14,26 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Unpack, cast
 
+from actors.settings import PEER_VARIABLES
 from duoactor.client.connection import CONNECT_TIMEOUT_S, Connection
 from duoactor.client.options import Options, shows_options
 from duoactor.client.request import Completion, Prompt, Turn, checked, make_request, make_tools, make_turns, typed
 from duoactor.client.resume import Answer, Question
 from duoactor.client.stream import AsyncStream
-from protocols.address import default_address
-from protocols.errors import ConnectionLost, DuoactorError
+from protocols.address import default_address, several
+from protocols.errors import ConnectionLost, DuoactorError, RequestError
 from protocols.messages import (
     Detokenize,
     Done,
     DrainActor,
+    FailureCode,
     Message,
     Status,
     StatusReport,
     Swap,
     Tokenize,
     Tokenized,
+    Undo,
     Welcome,
 )
 from protocols.transport import Network
@@ -45,23 +48,33 @@ class AsyncClient:
 
     def __init__(
         self,
-        address: str = "",
+        address: str | Sequence[str] = "",
         *,
         key: str = "",
         server_key: str = "",
         timeout: float | None = None,
         reconnect_timeout: float | None = None,
+        max_retries: int = 2,
         network: Network | None = None,
     ) -> None:
-        """``address``: ``ipc://PATH`` or ``tcp://HOST:PORT``; empty for the default of ``duoactor up``.
+        """``address``: ``ipc://PATH`` or ``tcp://HOST:PORT``, or several, in a list or with commas between them, of
+        verifiers that serve the same model: requests are spread over them, and go on at another when one is lost.
+        Without one, DUOACTOR_CONNECT, DUOACTOR_KEY and
+        DUOACTOR_SERVER_KEY stand for what is not given here, and in their absence the default of ``duoactor up``.
 
         ``key`` and ``server_key`` are CURVE key files, needed for addresses beyond this host.
         ``timeout``: seconds to wait for a verifier and for its answers to questions; not given: 10, and an address
         where nobody listens is an error at once.
         ``reconnect_timeout``: seconds for which streams wait for a lost verifier to come back; not given: 30, but not
         for one that was shut down in order.
+        ``max_retries``: how often a request is tried again that finds no verifier with room, each time after as long as
+        the verifier says or longer.
         """
-        self.address = address or default_address()
+        if not address:
+            address, key, server_key = from_environment(key, server_key)
+        self.addresses = several(address)
+        self.address = ", ".join(self.addresses)
+        self._max_retries = max_retries
         self._timeouts = (timeout, reconnect_timeout)
         self._keys = (key, server_key)
         self._network = network
@@ -127,7 +140,7 @@ class AsyncClient:
             network = ZmqNetwork(load_security(key, server_key) if key or server_key else None)
             leave = network.close
         try:
-            connection = Connection(network, self.address, *self._timeouts, ended=leave)
+            connection = Connection(network, self.addresses, *self._timeouts, leave, self._max_retries)
         except DuoactorError:
             leave()
             raise
@@ -172,10 +185,10 @@ class AsyncClient:
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, question: Question) -> Answer:
+    async def _ask(self, question: Question, at: str | None = None) -> Answer:
         checked(question)
         connection = await self._connected()
-        mailbox = connection.ask(question)
+        mailbox = connection.ask(question, at)
         try:
             async with asyncio.timeout(self._timeouts[0] or CONNECT_TIMEOUT_S):
                 await mailbox.wait()
@@ -185,8 +198,19 @@ class AsyncClient:
             connection.cancel(question.rid)
         return cast(Answer, mailbox.take())
 
+    async def _order(self, order: Question) -> str:
+        """Of several verifiers, that which knows the drafter carries it out."""
+        verifiers = (await self._connected()).verifiers
+        for address in verifiers[:-1]:
+            try:
+                return cast(Done, await self._ask(order, address)).detail
+            except RequestError as error:
+                if error.code != FailureCode.NOT_FOUND:
+                    raise
+        return cast(Done, await self._ask(order, *verifiers[-1:])).detail
+
     async def status(self) -> StatusReport:
-        """What the verifier is doing: requests, drafters, counters, the budget in force."""
+        """What the verifier is doing: requests, drafters, counters, the budget in force. Of several it is the first."""
         return cast(StatusReport, await self._ask(Status(uuid.uuid4().hex)))
 
     async def telemetry(self) -> AsyncGenerator[Message, None]:
@@ -213,13 +237,21 @@ class AsyncClient:
 
     async def swap(self, old: str, new: str) -> str:
         """Move every stream of drafter ``old`` to drafter ``new``; a sentence that says how many."""
-        return cast(
-            Done, await self._ask(Swap(uuid.uuid4().hex, typed("old", old, str), typed("new", new, str)))
-        ).detail
+        return await self._order(Swap(uuid.uuid4().hex, typed("old", old, str), typed("new", new, str)))
 
     async def drain(self, actor_id: str) -> str:
         """Take a drafter out of service; its streams go on with others."""
-        return cast(Done, await self._ask(DrainActor(uuid.uuid4().hex, typed("actor_id", actor_id, str)))).detail
+        return await self._order(DrainActor(uuid.uuid4().hex, typed("actor_id", actor_id, str)))
+
+    async def undo(self) -> str:
+        """Have the learner go back to the weights before its last promotion; a sentence that says from which."""
+        return await self._order(Undo(uuid.uuid4().hex))
+
+
+def from_environment(key: str = "", server_key: str = "") -> tuple[str, str, str]:
+    """Address and keys for a client that is given no address."""
+    said = {name: os.environ.get(variable, "") for name, variable in PEER_VARIABLES.items()}
+    return said["connect"] or default_address(), key or said["key"], server_key or said["server_key"]
 
 
 def _nothing() -> None: ...

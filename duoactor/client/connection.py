@@ -8,14 +8,14 @@ import os
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from actors.peer import Line
 from actors.telemetry import Subscription
 from duoactor.client.resume import News, Question, Result, Session
 from protocols import wire
 from protocols.errors import ConnectionLost, DuoactorError, ProtocolError, RequestError
-from protocols.handshake import Lost
+from protocols.handshake import Lost, Why
 from protocols.messages import Chunk, FailureCode, Generate, Hello, Message, Role, ToClient, Welcome
 from protocols.transport import Network
 
@@ -79,13 +79,14 @@ class Connection:
     def __init__(
         self,
         network: Network,
-        address: str,
+        addresses: Sequence[str],
         timeout: float | None,
         reconnect_timeout: float | None,
         ended: Callable[[], None],
+        max_retries: int = 0,
     ) -> None:
         """The time-outs are those of :class:`duoactor.AsyncClient`; ``ended`` is called when all is over."""
-        self.address = address
+        self.address = ", ".join(addresses)
         self._network = network
         self._subscriptions: set[Subscription] = set()
         self._ended = ended
@@ -95,12 +96,12 @@ class Connection:
         self._reconnect_timeout = RECONNECT_TIMEOUT_S if reconnect_timeout is None else reconnect_timeout
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._session = Session(outlive_drain=reconnect_timeout is not None)
+        self._session = Session(reconnect_timeout is not None, addresses, max_retries, self._loop.time)
         self._mailboxes: dict[str, Mailbox] = {}
         self._welcomed = asyncio.Event()
         self._lost_at = self._loop.time()
         self._announced = False  # that streams wait for the verifier
-        self._line = Line(network, address, _hello(), wire.Decoder(ToClient))
+        self._lines = {one: Line(network, one, _hello(), wire.Decoder(ToClient)) for one in addresses}
         self._work = asyncio.create_task(self._run())
 
     # --- its life ----------------------------------------------------------------------------------------------------
@@ -108,12 +109,12 @@ class Connection:
     async def ready(self) -> None:
         """Until the verifier knows us. ConnectionLost when nobody listens at the address, or when it takes too long;
         RefusedError."""
-        if self._line.known:
+        if self._known():
             return
         try:
             async with asyncio.timeout(self._timeout):
                 if not self._wait and self.over is None:
-                    await self._line.link.writable(wait=False)
+                    await self._somebody()
                 await self._welcomed.wait()
         except TimeoutError:
             raise ConnectionLost(
@@ -123,18 +124,49 @@ class Connection:
         if self.over is not None:
             raise self.over
 
+    async def _somebody(self) -> None:
+        """ConnectionLost once it is known that nobody listens at any of the addresses."""
+        pending = {asyncio.create_task(line.link.writable(wait=False)) for line in self._lines.values()}
+        fault: BaseException | None = None
+        try:
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                faults = [task.exception() for task in done]
+                if None in faults:
+                    return
+                fault = faults[0]
+        finally:
+            for task in pending:
+                task.cancel()
+        if fault is not None:
+            raise fault
+
+    def _known(self) -> list[str]:
+        """The addresses of the verifiers that know us."""
+        return [address for address, line in self._lines.items() if line.known]
+
+    @property
+    def verifiers(self) -> list[str]:
+        """Where requests go, in the order in which the addresses were given."""
+        return self._session.verifiers.usable()
+
     @property
     def welcome(self) -> Welcome:
-        """The newest; there is one once ``ready`` has returned."""
-        assert self._line.welcome is not None
-        return self._line.welcome
+        """The newest of the first verifier that is there; there is one once ``ready`` has returned."""
+        return self._first()[1]
+
+    def _first(self) -> tuple[str, Welcome]:
+        told = {address: line.welcome for address, line in self._lines.items() if line.welcome is not None}
+        address = next(one for one in (*self.verifiers, *told) if one in told)
+        return address, told[address]
 
     async def close(self) -> None:
         self._work.cancel()
         await asyncio.gather(self._work, return_exceptions=True)
 
     async def _run(self) -> None:
-        parts = [asyncio.create_task(part) for part in (self._line.beat(), self._receive(), self._watch())]
+        serving = [self._serve(address, line) for address, line in self._lines.items()]
+        parts = [asyncio.create_task(part) for part in (*serving, self._watch())]
         fault: DuoactorError = ConnectionLost("the client was closed")
         try:
             await asyncio.gather(*parts)
@@ -151,23 +183,42 @@ class Connection:
             self._welcomed.set()
             for subscription in self._subscriptions:
                 subscription.close()
-            self._line.close()
+            for line in self._lines.values():
+                line.close()
             self._ended()
 
-    async def _receive(self) -> None:
+    async def _serve(self, address: str, line: Line) -> None:
+        """One verifier's part. What is wrong with it alone leaves the others; raised if there is no other."""
+        parts = [asyncio.create_task(part) for part in (line.beat(), self._receive(address, line))]
+        try:
+            await asyncio.gather(*parts)
+        except DuoactorError as error:
+            if len(self._lines) == 1:
+                raise
+            del self._lines[address]
+            line.close()
+            log.warning("%s; the other verifiers serve on", error)
+            self._take(Lost(Why.SILENT), address)
+        finally:
+            for part in parts:
+                part.cancel()
+
+    async def _receive(self, address: str, line: Line) -> None:
         while True:
-            self._take(await self._line.next())
+            self._take(await line.next(), address)
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
-            while (news := self._line.next_nowait()) is not None:
-                self._take(news)
+            for address, line in list(self._lines.items()):
+                while (news := line.next_nowait()) is not None:
+                    self._take(news, address)
             for rid, mailbox in self._mailboxes.items():
                 if mailbox.unread_for() > UNREAD_S and (cancel := self._session.suspend(rid)) is not None:
-                    self._line.send(cancel)
+                    self._send(cancel, self._session.place(rid))
+            self._tell(self._session.expire())
             self._submit()
-            if not self._line.known and self._session.calls:
+            if not self._known() and self._session.calls:
                 self._grow_impatient(self._loop.time() - self._lost_at)
 
     def _grow_impatient(self, waited_s: float) -> None:
@@ -181,8 +232,12 @@ class Connection:
     # --- telemetry ---------------------------------------------------------------------------------------------------
 
     async def telemetry(self) -> AsyncGenerator[Message, None]:
-        """What the verifier publishes, also after it came back. Raises what ended this connection."""
-        subscription = Subscription(self._network, self.address, self.welcome)
+        """What the verifier publishes, also after it came back. Raises what ended this connection, and RequestError if
+        our key is not for watching."""
+        if not self.welcome.telemetry:
+            detail = "this key hears no telemetry; make one with `duoactor keys NAME --role operator` for that"
+            raise RequestError(FailureCode.FORBIDDEN, detail)
+        subscription = Subscription(self._network, *self._first())
         self._subscriptions.add(subscription)
         try:
             while True:
@@ -200,8 +255,9 @@ class Connection:
         self._session.start(request)
         return self._open(request.rid)
 
-    def ask(self, question: Question) -> Mailbox:
-        self._session.ask(question)
+    def ask(self, question: Question, at: str | None = None) -> Mailbox:
+        """``at``: the address of the verifier that is asked; None: any."""
+        self._session.ask(question, at)
         return self._open(question.rid)
 
     def _open(self, rid: str) -> Mailbox:
@@ -220,9 +276,10 @@ class Connection:
         """Nobody wants this call's answer any more."""
         if (mailbox := self._mailboxes.pop(rid, None)) is not None:
             mailbox.close()
+        place = self._session.place(rid)
         cancel = self._session.drop(rid)
         if cancel is not None:
-            self._line.send(cancel)
+            self._send(cancel, place)
 
     def cancel_soon(self, rid: str) -> None:
         """The same from any thread, also from a finalizer."""
@@ -233,33 +290,39 @@ class Connection:
 
     def _submit(self) -> None:
         """Send what the verifier has not been asked; what cannot be queued now is tried again soon."""
-        for rid, message in list(self._session.due()):
-            try:
-                if not self._line.send(message):
-                    return
-            except ProtocolError as error:  # too large for any receiver
-                self._tell(self._session.reject(rid, RequestError(FailureCode.BAD_REQUEST, str(error))))
-            else:
-                self._session.sent(rid)
+        for address, line in list(self._lines.items()):
+            for rid, message in list(self._session.due(address)):
+                try:
+                    if not line.send(message):
+                        break
+                except ProtocolError as error:  # too large for any receiver
+                    self._tell(self._session.reject(rid, RequestError(FailureCode.BAD_REQUEST, str(error))))
+                else:
+                    self._session.sent(rid)
 
-    def _take(self, message: Message | Lost) -> None:
-        self._tell(self._session.receive(message))
+    def _send(self, message: Message, address: str | None) -> None:
+        if address in self._lines:
+            self._lines[address].send(message)
+
+    def _take(self, message: Message | Lost, address: str) -> None:
+        self._tell(self._session.receive(message, address), address)
         if isinstance(message, Welcome):
             for subscription in self._subscriptions:
-                subscription.follow(message)
-        if isinstance(message, Lost):
+                subscription.follow(message, address)
+        known = bool(self._known())
+        if isinstance(message, Lost) and not known:
             self._welcomed.clear()
             self._lost_at = self._loop.time()
-        elif self._line.known and not self._welcomed.is_set():
+        elif known and not self._welcomed.is_set():
             self._welcomed.set()
             if self._announced:
                 log.warning("the verifier at %s is back", self.address)
                 self._announced = False
         self._submit()
 
-    def _tell(self, result: Result) -> None:
+    def _tell(self, result: Result, address: str | None = None) -> None:
         if result.send is not None:
-            self._line.send(result.send)
+            self._send(result.send, address)
         for rid, news in result.news:
             ends = not isinstance(news, Chunk) or news.finish_reason is not None
             mailbox = self._mailboxes.pop(rid, None) if ends else self._mailboxes.get(rid)

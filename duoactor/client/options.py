@@ -36,6 +36,8 @@ class Options(TypedDict, total=False):
     num_speculative_tokens: Annotated[int, "gamma, the draft length; 0 is adaptive"]
     sequences: Annotated[int, "draft sequences; 0 is dynamic"]
     cache_salt: Annotated[str, "what earlier requests left in caches is of use only to those with the same salt"]
+    priority: Annotated[int, "lower is served earlier, and gives its room in the KV pool up later"]
+    deadline_ms: Annotated[float, "the answer must be complete after so many milliseconds, or it fails; 0 is no limit"]
     structured_outputs: Annotated[StructuredOutputs | None, "a JSON schema, regex or grammar that the answer follows"]
     trace: Annotated[bool, "each chunk.trace tells how its round came about: the token tree and what became of it"]
 
@@ -49,6 +51,8 @@ DEFAULTS: Mapping[str, object] = {
     "num_speculative_tokens": 0,
     "sequences": 0,
     "cache_salt": "",
+    "priority": 0,
+    "deadline_ms": 0.0,
     "structured_outputs": None,
     "trace": False,
 }

@@ -69,7 +69,7 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
     for name in options:
         if name not in DEFAULTS:
             raise _bad(f"option {name!r} is not known{_meant(name, DEFAULTS)}")
-    rest = {name: options.get(name, DEFAULTS[name]) for name in ("num_speculative_tokens", "sequences")}
+    rest = {name: options.get(name, DEFAULTS[name]) for name in ("num_speculative_tokens", "sequences", "priority")}
     prompt, turns = _question(prompt, messages)
     request = Generate(
         uuid.uuid4().hex,
@@ -82,6 +82,7 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
         tools=make_tools(options.get("tools") or ()),
         **{name: typed(name, value, int) for name, value in rest.items()},
         trace=typed("trace", options.get("trace", False), bool),
+        deadline_ms=typed("deadline_ms", options.get("deadline_ms", 0.0), float),
     )
     validate(request)
     return checked(request)

@@ -3,16 +3,21 @@ clock.
 
 A stream survives its verifier: tokens are numbered, so what comes twice is dropped, and what is missing is asked for
 again with the tokens held so far. Noise is keyed by position, so the rest of the text is the same (DESIGN section 3).
-By the same means a stream that nobody reads is suspended: cancelled at the verifier, and resumed when it is read again.
+By the same means a stream that nobody reads is suspended: cancelled at the verifier, and resumed when it is read again;
+and where there are several verifiers, one that is lost, full or about to leave is made up for by another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from duoactor.client.verifiers import Verifiers
 from protocols.errors import ConnectionLost, DuoactorError, RequestError
 from protocols.handshake import Lost, Why
 from protocols.messages import (
@@ -33,14 +38,16 @@ from protocols.messages import (
     Swap,
     Tokenize,
     Tokenized,
+    Undo,
     Welcome,
 )
 
-Question = Status | Swap | DrainActor | Tokenize | Detokenize
+Question = Status | Swap | DrainActor | Undo | Tokenize | Detokenize
 Answer = Done | StatusReport | Tokenized
 News = Chunk | Answer | DuoactorError
 
 
+BACKOFF_S = 0.5  # before the first repetition of a request that found no room, where the verifier did not say; doubles
 SETTLED_TOKENS = 16  # that come from a verifier before it ends: the request is not taken for the cause then
 
 
@@ -49,10 +56,11 @@ class Asking:
     """A question and whether it has been sent. Each may be repeated: a second swap or drain finds nothing to move."""
 
     question: Question
+    at: str | None = None  # the address of the verifier that is asked; None: none yet
     submitted: bool = False
     answered: bool = False
 
-    def message(self) -> Question:
+    def message(self, now: float) -> Question:
         return self.question
 
 
@@ -61,6 +69,12 @@ class StreamState:
     """What the client holds of one stream. ``submitted``: the verifier was asked; ``answered``: it has begun to."""
 
     request: Generate
+    since: float = 0.0  # seconds
+    at: str | None = None  # the address of the verifier that serves it; None: none does
+    asked: str = ""  # incarnation of the verifier that was asked last, unless that one gave the request back
+    refused_by: set[str] = field(default_factory=set)  # addresses that had no room
+    retries: int = 0
+    retry_at: float = 0.0
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     submitted: bool = False
@@ -92,12 +106,23 @@ class StreamState:
         self.finish_reason = chunk.finish_reason
         return chunk
 
-    def message(self) -> Generate:
-        """The request for what is still to come."""
-        return msgspec.structs.replace(self.request, generated=tuple(self.token_ids), attempt=self.attempt)
+    @property
+    def deadline(self) -> float:
+        return self.since + self.request.deadline_ms / 1000 if self.request.deadline_ms else math.inf
 
-    def sent(self) -> None:
-        self.had, self.begun = len(self.token_ids), not self.attempt
+    def message(self, now: float) -> Generate:
+        """The request for what is still to come."""
+        left_ms = max(1.0, 1000 * (self.deadline - now)) if self.request.deadline_ms else 0.0
+        return msgspec.structs.replace(
+            self.request, generated=tuple(self.token_ids), attempt=self.attempt, deadline_ms=left_ms
+        )
+
+    def sent(self, incarnation: str) -> None:
+        self.had, self.begun, self.asked = len(self.token_ids), not self.attempt, incarnation
+
+    def given_back(self) -> None:
+        """The verifier does not work on it, and says so."""
+        self.submitted, self.begun, self.at, self.asked = False, False, None, ""
 
     def outlived(self) -> None:
         """The verifier ended, and not in order, while it may have worked on this request."""
@@ -117,22 +142,43 @@ class Result:
     send: Message | None = None
 
 
-class Session:
-    """The open calls by their ids, oldest first. The driver sends what is ``due`` and says so with ``sent``."""
+ONLY = ""  # the address of the only verifier, where it need not be told from others
 
-    def __init__(self, outlive_drain: bool) -> None:
-        """``outlive_drain``: whether streams wait for the successor of a verifier that shuts down in order."""
+
+class Session:
+    """The open calls by their ids, oldest first. The driver sends to each verifier what is ``due`` there, and says so
+    with ``sent``."""
+
+    def __init__(
+        self,
+        outlive_drain: bool,
+        addresses: Sequence[str] = (ONLY,),
+        max_retries: int = 0,
+        clock: Callable[[], float] = lambda: 0.0,
+        spread: Callable[[], float] = random.random,
+    ) -> None:
+        """``outlive_drain``: whether streams wait for the successor of a verifier that shuts down in order.
+        ``max_retries``: of a request for which there is no room anywhere; ``spread``: numbers from 0 to 1 by which
+        clients that were refused together do not come again together."""
         self.calls: dict[str, Call] = {}
-        self._outlive_drain = outlive_drain
-        self._incarnation = ""  # of the verifier that was asked last
+        self.verifiers = Verifiers(addresses)
+        self._outlive_drain, self._max_retries = outlive_drain, max_retries
+        self._clock, self._spread = clock, spread
+        self._incarnations: dict[str, str] = {}  # by address
 
     # --- what callers want -------------------------------------------------------------------------------------------
 
     def start(self, request: Generate) -> None:
-        self.calls[request.rid] = StreamState(request)
+        self.calls[request.rid] = StreamState(request, self._clock())
 
-    def ask(self, question: Question) -> None:
-        self.calls[question.rid] = Asking(question)
+    def ask(self, question: Question, at: str | None = None) -> None:
+        """``at``: the verifier that is asked; None: any."""
+        self.calls[question.rid] = Asking(question, at)
+
+    def place(self, rid: str) -> str | None:
+        """The address of the verifier that serves a call, if one does."""
+        call = self.calls.get(rid)
+        return call.at if call is not None else None
 
     def drop(self, rid: str) -> Cancel | None:
         """Forget a call; the message that tells the verifier, if it works on it."""
@@ -158,32 +204,56 @@ class Session:
 
     # --- what is to be sent ------------------------------------------------------------------------------------------
 
-    def due(self) -> Iterator[tuple[str, Message]]:
-        """Every call that the verifier has not been asked, with the message that asks it."""
+    def due(self, address: str = ONLY) -> Iterator[tuple[str, Message]]:
+        """Every call that this verifier is to be asked and has not been, with the message that asks it."""
+        now = self._clock()
         for rid, call in self.calls.items():
-            if not call.submitted and not (isinstance(call, StreamState) and call.suspended):
-                yield rid, call.message()
+            if call.submitted or (isinstance(call, StreamState) and (call.suspended or call.retry_at > now)):
+                continue
+            if call.at is None:
+                call.at = self._choose(call)
+            if call.at == address:
+                yield rid, call.message(now)
+
+    def _choose(self, call: Call) -> str | None:
+        if isinstance(call, Asking):
+            return next(iter(self.verifiers.usable()), None)
+        streams = Counter(one.at for one in self.calls.values() if isinstance(one, StreamState) and not one.suspended)
+        return self.verifiers.choose(call.request, {at: n for at, n in streams.items() if at}, call.refused_by)
 
     def sent(self, rid: str) -> None:
         call = self.calls[rid]
         call.submitted, call.answered = True, False
         if isinstance(call, StreamState):
-            call.sent()
+            call.sent(self._incarnations.get(call.at or ONLY, ""))
+
+    def expire(self) -> Result:
+        """Streams that nobody works on end at their deadline here; the others' verifiers see to it."""
+        now = self._clock()
+        late = [
+            rid
+            for rid, call in self.calls.items()
+            if isinstance(call, StreamState) and not call.submitted and not call.suspended and call.deadline < now
+        ]
+        detail = "no verifier had room for the request before its deadline; allow more time"
+        error = RequestError(FailureCode.DEADLINE_EXCEEDED, detail)
+        return Result(tuple(news for rid in late for news in self.reject(rid, error).news))
 
     # --- what the verifier says --------------------------------------------------------------------------------------
 
-    def receive(self, message: Message | Lost) -> Result:
+    def receive(self, message: Message | Lost, address: str = ONLY) -> Result:
+        """``address``: of the verifier that says it."""
         match message:
             case Lost():
-                return self._lost(message.why)
+                return self._lost(message.why, address)
             case Welcome():
-                self._welcome(message)
+                self._welcome(message, address)
             case Refuse(code=RefuseCode.MALFORMED):
-                return self._malformed(message)
+                return self._malformed(message, address)
             case Chunk():
-                return self._chunk(message)
+                return self._chunk(message, address)
             case Failed():
-                return self._failed(message)
+                return self._failed(message, address)
             case Done() | StatusReport() | Tokenized():
                 if self.calls.pop(message.rid, None) is not None:
                     return Result(((message.rid, message),))
@@ -200,26 +270,39 @@ class Session:
         del self.calls[rid]
         return Result(((rid, error),))
 
-    def _welcome(self, welcome: Welcome) -> None:
-        before, self._incarnation = self._incarnation, welcome.incarnation
-        if before and before != welcome.incarnation:
-            for call in self.calls.values():
-                if isinstance(call, StreamState):
-                    call.outlived()
-        self._resubmit()
+    def _at(self, address: str) -> list[Call]:
+        return [call for call in self.calls.values() if call.at == address]
 
-    def _resubmit(self) -> None:
+    def _welcome(self, welcome: Welcome, address: str) -> None:
+        self.verifiers.welcomed(address, welcome)
+        self._incarnations[address] = welcome.incarnation
         for call in self.calls.values():
+            if (
+                isinstance(call, StreamState)
+                and call.at in (None, address)
+                and call.asked not in ("", welcome.incarnation)
+            ):
+                call.outlived()
+        for call in self._at(address):
             call.submitted = False
 
-    def _lost(self, why: Why) -> Result:
-        self._resubmit()
-        if why is Why.DRAINING:
-            self._incarnation = ""  # it ends in order, so no request is the cause
-        if why is not Why.DRAINING or self._outlive_drain:
+    def _lost(self, why: Why, address: str) -> Result:
+        self.verifiers.lost(address)
+        elsewhere = bool(self.verifiers.usable(but=(address,)))
+        lost = self._at(address)
+        for call in lost:
+            call.submitted, call.at = False, None
+            if isinstance(call, StreamState):
+                if why is Why.DRAINING:
+                    call.asked = ""  # it ends in order, so no request is the cause
+                elif elsewhere and not call.suspended:
+                    call.outlived()
+                    call.asked = ""
+        if elsewhere or why is not Why.DRAINING or self._outlive_drain:
             return Result()
-        news = tuple((rid, self._ended_by_drain(rid)) for rid in self.calls)
-        self.calls.clear()
+        news = tuple((rid, self._ended_by_drain(rid)) for rid, call in self.calls.items() if call in lost)
+        for rid, _ in news:
+            del self.calls[rid]
         return Result(news)
 
     def _ended_by_drain(self, rid: str) -> ConnectionLost:
@@ -227,10 +310,10 @@ class Session:
         received = f"; {len(call.token_ids)} tokens were received" if isinstance(call, StreamState) else ""
         return ConnectionLost(f"the verifier was shut down{received}")
 
-    def _chunk(self, chunk: Chunk) -> Result:
+    def _chunk(self, chunk: Chunk, address: str) -> Result:
         state = self.calls.get(chunk.rid)
-        if not isinstance(state, StreamState):
-            # It was cancelled: the Cancel was lost, or this chunk was on its way already.
+        if not isinstance(state, StreamState) or state.at not in (None, address):
+            # It was cancelled, or went elsewhere: the Cancel was lost, or this chunk was on its way already.
             return Result(send=Cancel(chunk.rid) if chunk.finish_reason is None else None)
         try:
             news = state.accept(chunk)
@@ -242,22 +325,47 @@ class Session:
             del self.calls[chunk.rid]
         return Result(((chunk.rid, news),)) if news is not None else Result()
 
-    def _failed(self, failed: Failed) -> Result:
+    def _failed(self, failed: Failed, address: str) -> Result:
         call = self.calls.get(failed.rid)
-        if call is None or (isinstance(call, StreamState) and call.suspended):
+        if call is None or call.at != address or (isinstance(call, StreamState) and call.suspended):
             return Result()
+        error: DuoactorError = RequestError(failed.code, failed.detail, failed.retry_after_ms)
         if failed.code is FailureCode.DRAINING:
-            if self._outlive_drain:
-                call.submitted = False  # it goes on with the verifier's successor
+            self.verifiers.leaves(address)
+            error = self._ended_by_drain(failed.rid)
+            if self._outlive_drain or self.verifiers.usable():
+                self._give_back(call)
                 return Result()
-            error: DuoactorError = self._ended_by_drain(failed.rid)
-        else:
-            error = RequestError(failed.code, failed.detail)
+        elif (
+            failed.code is FailureCode.OVERLOADED
+            and isinstance(call, StreamState)
+            and self._again(call, failed, address)
+        ):
+            return Result()
         return self.reject(failed.rid, error)
 
-    def _malformed(self, refusal: Refuse) -> Result:
+    def _give_back(self, call: Call) -> None:
+        if isinstance(call, StreamState):
+            call.given_back()
+        else:
+            call.submitted, call.at = False, None
+
+    def _again(self, call: StreamState, failed: Failed, address: str) -> bool:
+        """Whether a request that found no room is tried again: at once elsewhere, else later if the deadline allows."""
+        call.refused_by.add(address)
+        if not self.verifiers.usable(but=call.refused_by):
+            wait_s = max(failed.retry_after_ms / 1000, BACKOFF_S * 2**call.retries) * (1 + self._spread() / 4)
+            at = self._clock() + wait_s
+            if call.retries >= self._max_retries or at > call.deadline:
+                return False
+            call.retries, call.retry_at = call.retries + 1, at
+            call.refused_by.clear()
+        call.given_back()
+        return True
+
+    def _malformed(self, refusal: Refuse, address: str) -> Result:
         """The verifier could not read a message, and cannot say which: the oldest that it has not answered."""
         for rid, call in self.calls.items():
-            if call.submitted and not call.answered:
+            if call.at == address and call.submitted and not call.answered:
                 return self.reject(rid, RequestError(FailureCode.BAD_REQUEST, refusal.detail))
         return Result()

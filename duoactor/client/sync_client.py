@@ -36,12 +36,13 @@ class Client:
 
     def __init__(
         self,
-        address: str = "",
+        address: str | Sequence[str] = "",
         *,
         key: str = "",
         server_key: str = "",
         timeout: float | None = None,
         reconnect_timeout: float | None = None,
+        max_retries: int = 2,
         network: Network | None = None,
     ) -> None:
         """See :class:`AsyncClient`."""
@@ -51,6 +52,7 @@ class Client:
             server_key=server_key,
             timeout=timeout,
             reconnect_timeout=reconnect_timeout,
+            max_retries=max_retries,
             network=network,
         )
         self._runner = _Runner()
@@ -113,6 +115,10 @@ class Client:
     def drain(self, actor_id: str) -> str:
         """See :meth:`AsyncClient.drain`."""
         return self._runner.run(self._client.drain(actor_id))
+
+    def undo(self) -> str:
+        """See :meth:`AsyncClient.undo`."""
+        return self._runner.run(self._client.undo())
 
 
 class Stream(Iterator[Chunk]):

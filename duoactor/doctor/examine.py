@@ -131,6 +131,12 @@ def _target(settings: VerifierSettings, report: Report) -> tuple[Target, Codec]:
         report.target = _facts(
             settings.target, target.info, name, target.kv_slots, target.full_requests, measure_target(target)
         )
+    if not target.branches:
+        report.add(
+            "warning",
+            f"in {target.info.dtype} on {target.info.device} the branches of a tree would change bits, so that windows "
+            "hold the likeliest path only; --dtype float32 allows trees",
+        )
     return target, codec
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
+from actors.settings import PEER_VARIABLES
 from protocols.messages import Role
 
 STOP_S = 5.0  # from SIGTERM to SIGKILL
@@ -36,6 +37,7 @@ class ActorPlan:
     command: tuple[str, ...]
     threads: int = 1
     http: tuple[str, int] = ("", 0)
+    finish_s: float = 0.0  # that it may take to finish its work, before it has ``STOP_S`` to end
 
 
 class OutputLines:
@@ -151,8 +153,11 @@ class Child(asyncio.SubprocessProtocol):
 
 def _environment(plan: ActorPlan) -> Mapping[str, str]:
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(plan.threads))
+    own = {
+        name: value for name, value in os.environ.items() if name not in PEER_VARIABLES.values()
+    }  # we say it by flags
     # TQDM_POSITION: Hugging Face's progress bars are drawn although the child writes to a pipe; we show them
-    return {**os.environ, **threads, "PYTHONUNBUFFERED": "1", "TQDM_POSITION": "-1"}
+    return {**own, **threads, "PYTHONUNBUFFERED": "1", "TQDM_POSITION": "-1"}
 
 
 def die_with_parent() -> None:

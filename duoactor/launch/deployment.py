@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from actors.settings import ControllerSettings, DrafterSettings, Settings, VerifierSettings
+from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, Settings, VerifierSettings, retrieves
 from duoactor.config import options, resolve_model
 from duoactor.launch.child import GATEWAY, ActorPlan, own_command
 from duoactor.launch.cores import assign_cores, format_cpus
@@ -29,6 +29,7 @@ class Deployment:
     controller: ControllerSettings
     plans: tuple[ActorPlan, ...]
     gateway: GatewaySettings | None = None
+    learner: LearnerSettings | None = None
 
     @property
     def address(self) -> str:
@@ -41,6 +42,7 @@ def deploy(
     drafters: Sequence[DrafterSettings],
     controller: ControllerSettings,
     gateway: GatewaySettings | None = None,
+    learner: LearnerSettings | None = None,
     *,
     cpus: Sequence[int],
     log_flags: Sequence[str] = (),
@@ -82,23 +84,52 @@ def deploy(
         return command(str(role), "--supervised", *log_flags, *flags(settings))
 
     plans: tuple[ActorPlan, ...] = (
-        ActorPlan(Role.VERIFIER, "verifier", line(Role.VERIFIER, verifier), verifier.threads),
+        ActorPlan(
+            Role.VERIFIER,
+            "verifier",
+            line(Role.VERIFIER, verifier),
+            verifier.threads,
+            finish_s=verifier.shutdown_timeout,
+        ),
         *(ActorPlan(Role.DRAFTER, d.actor_id, line(Role.DRAFTER, d), d.threads) for d in drafters),
         ActorPlan(Role.CONTROLLER, "controller", line(Role.CONTROLLER, controller)),
     )
+    if learner is not None:
+        learner = _learner(learner, drafters, controller)
+        plans = (*plans, ActorPlan(Role.LEARNER, "learner", line(Role.LEARNER, learner)))
     if gateway is not None:
         gateway = msgspec.structs.replace(
             gateway if gateway.key else msgspec.structs.replace(gateway, **keys),
-            connect=gateway.connect or address,
+            connect=gateway.connect or (address,),
         )
         plans = (*plans, ActorPlan(GATEWAY, "gateway", line("serve", gateway), http=_reachable(gateway.http)))
-    return Deployment(verifier, drafters, controller, plans, gateway)
+    return Deployment(verifier, drafters, controller, plans, gateway, learner)
+
+
+def _learner(
+    learner: LearnerSettings, drafters: Sequence[DrafterSettings], beside: ControllerSettings
+) -> LearnerSettings:
+    """It learns for the first drafter that has a model, on the cores of all drafters: they are idle while the target
+    computes. ConfigError if there is no such drafter."""
+    taught = next((drafter for drafter in drafters if not retrieves(drafter.draft)), None)
+    if taught is None:
+        raise ConfigError("a learner needs a drafter that has a model: leave --learn out, or give --draft one")
+    keys = {} if learner.key else {"key": beside.key, "server_key": beside.server_key}
+    cpus = sorted({int(cpu) for drafter in drafters for cpu in drafter.cpus.split(",") if cpu})
+    return msgspec.structs.replace(
+        learner,
+        **keys,
+        connect=learner.connect or beside.connect,
+        draft=taught.draft,
+        dtype=taught.dtype,
+        cpus=learner.cpus or format_cpus(cpus),
+    )
 
 
 def flags(settings: Settings) -> list[str]:
     """The command-line flags that give these settings; ``=`` because a value may begin with a dash."""
     return [
-        f"{option.flag}={value}"
+        option.flag if option.kind == "switch" else f"{option.flag}={value}"
         for option in options(type(settings))
         if (given := getattr(settings, option.name)) != option.default
         for value in (given if option.repeated else (given,))

@@ -16,6 +16,7 @@ LOADING: Mapping[str, str] = {
     Role.VERIFIER: "loading target",
     Role.DRAFTER: "loading draft",
     Role.CONTROLLER: "starting controller",
+    Role.LEARNER: "loading learner",
     GATEWAY: "starting gateway",
 }
 

@@ -212,7 +212,7 @@ class Supervisor:
 
     async def _stop(self) -> None:
         """The verifier first: it tells its clients and drafters that it goes. Then the others; who does not end within
-        ``STOP_S`` is killed. A second Ctrl-C kills all at once."""
+        ``STOP_S``, and what it may take to finish its work, is killed. A second Ctrl-C kills all at once."""
         self._stopping = True
         if self._watching is not None:
             self._watching.cancel()
@@ -239,7 +239,7 @@ class Supervisor:
                 self._tell("stopping", actor)
         running = [self._lives[actor.plan.name] for actor in actors if actor.plan.name in self._lives]
         if running:
-            await asyncio.wait(running, timeout=STOP_S)
+            await asyncio.wait(running, timeout=STOP_S + max(actor.plan.finish_s for actor in actors))
 
 
 def _explain(name: str, child: Child, reason: str, deaths: int) -> LaunchError:
@@ -258,4 +258,6 @@ async def _is_ready(actor: _Actor, status: StatusReport) -> bool:
             return status.pid == actor.pid
         case Role.DRAFTER:
             return any(drafter.pid == actor.pid for drafter in status.drafters)
+        case Role.LEARNER:
+            return status.learner_pid == actor.pid
     return status.controller_pid == actor.pid

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from actors.process import work_until
 from duoactor.client.async_client import AsyncClient
 from duoactor.monitor.monitor import Monitor
-from protocols.errors import ConnectionLost, RefusedError
+from protocols.errors import ConnectionLost, RefusedError, RequestError
 
 STATUS_S = 0.5  # between two questions: what telemetry does not tell (requests in the queue, drafters) changes slowly
 ANSWER_S = 2.0  # a verifier answers between two forwards; longer than those of the slowest target
@@ -42,5 +42,5 @@ class Reader:
                 async with aclosing(self._client.telemetry()) as messages:
                     async for message in messages:
                         self._monitor.hear(message, self._clock())
-            except (ConnectionLost, RefusedError):
+            except (ConnectionLost, RefusedError, RequestError):  # a key that may not watch: reports are all there is
                 await asyncio.sleep(STATUS_S)

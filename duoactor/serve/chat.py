@@ -111,6 +111,8 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
         method=wanted.how(),
         num_speculative_tokens=wanted.num_speculative_tokens,
         cache_salt=wanted.cache_salt,
+        priority=wanted.priority,
+        deadline_ms=wanted.deadline_ms,
         trace=wanted.trace,
     )
     return wanted, question

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import FailureCode, Sampling
 
-RETRY_AFTER_S = 1
+RETRY_AFTER_MS = 1000.0  # where the verifier did not say
 
 _STATUS = {
     FailureCode.BAD_REQUEST: 400,
     FailureCode.CONTEXT_LENGTH: 400,
     FailureCode.UNSUPPORTED: 400,
+    FailureCode.FORBIDDEN: 403,
     FailureCode.NOT_FOUND: 404,
     FailureCode.OVERLOADED: 429,
     FailureCode.DRAINING: 503,
+    FailureCode.DEADLINE_EXCEEDED: 504,
 }
-_CODES = {FailureCode.CONTEXT_LENGTH: "context_length_exceeded", FailureCode.OVERLOADED: "rate_limit_exceeded"}
+_CODES = {
+    FailureCode.CONTEXT_LENGTH: "context_length_exceeded",
+    FailureCode.OVERLOADED: "rate_limit_exceeded",
+    FailureCode.DEADLINE_EXCEEDED: "deadline_exceeded",
+}
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "service_unavailable"}
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",
@@ -34,14 +42,24 @@ _ANTHROPIC_TYPES = {
 class ApiError(DuoactorError):
     """A request is answered with ``status``; ``param`` names the parameter that is to blame."""
 
-    def __init__(self, status: int, detail: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_ms: float = 0.0,
+    ) -> None:
         super().__init__(detail)
         self.status, self.param, self.code = status, param, code
+        self.retry_after_ms = retry_after_ms or RETRY_AFTER_MS
 
     @property
     def headers(self) -> dict[str, str]:
         if self.status in (429, 503):
-            return {"retry-after": str(RETRY_AFTER_S)}
+            milliseconds = math.ceil(self.retry_after_ms)  # the openai client reads this one first
+            return {"retry-after": str(-(-milliseconds // 1000)), "retry-after-ms": str(milliseconds)}
         return {"www-authenticate": "Bearer"} if self.status == 401 else {}
 
     def openai(self) -> dict[str, Any]:
@@ -67,6 +85,12 @@ def blamed(structure: str = "") -> Iterator[None]:
         param = about if about in Sampling.__struct_fields__ else None
         if about.startswith("structured_outputs") and structure:
             param = about = structure
-        raise ApiError(_STATUS.get(code, 500), f"{about} {rest}".strip(), param=param, code=_CODES.get(code)) from None
+        raise ApiError(
+            _STATUS.get(code, 500),
+            f"{about} {rest}".strip(),
+            param=param,
+            code=_CODES.get(code),
+            retry_after_ms=error.retry_after_ms,
+        ) from None
     except DuoactorError as error:
         raise ApiError(503, str(error)) from None  # no verifier, or one that refuses us

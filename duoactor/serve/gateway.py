@@ -124,6 +124,8 @@ class Gateway:
                     method=one.method,
                     num_speculative_tokens=one.num_speculative_tokens,
                     cache_salt=one.cache_salt,
+                    priority=one.priority,
+                    deadline_ms=one.deadline_ms,
                     tools=one.tools.described,
                     structured_outputs=structure,
                     trace=one.trace,
@@ -180,7 +182,8 @@ class Choices:
         self._watch = Watch(metrics)
         self._stats: dict[int, RequestStats] = {}
         self._readers: list[asyncio.Task[None]] = []
-        self._queue: asyncio.Queue[tuple[int, Chunk] | DuoactorError] = asyncio.Queue()
+        # Bounded: a stream whose chunks nobody takes is suspended, and not gathered here.
+        self._queue: asyncio.Queue[tuple[int, Chunk] | DuoactorError] = asyncio.Queue(64 * len(streams))
 
     @property
     def stats(self) -> list[RequestStats]:
@@ -233,9 +236,9 @@ class Choices:
     async def _read(self, index: int, stream: AsyncStream) -> None:
         try:
             async for chunk in stream:
-                self._queue.put_nowait((index, chunk))
+                await self._queue.put((index, chunk))
         except DuoactorError as error:
-            self._queue.put_nowait(error)
+            await self._queue.put(error)
 
 
 def _uncounted(change: int) -> None: ...

@@ -114,6 +114,8 @@ class _Verifier(Collector):
         ):
             value = counters.get(f"prefix_cache_{name}", 0)
             yield CounterMetricFamily(f"duoactor:prefix_cache_{name}", text, value)
+        text = "Requests that gave their room in the KV pool up, and were computed again."
+        yield CounterMetricFamily("duoactor:num_preemptions", text, counters.get("preempted", 0))
         ended = CounterMetricFamily(
             "duoactor:request_success", "Answers that came to an end.", labels=["finished_reason"]
         )

@@ -27,6 +27,7 @@ _REFUSALS = {
     415: "the body is not sent as JSON",
     429: "too many requests are open: try again later",
     500: "a fault of ours",
+    504: "not complete at its deadline_ms",
     503: "no verifier answers, or the gateway is shutting down: try again later",
 }
 
@@ -47,13 +48,21 @@ def describe(version: str) -> dict[str, Any]:
     }
     anything = {"application/json": {"schema": {"type": "object"}}}
     paths["/v1/models"] = {"get": {"summary": "The models that are served", "responses": _answers(anything)}}
+    named = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    paths["/v1/models/{name}"] = {
+        "get": {"summary": "One of them", "parameters": [named], "responses": _answers(anything)}
+    }
     paths["/health"] = {"get": {"summary": "Does the verifier answer?", "responses": _answers(anything)}}
     paths["/metrics"] = {
         "get": {"summary": "For Prometheus", "responses": _answers({"text/plain": {"schema": {"type": "string"}}})}
     }
     return {
         "openapi": "3.1.0",
-        "info": {"title": "duoactor", "version": version},
+        "info": {
+            "title": "duoactor",
+            "version": version,
+            "description": "The live page at / and what it alone calls, /live/…, are no part of the API.",
+        },
         "paths": paths,
         "components": {
             "schemas": components,

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from duoactor.serve.errors import ApiError
+from protocols.limits import Milliseconds, Priority
 from protocols.messages import Method, Sampling
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -59,7 +60,6 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "mcp_servers": ([],),
     "output_config": ({},),
     "stream_options": ({},),
-    "priority": (0,),
     "prompt_logprobs": (),
     "reasoning_effort": ("none",),
     "return_token_ids": (False,),
@@ -83,12 +83,15 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
-    """duoactor's own parameters and vLLM's ``cache_salt``: they change how fast an answer comes, never what it says."""
+    """duoactor's own parameters and vLLM's ``cache_salt`` and ``priority``: they change when an answer
+    comes, never what it says."""
 
     speculative: bool = True
     method: Method | None = None
     num_speculative_tokens: Gamma = 0
     cache_salt: str = ""
+    priority: Priority = 0
+    deadline_ms: Milliseconds = 0.0
 
     def how(self) -> str:
         """The method to ask the verifier for; "" is its default."""

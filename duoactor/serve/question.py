@@ -33,6 +33,8 @@ class Question:
     method: str = ""
     num_speculative_tokens: int = 0
     cache_salt: str = ""
+    priority: int = 0
+    deadline_ms: float = 0.0
     trace: bool = False
 
     def check(self, vocab_size: int) -> None:

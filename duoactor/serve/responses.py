@@ -104,6 +104,8 @@ def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
         method=wanted.how(),
         num_speculative_tokens=wanted.num_speculative_tokens,
         cache_salt=wanted.cache_salt,
+        priority=wanted.priority,
+        deadline_ms=wanted.deadline_ms,
     )
     return wanted, question
 

@@ -7,15 +7,20 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from actors.settings import PeerSettings
+from actors.settings import KeySettings
 from protocols.errors import ConfigError
 
 DEFAULT_HTTP = "127.0.0.1:8000"
 
 
-class GatewaySettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Serves OpenAI's and Anthropic's HTTP APIs, and metrics. Several gateways may serve one verifier."""
+class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Serves OpenAI's and Anthropic's HTTP APIs, and metrics, of one or several verifiers of the same model. Several
+    gateways may serve one verifier."""
 
+    connect: Annotated[
+        tuple[str, ...], Meta(description="a verifier's address; may be repeated; none: this user's default")
+    ] = ()
+    server_key: Annotated[str, Meta(description="the verifiers' CURVE public key file, where they have one")] = ""
     http: Annotated[str, Meta(description="HOST:PORT to listen on")] = DEFAULT_HTTP
     api_key: Annotated[
         tuple[str, ...], Meta(description="a key that requests must carry; may be repeated; none: open to whoever")

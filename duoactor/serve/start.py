@@ -39,6 +39,7 @@ def run_gateway(settings: GatewaySettings) -> int:
                 settings.connect,
                 key=settings.key,
                 server_key=settings.server_key,
+                max_retries=0,  # HTTP clients have their own rules for trying again
                 reconnect_timeout=RECONNECT_TIMEOUT_S,  # streams outlive a verifier that is replaced in order
             )
             gateway = Gateway(client, settings.served_model_name, from_environment())

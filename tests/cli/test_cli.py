@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -21,6 +22,7 @@ from actors.settings import ControllerSettings, DrafterSettings, VerifierSetting
 from duoactor.cli import cli, main
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import SAMPLING_HELP
+from duoactor.render import print_status
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConnectionLost, RequestError
 from protocols.messages import (
@@ -331,6 +333,12 @@ def test_status_shows_drafters_and_requests(client: FakeClient, capsys: pytest.C
         assert word in out
 
 
+def test_status_says_where_windows_hold_one_path_only(capsys: pytest.CaptureFixture[str]):
+    for branches in (True, False):
+        print_status(msgspec.structs.replace(REPORT, branches=branches))
+        assert ("likeliest path only" in capsys.readouterr().out) != branches
+
+
 def test_status_in_json_names_every_field(client: FakeClient, capsys: pytest.CaptureFixture[str]):
     assert run(client, "status", "--json") == 0
     document = json.loads(capsys.readouterr().out)
@@ -366,8 +374,8 @@ def test_all_commands_are_there():
     assert isinstance(cli, click.Group)
     assert set(cli.commands) == {
         "demo", "up", "verifier", "drafter", "controller", "generate", "chat",
-        "drafters", "swap", "drain", "status", "keys", "config", "datastore", "bench", "inflate", "serve",
-        "top", "doctor", "distill",
+        "drafters", "swap", "drain", "status", "keys", "config", "datastore", "bench", "inflate", "replay", "serve",
+        "top", "doctor", "distill", "learner",
     }  # fmt: skip
 
 

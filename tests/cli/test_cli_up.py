@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,9 +10,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from actors.settings import ControllerSettings, VerifierSettings
+from duoactor.cli.up import _tell
+from duoactor.launch.deployment import deploy
 from protocols.address import parse
 from protocols.ipc import IpcClaim
 
@@ -112,6 +117,16 @@ def test_the_summary_says_how_to_connect(tmp_path: Path):
     process.communicate(timeout=60)
     assert f"duoactor is up at ipc://{tmp_path}/v.sock\n" in lines
     assert f'Try:   duoactor generate --connect ipc://{tmp_path}/v.sock "Once upon a time"\n' in lines
+
+
+def test_a_full_disk_behind_the_summary_does_not_end_what_serves(monkeypatch: pytest.MonkeyPatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        deployment = deploy(VerifierSettings(bind="ipc:///x"), [], ControllerSettings(), cpus=(0,))
+        _tell(deployment, SimpleNamespace(actors=[]), as_json=False)
+        print("and nothing of it is left to be written at the end")
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 def test_a_public_address_without_keys_is_refused_with_the_commands_before_anything_starts(tmp_path: Path):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from actors.controller.worth import Worth
 from protocols.messages import RoundStats
 
@@ -15,8 +19,10 @@ def cost(rows: int) -> float:
 class Stream:
     """Rounds as they would be published, obeying the controller's word with a round's delay."""
 
-    def __init__(self) -> None:
+    def __init__(self, filing_us: float = 0.0) -> None:
+        """``filing_us``: what a drafting round takes more than a resting one, beside its forward."""
         self.worth = Worth()
+        self.filing_us = filing_us
         self.drafting = True
 
     def round(
@@ -28,11 +34,12 @@ class Stream:
         window = min(16, 2 * right + 2) if window is None else window
         forward = cost(1 + window) * (slower if self.drafting else 1.0)
         wait = wait_us if self.drafting else 0.0
+        overhead = OVERHEAD_US + (self.filing_us if self.drafting else 0.0)
         stats = RoundStats(
-            "r", 1, "auto", "d", window, right, right + 1, 1 + window, forward, wait, forward + wait + OVERHEAD_US,
+            "r", 1, "auto", "d", window, right, right + 1, 1 + window, forward, wait, forward + wait + overhead,
             retrieved=copied, resting=not self.drafting,
         )  # fmt: skip
-        self.worth.observe(stats, cost, OVERHEAD_US)
+        self.worth.observe(stats, cost)
         self.drafting = self.worth.drafting
         self.worth.decide()
 
@@ -72,7 +79,7 @@ def test_a_drafter_that_adds_nothing_rests_whatever_there_is_to_copy():
 
 def test_a_probe_on_a_stretch_that_only_copies_is_not_lost():
     stream = Stream()
-    stream.rounds(60, copied=0, drafted=0)
+    stream.rounds(100, copied=0, drafted=0)
     assert not stream.worth.drafting
     while not stream.drafting:
         stream.round(6, 0)
@@ -91,3 +98,63 @@ def test_a_drafter_that_pays_is_kept_through_every_kind_of_text():
     stream = Stream()
     for copied in (0, 3, 1, 6, 0, 2) * 3:
         assert stream.rounds(40, copied=copied, drafted=2, wait_us=800.0) == 40
+
+
+class Chance:
+    """Rounds in which a drafter's one draft is right with some chance, so that profits scatter as real ones do."""
+
+    def __init__(self, seed: int, chance: float, filing_us: float, slower: float = 1.0) -> None:
+        self.random, self.chance, self.slower = random.Random(seed), chance, slower
+        self.stream = Stream(filing_us)
+
+    def drafting_share(self, rounds: int) -> float:
+        at_work = 0
+        for _ in range(rounds):
+            at_work += self.stream.drafting
+            right = sum(self.random.random() < self.chance for _ in range(2))
+            self.stream.round(0, right, slower=self.slower, window=1)
+        return at_work / rounds
+
+
+def gain(chance: float, filing_us: float) -> float:
+    """Of drafting, in tokens per second over those of resting."""
+    drafting = (1 + 2 * chance) / (cost(2) + OVERHEAD_US + filing_us)
+    return drafting * (cost(1) + OVERHEAD_US)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_drafter_whose_filing_costs_more_than_its_drafts_bring_rests(seed):
+    assert 0.95 < gain(0.22, 5000.0) < 0.96
+    traffic = Chance(seed, 0.22, 5000.0)
+    traffic.drafting_share(1000)
+    assert traffic.drafting_share(4000) < 0.2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_drafter_that_brings_a_little_more_than_it_costs_drafts(seed):
+    assert 1.05 < gain(0.3, 5000.0) < 1.08
+    traffic = Chance(seed, 0.3, 5000.0)
+    assert traffic.drafting_share(5000) > 0.8
+
+
+def test_a_drafter_that_slows_the_forward_beside_it_rests_though_the_cost_model_learns_from_slowed_forwards():
+    stream = Stream()
+
+    def round_beside(number: int) -> None:  # the model of cost follows what forwards take
+        slowdown = 1.4 if stream.drafting else 1.0
+        took = slowdown * cost(2)
+        right = number % 4 == 0 and stream.drafting
+        resting = not stream.drafting
+        stats = RoundStats(
+            "r", 1, "auto", "d", 1, right, right + 1, 2, took, 0.0, took + OVERHEAD_US,
+            resting=resting, slowdown=slowdown,
+        )  # fmt: skip
+        stream.worth.observe(stats, lambda rows: slowdown * cost(rows))
+        stream.drafting = stream.worth.drafting
+        stream.worth.decide()
+
+    at_work = 0
+    for number in range(4000):
+        at_work += stream.drafting
+        round_beside(number)
+    assert at_work < 1200

@@ -61,6 +61,24 @@ def test_a_text_that_the_draft_cannot_mirror_costs_only_its_own_drafts(prefix):
     played(story, Small(info=replace(INFO, vocab_size=60, max_context=32)))
 
 
+def test_an_epoch_that_was_declined_is_accepted_from_the_next_verifier():
+    """Seed 7145 of the simulation: its first leases had the numbers that the one before had used."""
+
+    async def story(desk):
+        desk.model.broken.add(SHORT[0])
+        desk.open("a", SHORT)
+        await desk.settle()
+        assert desk.take(Decline)
+        desk.model.broken.clear()
+        desk.forget()
+        await desk.settle()
+        desk.open("b", SHORT)
+        await desk.settle()
+        assert list(desk.drafter.leases) == ["b"] and desk.drafted("b")
+
+    played(story)
+
+
 def test_a_text_that_outgrows_the_draft_ends_that_lease_only():
     class Small(Reader):
         def commit(self, handle, tokens, slots):

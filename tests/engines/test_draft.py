@@ -170,7 +170,8 @@ def test_a_target_accepts_nearly_all_that_it_drafted_itself(sampling, least):
         prompt = some_prompt(50, seed)
         goal = target.open(prompt, sampling)
         handle = draft.open(prompt, 50, sampling)
-        outcome = target.prefill(goal)
+        while (outcome := target.prefill(goal)) is None:
+            pass
         draft.commit(handle, outcome.tokens, [-1])
         for _ in range(12):
             tokens = [draft.expand([root(handle)])[0].tokens[0]]

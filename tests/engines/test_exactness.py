@@ -17,7 +17,7 @@ TOKENS = 40
 
 @pytest.mark.parametrize("dtype", ["float32", "float32 by two threads", "float32 without numba", "bfloat16"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_chains_of_any_length_right_or_wrong_change_no_bit_of_any_logit(dtype, temperature, monkeypatch):
+def test_windows_of_any_shape_right_or_wrong_change_no_bit_of_any_logit(dtype, temperature, monkeypatch):
     dtype, *how = dtype.split(maxsplit=1)
     if how == ["without numba"]:
         monkeypatch.setattr(engine, "compiled_kernels", lambda: None)
@@ -53,9 +53,14 @@ def test_chains_of_any_length_right_or_wrong_change_no_bit_of_any_logit(dtype, t
         draft = text[done : done + lengths]
         if lengths % 3 == 0:
             draft[-1] = (draft[-1] + 1) % target.info.vocab_size
-        outcome = target.verify([Window(handle, draft, list(range(-1, len(draft) - 1)))])[0]
-        for row in range(len(outcome.tokens)):
-            assert torch.equal(seen[-1][row], plain[done - 1 + row]), (done, row)
+        parents, rows = list(range(-1, len(draft) - 1)), range(len(draft) + 1)
+        if lengths % 2:  # behind a path of wrong tokens
+            wrong = [(token + 2) % target.info.vocab_size for token in draft]
+            parents += [parent + len(draft) if parent >= 0 else parent for parent in parents]
+            rows, draft = [0, *range(len(draft) + 1, 2 * len(draft) + 1)], wrong + draft
+        outcome = target.verify([Window(handle, draft, parents)])[0]
+        for row, at in zip(rows, range(done - 1, done - 1 + len(outcome.tokens)), strict=False):
+            assert torch.equal(seen[-1][row], plain[at]), (done, row)
         assert outcome.tokens == text[done : done + len(outcome.tokens)]
         done += len(outcome.tokens)
     target.close(handle)

@@ -12,15 +12,15 @@ from test_llama import BUNDLED, OURS, SLOTS, chain, close, ids, load, plain
 from tiny import VOCAB, info, make
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from actors.engines.attention import attend
 from actors.engines.backends.llama import engine as fused
 from actors.engines.backends.llama import graphs
 from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.folded_attention import FOLD, attend_folded
-from actors.engines.backends.llama.graphs import Direct, Inbox, rows_bucket, span_bucket
+from actors.engines.backends.llama.folded_attention import attend_folded
+from actors.engines.backends.llama.graphs import Direct, Inbox, copies_bucket, rows_bucket, span_bucket
+from actors.engines.branches import BLOCK, View, view
 from actors.engines.engine import Segment
 from actors.engines.selfcheck import ROWS
-from actors.engines.target import Target, align, place
+from actors.engines.target import Target, align, depths_of
 from actors.models import Window
 from protocols.messages import Sampling
 
@@ -52,15 +52,14 @@ def recorded(family="llama", slots=SLOTS, recorder=None) -> LlamaEngine:
 
 def tree_round(engine, base: int, length: int, tokens, parents) -> torch.Tensor:
     """The root at ``length - 1`` and a tree behind it, laid out as the target does."""
-    depths, offsets = place(parents)
-    root = length - 1
-    visible = np.zeros((1 + len(parents), align(length + max(offsets, default=0))), dtype=bool)
+    root, rows = length - 1, 1 + len(parents)
+    visible = np.zeros((rows, align(root + rows)), dtype=bool)
     visible[:, :length] = True
-    for row, (parent, at) in enumerate(zip(parents, offsets, strict=True), 1):
+    for row, parent in enumerate(parents, 1):
         visible[row, length:] = visible[parent + 1, length:]
-        visible[row, root + at] = True
-    positions = [root, *(root + depth for depth in depths)]
-    slots = [base + root, *(base + root + at for at in offsets)]
+        visible[row, root + row] = True
+    positions = [root, *(root + depth for depth in depths_of(parents))]
+    slots = list(range(base + root, base + root + rows))
     return engine.forward(tokens, positions, slots, [Segment(len(tokens), base, visible.shape[1], visible)])
 
 
@@ -122,9 +121,9 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
     """The test of the test above: python values of the recorded round would be those of every later one."""
     honest = Inbox.unpack
 
-    def baked(self, rows, span):
-        out = list(honest(self, rows, span))
-        start = self._header(rows)
+    def baked(self, rows, span, copies):
+        out = list(honest(self, rows, span, copies))
+        start = self._header(rows, span, copies)
         header = self._host[:start].view(np.int32)
         if what == "base":
             out[3] = torch.full((1,), int(header[-1]))
@@ -132,7 +131,7 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
             out[1] = torch.arange(rows) + int(header[rows])
         else:
             seen = int(np.unpackbits(self._host[start:][: span // 8]).sum())
-            out[4] = torch.arange(span)[None] < torch.arange(seen, seen + rows)[:, None]
+            out[6] = torch.arange(span)[None] < torch.arange(seen, seen + rows)[:, None]
         return tuple(out)
 
     monkeypatch.setattr(Inbox, "unpack", baked)
@@ -150,8 +149,8 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
 def test_reading_from_the_host_cannot_be_recorded(monkeypatch, caplog):
     honest = Inbox.unpack
 
-    def reading(self, rows, span):
-        out = honest(self, rows, span)
+    def reading(self, rows, span, copies):
+        out = honest(self, rows, span, copies)
         assert out[3].item() >= 0
         return out
 
@@ -162,7 +161,7 @@ def test_reading_from_the_host_cannot_be_recorded(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("family", OURS)
-@pytest.mark.parametrize("attention", [attend, attend_folded])
+@pytest.mark.parametrize("attention", [graphs.attend_as_eager, attend_folded])
 def test_every_family_agrees_with_the_plain_model_when_replayed(family, attention):
     tokens = ids(300)
     engine = recorded(family)
@@ -357,7 +356,8 @@ def test_buckets_of_rows_and_spans():
     assert [span_bucket(n) for n in (64, 256, 320, 832, 1024, 1088, 2048, 5000)] == [
         256, 256, 512, 1024, 1024, 2048, 2048, 8192,
     ]  # fmt: skip
-    assert all(span_bucket(n) % FOLD == 0 for n in range(1, 5000))
+    assert all(span_bucket(n) % BLOCK == 0 for n in range(1, 5000))
+    assert [copies_bucket(8, n) for n in (0, 1, 4, 5, 14)] == [0, 4, 4, 16, 16]
 
 
 @pytest.mark.parametrize(
@@ -365,14 +365,55 @@ def test_buckets_of_rows_and_spans():
 )
 def test_what_is_packed_on_the_host_is_what_the_device_reads(count, rows, span, seen):
     chance = np.random.default_rng(count)
-    inbox = Inbox(64, 512, torch.device("cpu"))
+    inbox = Inbox(64, 512, 0, torch.device("cpu"))
     inbox._host[:] = 255  # an earlier round's
     visible = chance.random((count, seen)) < 0.5
     numbers = chance.integers(0, 1 << 31, (3, count))
-    inbox.send(rows, span, *numbers.tolist(), Segment(count, 12345, seen, visible), 2048)
-    tokens, positions, slots, base, sees = inbox.unpack(rows, span)
+    inbox.send(rows, span, 0, *numbers.tolist(), Segment(count, 12345, seen, visible), View(visible), 2048)
+    tokens, positions, slots, base, _, _, sees = inbox.unpack(rows, span, 0)
     repeat = [*range(count), *[count - 1] * (rows - count)]
     assert tokens.tolist() == numbers[0][repeat].tolist() and positions.tolist() == numbers[1][repeat].tolist()
     assert slots.tolist() == [*numbers[2].tolist(), *range(2048, 2048 + rows - count)]
     assert base.tolist() == [12345] and sees.shape == (rows, span)
     assert torch.equal(sees[:, :seen], torch.from_numpy(visible[repeat])) and not sees[:, seen:].any()
+
+
+def test_copies_and_their_order_are_packed_too():
+    inbox = Inbox(8, 512, 16, torch.device("cpu"))
+    inbox._host[:] = 255  # an earlier round's
+    visible = np.tril(np.ones((3, 320), dtype=bool), k=250)  # the root, and two children that do not see each other
+    visible[2, 251] = False
+    look = view(segment := Segment(3, 1000, 320, visible))
+    copies = copies_bucket(4, look.copies.size // BLOCK)
+    inbox.send(4, 512, copies, [1, 2, 3], [250, 251, 251], [1250, 1251, 1252], segment, look, 2048)
+    *_, base, copied, order, sees = inbox.unpack(4, 512, copies)
+    assert base.tolist() == [1000] and len(copied) == copies * BLOCK == 2 * BLOCK
+    assert copied[:124].tolist() == [*range(1128, 1251), 1252]
+    assert order.tolist() == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 4, 2, 3], [0, 4, 2, 3]]
+    assert sees.shape == (4, 512 + 2 * BLOCK) and sees.sum(1).tolist() == [251, 252, 252, 252]
+    assert sees[2, :128].all() and sees[2, 512 : 512 + 124].all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [30, 120, 250])
+def test_every_branch_has_the_bits_of_a_chain_with_the_attention_of_a_gpu(length, dtype):
+    model = make("qwen3").to(dtype)
+    engine = LlamaEngine(model, info(model), SLOTS, recorder=TapeRecorder())
+    engine.graphs.attention = attend_folded
+    text, chance = ids(length + 12), random.Random(length)
+    fill(engine, 64, text[:length])
+    expected = chain_at(engine, 64, text, length - 1)
+    for _ in range(4):
+        tokens, parents, at, rows = [text[length - 1]], [], -1, [0]
+        for token in text[length:]:
+            for listed in sorted((token, (token + 1) % VOCAB), reverse=chance.random() < 0.5):
+                tokens.append(listed)
+                parents.append(at)
+            at = len(tokens) - 3 + tokens[-2:].index(token)
+            rows.append(at + 1)
+        found = tree_round(engine, 64, length, tokens, parents)
+        assert torch.equal(found[rows], expected)
+
+
+def chain_at(engine, base: int, text, start: int) -> torch.Tensor:
+    return tree_round(engine, base, start + 1, text[start:], range(-1, len(text) - start - 2))

@@ -20,21 +20,40 @@ def multiply(request):
 @pytest.mark.parametrize("halves", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("behind", [True, False])
-@pytest.mark.parametrize("outputs", [64, 72, 128, 192])
-def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, behind, bias, halves, multiply):
+@pytest.mark.parametrize("outputs, inputs", [(40, 48), (48, 1100), (72, 48), (192, 48)])  # more inputs than one block
+def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, inputs, behind, bias, halves, multiply):
     chance = torch.Generator().manual_seed(0)
-    weight, shift = torch.randn(outputs, 48, generator=chance), torch.randn(outputs, generator=chance)
+    weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
     if halves:
         weight = weight.bfloat16().float()
     panels = Panels(Matrix(weight, shift if bias else None), multiply, compiled_kernels().PANEL, behind)
     assert (panels.scale != 1.0) is halves, "sixteen bits are read as float16, scaled"
-    x = torch.randn(11, 48, generator=chance)
+    x = torch.randn(19, inputs, generator=chance)
     given = x if behind else x * panels.scale
     whole = panels.multiply(given.numpy())
     found = torch.from_numpy(whole) * (panels.scale if behind else 1.0)
-    torch.testing.assert_close(found, x @ weight.t() + (shift if bias else 0))
-    for rows in range(1, 11):
+    torch.testing.assert_close(found, x @ weight.t() + (shift if bias else 0), atol=1e-4, rtol=1e-4)
+    for rows in range(1, 19):
         assert (panels.multiply(given[:rows].numpy()) == whole[:rows]).all(), rows
+
+
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("outputs, inputs", [(40, 48), (72, 1100)])
+def test_panels_of_8_bits_are_off_by_half_a_step_of_each_outputs_weights_at_most(outputs, inputs, behind):
+    chance = torch.Generator().manual_seed(2)
+    weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
+    weight[0] = 0.0
+    weight[1] *= 1e-3
+    kernels = compiled_kernels()
+    panels = Panels(Matrix(weight, shift), kernels.multiply, kernels.PANEL, behind, int8=True)
+    x = torch.randn(19, inputs, generator=chance)
+    whole = panels.multiply(x.numpy())
+    off = (torch.from_numpy(whole) * panels.scale - x @ weight.t() - shift).abs()
+    most = x.abs().sum(1)[:, None] * weight.abs().amax(1) / 254
+    assert (off <= most + 1e-4).all()
+    assert off.max() > 1e-3, "it is 8 bits that are read"
+    for rows in range(1, 19):
+        assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
 
 
 def test_a_layer_of_transformers_is_read_in_panels_by_one_thread():

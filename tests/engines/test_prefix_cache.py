@@ -10,7 +10,7 @@ from tiny import VOCAB, info, make
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.selfcheck import ROWS
-from actors.engines.target import CHUNK, Target
+from actors.engines.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 
@@ -25,11 +25,11 @@ def target_of(family="llama", dtype=torch.float32, slots=8192, engine=Transforme
     return Target(Spy(engine(model, info(model), slots)), rows_agree=ROWS)
 
 
-def begin(target, prompt, sampling, salt="", generated=()):
+def begin(target, prompt, sampling, salt="", generated=(), limit=None):
     """The handle, the outcome of the prefill, the logits behind the prompt, and how many rows were computed."""
     handle, rows = target.open(prompt, sampling, generated, cache_salt=salt), 0
     while True:
-        outcome = target.prefill(handle)
+        outcome = target.prefill(handle, limit)
         rows += target.engine.rows
         if outcome is not None:
             return handle, outcome, target.engine.logits.clone(), rows
@@ -39,7 +39,8 @@ def begin(target, prompt, sampling, salt="", generated=()):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_warm_prefill_gives_the_bits_of_a_cold_one(engine, dtype):
     target = target_of(dtype=dtype, engine=engine)
-    first, then = some_prompt(CHUNK + 70), some_prompt(90, seed=1)
+    chunk = target.chunk
+    first, then = some_prompt(chunk + chunk // 2), some_prompt(90, seed=1)
     sampling = Sampling(max_tokens=20)
     handle, outcome, _, _ = begin(target, first, sampling)
     answer = list(outcome.tokens)
@@ -51,19 +52,30 @@ def test_a_warm_prefill_gives_the_bits_of_a_cold_one(engine, dtype):
     turn = [*first, *answer, *then]
     warm = begin(target, turn, sampling)
     cold = begin(target, turn, sampling, salt="another")
-    assert (warm[1].reused, cold[1].reused, copying[1].reused) == (CHUNK, 0, CHUNK)
-    assert warm[3] == cold[3] - CHUNK == len(turn) - CHUNK
+    assert (warm[1].reused, cold[1].reused, copying[1].reused) == (chunk, 0, chunk)
+    assert warm[3] == cold[3] - chunk == len(turn) - chunk
     assert torch.equal(warm[2], cold[2])
     for _ in range(5):
         pair = target.verify([Window(warm[0])]), target.verify([Window(cold[0])])
         assert pair[0][0].tokens == pair[1][0].tokens
 
 
+@pytest.mark.parametrize("agreeing", [None, (8,)], ids=["as this machine computes", "bits depend on rows"])
+def test_a_prompt_has_the_same_bits_however_short_the_pieces_are_that_others_leave_time_for(agreeing):
+    model = make("llama").to(torch.float32)
+    target = Target(Spy(LlamaEngine(model, info(model), 8192)), rows_agree=agreeing)
+    prompt, sampling = some_prompt(300), Sampling(max_tokens=20)
+    whole = begin(target, prompt, sampling, salt="whole")
+    for limit in (1, 5, 40):
+        cut = begin(target, prompt, sampling, salt=f"cut at {limit}", limit=limit)
+        assert torch.equal(cut[2], whole[2])
+
+
 def test_a_model_whose_keys_depend_on_the_length_of_the_text_reuses_those_of_equal_length_only():
     target = target_of()
     target.engine.engine.text_matters = True
-    prompt = some_prompt(CHUNK + 20)
-    for max_tokens, reused in ((20, 0), (30, 0), (20, CHUNK)):
+    prompt = some_prompt(target.chunk + 20)
+    for max_tokens, reused in ((20, 0), (30, 0), (20, target.chunk)):
         handle, outcome, _, _ = begin(target, prompt, Sampling(max_tokens=max_tokens))
         assert outcome.reused == reused
         target.close(handle)
@@ -71,21 +83,21 @@ def test_a_model_whose_keys_depend_on_the_length_of_the_text_reuses_those_of_equ
 
 def test_a_resumed_stream_reuses_its_prompt_and_replays_its_answer():
     target = target_of()
-    prompt, sampling = some_prompt(CHUNK + 20), Sampling(max_tokens=40, temperature=0.8, seed=5)
+    prompt, sampling = some_prompt(target.chunk + 20), Sampling(max_tokens=40, temperature=0.8, seed=5)
     handle, outcome, _, _ = begin(target, prompt, sampling)
     answer = list(outcome.tokens)
     while len(answer) < 40:
         answer += target.verify([Window(handle)])[0].tokens
     target.close(handle)
     handle, outcome, _, rows = begin(target, prompt, sampling, generated=answer[:25])
-    assert outcome.reused == CHUNK and rows < CHUNK
+    assert outcome.reused == target.chunk and rows < len(prompt)
     assert outcome.tokens[0] == answer[25]
 
 
 def test_32_streams_that_join_leave_and_are_cancelled_have_the_texts_of_a_cold_cache():
     """Chats of several turns that share system prompts, in a pool too small for all; every other one speculates."""
     target, chance = target_of(slots=12_000), random.Random(3)
-    systems = [some_prompt(CHUNK + 10, seed=n) for n in range(2)]
+    systems = [some_prompt(target.chunk + 10, seed=n) for n in range(2)]
     reused = 0
 
     def turns(number):
@@ -129,7 +141,7 @@ def test_32_streams_that_join_leave_and_are_cancelled_have_the_texts_of_a_cold_c
 
     chance.seed(3)
     warm = step(cold=False)
-    assert reused > 32 * CHUNK
+    assert reused > 32 * target.chunk
     was, _ = reused, chance.seed(3)
     cold = step(cold=True)
     assert reused == was

@@ -7,7 +7,8 @@ from tiny import info, make
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.loading import describe, load_model, load_tokenizer
 from actors.engines.packed import can_pack
-from actors.engines.selfcheck import ROWS, rows_that_agree
+from actors.engines.selfcheck import ROWS, self_check
+from actors.engines.target import Target
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
 CPU = torch.device("cpu")
@@ -19,10 +20,10 @@ def test_speculation_on_the_bundled_target_is_bit_exact_for_every_number_of_rows
     path = str(PAIR / "target")
     model = load_model(path, CPU, dtype)
     engine = TransformersEngine(model, describe(path, model, load_tokenizer(path), CPU, str(dtype)), 256)
-    agree = rows_that_agree(engine)
+    found = self_check(engine)
     if dtype == torch.float32 and can_pack(dtype):
-        assert set(ROWS) <= set(agree)
-    assert len(agree) >= 4
+        assert set(ROWS) <= set(found.rows)
+    assert len(found.rows) >= 4 and found.branches
 
 
 def test_the_check_finds_a_row_count_that_differs():
@@ -35,4 +36,22 @@ def test_the_check_finds_a_row_count_that_differs():
         return out + 1e-7 * (len(tokens) == 6) * out.abs()
 
     engine.forward = flawed
-    assert 6 not in rows_that_agree(engine)
+    assert 6 not in self_check(engine).rows
+
+
+def test_the_check_finds_branches_that_differ():
+    model = make("llama")
+    assert not self_check(TransformersEngine(model, info(model), 512, exact=False)).branches
+
+
+@pytest.mark.parametrize(("dtype", "branches"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_where_branches_differ_windows_of_16_bits_have_none(dtype, branches):
+    model = make("llama").to(dtype)
+    engine = TransformersEngine(model, info(model), 512)
+    honest = engine.forward
+
+    def flawed(tokens, positions, *rest, **options):
+        return honest(tokens, positions, *rest, **options) * (1.0 if len(set(positions)) == len(positions) else 1.01)
+
+    engine.forward = flawed
+    assert Target(engine).branches == branches

@@ -28,6 +28,7 @@ BAD = [
     "ipc://*",
     "ipc:///run/",
     "ipc:///" + "x" * IPC_PATH_MAX,
+    "ipc://~nobody-of-that-name/x.sock",
 ]
 
 

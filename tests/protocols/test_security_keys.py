@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from protocols.enumerations import KeyRole
 from protocols.errors import ConfigError
-from protocols.security import KeyPair, load_security
+from protocols.security import Holder, KeyPair, load_security
 
 
 def test_a_written_pair_is_read_back_and_only_the_public_half_is_public(tmp_path: Path) -> None:
@@ -57,11 +58,30 @@ def test_the_allow_list_is_read_anew_and_holds_our_own_key(tmp_path: Path) -> No
     allowed = tmp_path / "allowed"
     allowed.mkdir()
     security = load_security(secret, allow_dir=allowed)
-    assert security.allowed == {security.public_key}
+    assert security.holder(security.public_key).roles == set(KeyRole)
     other = KeyPair.generate()
+    assert not security.holder(other.public).roles
     (allowed / "other.pub").write_bytes(other.public)
-    assert security.allowed == {security.public_key, other.public}
+    assert security.holder(other.public).roles == {KeyRole.CLIENT}
     (allowed / "half-written.pub").write_bytes(other.public[:10])
-    assert security.allowed == {security.public_key, other.public}
+    assert security.holder(other.public).roles == {KeyRole.CLIENT}
     (allowed / "other.pub").unlink()
-    assert security.allowed == {security.public_key}
+    assert not security.holder(other.public).roles
+
+
+def test_a_key_is_for_the_roles_that_its_file_in_the_list_names(tmp_path: Path) -> None:
+    secret, _ = KeyPair.generate().write(tmp_path, "verifier")
+    allowed = tmp_path / "allowed"
+    pair = KeyPair.generate()
+    pair.write(allowed, "laptop", [KeyRole.DRAFTER, KeyRole.OPERATOR])
+    security = load_security(secret, allow_dir=allowed)
+    holder = security.holder(pair.public)
+    assert [role for role in ("client", "drafter", "controller", "learner") if holder.may_be(role)] == [
+        "client",
+        "drafter",
+    ]
+    assert holder.watches and not Holder(pair.public, frozenset({KeyRole.CLIENT})).watches
+    (allowed / "laptop.pub").write_bytes(pair.public + b"\nking\n")
+    assert not security.holder(pair.public).roles
+    with pytest.raises(ConfigError, match="names a role that there is not"):
+        load_security(secret, allow_dir=allowed)

@@ -28,7 +28,7 @@ CODE = {
 }
 ENUMS = {name: one for name, one in vars(enumerations).items() if isinstance(one, type) and issubclass(one, StrEnum)}
 ENUMS.pop("StrEnum")
-UNIONS = ["ToVerifier", "ToClient", "ToDrafter", "ToController", "Telemetry"]
+UNIONS = ["ToVerifier", "ToClient", "ToDrafter", "ToController", "ToLearner", "Telemetry"]
 
 
 def rows(text: str) -> list[list[str]]:

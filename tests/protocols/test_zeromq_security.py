@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from protocols.enumerations import KeyRole
 from protocols.errors import ConfigError, ConnectionLost
 from protocols.security import KeyPair, Security
 from protocols.zeromq import ZmqNetwork
@@ -61,7 +62,7 @@ async def test_an_open_connection_to_another_machine_is_refused() -> None:
 def secured(directory: Path) -> tuple[Security, Security, Security]:
     """A verifier, and two others of which it knows the first."""
     server, known, unknown = (KeyPair.generate() for _ in range(3))
-    known.write(directory / "allowed", "known")
+    known.write(directory / "allowed", "known", [KeyRole.CONTROLLER])
     (directory / "allowed" / "known.key").unlink()
     return (
         Security(server.public, server.secret, server.public, directory / "allowed"),
@@ -97,6 +98,47 @@ def test_curve_lets_those_in_whose_key_is_in_the_list(run: Run, directory: Path)
         while not heard.done():
             listener.publish(b"T", [b"", b"t"])
             await asyncio.sleep(0)
+        for network in (here, there, outside):
+            network.close()
+
+    run(main())
+
+
+def test_a_connection_is_known_by_its_key_whatever_it_says_of_itself(run: Run, directory: Path) -> None:
+    async def main() -> None:
+        server, known, _ = secured(directory)
+        here, there = ZmqNetwork(server), ZmqNetwork(known)
+        listener = here.listen(TCP)
+        link, own = there.connect(listener.address), here.connect(listener.address)
+        for one, key in ((link, known.public_key), (own, server.public_key)):
+            await one.writable()
+            assert one.send([b"", b"I am the verifier's operator"])
+            peer, _ = await listener.receive()
+            assert listener.holder(peer).key == key
+            assert listener.holder(peer).may_be("operator") is (one is own)
+        for network in (here, there):
+            network.close()
+
+    run(main())
+
+
+def test_telemetry_is_for_those_who_watch(run: Run, directory: Path) -> None:
+    async def main() -> None:
+        server, known, _ = secured(directory)
+        pair = KeyPair.generate()
+        pair.write(directory / "allowed", "client", [KeyRole.CLIENT])
+        here, there = ZmqNetwork(server), ZmqNetwork(known)
+        outside = ZmqNetwork(Security(pair.public, pair.secret, server.public_key))
+        listener = here.listen(TCP)
+        deaf = asyncio.create_task(outside.subscribe(listener.telemetry).receive())
+        while not here.denied:
+            await asyncio.sleep(0.01)
+        heard = asyncio.create_task(there.subscribe(listener.telemetry).receive())
+        while not heard.done():
+            listener.publish(b"T", [b"", b"t"])
+            await asyncio.sleep(0)
+        assert not deaf.done()
+        deaf.cancel()
         for network in (here, there, outside):
             network.close()
 

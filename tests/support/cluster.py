@@ -118,14 +118,17 @@ class Cluster:
         tokenizing=None,
         target=None,
         codec=None,
+        request_log=None,
+        address: str = ADDRESS,
         **settings,
     ) -> None:
         self.compute = compute or (PacedCompute(forward_s) if forward_s else InlineCompute())
         self.tokenizing = tokenizing
         self.sources = sources
+        self.request_log = request_log
         self.network = network or MemoryNetwork()
         self.language = language or ToyLanguage()
-        self.settings = VerifierSettings(bind=ADDRESS, **settings)
+        self.settings = VerifierSettings(bind=address, **settings)
         self.target = target or ToyTarget(self.language)
         self.codec = codec or ToyCodec()
         self.tasks: dict[str, asyncio.Task] = {}
@@ -140,6 +143,7 @@ class Cluster:
     async def __aexit__(self, *exc) -> None:
         for stop in self.stops.values():
             stop.set()
+        await asyncio.sleep(0)  # what was cancelled ends
         for name, task in self.tasks.items():
             if name not in self.killed:
                 await task
@@ -158,12 +162,13 @@ class Cluster:
             self.target,
             self.codec,
             CostModel(COST),
-            self.network.listen(ADDRESS),
+            self.network.listen(self.settings.bind),
             self.compute,
             f"v{next(self.starts)}",
             timer=lambda: 0.0,
             sources=self.sources,
             tokenizing=self.tokenizing,
+            request_log=self.request_log,
         )
         self._spawn("verifier", self.verifier)
         return self.verifier
@@ -173,7 +178,9 @@ class Cluster:
         self.verifier.listener.send = lambda peer, frames: True
         self.tasks["verifier"].cancel()
 
-    def start_drafter(self, name: str = "d1", skill: float = 0.8, model=None, **hello) -> Drafter:
+    def start_drafter(
+        self, name: str = "d1", skill: float = 0.8, model=None, load=None, timer=lambda: 0.0, **hello
+    ) -> Drafter:
         fields = {
             "role": Role.DRAFTER,
             "actor_id": name,
@@ -183,6 +190,7 @@ class Cluster:
             "tokenizer_digest": INFO.tokenizer_digest,
             "max_context": INFO.max_context,
             "step_us": 100.0,
+            "loads": load is not None,
         }
         drafter = Drafter(
             model or ToyDraft(self.language, skill),
@@ -190,7 +198,8 @@ class Cluster:
             ADDRESS,
             Hello(**{**fields, **hello}),
             {1: 100.0},
-            timer=lambda: 0.0,
+            timer=timer,
+            load=load,
         )
         self._spawn(name, drafter)
         return drafter

@@ -62,9 +62,11 @@ class ToyTarget:
     max_window: int = 63
     info: ModelInfo = INFO
     rows_agree: tuple[int, ...] = (1, 2, 4, 8, 16)
+    branches: bool = True
     broken: bool = False  # every forward fails
     poison: int = -1  # forwards fail for texts that begin with this token
     caches: bool = False  # prompts are found again, token by token
+    ahead: int = 0  # slots beside its text that a request takes; 0: it takes all that its text may become
 
     def __post_init__(self) -> None:
         self.known: list[tuple[str, list[int]]] = []  # salt and prompt
@@ -93,7 +95,8 @@ class ToyTarget:
         cache_salt="",
         constraint=None,
     ) -> int:
-        room = len(prompt) + sampling.max_tokens
+        known = len(prompt) + (len(generated) + self.ahead if self.ahead else sampling.max_tokens)
+        room = min(known, len(prompt) + sampling.max_tokens)
         if self.kv_used + room > self.slots:
             raise PoolFull(f"{room} tokens do not fit into {self.slots} KV slots")
         self.next_handle += 1
@@ -103,7 +106,15 @@ class ToyTarget:
         self.known.append((cache_salt, list(prompt)))
         return self.next_handle
 
-    def prefill(self, handle: int) -> Outcome | None:
+    def reserve(self, handle: int) -> None:
+        context, sampling, room = self.open_requests[handle]
+        if not self.ahead or len(context) + self.ahead // 2 <= room:
+            return
+        if self.kv_used - room + len(context) + self.ahead > self.slots:
+            raise PoolFull("no room to grow")
+        self.open_requests[handle] = (context, sampling, len(context) + self.ahead)
+
+    def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
         if self.broken:
             raise RuntimeError("the toy target broke, as asked")
         outcome = self._round(Window(handle))

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protocols.errors import ConfigError, ConnectionLost
+from protocols.security import ANYBODY, Holder
 from protocols.transport import INBOX, Inbox, nobody_at
 from protocols.wire import kind
 
-CLOSED = "The connection was closed on this side."
+CLOSED = "the connection was closed on this side"
 OVERTAKEN = 4  # turns at most that a reordered message comes late
 
 
@@ -48,6 +49,10 @@ class MemoryListener:
 
     def receive_nowait(self) -> tuple[bytes, list[bytes]] | None:
         return self.inbox.get_nowait()
+
+    def holder(self, peer: bytes) -> Holder:
+        link = self.peers.get(peer)
+        return self._network.holders.get(link.host if link is not None else "", ANYBODY)
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         link = self.peers.get(peer)
@@ -152,8 +157,8 @@ class _Direction:
     def carry(self, frames: list[bytes], deliver: Callable[[], object]) -> None:
         if self._link.partitioned:
             return
-        faults = self._network.faults
-        if not self._network.faulty(frames):
+        faults = self._network.faults_of(frames)
+        if faults is None:
             self._network.deliver(self._keep_place(0), self._link, deliver)
             return
         # always the same number of draws: one setting does not shift the fates that another deals
@@ -191,9 +196,10 @@ class MemoryNetwork:
         self.seed = seed
         self.faults = Faults(drop, duplicate, reorder, delay)
         self.faulty = faulty
-        self.turn = 0
+        self._turn = 0
         self.listeners: dict[str, MemoryListener] = {}
         self.links: list[MemoryLink] = []
+        self.holders: dict[str, Holder] = {}  # by host: with whose key it comes
         self.feeds: list[MemoryFeed] = []
         self._late: list[tuple[int, int, MemoryLink, Callable[[], object]]] = []
         self._sent = 0
@@ -249,6 +255,14 @@ class MemoryNetwork:
         for end in ends:
             end.close()
 
+    @property
+    def turn(self) -> int:
+        return self._turn
+
+    def faults_of(self, frames: Sequence[bytes]) -> Faults | None:
+        """What may happen to this message; None: nothing."""
+        return self.faults if self.faulty(frames) else None
+
     def deliver(self, turn: int, link: MemoryLink, action: Callable[[], object]) -> None:
         """Run ``action`` in the given turn, at once if that is now; never if ``link`` is dead or cut by then."""
         if turn <= self.turn:
@@ -260,7 +274,7 @@ class MemoryNetwork:
         heapq.heappush(self._late, (turn, self._sent, link, action))
 
     def _tick(self) -> None:
-        self.turn += 1
+        self._turn += 1
         while self._late and self._late[0][0] <= self.turn:
             _, _, link, action = heapq.heappop(self._late)
             if not link.dead and not link.partitioned:

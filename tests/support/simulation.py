@@ -96,11 +96,14 @@ class Simulation:
         self.stage = Stage(world, Fate(seed, copies_from), random.Random(seed))
         self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []  # what else happens, from the first scene on
         self.draft = TimedDraft(self.stage)
+        self.others: dict[str, World] = {}  # further drafters by name, and what is true of them
+        self.target = TimedTarget(self.stage)
         self.network = SlowNetwork(self.stage)
         self.trace = Trace()
         self.done = 0  # tokens of the first stream
         self.at = START  # position at which streams begin
         self.joining_at: int | None = None  # position at which further streams begin, if that is another
+        self.tamper: Callable[[Drafter], None] = lambda drafter: None  # makes the drafter another than it should be
         self.gamma = 0  # that requests ask for; 0: they leave it to the controller
 
     # --- what tests call ---------------------------------------------------------------------------------------------
@@ -136,7 +139,7 @@ class Simulation:
 
     async def _play(self, scenes: Sequence[tuple[World, int, int]]) -> list[tuple[int, int]]:
         network, loop = self.network, asyncio.get_running_loop()
-        target, draft = TimedTarget(self.stage), self.draft
+        target, draft = self.target, self.draft
         start = self.stage.world
         cost = CostModel({rows: start.verify(rows) for rows in (1, 2, 4, 8, 16, 32)})
         settings = VerifierSettings(bind=ADDRESS)
@@ -164,22 +167,14 @@ class Simulation:
             publish(message)
 
         verifier.committer.publish = verifier.dispatcher.operations.publish = observed
-        hello = Hello(
-            Role.DRAFTER, "drafter", "d", "toy", INFO.vocab_size, INFO.tokenizer_digest, LONGEST,
-            step_us=start.step_us,
-        )  # fmt: skip
-        drafter = Drafter(
-            draft,
-            network.host("drafter"),
-            ADDRESS,
-            hello,
-            {leaves: start.step(leaves) for leaves in WIDTHS},
-            clock=draft.process.clock,
-            timer=lambda: draft.spent_s,
-        )
+        drafter = self._drafter("drafter", draft, start)
+        self.tamper(drafter)
         stop = asyncio.Event()
         controlling = self._controller(stop)
         actors = [asyncio.create_task(verifier.run(stop)), draft.process.run(drafter.run(stop))]
+        for name, world in self.others.items():
+            other = TimedDraft(Stage(world, self.stage.fate, self.stage.chance))
+            actors.append(other.process.run(self._drafter(name, other, world).run(stop)))
         while verifier.state.drafters.named("drafter") is None or verifier.state.controller is None:
             await asyncio.sleep(0.01)
         caller = Caller(network, "client")
@@ -220,6 +215,21 @@ class Simulation:
         began = verifier.state.started
         self.trace.forwards = [((at - began) * 1e6, took * 1e6) for at, took in draft.worked]
         return spans
+
+    def _drafter(self, name: str, draft: TimedDraft, world: World) -> Drafter:
+        hello = Hello(
+            Role.DRAFTER, name, "d", f"toy-{name}", INFO.vocab_size, INFO.tokenizer_digest, LONGEST,
+            step_us=world.step_us,
+        )  # fmt: skip
+        return Drafter(
+            draft,
+            self.network.host(name),
+            ADDRESS,
+            hello,
+            {leaves: world.step(leaves) for leaves in WIDTHS},
+            clock=draft.process.clock,
+            timer=lambda: draft.spent_s,
+        )
 
     def _controller(self, stop: asyncio.Event) -> asyncio.Task[None]:
         controller = Controller(self.network.host("controller"), ADDRESS, Hello(Role.CONTROLLER, "controller", "c"))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from memory_network import MemoryNetwork
 
 from actors.models import Expansion, Leaf, Outcome, Window
+from actors.replay.clock import Process, now_here
 from actors.tree.accept import walk
 from fakes import INFO, VOCAB
 from protocols.messages import Sampling
@@ -23,6 +22,7 @@ from protocols.transport import Inbox
 
 LONGEST = 40_000  # positions
 COPIED = 200
+CHUNK = 256  # tokens of a prompt that the target computes at once unless it is asked for fewer
 OVERHEAD_US = 150.0  # of a round, outside the forward
 INFO = replace(INFO, max_context=LONGEST)
 
@@ -37,7 +37,9 @@ class World:
     verify_us: float = 10_000.0
     row_us: float = 100.0
     message_us: float = 100.0
+    lost: float = 0.0  # share of the messages to and from drafters
     boast: float = 0.0  # by how much the draft is surer than it should be
+    prompts: bool = False  # whether the target takes its time for them, as for rows of a round
     prefill_us: float = 0.0  # of the draft, for every token of a text that it has not seen
 
     def verify(self, rows: int) -> float:
@@ -89,6 +91,7 @@ class TimedTarget:
     max_window = 31
     info = INFO
     rows_agree = (1,)
+    branches = True
     kv_slots = 1 << 20
     kv_used = 0
     kv_cached = 0
@@ -96,6 +99,8 @@ class TimedTarget:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.lengths: dict[int, int] = {}
+        self.unseen: dict[int, int] = {}  # tokens of prompts that are not computed yet
+        self.pieces: list[int] = []  # of prompts, as they were computed
         self.spent_s = 0.0
         self.owed_s = 0.0
 
@@ -109,11 +114,18 @@ class TimedTarget:
         constraint=None,
     ) -> int:
         handle = len(self.lengths)
-        self.lengths[handle] = len(prompt) + len(generated)
+        self.lengths[handle] = self.unseen[handle] = len(prompt) + len(generated)
         return handle
 
-    def prefill(self, handle: int) -> Outcome | None:
-        return self._walk(Window(handle))
+    def reserve(self, handle: int) -> None: ...
+
+    def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
+        world, rows = self.stage.world, min(limit or CHUNK, self.unseen[handle])
+        self.owed_s = (world.verify_us + world.row_us * rows if world.prompts else 0.0) / 1e6
+        self.spent_s += self.owed_s
+        self.unseen[handle] -= rows
+        self.pieces.append(rows)
+        return None if world.prompts and self.unseen[handle] else self._walk(Window(handle))
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
         noise = self.stage.chance.uniform(0.97, 1.03)
@@ -218,65 +230,6 @@ class TimedDraft:
     def close(self, handle: int) -> None: ...
 
 
-class Process:
-    """A process of one thread: while it computes, none of its tasks runs, and what it says is said at the end."""
-
-    def __init__(self) -> None:
-        self.free_at = 0.0  # when what it computes is done
-
-    def clock(self) -> float:
-        return max(asyncio.get_running_loop().time(), self.free_at)
-
-    def compute(self, seconds: float) -> None:
-        self.free_at = self.clock() + seconds
-
-    def run(self, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """``main`` and every task that it starts run in this process."""
-        asyncio.get_running_loop().set_task_factory(_task)
-        token = _PROCESS.set(self)
-        try:
-            return asyncio.create_task(main)
-        finally:
-            _PROCESS.reset(token)
-
-
-class _Held:
-    """A coroutine of a process: each of its steps waits until the process is free."""
-
-    def __init__(self, process: Process, part: Coroutine[Any, Any, Any]) -> None:
-        self.process, self.part = process, part
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        error: BaseException | None = None
-        while True:
-            while (wait := self.process.free_at - asyncio.get_running_loop().time()) > 0:
-                try:
-                    yield from asyncio.sleep(wait).__await__()
-                except asyncio.CancelledError as cancelled:
-                    error = cancelled
-            try:
-                waits_for = self.part.send(None) if error is None else self.part.throw(error)
-            except StopIteration as end:
-                return end.value
-            error = None
-            try:
-                yield waits_for
-            except BaseException as thrown:
-                error = thrown
-
-
-_PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
-
-
-def _task(loop: asyncio.AbstractEventLoop, part: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
-    process = _PROCESS.get()
-
-    async def held() -> Any:
-        return await _Held(process, part)
-
-    return asyncio.Task(part if process is None else held(), loop=loop, **options)
-
-
 class TimedCompute:
     """A forward on a thread of its own: it happens at its beginning, and is known of at its end."""
 
@@ -341,12 +294,13 @@ class SlowNetwork(MemoryNetwork):
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
-        self.stage = stage
+        self.stage, self.chance = stage, random.Random(0)
 
     def deliver(self, turn, link, action) -> None:
-        if link.host != "drafter":
+        if not link.host.startswith("drafter"):
             action()
             return
-        loop, sender = asyncio.get_running_loop(), _PROCESS.get()
-        leaves = loop.time() if sender is None else sender.clock()
-        loop.call_at(leaves + self.stage.world.message_us / 1e6, lambda: None if link.dead else action())
+        if self.stage.world.lost and self.chance.random() < self.stage.world.lost:
+            return
+        arrives = now_here() + self.stage.world.message_us / 1e6
+        asyncio.get_running_loop().call_at(arrives, lambda: None if link.dead else action())

@@ -1,10 +1,11 @@
 """Everything goes wrong at once, and no text changes: run it by hand, ``python tests/system/soak.py --seconds 120``.
 
-Starts ``duoactor up`` with the bundled pair and several drafters. Streams run all the time, with every method, greedy
-and sampled; meanwhile actors are killed and stopped, drafters swapped and drained, streams cancelled, cut off and
-resumed, request ids sent again while they run, and peers say nonsense. Every text is compared with what ``vanilla``
-said in peace. At the end nothing may be left: no request, no KV slot, no actor that does not answer. Prints one JSON
-document; the exit code is 1 if a text differed, or something was left or never came back.
+Starts ``duoactor up`` with the bundled pair and several drafters, on a disk that is full where its output goes. Streams
+run all the time, with every method, greedy and sampled; meanwhile actors are killed and stopped, drafters swapped and
+drained, streams cancelled, cut off, resumed and read slowly, request ids sent again while they run, and peers say
+nonsense. Every text is compared with what ``vanilla`` said in peace. At the end nothing may be left: no request, no KV
+slot, no actor that does not answer, and no memory. Prints one JSON document; the exit code is 1 if a text differed or
+was lost, or something was left, has grown or never came back.
 """
 
 from __future__ import annotations
@@ -21,17 +22,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TextIO
 
-from duoactor import AsyncClient, DuoactorError
-from protocols import wire
-from protocols.messages import Chunk, Failed, Generate, Hello, Method, Role, Sampling, ToClient
-from protocols.zeromq import ZmqNetwork
+from soak_troubles import BACK_S, METHODS, TOKENS, Troubles
 
-METHODS = [method.value for method in Method if method is not Method.REST]  # which needs a datastore
+from duoactor import AsyncClient, DuoactorError
+
 QUESTIONS = [
     "Tom has 12 apples and buys 7 more. How many apples does he have?",
     "Write a function that adds two numbers.",
@@ -40,8 +37,9 @@ QUESTIONS = [
     "Translate to German: the weather is fine today. " * 20,
 ]
 LOOKS = [{}, {"temperature": 0.8, "seed": 3}, {"temperature": 1.0, "seed": 5, "repetition_penalty": 1.2, "top_p": 0.9}]
-TOKENS = 160
-BACK_S = 60.0  # for whatever was killed to come back
+LOOK_S = 2.0  # between two looks at the memory that processes hold
+PARTS = ("first third", "middle third", "last third")
+GROWTH_MB = 40.0  # that the last third may hold more than the first: caches of texts fill up
 
 
 @dataclass(frozen=True)
@@ -61,20 +59,41 @@ class Findings:
     failed: Counter[str] = field(default_factory=Counter)  # requests that ended with an error, by its sentence
     done: Counter[str] = field(default_factory=Counter)  # what was done to the system
     longest_silence_s: float = 0.0  # between two chunks of one stream
+    returns_s: list[float] = field(default_factory=list)  # from a drafter's return to its first accepted draft
+    memory: list[tuple[float, dict[str, float]]] = field(default_factory=list)  # time, and megabytes by role
     left: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        return not self.differ and not self.left
+        return not self.differ and not self.left and not self.failed
+
+    def memory_mb(self) -> dict[str, dict[str, float]]:
+        """The most that a process of each role held in each third of the time."""
+        if not self.memory:
+            return {}
+        begin, end = self.memory[0][0], self.memory[-1][0] + 1e-9
+        found: dict[str, dict[str, float]] = {part: {} for part in PARTS}
+        for at, sizes in self.memory:
+            part = found[PARTS[int(3 * (at - begin) / (end - begin))]]
+            for role, size in sizes.items():
+                part[role] = round(max(size, part.get(role, 0.0)), 1)
+        return found
+
+    def check_memory(self) -> None:
+        parts = self.memory_mb()
+        for role, size in parts.get(PARTS[-1], {}).items():
+            if size > parts[PARTS[0]].get(role, size) + GROWTH_MB:
+                self.left.append(f"a {role} has grown to {size} MB")
 
 
 class Soak:
     def __init__(self, address: str, process: subprocess.Popen[str], chance: random.Random, log: TextIO) -> None:
-        self.address, self.process, self.chance, self.log = address, process, chance, log
-        self.hired: list[subprocess.Popen[bytes]] = []
+        self.address, self.chance = address, chance
+        self.troubles = Troubles(self, process, chance, log)
         self.found = Findings()
         self.jobs: list[Job] = []
         self.end = 0.0
+        self.most = 0  # requests
         self.idle_slots = 0  # of the KV pool, that the verifier holds without any request
 
     # --- streams -----------------------------------------------------------------------------------------------------
@@ -95,10 +114,11 @@ class Soak:
     async def stream(self) -> None:
         """One answer after the other, some of them left in the middle."""
         async with self.client() as client:
-            while time.monotonic() < self.end:
+            while not self.over():
                 job, method = self.chance.choice(self.jobs), self.chance.choice(METHODS)
-                leave_at = self.chance.randrange(TOKENS) if self.chance.random() < 0.25 else TOKENS
+                leave_at = self.chance.randrange(TOKENS) if self.chance.random() < 0.25 else 0
                 ids: list[int] = []
+                failed = False
                 try:
                     heard = time.monotonic()
                     async with client.stream(job.prompt, method=method, **job.options) as stream:
@@ -107,11 +127,15 @@ class Soak:
                             self.found.longest_silence_s = max(self.found.longest_silence_s, now - heard)
                             heard = now
                             ids += chunk.token_ids
-                            if len(ids) >= leave_at:
+                            if leave_at and len(ids) >= leave_at:
                                 break
                 except DuoactorError as error:
+                    failed = True
                     self.found.failed[f"{type(error).__name__}: {error}"[:200]] += 1
-                self.compare(ids, job, method, whole=leave_at == TOKENS)
+                self.compare(ids, job, method, whole=not leave_at and not failed)
+
+    def over(self) -> bool:
+        return time.monotonic() >= self.end or self.found.compared >= self.most > 0
 
     def compare(self, ids: list[int], job: Job, what: str, whole: bool = False, at: int = 0) -> None:
         self.found.compared += 1
@@ -119,123 +143,9 @@ class Soak:
         if tuple(ids) != job.tokens[at : at + len(ids)]:
             place = next(i for i, (one, other) in enumerate(zip(ids, job.tokens[at:], strict=False)) if one != other)
             self.found.differ.append(f"{what} {job.options}: token {at + place} of {len(ids)}")
+        elif whole and len(ids) < len(job.tokens):
+            self.found.differ.append(f"{what} {job.options}: {len(ids)} tokens of {len(job.tokens)}")
         self.found.done["streams to the end" if whole else "streams left early or cut off"] += 1
-
-    # --- raw peers ---------------------------------------------------------------------------------------------------
-
-    async def again(self) -> None:
-        """The same live request id several times from one peer, each time with the tokens so far; then it vanishes."""
-        job, method = self.chance.choice(self.jobs), self.chance.choice(METHODS)
-        rid = f"again-{self.chance.random()}"
-        decoder = wire.Decoder(ToClient)
-        network = ZmqNetwork(None)
-        link = network.connect(self.address)
-        ids: list[int] = []
-        try:
-            async with asyncio.timeout(5.0):
-                await link.writable()
-                link.send(wire.encode(Hello(role=Role.CLIENT, actor_id=rid, incarnation="1")))
-                for _ in range(4):
-                    begin = len(ids)
-                    sampling = Sampling(**job.options)
-                    link.send(
-                        wire.encode(
-                            Generate(rid, job.prompt, sampling=sampling, method=method, generated=tuple(ids[:begin]))
-                        )
-                    )
-                    while len(ids) < min(begin + 20, TOKENS):
-                        message = decoder.decode(await link.receive())
-                        if isinstance(message, Failed):
-                            return
-                        if isinstance(message, Chunk) and message.rid == rid and message.offset <= len(ids):
-                            ids[message.offset :] = message.token_ids
-        except (TimeoutError, DuoactorError):
-            pass  # the verifier was being killed
-        finally:
-            self.compare(ids, job, f"{method}, the same id again")
-            network.close()
-
-    async def nonsense(self) -> None:
-        network = ZmqNetwork(None)
-        link = network.connect(self.address)
-        with contextlib.suppress(TimeoutError, DuoactorError):
-            async with asyncio.timeout(2.0):
-                await link.writable()
-                role = self.chance.choice([Role.CLIENT, Role.DRAFTER, Role.CONTROLLER])
-                hello = wire.encode(Hello(role=role, actor_id="odd", incarnation="1"))
-                link.send(hello)
-                for _ in range(200):
-                    body = bytearray(self.chance.choice([hello[1], self.chance.randbytes(64)]))
-                    body[self.chance.randrange(len(body))] ^= 1 << self.chance.randrange(8)
-                    link.send([hello[0], bytes(body)] if self.chance.random() < 0.8 else [bytes(body)])
-                await asyncio.sleep(0.2)
-        network.close()
-
-    # --- trouble -----------------------------------------------------------------------------------------------------
-
-    def pids(self) -> dict[str, list[int]]:
-        """Of the actors that are alive, by role."""
-        found: dict[str, list[int]] = {}
-        children = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
-        for pid in map(int, children.stdout.split()):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                role = next((w.decode() for w in words if w in (b"verifier", b"drafter", b"controller")), "")
-                if role:
-                    found.setdefault(role, []).append(pid)
-        return found
-
-    async def kill(self, role: str) -> None:
-        if pids := self.pids().get(role):
-            os.kill(self.chance.choice(pids), signal.SIGKILL)
-
-    async def freeze(self, role: str) -> None:
-        """Stopped for less, or for more, than the time to live."""
-        if pids := self.pids().get(role):
-            pid = self.chance.choice(pids)
-            os.kill(pid, signal.SIGSTOP)
-            await asyncio.sleep(self.chance.choice([0.3, 1.0, 4.0]))
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-    async def swap(self) -> None:
-        async with self.client() as client:
-            names = [drafter.actor_id for drafter in (await client.status()).drafters]
-            if len(names) > 1:
-                await client.swap(*self.chance.sample(names, 2))
-
-    async def drain(self) -> None:
-        async with self.client() as client:
-            if names := [drafter.actor_id for drafter in (await client.status()).drafters]:
-                await client.drain(self.chance.choice(names))
-                self.hire()
-
-    def hire(self) -> None:
-        """A drafter that was drained stays away, as asked: its successor is started by hand."""
-        flags = ["--connect", self.address, "--actor-id", f"successor-{len(self.hired)}"]
-        self.hired.append(subprocess.Popen([sys.executable, "-m", "duoactor", "drafter", *flags], stderr=self.log))
-
-    async def trouble(self) -> None:
-        kinds: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
-            ("kill -9 of a drafter", 4, lambda: self.kill("drafter")),
-            ("kill -9 of the controller", 1, lambda: self.kill("controller")),
-            ("kill -9 of the verifier", 0.5, lambda: self.kill("verifier")),
-            ("a drafter stopped for a while", 2, lambda: self.freeze("drafter")),
-            ("the controller stopped for a while", 0.5, lambda: self.freeze("controller")),
-            ("the verifier stopped for a while", 0.5, lambda: self.freeze("verifier")),
-            ("swap", 4, self.swap),
-            ("drain", 1, self.drain),
-            ("the same request id again", 3, self.again),
-            ("nonsense", 2, self.nonsense),
-        ]
-        while time.monotonic() < self.end:
-            await asyncio.sleep(self.chance.uniform(0.2, 1.5))
-            what, _, do = self.chance.choices(kinds, [weight for _, weight, _ in kinds])[0]
-            try:
-                await do()
-                self.found.done[what] += 1
-            except DuoactorError as error:
-                self.found.done[f"{what} ({type(error).__name__})"] += 1
 
     # --- afterwards --------------------------------------------------------------------------------------------------
 
@@ -265,24 +175,31 @@ class Soak:
             self.compare(list(answer.token_ids), job, "pearl, afterwards", whole=True)
             return "" if answer.stats.accepted_tokens else "drafters draft nothing any more"
 
-    async def run(self, seconds: float, streams: int) -> None:
+    async def look(self) -> None:
+        while not self.over():
+            self.found.memory.append((time.monotonic(), self.troubles.resident_mb()))
+            await asyncio.sleep(LOOK_S)
+
+    async def run(self, seconds: float, requests: int, streams: int) -> None:
         await self.reference()
-        self.end = time.monotonic() + seconds
-        await asyncio.gather(self.trouble(), *(self.stream() for _ in range(streams)))
+        self.end, self.most = time.monotonic() + seconds, requests
+        await asyncio.gather(self.troubles.run(self.over), self.look(), *(self.stream() for _ in range(streams)))
         await self.check_what_is_left()
+        self.found.check_memory()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--requests", type=int, default=0, help="end after so many; 0: when the time is over")
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--drafters", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log", default="", help="file for what the actors say")
+    parser.add_argument("--log", default="/dev/full", help="file for what the actors say; usually a disk that is full")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         address = f"ipc://{directory}/run/v.ipc"
-        log = open(options.log or f"{directory}/log", "w")  # noqa: SIM115
+        log = open(options.log, "w")  # noqa: SIM115
         up = subprocess.Popen(
             [sys.executable, "-m", "duoactor", "up", "--bind", address, "--drafters", str(options.drafters)],
             stdout=log, stderr=log, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -290,16 +207,17 @@ def main() -> int:
         soak = Soak(address, up, random.Random(options.seed), log)
         try:
             begin = time.monotonic()
-            asyncio.run(soak.run(options.seconds, options.streams))
+            asyncio.run(soak.run(options.seconds, options.requests, options.streams))
             took = time.monotonic() - begin
             up.send_signal(signal.SIGINT)
             if up.wait(30) != 0:
                 soak.found.left.append(f"`duoactor up` ended with {up.returncode}")
         finally:
-            for process in (up, *soak.hired):
+            for process in (up, *soak.troubles.hired):
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-            log.close()
+            with contextlib.suppress(OSError):
+                log.close()
     found = soak.found
     document = {
         "good": found.good,
@@ -307,6 +225,8 @@ def main() -> int:
         "compared": found.compared,
         "tokens": found.tokens,
         "longest_silence_s": round(found.longest_silence_s, 1),
+        "returns_s": sorted(found.returns_s),
+        "memory_mb": found.memory_mb(),
         "done": dict(found.done.most_common()),
         "failed": dict(found.failed.most_common()),
         "differ": found.differ[:20],

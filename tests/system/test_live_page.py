@@ -146,7 +146,7 @@ def test_the_keyboard_alone_does_it_and_stop_stops(page):
     prompt = page.get_by_label("Prompt", exact=True)
     page.get_by_label("Most tokens").fill("1500")
     prompt.press("Enter")
-    expect(page.locator("#answer .t").nth(10)).to_be_attached()
+    expect(page.locator("#answer .t").nth(60)).to_be_attached()
     stop = page.get_by_role("button", name="Stop")
     stop.focus()
     stop.press("Enter")

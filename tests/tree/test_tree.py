@@ -156,6 +156,12 @@ def test_a_higher_confidence_for_a_known_node_raises_its_subtree():
 
 
 def test_without_branches_only_the_likeliest_path_is_priced():
-    chain = priced_window(grown(), 9, lambda rows: 1000.0 + rows, rate=1e-6, branches=False)
+    chain = priced_window(grown(), 9, lambda rows: 1000.0 + rows, rate=1e-6, branch_us=None)
     assert [one.node.token for one in chain] == [1, 2, 3]
     assert len(priced_window(grown(), 9, lambda rows: 1000.0 + rows, rate=1e-6)) == 5
+
+
+def test_where_branches_cost_more_than_they_bring_the_path_stands_alone():
+    for branch_us, window in ((100.0, [1, 2, 5, 3]), (500.0, [1, 2, 3])):
+        found = priced_window(grown(), 9, lambda rows: 1000.0 + rows, rate=1e-3, branch_us=branch_us)
+        assert [one.node.token for one in found] == window

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
-from actors.engines.attention import Attention, Stretch
+from actors.engines.attention import SPAN_STEP, Attention, Stretch
 from actors.engines.backends.llama.panels import quickest_linear
 from actors.engines.backends.rotary import choose_by_request
+from actors.engines.branches import View, view
 from actors.engines.engine import Segment
 from actors.engines.packed import pack_linears
 from actors.engines.pool import KVPool, KVShape
@@ -57,8 +58,11 @@ class SlotCache(Cache):  # type: ignore[misc]
 class TransformersEngine:
     """See :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
 
-    def __init__(self, model: nn.Module, info: ModelInfo, slots: int, pack: bool = True, int8: bool = False) -> None:
-        """Takes the model over: attention is replaced, and on a CPU its linear layers are packed."""
+    def __init__(
+        self, model: nn.Module, info: ModelInfo, slots: int, pack: bool = True, int8: bool = False, exact: bool = True
+    ) -> None:
+        """Takes the model over: attention is replaced, and on a CPU its linear layers are packed. ``exact``: a row's
+        bits are those of plain decoding, on every branch of a window; a draft has no need of it."""
         self.model: Any = model
         self.info = info
         parameter = next(model.parameters())
@@ -71,7 +75,9 @@ class TransformersEngine:
         self.best: Tensor | None = None  # logits are all that it computes
         self.pool = KVPool(shape, slots, self.dtype, self.device)
         self.cache = SlotCache(self.pool)
+        self._exact = exact
         self._segments: Sequence[Segment] = ()
+        self._views: Sequence[View] = ()
         self._attentions: dict[int, Attention] = {}
         self._positions: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         # transformers passes masks of four dimensions through unseen
@@ -132,6 +138,7 @@ class TransformersEngine:
         self._positions = np.asarray(positions, dtype=np.int64)
         self.pool.positions[np.asarray(slots)] = self._positions
         self._segments, self._attentions = segments, {}
+        self._views = [view(each, SPAN_STEP) if self._exact else View(each.visible) for each in segments]
         self.cache.slots = torch.tensor(slots, dtype=torch.int64, device=self.device)
         ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
         places = torch.tensor([positions], dtype=torch.int64, device=self.device)
@@ -180,14 +187,14 @@ class TransformersEngine:
         """The segments with additive masks, of layers that look back ``window`` tokens (0: all of them)."""
         stretches: list[Stretch] = []
         start = 0
-        for segment in self._segments:
-            visible = segment.visible
+        for segment, look in zip(self._segments, self._views, strict=True):
+            visible = look.visible
             if window:
                 rows = self._positions[start : start + segment.rows, None]
-                slots = self.pool.positions[None, segment.base : segment.base + segment.span]
-                visible = visible & (rows - slots < window)
+                slots = np.append(np.arange(segment.base, segment.base + segment.span), look.copies)
+                visible = visible & (rows - self.pool.positions[slots] < window)
             host = np.where(visible, np.float32(0), np.float32(-np.inf))
-            stretches.append(Stretch(segment.base, segment.span, torch.from_numpy(host).to(self.device)))
+            stretches.append(Stretch(segment.base, segment.span, torch.from_numpy(host).to(self.device), look.copies))
             start += segment.rows
         return stretches
 

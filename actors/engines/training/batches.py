@@ -36,9 +36,11 @@ class Batch:
         return out[:, -self.kept :][self.mask].float()
 
 
-def groups(prompts: Sequence[Prompt], answers: Sequence[Answer], vocabulary: int) -> list[list[Answer]]:
+def groups(
+    prompts: Sequence[Prompt], answers: Sequence[Answer], vocabulary: int, tokens: int = TOKENS
+) -> list[list[Answer]]:
     """Answers of like length, as many together as make a batch."""
-    most = min(TOKENS, max(1, LOGITS // vocabulary))
+    most = min(tokens, max(1, LOGITS // vocabulary))
     found: list[list[Answer]] = []
     longest = 0
     for answer in sorted(answers, key=lambda a: len(prompts[a.job.prompt].tokens) + len(a.tokens)):

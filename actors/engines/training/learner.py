@@ -13,7 +13,7 @@ from torch import nn
 
 from actors.engines.loading import cpu_has_bfloat16
 from actors.engines.training.batches import Batch
-from actors.engines.training.losses import LEFT_OUT, blend, divergences
+from actors.engines.training.losses import LEFT_OUT, blend, choice, divergences
 from protocols.errors import ConfigError
 
 MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider models take less
@@ -56,17 +56,28 @@ class Learner:
         accepted = 1 - float(tv.detach().mean())
         self.acceptance += (accepted - self.acceptance) * max(0.02, 1 / (self.steps + 1))
         loss = blend(kl, tv, self.acceptance, LEFT_OUT if done > FITTING_FROM else 0.0)
+        self._descend(loss, max(0.02, min(1.0, 2 * (1 - done))))
+        return accepted
+
+    def step_on_text(self, batch: Batch, noise: torch.Tensor, share: float) -> None:
+        """One step on the target's tokens alone, with ``share`` of the usual rate. ``noise`` (n, vocabulary): what the
+        target's choice of each was made with."""
+        with self._half_precision():
+            logits = batch.logits(self.model)
+        self._descend(choice(logits, batch.answers, noise, batch.temperature), share)
+
+    def _descend(self, loss: torch.Tensor, share: float) -> None:
+        """``share``: of the usual rate."""
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        share = min(1.0, (self.steps + 1) / WARM_UP) * max(0.02, min(1.0, 2 * (1 - done)))
+        warm = min(1.0, (self.steps + 1) / WARM_UP)
         for group, rate in zip(self._groups(), self._rates, strict=True):
-            group["lr"] = rate * share
+            group["lr"] = rate * share * warm
         for optimizer in self._optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         self._average()
-        return accepted
 
     def _groups(self) -> Iterator[dict[str, Any]]:
         for optimizer in self._optimizers:

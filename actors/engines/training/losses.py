@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 SHARPNESS = 3.0  # of the change from KL to TV: the paper's eta
 GREEDY_AS = 0.4  # temperature that stands for greedy text: at 0 the gradient is nothing but ties
@@ -44,3 +45,11 @@ def blend(kl: Tensor, tv: Tensor, acceptance: float, left_out: float = 0.0) -> T
         kept = kl <= kl.detach().quantile(1 - left_out)
         kl, tv = kl[kept], tv[kept]
     return share * kl.mean() + (1 - share) * tv.mean()
+
+
+def choice(logits: Tensor, tokens: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
+    """The loss of a batch of which the target's tokens (n,) are known, and the noise (n, vocabulary) they were chosen
+    with: the cross-entropy of softmax(logits / temperature + noise). It asks that the token be the draft's choice, with
+    that noise, and no more. (Without the noise the bundled draft learned as much within the error: docs/learner.md.)"""
+    scaled = logits / torch.where(temperature == 0, 1.0, temperature)[:, None]
+    return functional.cross_entropy(scaled + noise, tokens)

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.attention import Attention, Stretch
+from actors.engines.attention import SPAN_STEP, Attention, Stretch
 from actors.engines.backends.llama.weights import Shape
+from actors.engines.branches import View, view
 from actors.engines.engine import Segment
 from actors.engines.pool import KVPool
 
@@ -32,15 +33,16 @@ class Batch:
     def attention(self, pool: KVPool, shape: Shape, exact: bool = True) -> Attention:
         """What the rows see of the pool, as :mod:`actors.engines.attention` looks at it."""
         where = pool.whole
+        views = [view(segment, SPAN_STEP) if exact else View(segment.visible) for segment in self.segments]
         stretches = [
-            Stretch(segment.base, segment.span, torch.from_numpy(mask).to(where.device, where.dtype))
-            for segment, mask in zip(self.segments, self.masks(), strict=True)
+            Stretch(segment.base, segment.span, torch.from_numpy(mask).to(where.device, where.dtype), look.copies)
+            for segment, look, mask in zip(self.segments, views, self.masks(views), strict=True)
         ]
         return Attention(pool, stretches, shape.heads, shape.width**-0.5, exact=exact)
 
-    def masks(self) -> list[NDArray[np.float32]]:
+    def masks(self, views: Sequence[View | Segment]) -> list[NDArray[np.float32]]:
         """Of every segment ``(rows, span)``: 0 where visible, else -inf."""
-        masks = [np.where(segment.visible, np.float32(0), np.float32(-np.inf)) for segment in self.segments]
+        masks = [np.where(look.visible, np.float32(0), np.float32(-np.inf)) for look in views]
         extra = len(self.tokens) - len(self.slots)
         if extra:
             masks[-1] = np.concatenate([masks[-1], masks[-1][-1:].repeat(extra, 0)])

@@ -127,16 +127,17 @@ class CompiledBody:
             return attend_prompt
         kernels, scale = self._kernels, shape.width**-0.5
         count, span = len(batch.slots), max(segment.span for segment in segments)
-        places, counts = np.empty((count, span), dtype=np.int64), np.empty(count, dtype=np.int64)
-        scores = np.empty(span + kernels.LANES, dtype=np.float32)
-        first = 0
-        for segment in segments:
-            kernels.collect(np.ascontiguousarray(segment.visible), segment.base, first, places, counts)
-            first += segment.rows
+        room = -(-span // kernels.LANES) * kernels.LANES
+        places, counts = np.empty((count, room), dtype=np.int64), np.empty(count, dtype=np.int64)
+        ends = np.cumsum([segment.rows for segment in segments])
+        most = max(segment.rows for segment in segments) * (shape.heads // shape.kv_heads)
+        scores = np.empty(most * room, dtype=np.float32)
+        for segment, end in zip(segments, ends, strict=True):
+            kernels.collect(np.ascontiguousarray(segment.visible), segment.base, end - segment.rows, places, counts)
 
         def attend(index: int, qkv: Array, out: Array) -> None:
             block = self.blocks[index]
-            kernels.attend(qkv, block.keys, block.values, places, counts, scale, scores, out)
+            kernels.attend(qkv, block.keys, block.values, places, counts, ends, scale, scores, out)
 
         return attend
 

@@ -92,8 +92,8 @@ class LlamaEngine:
                 torch.set_num_threads(1)  # the threads of its pool would want the same cores
 
             def product(matrix: Matrix, behind: bool) -> tuple[Multiply, float]:
-                if not int8 and can_use_panels():
-                    panels = Panels(matrix, multiply, kernels.PANEL, behind)
+                if can_use_panels() and (not int8 or threads == 1):
+                    panels = Panels(matrix, multiply, kernels.PANEL, behind, int8)
                     return panels.multiply, panels.scale
                 if small:
                     return Product(matrix, int8=int8, cached=weights.count() <= CACHED), 1.0

@@ -10,11 +10,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-FOLD = 256
+from actors.engines.branches import BLOCK
+
+FOLD = BLOCK
 
 
-def attend_folded(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """:func:`actors.engines.attention.attend` for spans that are multiples of ``FOLD``; sums are in float32."""
+def attend_folded(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, order: Tensor | None = None
+) -> Tensor:
+    """:func:`actors.engines.attention.attend` for spans that are multiples of ``FOLD``; sums are in float32.
+
+    ``order``: int64 ``(rows, blocks)``, which blocks of slots stand for the text in each row's eyes, in the order of
+    the text (None: all, as they lie). Which those are changes no bit.
+    """
     heads, rows, width = query.shape
     kv_heads, span, depth = values.shape
     group, blocks = heads // kv_heads, span // FOLD
@@ -27,8 +35,12 @@ def attend_folded(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sca
     weights = scores.sub_(scores.amax((1, 4), keepdim=True)).exp_()
     # the product comes first: folding spends the weights
     parts = torch.bmm(weights.to(query.dtype).view(-1, group * rows, FOLD), values.reshape(-1, FOLD, depth)).float()
+    parts = parts.view(kv_heads, blocks, group, rows, depth)
+    if order is not None:
+        chosen = order.t()[None, :, None, :, None]
+        weights, parts = weights.take_along_dim(chosen, 1), parts.take_along_dim(chosen, 1)
     total = _fold(weights).contiguous().sum(-1, keepdim=True)
-    seen = _fold(parts.view(kv_heads, blocks, group, rows, depth))
+    seen = _fold(parts)
     return (seen / total).to(query.dtype).view(heads, rows, depth)
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from actors.engines.backends.llama.products import PANEL, multiply
-from actors.engines.backends.llama.simd import LANES, add, fma, load, splat, store, total
+from actors.engines.backends.llama.pool_attention import attend
+from actors.engines.backends.llama.products import multiply
+from actors.engines.backends.llama.simd import LANES, fma, load, splat, total
+from actors.engines.backends.llama.tile import PANEL
 
 __all__ = ["LANES", "PANEL", "add_and_norm", "attend", "collect", "gated", "multiply", "norm", "turn_and_store"]
 
@@ -104,7 +106,8 @@ def turn_and_store(qkv, turns, weight, eps, keys, values, slots):
 
 @njit("void(b1[:, ::1], i8, i8, i8[:, ::1], i8[::1])", **_kept)
 def collect(visible, base, first, places, counts):
-    """The slots that rows ``first ..`` see of a segment at ``base``, in order, and how many they are."""
+    """The slots that rows ``first ..`` see of a segment at ``base``, in order, and how many they are. The last one is
+    repeated up to a whole vector."""
     for row in range(visible.shape[0]):
         count = 0
         for slot in range(visible.shape[1]):
@@ -112,68 +115,5 @@ def collect(visible, base, first, places, counts):
                 places[first + row, count] = base + slot
                 count += 1
         counts[first + row] = count
-
-
-@njit(error_model="numpy")
-def _score(query, start, keys, sees, count, width, scores):
-    for i in range(count):
-        at = sees[i] * width
-        product = splat(_ZERO)
-        for j in range(0, width, LANES):
-            product = fma(load(query, start + j), load(keys, at + j), product)
-        scores[i] = total(product)
-
-
-@njit(error_model="numpy")
-def _soften(scores, count, scale):
-    """``exp(scale * (score - largest))`` in place; returns their sum."""
-    largest = scores[0]
-    for i in range(1, count):
-        largest = max(largest, scores[i])
-    for i in range(count):
-        scores[i] = _exp((scores[i] - largest) * scale)
-    scores[count : count + LANES] = _ZERO
-    sums = splat(_ZERO)
-    for i in range(0, count, LANES):
-        sums = add(sums, load(scores, i))
-    return total(sums)
-
-
-@njit(error_model="numpy")
-def _mix(values, sees, count, weights, part, out, start, width):
-    """Weighted sum of values, times ``part``, in four sums that are added last: one alone would wait for itself."""
-    zero = splat(_ZERO)
-    for j in range(0, width, 2 * LANES):
-        near, far = j, min(j + LANES, width - LANES)  # twice the same if the width is an odd number of vectors
-        a = b = c = d = e = f = g = h = zero
-        for i in range(0, count - 3, 4):
-            weight, at = splat(weights[i]), sees[i] * width
-            a, e = fma(weight, load(values, at + near), a), fma(weight, load(values, at + far), e)
-            weight, at = splat(weights[i + 1]), sees[i + 1] * width
-            b, f = fma(weight, load(values, at + near), b), fma(weight, load(values, at + far), f)
-            weight, at = splat(weights[i + 2]), sees[i + 2] * width
-            c, g = fma(weight, load(values, at + near), c), fma(weight, load(values, at + far), g)
-            weight, at = splat(weights[i + 3]), sees[i + 3] * width
-            d, h = fma(weight, load(values, at + near), d), fma(weight, load(values, at + far), h)
-        for i in range(count - count % 4, count):
-            weight, at = splat(weights[i]), sees[i] * width
-            a, e = fma(weight, load(values, at + near), a), fma(weight, load(values, at + far), e)
-        whole = splat(part)
-        store(out, start + near, fma(add(add(a, b), add(c, d)), whole, zero))
-        store(out, start + far, fma(add(add(e, f), add(g, h)), whole, zero))
-
-
-@njit("void(f4[:, ::1], f4[:, :, ::1], f4[:, :, ::1], i8[:, ::1], i8[::1], f4, f4[::1], f4[:, ::1])", **_kept)
-def attend(qkv, keys, values, places, counts, scale, scores, out):
-    """Softmax attention of every row's queries over the slots ``places[row, : counts[row]]``. ``scores``: room for as
-    many as a row sees, and ``LANES`` more."""
-    kv_heads, _, width = keys.shape
-    heads = out.shape[1] // width
-    group = heads // kv_heads
-    for head in range(heads):  # head by head, so that rows of one request find its keys in the cache
-        key, value = keys[head // group].reshape(-1), values[head // group].reshape(-1)
-        for row in range(len(counts)):
-            sees, count = places[row], counts[row]
-            _score(qkv[row], head * width, key, sees, count, width, scores)
-            part = _ONE / _soften(scores, count, scale)
-            _mix(value, sees, count, scores, part, out[row], head * width, width)
+        for more in range(count, (count + LANES - 1) // LANES * LANES):
+            places[first + row, more] = places[first + row, count - 1]

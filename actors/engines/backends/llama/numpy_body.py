@@ -158,7 +158,7 @@ class NumpyBody:
         keys, values = block.pool
         outs: list[Array] = []
         start = 0
-        for segment, mask in zip(batch.segments, batch.masks(), strict=True):
+        for segment, mask in zip(batch.segments, batch.masks(batch.segments), strict=True):
             rows, base, span = len(mask), segment.base, segment.span
             part = queries if len(batch.segments) == 1 else queries[:, start : start + rows]
             attend = self._attend if rows <= MAX_ROUND else _attend_prompt

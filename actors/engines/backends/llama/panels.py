@@ -1,4 +1,7 @@
-"""Weights as the compiled products read them: in panels, and in 16 bits where that loses nothing."""
+"""Weights as the compiled products read them: in panels, and in 16 bits where that loses nothing.
+
+Or in 8 bits, for drafts: a step of few rows takes as long as it takes to read the weights.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +32,38 @@ def can_use_panels() -> bool:
 class Panels:
     """``multiply(x) * scale == x W^T + b`` for float32 x ``(rows, in)``; every row's bits are its own."""
 
-    __slots__ = ("_bias", "_multiply", "_outputs", "_weights", "scale")
+    __slots__ = ("_bias", "_multiply", "_outputs", "_steps", "_weights", "scale")
 
-    def __init__(self, matrix: Matrix, multiply: MultiplyInto, panel: int, behind: bool) -> None:
-        """``panel``: outputs of one. ``behind``: see :func:`actors.engines.backends.llama.linear.fast`."""
+    def __init__(self, matrix: Matrix, multiply: MultiplyInto, panel: int, behind: bool, int8: bool = False) -> None:
+        """``panel``: outputs of one. ``behind``: see :func:`actors.engines.backends.llama.linear.fast`. ``int8``: each
+        output's weights are rounded to 1/127 of the largest of them, so ``multiply`` must know int8."""
         self._multiply = multiply
         weight, bias = matrix.weight, matrix.bias
         self._outputs, inputs = weight.shape
-        half = is_half(weight)
+        self._steps: Array | None = None
+        if int8:
+            steps = (weight.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+            weight, self._steps = (weight / steps[:, None]).round(), steps.numpy()
+        half = not int8 and is_half(weight)
         power = 2.0 ** exponent(weight) if half else 1.0
-        rest = -self._outputs % panel
-        padded = torch.cat([weight * power, weight.new_zeros(rest, inputs)])
-        panels = padded.view(-1, panel, inputs).transpose(1, 2).contiguous()
-        self._weights = panels.half().numpy().view(np.uint16) if half else panels.numpy()
+        padded = torch.cat([weight * power, weight.new_zeros(max(0, panel - self._outputs), inputs)])
+        starts = [*range(0, len(padded) - panel, panel), len(padded) - panel]  # the last one ends with the last output
+        panels = torch.stack([padded[start : start + panel].t() for start in starts])
+        self._weights: NDArray[Any] = panels.numpy()
+        if int8:
+            self._weights = panels.to(torch.int8).numpy()
+        elif half:
+            self._weights = panels.half().numpy().view(np.uint16)
         self._bias: Array | None = None if bias is None else (bias * power if behind else bias).numpy()
         self.scale = 1.0 / power
 
     def multiply(self, x: Array) -> Array:
-        out = np.empty((len(x), len(self._weights) * self._weights.shape[2]), dtype=np.float32)
+        out = np.empty((len(x), max(self._outputs, self._weights.shape[2])), dtype=np.float32)
         self._multiply(x, self._weights, out)
         if self._outputs < out.shape[1]:
             out = np.ascontiguousarray(out[:, : self._outputs])
+        if self._steps is not None:
+            out *= self._steps
         if self._bias is not None:
             out += self._bias
         return out

@@ -11,8 +11,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
 
 LANES = 16
-_FLOAT = ir.FloatType()
-_VECTOR = ir.VectorType(_FLOAT, LANES)
+LINE = 64  # bytes of the cache's
+VECTOR = ir.VectorType(ir.FloatType(), LANES)
 
 
 class _Vector(types.Type):
@@ -26,25 +26,55 @@ _vector = _Vector()
 @register_model(_Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager, kind):
-        super().__init__(manager, kind, _VECTOR)
+        super().__init__(manager, kind, VECTOR)
 
 
-def _address(context, builder, kind, array, at, vector=_VECTOR):
-    data = cgutils.create_struct_proxy(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [at]), vector.as_pointer())
+def address(context, builder, kind, array, at):
+    """A pointer to ``array[at]``."""
+    return builder.gep(cgutils.create_struct_proxy(kind)(context, builder, array).data, [at])
+
+
+def loaded(context, builder, kind, array, at):
+    """``array[at : at + 16]``: float32, int8, or the bits of float16 in uint16."""
+    place = address(context, builder, kind, array, at)
+    if kind.dtype == types.int8:
+        bytes_ = builder.bitcast(place, ir.VectorType(ir.IntType(8), LANES).as_pointer())
+        return builder.sitofp(builder.load(bytes_, align=1), VECTOR)
+    if kind.dtype == types.uint16:
+        halves = builder.bitcast(place, ir.VectorType(ir.HalfType(), LANES).as_pointer())
+        return builder.fpext(builder.load(halves, align=2), VECTOR)
+    return builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=4)
+
+
+def splatted(builder, number):
+    one = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, ir.Constant(VECTOR, ir.Undefined), picked([0] * LANES))
+
+
+def multiplied(builder, x, y, z):
+    """``x * y + z``, rounded once."""
+    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), [x, y, z])
+
+
+def picked(lanes):
+    return ir.Constant(ir.VectorType(ir.IntType(32), LANES), lanes)
+
+
+def asked(builder, place):
+    """Ask for a line of the cache, ``LINE`` bytes: for reading, into the second level."""
+    pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    builder.call(function, [builder.bitcast(place, pointer), number(0), number(2), number(1)])
 
 
 @intrinsic
 def load(typing, array, at):
-    """``array[at : at + 16]`` of a contiguous array of one dimension: float32, or the bits of float16 in uint16."""
+    """``array[at : at + 16]`` of a contiguous array of one dimension."""
 
     def generate(context, builder, signature, arguments):
-        kind = signature.args[0]
-        if kind.dtype == types.uint16:
-            array, at = arguments
-            address = _address(context, builder, kind, array, at, ir.VectorType(ir.HalfType(), LANES))
-            return builder.fpext(builder.load(address, align=2), _VECTOR)
-        return builder.load(_address(context, builder, kind, *arguments), align=4)
+        return loaded(context, builder, signature.args[0], *arguments)
 
     return _vector(array, types.intp), generate
 
@@ -52,8 +82,8 @@ def load(typing, array, at):
 @intrinsic
 def store(typing, array, at, vector):
     def generate(context, builder, signature, arguments):
-        address = _address(context, builder, signature.args[0], *arguments[:2])
-        builder.store(arguments[2], address, align=4)
+        place = address(context, builder, signature.args[0], *arguments[:2])
+        builder.store(arguments[2], builder.bitcast(place, VECTOR.as_pointer()), align=4)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, vector), generate
@@ -64,8 +94,7 @@ def splat(typing, number):
     """16 times that number."""
 
     def generate(context, builder, signature, arguments):
-        one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), arguments[0], ir.Constant(ir.IntType(32), 0))
-        return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), _places([0] * LANES))
+        return splatted(builder, *arguments)
 
     return _vector(types.float32), generate
 
@@ -75,8 +104,7 @@ def fma(typing, x, y, z):
     """``x * y + z``, rounded once."""
 
     def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), arguments)
+        return multiplied(builder, *arguments)
 
     return _vector(_vector, _vector, _vector), generate
 
@@ -90,20 +118,66 @@ def add(typing, x, y):
 
 
 @intrinsic
+def larger(typing, x, y):
+    """The larger of each two lanes."""
+
+    def generate(context, builder, signature, arguments):
+        return _larger(builder, *arguments)
+
+    return _vector(_vector, _vector), generate
+
+
+@intrinsic
 def total(typing, vector):
     """The sum of the lanes, halves upon halves."""
 
     def generate(context, builder, signature, arguments):
-        (x,) = arguments
-        half = LANES // 2
-        while half:
-            upper = [(lane + half) % LANES for lane in range(LANES)]
-            x = builder.fadd(x, builder.shuffle_vector(x, ir.Constant(_VECTOR, ir.Undefined), _places(upper)))
-            half //= 2
-        return builder.extract_element(x, ir.Constant(ir.IntType(32), 0))
+        return _folded(builder, arguments[0], builder.fadd)
 
     return types.float32(_vector), generate
 
 
-def _places(lanes):
-    return ir.Constant(ir.VectorType(ir.IntType(32), LANES), lanes)
+@intrinsic
+def highest(typing, vector):
+    def generate(context, builder, signature, arguments):
+        return _folded(builder, arguments[0], lambda x, y: _larger(builder, x, y))
+
+    return types.float32(_vector), generate
+
+
+@intrinsic
+def exponential(typing, vector):
+    """Of every lane up to 87 (Cephes' expf); below -87 that of -87."""
+
+    def generate(context, builder, signature, arguments):
+        def every(number):
+            return ir.Constant(VECTOR, [number] * LANES)
+
+        x = _larger(builder, arguments[0], every(-87.0))
+        kind = ir.FunctionType(VECTOR, [VECTOR])
+        floor = cgutils.get_or_insert_function(builder.module, kind, "llvm.floor.v16f32")
+        power = builder.call(floor, [multiplied(builder, x, every(1.44269504088896341), every(0.5))])
+        x = multiplied(builder, power, every(-0.693359375), x)
+        x = multiplied(builder, power, every(2.12194440e-4), x)
+        y = every(1.9875691500e-4)
+        for term in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+            y = multiplied(builder, y, x, every(term))
+        y = multiplied(builder, builder.fmul(y, x), x, builder.fadd(x, every(1.0)))
+        whole = ir.VectorType(ir.IntType(32), LANES)
+        biased = builder.add(builder.fptosi(power, whole), picked([127] * LANES))
+        return builder.fmul(y, builder.bitcast(builder.shl(biased, picked([23] * LANES)), VECTOR))
+
+    return _vector(_vector), generate
+
+
+def _larger(builder, x, y):
+    return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+
+
+def _folded(builder, x, join):
+    half = LANES // 2
+    while half:
+        upper = picked([(lane + half) % LANES for lane in range(LANES)])
+        x = join(x, builder.shuffle_vector(x, ir.Constant(VECTOR, ir.Undefined), upper))
+        half //= 2
+    return builder.extract_element(x, ir.Constant(ir.IntType(32), 0))

@@ -15,7 +15,8 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from actors.engines.backends.llama.products import PANEL, multiply_pair
+from actors.engines.backends.llama.products import multiply_panels
+from actors.engines.backends.llama.tile import PANEL
 
 # places in the state, those that several threads write to in cache lines of their own
 LEFT, DONE, STOP, JOB, SIZE = 0, 8, 16, 24, 32
@@ -79,10 +80,10 @@ def _compute(state, piece):
     out = carray(_memory(state[JOB + 2]), (rows * columns,), np.float32)
     if state[JOB + 7]:
         halves = carray(_memory(state[JOB + 1]), (panels * size * PANEL,), np.uint16)
-        multiply_pair(x, rows, size, halves, 2 * piece, panels, out, columns)
+        multiply_panels(x, rows, size, halves, 2 * piece, min(2 * piece + 2, panels), out, columns)
     else:
         weights = carray(_memory(state[JOB + 1]), (panels * size * PANEL,), np.float32)
-        multiply_pair(x, rows, size, weights, 2 * piece, panels, out, columns)
+        multiply_panels(x, rows, size, weights, 2 * piece, min(2 * piece + 2, panels), out, columns)
 
 
 @njit(error_model="numpy")

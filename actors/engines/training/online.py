@@ -1,0 +1,99 @@
+"""A draft that learns from what is served: the trainer of :mod:`actors.learner`."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from actors.engines.build import build_draft
+from actors.engines.draft import Draft
+from actors.engines.loading import load_model, load_tokenizer
+from actors.engines.noise import gumbel
+from actors.engines.replay import replay_draft
+from actors.engines.training.answers import Answer, Job, Prompt
+from actors.engines.training.batches import LOGITS, batch_of, groups
+from actors.engines.training.learner import Learner
+from actors.replay.logged import LoggedRequest
+
+TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
+RATE = 0.3  # of the rate that a draft is made with: what it knows already is to stay
+LOADED = 2  # drafts to replay with: incumbent and candidate
+CPU = torch.device("cpu")
+
+
+class OnlineTrainer:
+    """:class:`actors.learner.trainer.Trainer` on one thread of the CPU."""
+
+    def __init__(self, draft: str, dtype: str) -> None:
+        """``dtype``: of the drafters' weights, as their settings name it. ModelError if there is no such model."""
+        torch.set_num_threads(1)
+        self._draft, self._dtype = draft, dtype
+        self._random = random.Random(0)
+        self._loaded: OrderedDict[str, Draft] = OrderedDict()  # the one used longest ago first
+        self.info = self._served("").info
+        self.begin("")
+
+    def begin(self, directory: str) -> None:
+        model = load_model(directory or self._draft, CPU, torch.float32).requires_grad_(True)
+        self._learner = Learner(model, CPU)
+
+    def learn(self, texts: Sequence[LoggedRequest]) -> int:
+        vocabulary = self.info.vocab_size
+        room = min(self.info.max_context, TOKENS)
+        most = max(1, LOGITS // 4 // vocabulary)  # places of one text: training holds several copies of their logits
+        prompts: list[Prompt] = []
+        answers: list[Answer] = []
+        tokens = 0
+        for text in self._random.choices(texts, k=len(texts)):
+            cut = text.text[: min(most, room - len(text.prompt))] if len(text.prompt) < room else ()
+            if not cut or max(*text.prompt, *cut) >= vocabulary:
+                continue
+            answers.append(_answer(len(prompts), text, cut))
+            prompts.append(Prompt(text.prompt))
+            tokens += len(text.prompt) + len(cut)
+            if tokens >= 4 * TOKENS:  # so that those of like length go together
+                break
+        if not answers:
+            return sum(len(text.text) for text in texts)
+        members = self._random.choice(groups(prompts, answers, vocabulary, TOKENS))
+        batch = batch_of(prompts, members, CPU)
+        noise = torch.zeros(len(batch.answers), vocabulary)
+        start = 0
+        for answer in members:
+            end = start + len(answer.tokens)
+            if answer.job.temperature:
+                first = len(prompts[answer.job.prompt].tokens)
+                noise[start:end] = gumbel(answer.job.seed, range(first, first + end - start), vocabulary)
+            start = end
+        self._learner.step_on_text(batch, noise, RATE)
+        return start
+
+    def save(self, directory: Path) -> None:
+        self._learner.averaged.save_pretrained(directory)  # type: ignore[operator]
+        load_tokenizer(self._draft).save_pretrained(directory)
+        self._loaded.pop(str(directory), None)
+
+    def hits(self, directory: str, text: LoggedRequest) -> int:
+        (ranks,) = replay_draft(self._served(directory), [text]).ranks
+        return int(np.count_nonzero(ranks == 1))
+
+    def _served(self, directory: str) -> Draft:
+        if directory not in self._loaded:
+            self._loaded[directory] = build_draft(directory or self._draft, "cpu", self._dtype, 0, 1)
+        self._loaded.move_to_end(directory)
+        while len(self._loaded) > LOADED:
+            self._loaded.popitem(last=False)
+        return self._loaded[directory]
+
+
+def _answer(prompt: int, text: LoggedRequest, tokens: Sequence[int]) -> Answer:
+    """Of whose alternatives nothing is known."""
+    chosen = np.array(tokens, dtype=np.int32)
+    nothing = np.zeros((len(chosen), 0))
+    job = Job(prompt, text.sampling.temperature, text.sampling.seed)
+    return Answer(job, chosen, nothing.astype(np.int32), nothing.astype(np.float16))

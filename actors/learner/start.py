@@ -1,0 +1,78 @@
+"""Puts the learner together from its settings: priority, model in training, versions on disk, loop.
+
+torch is imported here, lazily.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import zlib
+from pathlib import Path
+
+from actors.process import incarnation, open_network, pin, run_actor
+from actors.settings import LearnerSettings
+from protocols.messages import Hello, Role
+
+log = logging.getLogger("duoactor")
+
+
+def give_way() -> None:
+    """Everybody else first: on a core where somebody wants to compute, this process does not."""
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def directory_of(settings: LearnerSettings, model_id: str) -> Path:
+    """As asked for, or in this user's cache one for each model and verifier."""
+    if settings.directory:
+        return Path(settings.directory).expanduser().absolute()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    verifier = f"{zlib.crc32(settings.connect.encode()):08x}"
+    return cache / "duoactor" / "learner" / f"{model_id.replace('/', '--')}-{verifier}"
+
+
+def identity(draft: str) -> str:
+    """Tells the weights of a draft from others under the same name."""
+    files = sorted(Path(draft).glob("*.safetensors")) if Path(draft).is_dir() else []
+    return " ".join([draft, *(f"{file.name}:{file.stat().st_size}:{file.stat().st_mtime_ns}" for file in files)])
+
+
+def run_learner(settings: LearnerSettings) -> int:
+    """Load the draft model, then learn until a signal."""
+
+    async def main(stop: asyncio.Event) -> None:
+        from actors.engines.training.online import OnlineTrainer
+        from actors.learner.loop import Learner
+        from actors.learner.versions import Versions
+
+        pin(settings.cpus)
+        give_way()
+        network = open_network(settings)
+        try:
+            trainer = OnlineTrainer(settings.draft, settings.dtype)
+            info = trainer.info
+            versions = Versions(directory_of(settings, info.model_id), identity(settings.draft))
+            hello = Hello(
+                Role.LEARNER,
+                settings.actor_id,
+                incarnation(),
+                info.model_id,
+                info.vocab_size,
+                info.tokenizer_digest,
+                info.max_context,
+                socket.gethostname(),
+                os.getpid(),
+                tokenizer=info.tokenizer,
+            )
+            log.info("ready: %s, version %d", info.model_id, versions.current.number)
+            await Learner(trainer, versions, network, settings.connect, hello).run(stop)
+        finally:
+            network.close()
+
+    return run_actor(main)

@@ -1,0 +1,49 @@
+"""What was served lately: texts to learn from, and texts kept apart to judge by. In memory alone, and bounded."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterator
+
+from actors.replay.logged import LoggedRequest
+from protocols.messages import Finished
+
+APART = 8  # one prompt of so many is kept apart
+LEARNED = 500_000  # tokens held to learn from: 20 MB, some hours of one busy stream
+JUDGED = 32_000  # tokens of output held to judge by: a difference of 0.01 in agreement is five of its standard errors
+
+
+class _Latest:
+    """The latest texts of so many tokens."""
+
+    def __init__(self, most: int) -> None:
+        self.tokens = 0
+        self.texts: deque[LoggedRequest] = deque()
+        self._most = most
+
+    def add(self, text: LoggedRequest) -> None:
+        self.texts.append(text)
+        self.tokens += len(text.text)
+        while self.tokens > self._most and len(self.texts) > 1:
+            self.tokens -= len(self.texts.popleft().text)
+
+
+class Traffic:
+    def __init__(self, learned: int = LEARNED, judged: int = JUDGED) -> None:
+        self.learned, self.judged = _Latest(learned), _Latest(judged)
+        self.heard = 0  # tokens of output, ever
+
+    def add(self, message: Finished) -> None:
+        """By its prompt a text is one to learn from or one to judge by, also when it comes again."""
+        prompt, text = message.tokens[: message.prompt_len], message.tokens[message.prompt_len :]
+        if not prompt or not text:
+            return
+        apart = zlib.crc32(struct.pack(f"{len(prompt)}I", *prompt)) % APART == 0
+        latest = self.judged if apart else self.learned
+        latest.add(LoggedRequest(prompt=prompt, text=text, sampling=message.sampling))
+        self.heard += len(text)
+
+    def to_judge(self) -> Iterator[LoggedRequest]:
+        return iter(list(self.judged.texts))

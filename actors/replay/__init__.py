@@ -1,0 +1,1 @@
+"""Exact replay: what a drafter would have brought to requests that have ended, without running the target."""

@@ -1,0 +1,183 @@
+"""A target that knows its texts, and a draft that tells the clock what its steps take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from actors.cost import CostModel
+from actors.models import DraftModel, Expansion, Leaf, ModelInfo, Outcome, Window
+from actors.replay.clock import Process
+from actors.replay.logged import LoggedRequest
+from actors.tree.accept import walk
+from protocols.errors import RequestError
+from protocols.messages import ChatTurn, FailureCode, FinishReason, Sampling
+
+R = TypeVar("R")
+BEHIND = 0  # what the target says behind the end of a text, where nobody reads it
+
+
+def asked(request: LoggedRequest) -> Sampling:
+    """What ends the output where it ended, without the text that a stop string is looked for in.
+
+    The token that ended it is a stop token, so that drafts may reach beyond the end as they did; where it stands in the
+    middle of the text as well, the length ends it.
+    """
+    sampling = msgspec.structs.replace(request.sampling, stop=(), logprobs=-1)
+    last, count = request.text[-1], len(request.text)
+    if request.finish_reason == FinishReason.LENGTH or last in request.text[:-1]:
+        return msgspec.structs.replace(sampling, stop_token_ids=(), ignore_eos=True, max_tokens=count)
+    if last in sampling.stop_token_ids:
+        return sampling
+    return msgspec.structs.replace(sampling, stop_token_ids=(*sampling.stop_token_ids, last))
+
+
+@dataclass(slots=True)
+class _Text:
+    tokens: Sequence[int]
+    length: int  # committed
+
+
+class LoggedTarget:
+    """:class:`actors.models.TargetModel`, of the requests that ``texts`` holds by prompt and sampling."""
+
+    rows_agree = (1,)
+    kv_slots = 1 << 30
+    kv_used = 0
+    kv_cached = 0
+    max_window = 63
+
+    def __init__(
+        self, info: ModelInfo, logged: Sequence[LoggedRequest], cost: CostModel, branches: bool = True
+    ) -> None:
+        self.branches = branches
+        self.info, self.cost = info, cost
+        self.texts = {(one.prompt, asked(one)): (*one.prompt, *one.text) for one in logged}
+        self.spent_s = 0.0
+        self._open: dict[int, _Text] = {}
+
+    def open(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        generated: Sequence[int] = (),
+        most_nodes: int = 0,
+        cache_salt: str = "",
+        constraint: object = None,
+    ) -> int:
+        handle = max(self._open, default=0) + 1
+        self._open[handle] = _Text(self.texts[tuple(prompt), sampling], len(prompt))
+        return handle
+
+    def reserve(self, handle: int) -> None:
+        """Its pool has no end."""
+
+    def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
+        self.spent_s += self.cost(self._open[handle].length) / 1e6
+        return self._walked(Window(handle))
+
+    def verify(self, windows: Sequence[Window]) -> list[Outcome]:
+        self.spent_s += self.cost(sum(1 + len(window.tokens) for window in windows)) / 1e6
+        return [self._walked(window) for window in windows]
+
+    def _walked(self, window: Window) -> Outcome:
+        text = self._open[window.handle]
+        depths: list[int] = []
+        for parent in window.parents:
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        places = [text.length + depth for depth in (0, *depths)]
+        sampled = [text.tokens[place] if place < len(text.tokens) else BEHIND for place in places]
+        path, final = walk(window.tokens, window.parents, sampled)
+        tokens = [*(window.tokens[node] for node in path), final]
+        text.length += len(tokens)
+        return Outcome(path, tokens, [], sampled)
+
+    def close(self, handle: int) -> None:
+        del self._open[handle]
+
+
+class VirtualCompute:
+    """:class:`actors.verifier.compute.Compute`: a thread's work is done at once, and known of when its time is up."""
+
+    def __init__(self, target: LoggedTarget, overhead_s: float) -> None:
+        self._target, self._overhead_s = target, overhead_s
+
+    def start(self, job: Callable[[], R]) -> asyncio.Future[R]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+        before = self._target.spent_s
+        result = job()
+        took = self._target.spent_s - before
+        loop.call_later(took + self._overhead_s, lambda: None if future.cancelled() else future.set_result(result))
+        return future
+
+    def close(self) -> None:
+        return
+
+
+class VirtualDraft:
+    """:class:`actors.models.DraftModel`: another one, whose steps take what ``steps`` says. Reading is free, because
+    the target's own prefill takes longer."""
+
+    def __init__(self, model: DraftModel, steps: CostModel) -> None:
+        self._model, self._steps = model, steps
+        self.process = Process()
+        self.spent_s = 0.0
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._model.info
+
+    @property
+    def scratch_slots(self) -> int:
+        return self._model.scratch_slots
+
+    def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
+        return self._model.open(prefix, prompt_len, sampling)
+
+    def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
+        self._model.reopen(handle, prefix, prompt_len, sampling)
+
+    def missing(self, handle: int) -> int:
+        return self._model.missing(handle)
+
+    def prefill(self, handle: int, limit: int) -> None:
+        self._model.prefill(handle, limit)
+
+    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
+        took = self._steps(len(leaves)) / 1e6
+        self.spent_s += took
+        self.process.compute(took)
+        return self._model.expand(leaves)
+
+    def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
+        self._model.commit(handle, tokens, slots)
+
+    def release(self, handle: int, slots: Sequence[int]) -> None:
+        self._model.release(handle, slots)
+
+    def close(self, handle: int) -> None:
+        self._model.close(handle)
+
+
+class NoText:
+    """:class:`actors.models.Codec` of texts that nobody reads."""
+
+    def encode(self, text: str) -> list[int]:
+        raise RequestError(FailureCode.UNSUPPORTED, "a replay has token ids only")
+
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
+        return self.encode("")
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return ""
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [""] * len(ids)
+
+    def serialized(self) -> str:
+        raise RequestError(FailureCode.UNSUPPORTED, "a replay has no tokenizer")

@@ -1,0 +1,151 @@
+"""The system in virtual time: verifier, drafter and controller as they are, a target that knows its texts.
+
+What is predicted is decoding, one stream at a time. sps is exact: its rounds accept what they would in a running
+system, because verifier and drafter take turns. What the other methods accept depends on who is ready when, and so on
+how true the measured times are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from actors.controller.loop import Controller
+from actors.cost import CostModel
+from actors.drafter.loop import Drafter
+from actors.models import DraftModel, ModelInfo
+from actors.peer import Line
+from actors.proposers.memory import Memory
+from actors.replay.clock import run
+from actors.replay.logged import LoggedRequest
+from actors.replay.models import LoggedTarget, NoText, VirtualCompute, VirtualDraft, asked
+from actors.replay.network import ADDRESS, MemoryListener, MemoryNetwork
+from actors.settings import VerifierSettings
+from actors.verifier.loop import Verifier
+from actors.verifier.retrieval import Sources
+from protocols import wire
+from protocols.errors import RequestError
+from protocols.messages import Chunk, Failed, Generate, Hello, RequestStats, Role, ToClient
+
+SETTLED_S = 0.01  # by then everybody has said hello
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Microseconds: of a forward by rows, of a draft step by leaves, of a message either way between verifier and
+    drafter, and what a round takes outside its forward."""
+
+    forward: Mapping[int, float]
+    step: Mapping[int, float]
+    message: float = 0.0
+    overhead: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What requests ask for; 0: the system decides. ``memory``: of `duoactor verifier --memory`."""
+
+    method: str
+    num_speculative_tokens: int = 0
+    sequences: int = 0
+    memory: int = 0
+    branches: bool = True  # of the target
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One request. ``accepted``: draft tokens of each round; ``tokens`` and ``decode_ms`` behind the first token."""
+
+    request: LoggedRequest
+    accepted: tuple[int, ...]
+    stats: RequestStats
+
+    @property
+    def tokens(self) -> int:
+        return len(self.request.text) - 1
+
+    @property
+    def decode_ms(self) -> float:
+        return self.stats.decode_ms
+
+
+def replay(logged: Sequence[LoggedRequest], draft: DraftModel, times: Times, policy: Policy) -> list[Replayed]:
+    """Every request in turn. RequestError where the method is none, or needs what a replay does not have."""
+    return run(_replay(logged, draft, times, policy))
+
+
+async def _replay(logged: Sequence[LoggedRequest], draft: DraftModel, times: Times, policy: Policy) -> list[Replayed]:
+    listener, stop = MemoryListener(), asyncio.Event()
+    cost, loop = CostModel(times.forward), asyncio.get_running_loop()
+    target = LoggedTarget(_info(logged, draft.info), logged, cost, policy.branches)
+    verifier = Verifier(
+        VerifierSettings(bind=ADDRESS),
+        target,
+        NoText(),
+        cost,
+        listener,
+        VirtualCompute(target, times.overhead / 1e6),
+        "replay",
+        timer=lambda: target.spent_s,
+        sources=Sources(memory=Memory(policy.memory) if policy.memory else None),
+    )
+    virtual, info = VirtualDraft(draft, CostModel(times.step)), target.info
+    hello = Hello(
+        Role.DRAFTER, "drafter", "replay", info.model_id, draft.info.vocab_size or info.vocab_size,
+        info.tokenizer_digest, draft.info.max_context, step_us=times.step[min(times.step)],
+    )  # fmt: skip
+    drafter = Drafter(
+        virtual,
+        MemoryNetwork(listener, times.message / 1e6),
+        ADDRESS,
+        hello,
+        dict(times.step),
+        clock=virtual.process.clock,
+        timer=lambda: virtual.spent_s,
+    )
+    controller = Controller(MemoryNetwork(listener), ADDRESS, Hello(Role.CONTROLLER, "controller", "replay"))
+    client = Line(MemoryNetwork(listener), ADDRESS, Hello(Role.CLIENT, "client", "replay"), wire.Decoder(ToClient))
+    actors = [
+        loop.create_task(verifier.run(stop)),
+        virtual.process.run(drafter.run(stop)),
+        loop.create_task(controller.run(stop)),
+    ]
+    await client.open()
+    beating = loop.create_task(client.beat())
+    await asyncio.sleep(SETTLED_S + 2 * times.message / 1e6)
+    try:
+        return [await _ask(client, request, policy, f"r{number}") for number, request in enumerate(logged)]
+    finally:
+        beating.cancel()
+        stop.set()
+        await asyncio.gather(beating, *actors, return_exceptions=True)
+
+
+async def _ask(client: Line, request: LoggedRequest, policy: Policy, rid: str) -> Replayed:
+    client.send(
+        Generate(
+            rid,
+            request.prompt,
+            sampling=asked(request),
+            method=policy.method,
+            num_speculative_tokens=policy.num_speculative_tokens,
+            sequences=policy.sequences,
+        )
+    )
+    accepted: list[int] = []
+    while True:
+        match await client.next():
+            case Failed(code=code, detail=detail):
+                raise RequestError(code, detail)
+            case Chunk() as chunk if chunk.token_ids:
+                accepted.append(sum(chunk.accepted))
+                if chunk.stats is not None:
+                    return Replayed(request, tuple(accepted[1:]), chunk.stats)  # the first token is the prefill's
+
+
+def _info(logged: Sequence[LoggedRequest], draft: ModelInfo) -> ModelInfo:
+    """The target's, as far as a log tells: it has no end tokens but those that the requests name."""
+    vocabulary = max(draft.vocab_size, 1 + max(max(*one.prompt, *one.text) for one in logged))
+    context = 1 + max(len(one.prompt) + max(len(one.text), one.sampling.max_tokens) for one in logged)
+    return replace(draft, vocab_size=vocabulary, max_context=context, eos_token_ids=frozenset(), tokenizer=None)

@@ -1,0 +1,97 @@
+"""Who holds room in the KV pool. A request takes what its text needs now and grows; where the pool is full, whoever
+ranks last gives its room back, waits, and goes on later: noise is keyed by position, so the text is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from actors.models import TargetModel
+from actors.verifier.admission import Admission
+from actors.verifier.faults import Faults
+from actors.verifier.learning import Learning
+from actors.verifier.leases import Leases
+from actors.verifier.request import Request
+from actors.verifier.state import State
+from protocols.errors import PoolFull, RequestError
+from protocols.messages import FailureCode, Message
+
+
+class Room:
+    def __init__(
+        self,
+        state: State,
+        model: TargetModel,
+        leases: Leases,
+        learning: Learning,
+        admission: Admission,
+        faults: Faults,
+        send: Callable[[bytes, Message], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self.state, self.model, self.leases, self.admission, self.faults = state, model, leases, admission, faults
+        self.learning, self.send, self.clock = learning, send, clock
+
+    def free(self) -> None:
+        """Requests that have ended give their room back."""
+        for request in self.state.requests.take_ended():
+            if request.handle >= 0:
+                self.model.close(request.handle)
+            self.state.sources.remember(request.news, request.message.cache_salt)
+            self.learning.ended(request)
+
+    def let_in(self) -> None:
+        """The lowest ``priority`` first, then first come, first served: a request that does not fit waits, and so do
+        those behind it. None that waits takes room from one that runs."""
+        requests = self.state.requests
+        suspects = any(r.suspect for r in requests if r.state != "queued")
+        for request in sorted(requests.of("queued"), key=_rank):
+            if request.suspect and suspects:
+                continue
+            spec, message = request.spec, request.message
+            prompt, written = spec.committed[: spec.prompt_len], spec.committed[spec.prompt_len :]
+            try:
+                handle = self.model.open(
+                    prompt, spec.sampling, written, spec.max_window, message.cache_salt, spec.grammar
+                )
+            except RequestError as error:
+                self.admission.fail(request, FailureCode(error.code), str(error))
+                continue
+            except PoolFull as error:
+                if any(r.handle >= 0 for r in requests):
+                    return
+                self.admission.fail(request, FailureCode.CONTEXT_LENGTH, str(error))
+                continue
+            except Exception as error:
+                self.faults.of(request, error)
+                continue
+            request.opened(handle)
+            if request.suspect:
+                suspects = True
+                self.send(request.client, request.begun())
+            self.leases.lend(request, self.clock())
+
+    def hold(self, requests: Sequence[Request]) -> list[Request]:
+        """Those of ``requests`` whose next round has room."""
+        for request in requests:
+            while request.state == "decode" and not self._reserved(request):
+                running = (*self.state.requests.of("prefill"), *self.state.requests.of("decode"))
+                self._preempt(max(running, key=_rank))
+        return [request for request in requests if request.state == "decode"]
+
+    def _reserved(self, request: Request) -> bool:
+        try:
+            self.model.reserve(request.handle)
+        except PoolFull:
+            return False
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        self.leases.recall(request)
+        self.model.close(request.handle)
+        request.preempted()
+        self.state.counters["preempted"] += 1
+
+
+def _rank(request: Request) -> tuple[int, float]:
+    """Whoever is last by this is served last, and gives way first."""
+    return request.message.priority, request.arrived

@@ -1,0 +1,266 @@
+"""A client of several verifiers: where a request goes, and that it goes on with the same text when one is lost."""
+
+import asyncio
+
+import pytest
+from cluster import Cluster
+from memory_network import MemoryNetwork
+from virtual_time import run
+
+from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
+from duoactor.client.resume import Session
+from duoactor.client.verifiers import BLOCK_CHARACTERS, BLOCK_TOKENS, Verifiers
+from fakes import ToyLanguage, ToyTarget
+from protocols.address import several
+from protocols.handshake import Lost, Why
+from protocols.messages import ChatTurn, Chunk, Failed, FailureCode, Generate, Welcome
+
+A, B = "memory://a", "memory://b"
+PROMPT = (5, 9, 33)
+LANGUAGE = ToyLanguage()
+TRUTH = LANGUAGE.continuation(PROMPT, Sampling(max_tokens=300, ignore_eos=True))
+LONG = {"max_tokens": 300, "ignore_eos": True}
+
+
+def welcome(incarnation: str, **fields) -> Welcome:
+    return Welcome(incarnation, 500, 2500, "", **{"model_id": "m", "dtype": "float32", **fields})
+
+
+def both() -> Verifiers:
+    verifiers = Verifiers((A, B))
+    for address in (A, B):
+        verifiers.welcomed(address, welcome(address))
+    return verifiers
+
+
+# --- where ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_one_with_the_fewest_streams_is_chosen():
+    assert both().choose(Generate("r", "hello"), {A: 1}) == B
+
+
+def test_a_conversation_goes_back_to_the_verifier_that_has_its_beginning():
+    verifiers = both()
+    first = (ChatTurn("user", "x" * 2 * BLOCK_CHARACTERS),)
+    assert verifiers.choose(Generate("r", messages=first), {A: 1}) == B
+    later = (*first, ChatTurn("assistant", "yes"), ChatTurn("user", "more"))
+    assert verifiers.choose(Generate("s", messages=later), {B: 2}) == B
+    assert verifiers.choose(Generate("t", messages=later), {B: 3}) == A  # clearly busier
+    assert verifiers.choose(Generate("u", messages=later, cache_salt="other"), {B: 1}) == A
+
+
+def test_a_beginning_shorter_than_a_chunk_of_the_cache_binds_to_nothing():
+    verifiers = both()
+    ids = tuple(range(BLOCK_TOKENS - 1))
+    assert [verifiers.choose(Generate("r", ids), {A: n}) for n in (0, 1)] == [A, B]
+    longer = tuple(range(BLOCK_TOKENS))
+    assert [verifiers.choose(Generate("r", longer), {A: n}) for n in (0, 1)] == [A, A]
+
+
+@pytest.mark.parametrize("fields", [{"model_id": "other"}, {"dtype": "bfloat16"}])
+def test_one_that_serves_another_model_is_left_out_with_a_warning(fields, caplog):
+    verifiers = Verifiers((A, B))
+    verifiers.welcomed(A, welcome("a"))
+    verifiers.welcomed(B, welcome("b", **fields))
+    assert verifiers.usable() == [A] and "it is not used" in caplog.text
+    verifiers.lost(A)
+    assert verifiers.usable() == []
+
+
+def test_addresses_may_be_a_list_or_have_commas_between_them():
+    assert (
+        several("tcp://a:1, tcp://b:2") == several(["tcp://a:1", "tcp://b:2,tcp://a:1"]) == ("tcp://a:1", "tcp://b:2")
+    )
+
+
+# --- the calls ------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def started(**fields) -> tuple[Session, Clock]:
+    clock = Clock()
+    session = Session(False, (A, B), max_retries=2, clock=clock, spread=lambda: 0.0)
+    for address in (A, B):
+        session.receive(welcome(address), address)
+    session.start(Generate("r", "x", **fields))
+    assert [m.rid for m in sent(session, A)] == ["r"] and sent(session, B) == []
+    return session, clock
+
+
+def sent(session: Session, address: str) -> list:
+    due = list(session.due(address))
+    for rid, _ in due:
+        session.sent(rid)
+    return [message for _, message in due]
+
+
+def chunk(offset: int, *tokens: int) -> Chunk:
+    return Chunk("r", offset, tokens, ("",) * len(tokens), (False,) * len(tokens))
+
+
+def full(retry_after_ms: float = 0.0) -> Failed:
+    return Failed("r", FailureCode.OVERLOADED, "full", retry_after_ms)
+
+
+@pytest.mark.parametrize(("event", "attempt"), [(Why.SILENT, 1), (Why.FORGOTTEN, 1), (Why.DRAINING, 0)])
+def test_a_stream_goes_on_at_another_with_the_tokens_it_has(event, attempt):
+    session, _ = started()
+    session.receive(chunk(0, 7, 8), A)
+    assert session.receive(Lost(event), A).news == ()
+    ((message),) = sent(session, B)
+    assert (message.generated, message.attempt) == ((7, 8), attempt)
+    assert session.receive(chunk(2, 9), A).send is not None  # it came back, and is told that nobody wants that
+    assert session.receive(chunk(2, 9), B).news[0][1].token_ids == (9,)
+
+
+def test_a_verifier_that_is_about_to_leave_gets_nothing_new():
+    session, _ = started()
+    session.receive(Failed("r", FailureCode.DRAINING, "leaving"), A)
+    assert len(sent(session, B)) == 1
+    session.start(Generate("s", "x"))
+    assert sent(session, A) == [] and len(sent(session, B)) == 1
+
+
+def test_a_request_without_room_is_tried_elsewhere_at_once_and_then_later():
+    session, clock = started()
+    session.receive(full(), A)
+    assert len(sent(session, B)) == 1
+    assert session.receive(full(3000.0), B).news == ()
+    clock.now = 2.9
+    assert sent(session, A) == sent(session, B) == []
+    clock.now = 3.1
+    assert len(sent(session, A) + sent(session, B)) == 1
+
+
+def test_a_request_for_which_there_is_no_room_often_enough_fails_and_says_when_to_come_again():
+    session, clock = started()
+    while not (news := session.receive(full(200.0), session.place("r")).news):
+        clock.now += 10
+        for address in (A, B):
+            sent(session, address)
+    ((_, error),) = news
+    assert isinstance(error, RequestError) and (error.code, error.retry_after_ms) == ("overloaded", 200.0)
+
+
+def test_a_repetition_behind_the_deadline_is_none():
+    session, _ = started(deadline_ms=1000.0)
+    session.receive(full(), A)
+    sent(session, B)
+    assert session.receive(full(2000.0), B).news
+
+
+def test_what_is_left_until_the_deadline_is_told_to_the_next_and_ends_a_stream_that_finds_none():
+    session, clock = started(deadline_ms=1000.0)
+    clock.now = 0.25
+    session.receive(Lost(Why.SILENT), A)
+    ((message),) = sent(session, B)
+    assert message.deadline_ms == pytest.approx(750.0)
+    session.receive(Lost(Why.SILENT), B)
+    clock.now = 1.1
+    ((_, error),) = session.expire().news
+    assert error.code == "deadline_exceeded"
+
+
+# --- the whole ------------------------------------------------------------------------------------------------------
+
+
+class Pair:
+    """Two verifiers on one network, and a client of both."""
+
+    def __init__(self, slots: int = 1 << 14, **settings) -> None:
+        self.network = MemoryNetwork()
+        self.clusters = [
+            Cluster(
+                self.network,
+                LANGUAGE,
+                forward_s=0.01,
+                target=ToyTarget(LANGUAGE, slots),
+                address=address,
+                **settings,
+            )
+            for address in (A, B)
+        ]
+        self.client = AsyncClient((A, B), network=self.network)
+
+    async def __aenter__(self):
+        for cluster in self.clusters:
+            cluster.start_verifier()
+        await self.client.connect()
+        await asyncio.sleep(0.1)
+        return self
+
+    async def __aexit__(self, *exc) -> None:
+        await self.client.aclose()
+        for cluster in self.clusters:
+            for stop in cluster.stops.values():
+                stop.set()
+
+    def loads(self) -> list[int]:
+        return [len(cluster.verifier.state.requests) for cluster in self.clusters]
+
+
+async def texts(client, count: int, after: int, event) -> list[list[int]]:
+    """``count`` streams together; ``event`` happens when the first has so many tokens."""
+
+    async def read(number: int) -> list[int]:
+        got: list[int] = []
+        async for one in client.stream(PROMPT, temperature=0.0, **LONG):
+            got += one.token_ids
+            if number == 0 and len(got) - len(one.token_ids) < after <= len(got):
+                event()
+        return got
+
+    return list(await asyncio.gather(*(read(number) for number in range(count))))
+
+
+@pytest.mark.parametrize("how", ["crash", "stop"])
+def test_streams_are_spread_and_survive_one_verifier(how):
+    async def go():
+        async with Pair() as pair:
+            seen = []
+
+            def event():
+                seen.extend(pair.loads())
+                if how == "crash":
+                    pair.clusters[0].crash_verifier()
+                    pair.clusters[0].verifier.listener.close()
+                else:
+                    pair.clusters[0].stops["verifier"].set()
+
+            got = await texts(pair.client, 6, 50, event)
+            return seen, got
+
+    seen, got = run(go())
+    assert seen == [3, 3] and got == [TRUTH] * 6
+
+
+def test_orders_go_to_the_verifier_that_has_the_drafter():
+    async def go():
+        async with Pair() as pair:
+            with pytest.raises(RequestError, match="no drafter is named nobody"):
+                await pair.client.drain("nobody")
+
+    run(go())
+
+
+def test_without_any_verifier_it_is_known_at_once():
+    async def go():
+        with pytest.raises(ConnectionLost, match="no verifier answers"):
+            await AsyncClient([A, B], network=MemoryNetwork()).connect()
+
+    run(go())
+
+
+def test_a_full_verifier_is_made_up_for_by_the_other():
+    async def go():
+        async with Pair(slots=310, max_queued_requests=1) as pair:
+            return await texts(pair.client, 4, 1, lambda: None)
+
+    assert run(go()) == [TRUTH] * 4

@@ -1,0 +1,19 @@
+"""Streams that share a forward, on virtual time: what drafts are worth there, and what a row costs all of them."""
+
+import pytest
+from simulation import Simulation
+from timed import World
+
+COSTLY_ROWS = World(skill=0.5, step_us=100.0, verify_us=2000.0, row_us=700.0)
+
+
+def rate(method: str, streams: int) -> float:
+    sim = Simulation(COSTLY_ROWS, method, seed=5, inline=True)
+    ((begin, end),) = sim.play((COSTLY_ROWS, 80, streams))
+    return sim.rate(begin + 20 * streams, end)
+
+
+@pytest.mark.parametrize("method", ["tree", "auto"])
+@pytest.mark.parametrize("streams", [1, 4, 8])
+def test_where_rows_are_costly_streams_with_drafts_are_not_slower_than_plain_decoding(method, streams):
+    assert rate(method, streams) > 0.97 * rate("vanilla", streams)

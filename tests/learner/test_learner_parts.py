@@ -1,0 +1,281 @@
+"""The learner's state machines: what it keeps, when it works, what it does next, when a candidate is better."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from actors.learner.course import FEWEST_TOKENS, FIRST_TRIAL, PASSES, Course, Decide, Judge, Learn, Save
+from actors.learner.pace import COMPARED, LONGEST_REST_S, REST_S, WORK_S, Pace
+from actors.learner.traffic import Traffic
+from actors.learner.trial import FEWEST, Trial
+from actors.learner.versions import KEPT, STATE, Versions
+from protocols.errors import ConfigError
+from protocols.messages import Finished, RoundStats, Sampling
+
+
+def text(number: int, length: int = 50) -> Finished:
+    prompt = (number, number + 1, number + 2)
+    return Finished(str(number), (*prompt, *range(length)), len(prompt), Sampling(seed=number))
+
+
+# --- traffic ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_latest_texts_are_kept_and_an_eighth_of_the_prompts_is_kept_apart():
+    traffic = Traffic(learned=5000, judged=500)
+    for number in range(2000):
+        traffic.add(text(number))
+    assert traffic.learned.tokens <= 5000 and traffic.judged.tokens <= 500
+    assert max(one.sampling.seed for one in traffic.learned.texts) >= 1990
+    many = Traffic()
+    for number in range(2000):
+        many.add(text(number))
+    assert 0.1 < len(many.judged.texts) / 2000 < 0.15
+
+
+def test_a_prompt_that_comes_again_stays_on_its_side():
+    traffic = Traffic()
+    for _ in range(5):
+        for number in range(50):
+            traffic.add(text(number))
+    assert not {one.prompt for one in traffic.learned.texts} & {one.prompt for one in traffic.judged.texts}
+
+
+def test_a_text_longer_than_what_is_kept_leaves_no_other_and_does_no_harm():
+    traffic = Traffic(learned=100, judged=100)
+    for number in range(20):
+        traffic.add(text(number, 1000))
+    assert len(traffic.learned.texts) == len(traffic.judged.texts) == 1
+
+
+# --- trial -----------------------------------------------------------------------------------------------------------
+
+
+def trial(gain: float, texts: int, seed: int = 0) -> Trial:
+    dice = random.Random(seed)
+    made = Trial()
+    for _ in range(texts):
+        tokens = dice.randrange(20, 100)
+        incumbent = sum(dice.random() < 0.6 for _ in range(tokens))
+        candidate = sum(dice.random() < 0.6 + gain for _ in range(tokens))
+        made.add(candidate, incumbent, tokens)
+    return made
+
+
+def test_a_clear_gain_is_better_and_a_clear_loss_worse():
+    assert trial(0.08, 200).better and not trial(0.08, 200).worse
+    assert trial(-0.08, 200).worse and not trial(-0.08, 200).better
+
+
+def test_equal_drafts_are_hardly_ever_taken_for_better():
+    assert sum(trial(0.0, 60, seed).better for seed in range(300)) <= 2
+
+
+def test_a_few_texts_decide_nothing():
+    made = Trial()
+    for _ in range(FEWEST - 1):
+        made.add(40, 10, 50)
+    assert not made.better
+    made.add(41, 10, 50)
+    assert made.better
+
+
+# --- pace ------------------------------------------------------------------------------------------------------------
+
+
+def stats(wall_us: float, rows: int = 1, wait_us: float = 0.0) -> RoundStats:
+    return RoundStats("r", 1, "auto", "d", 0, 0, 1, rows, wall_us, wait_us, wall_us + wait_us)
+
+
+class Served:
+    """A stream whose rounds take 10 ms, and more while the learner works."""
+
+    def __init__(self, slower: float = 1.0, seed: int = 0) -> None:
+        self.pace, self.now, self.slower = Pace(), 0.0, slower
+        self.pace.calibrated([(1, 5000.0), (8, 6000.0)])
+        self.dice = random.Random(seed)
+        self.worked = 0.0
+
+    def run(self, seconds: float) -> float:
+        """The share of the time that it worked."""
+        worked, end = 0.0, self.now + seconds
+        while self.now < end:
+            at_work = self.pace.may_work(self.now)
+            for _ in range(100):
+                self.now += 0.01
+                rows = self.dice.choice([1, 8])
+                took = (5000 if rows == 1 else 6000) * self.dice.gauss(1, 0.1) * (self.slower if at_work else 1)
+                self.pace.round(stats(took, rows), self.now)
+            worked += at_work
+        return worked / seconds
+
+
+def test_rounds_that_do_not_suffer_let_it_work_most_of_the_time():
+    assert Served().run(600) > 0.75
+
+
+def test_rounds_that_get_slower_by_a_twentieth_make_it_rest_ever_longer():
+    served = Served(slower=1.05)
+    served.run(600)
+    assert served.run(1200) < 0.03
+
+
+def test_it_works_again_when_it_does_not_disturb_any_more():
+    served = Served(slower=1.1)
+    served.run(1200)
+    served.slower = 1.0
+    served.run(4 * LONGEST_REST_S)
+    assert served.run(600) > 0.5
+
+
+def test_while_nobody_is_served_it_works():
+    pace = Pace()
+    assert all(pace.may_work(float(now)) for now in range(100))
+
+
+def test_it_rests_between_two_turns_so_that_there_is_something_to_compare_with():
+    pace = Pace()
+    pace.calibrated([(1, 5000.0)])
+    assert pace.may_work(0.0)
+    pace.round(stats(10_000), WORK_S)
+    assert not pace.may_work(WORK_S)
+    for number in range(COMPARED):
+        pace.round(stats(10_000), WORK_S + number * REST_S / COMPARED)
+    assert not pace.may_work(WORK_S + REST_S / 2)
+    assert pace.may_work(WORK_S + REST_S)
+
+
+# --- course ----------------------------------------------------------------------------------------------------------
+
+
+def taught(course: Course, texts: int = 400) -> Course:
+    for number in range(texts):
+        course.traffic.add(text(number))
+    return course
+
+
+def learn(course: Course, steps: int, tokens: int = 100) -> None:
+    for _ in range(steps):
+        assert isinstance(course.next(), Learn)
+        course.learned(tokens, 1.0)
+
+
+def judge(course: Course, candidate: int, incumbent: int) -> tuple[Decide, int]:
+    """The decision, and how often the incumbent's hits were not known."""
+    assert isinstance(course.next(), Save)
+    course.saved()
+    asked = 0
+    while isinstance(step := course.next(), Judge):
+        asked += step.known is None
+        course.judged(step.text, candidate + step.text.sampling.seed % 2, incumbent, 0.1)
+    return step, asked
+
+
+def test_with_little_text_it_waits():
+    course = Course()
+    assert course.next() is None
+    assert isinstance(taught(course, FEWEST_TOKENS // 40).next(), Learn)
+
+
+def test_a_candidate_is_judged_on_every_text_kept_apart_and_the_incumbent_once():
+    course = taught(Course())
+    learn(course, FIRST_TRIAL)
+    apart = len(course.traffic.judged.texts)
+    decision, asked = judge(course, 20, 20)
+    assert decision.trial.texts == asked == apart
+    course.decided(incumbent=False)
+    learn(course, round(apart * 0.1 / 0.2))
+    _, asked = judge(course, 40, 20)
+    assert asked == 0
+    course.decided(incumbent=True)
+    learn(course, round(apart * 0.1 / 0.2))
+    assert judge(course, 20, 20)[1] == apart
+
+
+def test_texts_are_learned_so_many_times_and_no_more():
+    course = taught(Course())
+    heard = course.traffic.heard
+    for _ in range(10_000):
+        match course.next():
+            case Learn():
+                course.learned(1000, 0.1)
+            case Save():
+                course.saved()
+            case Judge(one, _):
+                course.judged(one, 1, 1, 0.1)
+            case Decide():
+                course.decided(incumbent=False)
+            case None:
+                break
+    assert course.next() is None and PASSES * heard <= course._seen < PASSES * heard + 1000
+
+
+def test_after_an_undo_nothing_is_learned_or_promoted_any_more():
+    course = taught(Course())
+    learn(course, FIRST_TRIAL)
+    course.next()
+    course.saved()
+    step = course.next()
+    course.undone()
+    course.judged(step.text, 50, 0, 0.1)  # what was under way
+    assert course.next() is None
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+def candidate(versions: Versions) -> None:
+    versions.candidate.mkdir()
+    (versions.candidate / "config.json").write_text("{}")
+
+
+def test_versions_are_kept_undone_and_found_again(tmp_path):
+    versions = Versions(tmp_path / "learner", "draft")
+    assert versions.current.number == 0 and versions.current.path == ""
+    for _ in range(KEPT + 2):
+        candidate(versions)
+        versions.promote(0.01)
+    last = versions.current
+    assert last.number == KEPT + 2 and Path(last.path, "config.json").is_file()
+    assert len(list((tmp_path / "learner").glob("version-*"))) == KEPT + 1
+    again = Versions(tmp_path / "learner", "draft")
+    assert again.current == last
+    assert again.undo().number == last.number - 1
+    for _ in range(KEPT - 1):
+        assert again.undo() is not None
+    assert again.undo() is None
+    candidate(again)
+    assert again.promote(0.02).number == last.number + 1  # a number never comes again
+
+
+def test_an_interrupted_promotion_leaves_what_was_in_force(tmp_path):
+    versions = Versions(tmp_path, "draft")
+    candidate(versions)
+    before = versions.promote(0.01)
+    candidate(versions)
+    versions.candidate.rename(tmp_path / "version-2-orphan")  # killed before the file named it
+    (tmp_path / "candidate").mkdir()
+    (tmp_path / f"{STATE}.part").write_text("half")
+    again = Versions(tmp_path, "draft")
+    assert again.current == before
+    assert [path.name for path in tmp_path.glob("version-*")] == [Path(before.path).name]
+    assert not again.candidate.exists()
+
+
+@pytest.mark.parametrize("damage", ["another draft", "file", "weights"])
+def test_versions_of_another_draft_or_damaged_ones_are_not_used(tmp_path, damage):
+    versions = Versions(tmp_path, "draft")
+    candidate(versions)
+    made = versions.promote(0.01)
+    if damage == "file":
+        (tmp_path / STATE).write_text("{")
+    if damage == "weights":
+        (Path(made.path) / "config.json").unlink()
+    assert Versions(tmp_path, "other" if damage == "another draft" else "draft").current.number == 0
+
+
+def test_a_directory_that_cannot_be_written_is_said_in_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="--directory"):
+        Versions(tmp_path / "file" / "learner", "draft")

@@ -1,0 +1,75 @@
+"""The system in virtual time, with toy models: no torch."""
+
+import pytest
+
+from actors.proposers.draft_model import build_proposer_draft
+from actors.replay.logged import LoggedRequest
+from actors.replay.system import Policy, Times, replay
+from fakes import ToyDraft, ToyLanguage
+from protocols.errors import RequestError
+from protocols.messages import FinishReason, Sampling
+
+LANGUAGE = ToyLanguage(eos_rate=0.01)
+FLAT = Times({1: 10_000.0, 32: 10_400.0}, {1: 500.0, 8: 700.0}, message=100.0, overhead=100.0)
+DEAR = Times({1: 10_000.0, 2: 20_000.0, 32: 320_000.0}, {1: 500.0}, message=100.0, overhead=100.0)
+
+
+def logged(count=6, tokens=120, **fields):
+    found = []
+    for number in range(count):
+        sampling = Sampling(max_tokens=tokens, temperature=float(number % 2), seed=number, **fields)
+        text = LANGUAGE.continuation([5, 9, 10 + number], sampling)
+        reason = FinishReason.LENGTH if len(text) == tokens else FinishReason.STOP
+        found.append(
+            LoggedRequest(prompt=(5, 9, 10 + number), text=tuple(text), sampling=sampling, finish_reason=reason)
+        )
+    return found
+
+
+def ms_a_token(replayed):
+    return sum(one.decode_ms for one in replayed) / sum(one.tokens for one in replayed)
+
+
+def test_the_target_alone_takes_a_forward_and_the_overhead_for_each_token():
+    found = replay(logged(), ToyDraft(LANGUAGE), FLAT, Policy("vanilla"))
+    assert ms_a_token(found) == pytest.approx(10.1, rel=0.01)
+    assert all(set(one.accepted) <= {0} and len(one.accepted) == one.tokens for one in found)
+
+
+@pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree", "auto"])
+def test_good_drafts_make_every_method_faster_and_each_text_is_replayed_to_its_end(method):
+    requests = [*logged(3), *logged(4, 120, ignore_eos=True)]
+    found = replay(requests, ToyDraft(LANGUAGE, 0.85), FLAT, Policy(method))
+    assert ms_a_token(found) < 10.1 / 1.4
+    assert [one.stats.completion_tokens for one in found] == [len(one.text) for one in requests]
+
+
+def test_a_drafter_that_only_retrieves_can_be_replayed():
+    again = tuple(range(10, 30)) * 4
+    request = LoggedRequest(prompt=again[:25], text=again[25:], finish_reason=FinishReason.LENGTH)
+    [found] = replay([request], build_proposer_draft("sam"), FLAT, Policy("sps", 4))
+    assert sum(found.accepted) > 0.6 * len(request.text)
+
+
+def test_the_same_replay_twice_says_the_same():
+    one, other = (replay(logged(), ToyDraft(LANGUAGE, 0.7), FLAT, Policy("auto")) for _ in range(2))
+    assert one == other
+
+
+def test_auto_rests_where_drafts_do_not_pay():
+    long = logged(4, 400, ignore_eos=True)
+    resting = replay(long, ToyDraft(LANGUAGE, 0.2), DEAR, Policy("auto"))
+    assert ms_a_token(resting) < 1.1 * 10.1
+
+
+@pytest.mark.parametrize("sampling", [Sampling(stop=("x",)), Sampling(ignore_eos=True), Sampling(stop_token_ids=(7,))])
+def test_a_text_that_something_else_ended_is_replayed_to_its_end_as_well(sampling):
+    text = (7, 8, 9, 7, 8, 7, 11, 7)
+    request = LoggedRequest(prompt=(5,), text=text, sampling=sampling, finish_reason=FinishReason.STOP)
+    [found] = replay([request], ToyDraft(LANGUAGE), FLAT, Policy("sps"))
+    assert found.stats.completion_tokens == len(text)
+
+
+def test_a_method_that_needs_what_a_log_does_not_hold_is_refused_in_a_sentence():
+    with pytest.raises(RequestError, match="datastore"):
+        replay(logged(1), ToyDraft(LANGUAGE), FLAT, Policy("rest"))

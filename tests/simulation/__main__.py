@@ -1,0 +1,94 @@
+"""``python tests/simulation --seeds 0:20000`` carries out every seed's plan and says what was wrong in which.
+
+``--seed 17`` shows one: the plan, what is wrong, and the smallest plan that still fails, which ``--plan FILE`` (``-``:
+standard input) carries out again. ``--log`` prints every message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+
+from plans import Plan, plan_of  # noqa: E402
+from shrinking import read, shrink, written  # noqa: E402
+from world import Result, simulate  # noqa: E402
+
+REPORT_EVERY = 100
+
+
+def result_of(plan: Plan, log: Callable[[str], None] | None = None) -> Result:
+    """An exception is a problem too, such as that every task waits and no timer is set."""
+    try:
+        return simulate(plan, log)
+    except Exception as error:
+        return Result((f"the simulation raised {error!r}",), "", 0, 0, 0.0)
+
+
+def one(seed: int) -> tuple[int, Result]:
+    return seed, result_of(plan_of(seed))
+
+
+def many(seeds: range, jobs: int) -> int:
+    began, bad, done = time.monotonic(), [], 0
+    messages = tokens = 0
+    seconds = 0.0
+    with ProcessPoolExecutor(jobs) as pool:
+        for seed, result in pool.map(one, seeds, chunksize=10):
+            done += 1
+            messages, tokens, seconds = messages + result.messages, tokens + result.tokens, seconds + result.seconds
+            if result.problems:
+                bad.append(seed)
+                print(f"seed {seed}: {'; '.join(result.problems)}", flush=True)
+            if done % REPORT_EVERY == 0:
+                print(
+                    f"{done:,} of {len(seeds):,} seeds, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True
+                )
+    summary = {"seeds": done, "failed": bad, "messages": messages, "tokens": tokens, "virtual_hours": seconds / 3600}
+    print(json.dumps({**summary, "took_s": round(time.monotonic() - began)}))
+    return 1 if bad else 0
+
+
+def show(plan: Plan, log: Callable[[str], None] | None, smaller: bool) -> int:
+    result = result_of(plan, log)
+    print(written(plan), *result.problems, f"trace {result.digest[:16]}", sep="\n", flush=True)
+    if result.problems and smaller:
+        kinds = _kinds(result)
+        smallest = shrink(plan, lambda some: bool(kinds & _kinds(result_of(some))))
+        print("the smallest plan that fails:", written(smallest), *result_of(smallest).problems, sep="\n")
+    return 1 if result.problems else 0
+
+
+def _kinds(result: Result) -> set[str]:
+    """What went wrong, whatever the stream and the numbers."""
+    return {re.sub(r"^stream .*?: |\d+", "", problem) for problem in result.problems}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python tests/simulation", description=__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seeds", help="FIRST:LAST, the last excluded")
+    what.add_argument("--seed", type=int)
+    what.add_argument("--plan", help="file with a plan; - for standard input")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--log", action="store_true", help="print every message")
+    options = parser.parse_args()
+    if options.seeds:
+        return many(range(*map(int, options.seeds.split(":"))), options.jobs)
+    log = print if options.log else None
+    if options.plan:
+        text = sys.stdin.read() if options.plan == "-" else Path(options.plan).read_text()
+        return show(read(text), log, smaller=False)
+    return show(plan_of(options.seed), log, smaller=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""What must hold when all streams are over: nothing is left of them, and nothing has grown."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from world import World
+
+MAX_KEPT = 8  # mirrors that a drafter keeps of ended leases
+FORGETS = ("network", "model", "compute", "tokenizing", "listener", "link")  # not the actors' own books
+
+
+def left(world: World) -> list[str]:
+    """Requests, KV slots, leases, messages, clients and calls that should be gone; actors that should be there."""
+    verifier, target = world.verifier, world.target
+    assert verifier is not None and target is not None
+    state = verifier.state
+    names = {draft.name for draft in world.plan.drafts}
+    counts = {
+        "requests at the verifier": len(state.requests),
+        "requests arriving": len(verifier.admission._arriving),
+        "KV slots in use": target.kv_used,
+        "requests of the target": len(target.open_requests),
+        "messages unread by the verifier": len(verifier.listener.inbox),
+        "clients too many": max(0, len(state.clients) - len(world.clients)),
+        "drafters missing": len(names - {drafter.actor_id for drafter in state.drafters.by_peer.values()}),
+        "drafters too many": max(0, len(state.drafters.by_peer) - len(names)),
+        "controllers missing": int(world.plan.controller and state.controller is None),
+    }
+    for peer in state.drafters.by_peer.values():
+        counts[f"leases of {peer.actor_id} at the verifier"] = len(peer.leases)
+    for name, drafter in world.drafters.items():
+        counts[f"leases at {name}"] = len(drafter.leases)
+        counts[f"texts too many at {name}"] = max(0, len(world.drafts[name].contexts) - MAX_KEPT)
+        counts[f"messages unread by {name}"] = len(drafter.line.link.inbox)
+    for name, one in world.clients.items():
+        opening = one.client._opening if one.client is not None else None
+        if opening is not None and opening.done() and not opening.cancelled() and opening.exception() is None:
+            connection = opening.result()
+            counts[f"calls of {name}"] = len(connection._session.calls)
+            counts[f"mailboxes of {name}"] = len(connection._mailboxes)
+    return [f"{count} {what}" for what, count in counts.items() if count]
+
+
+def remembered(world: World) -> list[str]:
+    """Where an actor still knows a request that is over: what is kept of each grows for ever."""
+    rids = {told.rid for told in world.told if told.rid}
+    actors = {"verifier": world.verifier, **world.drafters}
+    return [f"{name}{path} remembers a request" for name, actor in actors.items() for path in _paths(actor, rids)]
+
+
+def _paths(root: Any, rids: Collection[str]) -> Iterator[str]:
+    seen: set[int] = set()
+    todo = deque([("", root)])
+    while todo:
+        path, thing = todo.popleft()
+        if isinstance(thing, str):
+            if thing in rids:
+                yield path
+            continue
+        if thing is None or isinstance(thing, int | float | bytes) or id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, Mapping):
+            todo.extend((f"{path}[{key!r}]", value) for key, value in thing.items())
+            todo.extend((f"{path}.keys", key) for key in thing)
+        elif isinstance(thing, list | tuple | set | frozenset | deque):
+            todo.extend((f"{path}[…]", value) for value in thing)
+        elif type(thing).__module__.partition(".")[0] in ("actors", "protocols"):
+            fields = {*getattr(thing, "__dict__", ()), *(s for c in type(thing).__mro__ for s in _slots(c))}
+            todo.extend((f"{path}.{f}", getattr(thing, f, None)) for f in sorted(fields) if f not in FORGETS)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = getattr(kind, "__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)

@@ -1,0 +1,111 @@
+"""Plans by seed, carried out by the real actors on virtual time. ``python tests/simulation`` runs many more."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from plans import Plan, Rates, plan_of
+from shrinking import read, shrink, written
+from world import simulate
+
+from actors.verifier.leases import Leases
+from actors.verifier.request import Request
+from duoactor.client.resume import StreamState
+from fakes import ToyLanguage
+
+HERE = Path(__file__).parent
+SEEDS = 100
+LIVELY = next(seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(plan_of(seed).troubles) > 4)
+STEADY = msgspec.structs.replace(plan_of(LIVELY), troubles=())
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+def test_whatever_a_seed_does_to_them_every_text_is_the_targets_and_nothing_is_left(first):
+    failed = {seed: found for seed in range(first, first + 10) if (found := simulate(plan_of(seed)).problems)}
+    assert not failed, "see `python tests/simulation --seed N`"
+
+
+def test_the_same_seed_gives_the_same_messages_at_the_same_times():
+    assert simulate(plan_of(LIVELY)) == simulate(plan_of(LIVELY))
+    assert simulate(plan_of(LIVELY)).digest != simulate(plan_of(LIVELY + 1)).digest
+
+
+def test_a_seed_is_replayed_message_by_message_in_another_process():
+    """Where strings hash differently, so that no order of a set may matter."""
+    said = []
+    for salt in "12":
+        environment = {**os.environ, "PYTHONHASHSEED": salt}
+        command = [sys.executable, str(HERE), "--seed", str(LIVELY)]
+        said.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout)
+    assert said[0] == said[1] and f"trace {simulate(plan_of(LIVELY)).digest[:16]}" in said[0]
+
+
+def test_the_wall_clock_means_nothing_to_the_actors():
+    jumps = iter(range(10**6))
+
+    def jumping() -> float:
+        return (-1) ** next(jumps) * 1e9
+
+    plain = simulate(plan_of(LIVELY))
+    with patch("time.time", jumping):
+        assert simulate(plan_of(LIVELY)) == plain
+
+
+def test_a_plan_is_read_as_it_was_written():
+    assert read(written(plan_of(LIVELY))) == plan_of(LIVELY)
+
+
+# --- it finds what is wrong ------------------------------------------------------------------------------------------
+
+
+def problems(plan: Plan) -> str:
+    return "; ".join(simulate(plan).problems)
+
+
+def test_a_text_that_is_not_the_targets_is_found():
+    truth = ToyLanguage.continuation
+    with patch.object(ToyLanguage, "continuation", lambda self, *asked: [0, *truth(self, *asked)[1:]]):
+        assert "differs" in problems(plan_of(LIVELY))
+
+
+def test_a_stream_that_nobody_serves_is_found():
+    with patch("actors.verifier.admission.Admission.ask", lambda *message: None):
+        assert "hangs after 0" in problems(plan_of(LIVELY))
+
+
+def test_slots_that_are_not_given_back_are_found():
+    with patch("fakes.ToyTarget.close", lambda self, handle: None):
+        assert "KV slots" in problems(STEADY)
+
+
+def test_what_is_kept_of_every_request_is_found():
+    ended = Leases.ended
+
+    def remembering(leases: Leases, request: Request, now: float) -> None:
+        vars(leases).setdefault("old", []).append(request.rid)
+        ended(leases, request, now)
+
+    with patch.object(Leases, "ended", remembering):
+        assert "verifier.leases.old[…] remembers a request" in problems(STEADY)
+
+
+def test_tokens_that_come_twice_are_found():
+    with patch.object(StreamState, "accept", lambda stream, chunk: stream.token_ids.extend(chunk.token_ids) or chunk):
+        found = [problems(plan_of(seed)) for seed in range(12)]
+    assert any("a chunk begins at" in found for found in found)
+
+
+def test_a_plan_that_fails_is_shrunk_to_what_makes_it_fail():
+    plan = plan_of(LIVELY)
+    stream, trouble = plan.streams[-1], plan.troubles[2]
+
+    def fails(some: Plan) -> bool:
+        return stream in some.streams and trouble in some.troubles and some.rates.delay == plan.rates.delay
+
+    smallest = shrink(plan, fails)
+    assert (smallest.streams, smallest.troubles, smallest.drafts) == ((stream,), (trouble,), ())
+    assert smallest.rates == Rates(delay=plan.rates.delay) and not smallest.controller

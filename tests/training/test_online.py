@@ -1,0 +1,66 @@
+"""A draft that learns from texts alone, and is judged as it would serve."""
+
+import random
+
+import pytest
+import torch
+from tiny import VOCAB, make
+
+from actors.engines.training import learner as training_learner
+from actors.engines.training import online
+from actors.engines.training.losses import choice
+from actors.engines.training.online import OnlineTrainer
+from actors.replay.logged import LoggedRequest
+from duoactor import config
+from protocols.messages import Sampling
+
+
+@pytest.fixture
+def draft(tmp_path):
+    from transformers import AutoTokenizer
+
+    make("llama").save_pretrained(tmp_path / "draft")
+    AutoTokenizer.from_pretrained(config.resolve_model("bundled", "draft")).save_pretrained(tmp_path / "draft")
+    return str(tmp_path / "draft")
+
+
+def texts(count: int, temperature: float, seed: int) -> list[LoggedRequest]:
+    """Each token is the one before plus three."""
+    dice = random.Random(seed)
+    made = []
+    for number in range(count):
+        start = dice.randrange(VOCAB)
+        row = tuple((start + 3 * i) % VOCAB for i in range(40))
+        sampling = Sampling(temperature=temperature, seed=number)
+        made.append(LoggedRequest(prompt=row[:5], text=row[5:], sampling=sampling))
+    return made
+
+
+def test_it_learns_what_it_is_shown_and_serves_it_from_its_directory(draft, tmp_path, monkeypatch):
+    monkeypatch.setattr(online, "RATE", 3.0)  # it begins at random: there is nothing to keep
+    monkeypatch.setattr(training_learner, "WARM_UP", 1)
+    trainer = OnlineTrainer(draft, "auto")
+    shown, later = [*texts(8, 0.0, 1), *texts(8, 1.0, 2)], [*texts(4, 0.0, 3), *texts(4, 1.0, 4)]
+    before = sum(trainer.hits("", text) for text in later)
+    seen = sum(trainer.learn(shown) for _ in range(30))
+    trainer.save(tmp_path / "candidate")
+    after = sum(trainer.hits(str(tmp_path / "candidate"), text) for text in later)
+    assert after > 2 * before + 28, (before, after)  # of 280
+    assert 0 < seen <= 30 * 2048
+    trainer.begin("")
+    trainer.save(tmp_path / "candidate")  # the same name again: what is served is what is written now
+    assert sum(trainer.hits(str(tmp_path / "candidate"), text) for text in later) == before
+
+
+def test_texts_that_the_draft_cannot_hold_are_passed_over(draft):
+    trainer = OnlineTrainer(draft, "auto")
+    foreign = LoggedRequest(prompt=(1, 2), text=(VOCAB + 1, 5))
+    long = LoggedRequest(prompt=tuple(range(100)) * 6, text=(1, 2, 3))
+    assert trainer.learn([foreign, long]) == 5
+
+
+def test_the_choice_is_right_where_the_noise_makes_it_so():
+    logits = torch.tensor([[2.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
+    noise = torch.tensor([[0.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
+    tokens, warm = torch.tensor([1, 0]), torch.ones(2)
+    assert choice(logits, tokens, noise, warm) < choice(logits, tokens, torch.zeros(2, 3), warm)
