@@ -1,4 +1,4 @@
-"""What messages are made of: arrays of their fields, without a name."""
+"""What messages are made of. A part is an array of its fields, without a name."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ from protocols.limits import (
 
 class Struct(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A part of a message: an array on the wire, immutable in memory."""
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, tag=True, gc=False):
+    """A whole message: an array whose first element is the class name."""
 
 
 class Sampling(Struct, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import zmq
 
-from protocols import enumerations, limits, messages, parts, wire, zeromq
+from protocols import client_messages, enumerations, limits, messages, parts, wire, zeromq
 from protocols.messages import FailureCode, RefuseCode
 
 TEXT = (Path(messages.__file__).parent / "SPEC.md").read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def default(field: msgspec.structs.FieldInfo) -> str:
 def limited() -> dict[str, tuple[str, str]]:
     """Each limited type: what it is, as the code writes it, and the range that it allows, in words."""
     found: dict[str, tuple[str, str]] = {}
-    for module in (limits, parts, messages):
+    for module in (limits, parts, client_messages):
         source = Path(module.__file__).read_text(encoding="utf-8")
         for name, kind in re.findall(r"^(\w+) = Annotated\[(.+), Meta\(.+\)\]", source, flags=re.M):
             (meta,) = vars(module)[name].__metadata__
