@@ -7,17 +7,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
+import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
+from msgspec.structs import replace
+
+from actors.tasks import until_one_ends
+from actors.telemetry import Subscription
 from protocols import wire
 from protocols.errors import ProtocolError
 from protocols.handshake import Handshake, Lost, Step
-from protocols.messages import Goodbye, Hello, Message, Refuse, Welcome
+from protocols.messages import Goodbye, Hello, Message, Refuse, Role, Welcome
 from protocols.transport import Link, Network
+
+if TYPE_CHECKING:
+    from actors.models import ModelInfo
 
 log = logging.getLogger("duoactor.peer")
 SILENT_WAIT_S = 3.0  # a verifier that is up answers in milliseconds: after this long, say what is waited for
+
+
+def incarnation() -> str:
+    """A name for this start of this process; peers tell a restart from a reconnect by it."""
+    return uuid.uuid4().hex[:12]
+
+
+def introduction(role: Role, actor_id: str = "", model: ModelInfo | None = None) -> Hello:
+    """What this process says of itself and of its model, if it has one. Without a name it gets one of its own."""
+    host, pid = socket.gethostname(), os.getpid()
+    hello = Hello(role, actor_id or f"{role}-{host}-{pid}", incarnation(), host=host, pid=pid)
+    if model is None:
+        return hello
+    return replace(
+        hello,
+        model_id=model.model_id,
+        vocab_size=model.vocab_size,
+        tokenizer_digest=model.tokenizer_digest,
+        max_context=model.max_context,
+        tokenizer=model.tokenizer,
+    )
 
 
 class Line:
@@ -37,6 +70,8 @@ class Line:
         self.hello = hello
         self.decoder = decoder
         self.link: Link = network.connect(address)
+        self._network = network
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
         self.malformed = 0
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
@@ -58,32 +93,36 @@ class Line:
         """How long a message to the verifier and its answer take, at best."""
         return self._handshake.round_trip_s
 
+    async def serve(self, stop: asyncio.Event, work: Callable[[Welcome], Sequence[Coroutine[Any, Any, None]]]) -> None:
+        """From the first Welcome on do what ``work`` makes of it, until a part of that ends or ``stop`` is set; then
+        say Goodbye. Raises as ``open`` does."""
+        try:
+            await until_one_ends(self._serve(work), stop.wait())
+        finally:
+            self.close("leaving")
+
+    async def _serve(self, work: Callable[[Welcome], Sequence[Coroutine[Any, Any, None]]]) -> None:
+        await until_one_ends(*work(await self.open()), self.beat())
+
     async def open(self) -> Welcome:
         """Say Hello and wait for Welcome: for ever, since a verifier may be loading its model.
 
         Raises RefusedError with the verifier's sentence, ConnectionLost, or ProtocolError (another version).
         """
-        beating = asyncio.create_task(self.beat())
-        meeting = asyncio.create_task(self._meet())
         waiting = self._loop.call_later(SILENT_WAIT_S, self._say_what_is_waited_for)
         try:
-            await asyncio.wait([meeting, beating], return_when=asyncio.FIRST_COMPLETED)
-            if beating.done():
-                beating.result()
-            return meeting.result()
+            await until_one_ends(self._meet(), self.beat())
         finally:
             waiting.cancel()
-            beating.cancel()
-            meeting.cancel()
-            await asyncio.gather(beating, meeting, return_exceptions=True)
+        assert self.welcome is not None
+        return self.welcome
 
     def _say_what_is_waited_for(self) -> None:
         log.info("waiting for a verifier at %s", self.address)
 
-    async def _meet(self) -> Welcome:
-        while not isinstance(news := await self.next(), Welcome):
+    async def _meet(self) -> None:
+        while not isinstance(await self.next(), Welcome):
             pass
-        return news
 
     async def next(self) -> Message | Lost:
         while not self._news:
@@ -111,9 +150,18 @@ class Line:
             await asyncio.sleep(max(0.0, self._handshake.due - self._clock()))
             self._take(self._handshake.tick(self._clock()))
 
+    def subscribe(self) -> Subscription:
+        """What the verifier publishes; from its first Welcome on."""
+        assert self.welcome is not None
+        subscription = Subscription(self._network, self.address, self.welcome)
+        self._subscriptions.add(subscription)
+        return subscription
+
     def close(self, reason: str = "") -> None:
         self.send(Goodbye(reason))
         self.link.close()
+        for subscription in self._subscriptions:
+            subscription.close()
 
     def _read(self, frames: list[bytes]) -> None:
         try:
@@ -135,4 +183,6 @@ class Line:
                 log.info("lost the verifier at %s (%s)", self.address, step.news.why)
             elif isinstance(step.news, Welcome):
                 log.info("connected to the verifier at %s", self.address)
+                for subscription in self._subscriptions:
+                    subscription.follow(step.news)
             self._news.append(step.news)

@@ -6,12 +6,10 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import uvloop
 
@@ -22,15 +20,6 @@ from protocols.zeromq import ZmqNetwork
 
 log = logging.getLogger("duoactor.actor")
 CLOCK = time.monotonic  # uvloop's own counts whole milliseconds: too coarse for waits of one or two
-
-
-def incarnation() -> str:
-    """A name for this start of this process; peers tell a restart from a reconnect by it."""
-    return uuid.uuid4().hex[:12]
-
-
-def default_actor_id(role: str) -> str:
-    return f"{role}-{socket.gethostname()}-{os.getpid()}"
 
 
 def pin(cpus: str) -> None:
@@ -84,24 +73,6 @@ def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
         sys.stderr.flush()
         os._exit(128 + error.args[0])  # without waiting for a thread that goes on loading
     return 0
-
-
-async def work_until(stop: asyncio.Event, *work: Coroutine[Any, Any, None]) -> None:
-    """Run all of it until one ends, fails or ``stop`` is set, then cancel the rest. A failure is raised: an exception
-    in our own code ends the actor, and the supervisor starts it again."""
-    tasks = [asyncio.create_task(part) for part in (*work, _wait(stop))]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _wait(stop: asyncio.Event) -> None:
-    await stop.wait()
 
 
 def open_network(settings: KeySettings) -> ZmqNetwork:

@@ -24,10 +24,8 @@ class Subscription:
         self._closed = False
         self.follow(welcome)
 
-    def follow(self, welcome: Welcome, connected: str | None = None) -> None:
-        """Listen where ``welcome`` says from now on, if it is of the verifier at ``connected`` (None: it is)."""
-        if connected not in (None, self._connected):
-            return
+    def follow(self, welcome: Welcome) -> None:
+        """Listen where ``welcome`` says from now on."""
         address = reachable(welcome.telemetry, self._connected)
         if address == self._address or self._closed:
             return

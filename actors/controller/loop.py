@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from actors.controller.choice import Control, kind_of
 from actors.peer import Line
-from actors.process import work_until
 from actors.telemetry import Subscription
 from actors.tree.methods import Kind
 from protocols import wire
@@ -21,7 +22,6 @@ REPEAT_S = 0.5  # a budget that says nothing new but its rates
 
 class Controller:
     def __init__(self, network: Network, address: str, hello: Hello) -> None:
-        self.network = network
         self.line = Line(network, address, hello, wire.Decoder(ToController))
         self.control = Control()
         self.rounds = 0  # since the last decision
@@ -30,20 +30,11 @@ class Controller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Control until ``stop`` is set or the verifier asks us to leave."""
-        try:
-            await work_until(stop, self._serve())
-        finally:
-            self.line.close("leaving")
+        await self.line.serve(stop, self._work)
 
-    async def _serve(self) -> None:
-        welcome = await self.line.open()
+    def _work(self, welcome: Welcome) -> Sequence[Coroutine[Any, Any, None]]:
         self.control.calibrated(welcome.forward_us)
-        telemetry = Subscription(self.network, self.line.address, welcome)
-        work = self._listen(telemetry), self._decide(), self._converse(telemetry), self.line.beat()
-        try:
-            await work_until(asyncio.Event(), *work)
-        finally:
-            telemetry.close()
+        return self._listen(self.line.subscribe()), self._decide(), self._converse()
 
     async def _listen(self, telemetry: Subscription) -> None:
         while True:
@@ -80,11 +71,10 @@ class Controller:
             self.said[kind] = (budget, now + REPEAT_S)
             self.line.send(budget)
 
-    async def _converse(self, telemetry: Subscription) -> None:
+    async def _converse(self) -> None:
         while not isinstance(news := await self.line.next(), Drain):
             if isinstance(news, Welcome):  # of a verifier that has restarted
                 self.control.calibrated(news.forward_us)
-                telemetry.follow(news)
 
 
 def _setting(budget: Budget) -> tuple[object, ...]:

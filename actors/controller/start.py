@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 
-from actors.process import incarnation, open_network, pin, run_actor
+from actors.peer import introduction
+from actors.process import open_network, pin, run_actor
 from actors.settings import ControllerSettings
-from protocols.messages import Hello, Role
+from protocols.messages import Role
 
 
 def run_controller(settings: ControllerSettings) -> int:
@@ -20,13 +19,7 @@ def run_controller(settings: ControllerSettings) -> int:
         pin(settings.cpus)
         network = open_network(settings)
         try:
-            hello = Hello(
-                Role.CONTROLLER,
-                settings.actor_id,
-                incarnation(),
-                host=socket.gethostname(),
-                pid=os.getpid(),
-            )
+            hello = introduction(Role.CONTROLLER, settings.actor_id)
             await Controller(network, settings.connect, hello).run(stop)
         finally:
             network.close()

@@ -19,7 +19,6 @@ from actors.drafter.timing import WIDTHS, Probe
 from actors.drafter.weights import Generations, Loader
 from actors.models import DraftModel
 from actors.peer import Line
-from actors.process import work_until
 from actors.tree.calibration import Calibration
 from actors.tree.tree import Node
 from protocols import wire
@@ -92,14 +91,7 @@ class Drafter:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Draft until ``stop`` is set or the verifier asks us to leave."""
-        try:
-            await work_until(stop, self._serve())
-        finally:
-            self.line.close("leaving")
-
-    async def _serve(self) -> None:
-        await self.line.open()
-        await work_until(asyncio.Event(), self._work(), self.line.beat(), self._report())
+        await self.line.serve(stop, lambda _: (self._work(), self._report()))
 
     async def _work(self) -> None:
         while True:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
-from actors.process import CLOCK, default_actor_id, incarnation, open_network, pin, run_actor
+from actors.peer import introduction
+from actors.process import CLOCK, open_network, pin, run_actor
 from actors.settings import DrafterSettings, retrieves
-from protocols.messages import Hello, Role
+from protocols.messages import Role
 
 if TYPE_CHECKING:
     from actors.models import DraftModel
@@ -49,7 +48,7 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
         from actors.drafter.timing import measure_draft
 
         def warm(path: str) -> DraftModel:
-            model = load(msgspec.structs.replace(settings, draft=path or settings.draft))
+            model = load(replace(settings, draft=path or settings.draft))
             measure_draft(model)  # for its warmth: of the same shape, it takes as long as the one that serves
             return model
 
@@ -61,24 +60,11 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
         try:
             model = load(settings)
             steps = measure_draft(model)
-            info = model.info
-            hello = Hello(
-                Role.DRAFTER,
-                settings.actor_id or default_actor_id("drafter"),
-                incarnation(),
-                info.model_id,
-                info.vocab_size,
-                info.tokenizer_digest,
-                info.max_context,
-                socket.gethostname(),
-                os.getpid(),
-                steps[min(steps)],
-                info.tokenizer,
-                loads=not retrieves(settings.draft),
-            )
+            hello = introduction(Role.DRAFTER, settings.actor_id, model.info)
+            hello = replace(hello, step_us=steps[min(steps)], loads=not retrieves(settings.draft))
             gc.freeze()
             name = "" if settings.actor_id else f" as {hello.actor_id}"  # who chose the name, or `up`, knows it
-            log.info("ready%s: %s, %.2f ms a step", name, info.model_id, steps[min(steps)] / 1000)
+            log.info("ready%s: %s, %.2f ms a step", name, hello.model_id, steps[min(steps)] / 1000)
             drafter = Drafter(model, network, settings.connect, hello, steps, clock=CLOCK, load=again)
             await drafter.run(stop)
         finally:

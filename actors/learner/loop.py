@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,7 +19,6 @@ from actors.learner.trainer import Trainer
 from actors.learner.trial import Trial
 from actors.learner.versions import Versions
 from actors.peer import Line
-from actors.process import work_until
 from actors.replay.logged import LoggedRequest
 from actors.telemetry import Subscription
 from protocols import wire
@@ -45,27 +44,18 @@ class Learner:
         thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
         """``thread`` runs the trainer's calls, one at a time."""
-        self.trainer, self.versions, self.network, self.clock = trainer, versions, network, clock
+        self.trainer, self.versions, self.clock = trainer, versions, clock
         self.line = Line(network, address, hello, wire.Decoder(ToLearner))
         self.course, self.pace, self.thread = Course(), Pace(), thread
         self._begin_anew = False  # with the weights of the current version
 
     async def run(self, stop: asyncio.Event) -> None:
         """Learn until ``stop`` is set or the verifier asks us to leave."""
-        try:
-            await work_until(stop, self._serve())
-        finally:
-            self.line.close("leaving")
+        await self.line.serve(stop, self._work)
 
-    async def _serve(self) -> None:
-        welcome = await self.line.open()
-        telemetry = Subscription(self.network, self.line.address, welcome)
+    def _work(self, welcome: Welcome) -> Sequence[Coroutine[Any, Any, None]]:
         self._welcomed(welcome)
-        work = self._listen(telemetry), self._converse(telemetry), self._study(), self.line.beat()
-        try:
-            await work_until(asyncio.Event(), *work)
-        finally:
-            telemetry.close()
+        return self._listen(self.line.subscribe()), self._converse(), self._study()
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
@@ -74,7 +64,7 @@ class Learner:
             if isinstance(message := await telemetry.receive(), RoundStats):
                 self.pace.round(message, self.clock())
 
-    async def _converse(self, telemetry: Subscription) -> None:
+    async def _converse(self) -> None:
         while not isinstance(news := await self.line.next(), Drain):
             match news:
                 case Finished():
@@ -82,7 +72,6 @@ class Learner:
                 case Undo():
                     self._undo()
                 case Welcome():  # of a verifier that has restarted
-                    telemetry.follow(news)
                     self._welcomed(news)
 
     def _welcomed(self, welcome: Welcome) -> None:

@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import zlib
 from pathlib import Path
 
-from actors.process import incarnation, open_network, pin, run_actor
+from actors.peer import introduction
+from actors.process import open_network, pin, run_actor
 from actors.settings import LearnerSettings
-from protocols.messages import Hello, Role
+from protocols.messages import Role
 
 log = logging.getLogger("duoactor")
 
@@ -56,21 +56,9 @@ def run_learner(settings: LearnerSettings) -> int:
         network = open_network(settings)
         try:
             trainer = OnlineTrainer(settings.draft, settings.dtype)
-            info = trainer.info
-            versions = Versions(directory_of(settings, info.model_id), identity(settings.draft))
-            hello = Hello(
-                Role.LEARNER,
-                settings.actor_id,
-                incarnation(),
-                info.model_id,
-                info.vocab_size,
-                info.tokenizer_digest,
-                info.max_context,
-                socket.gethostname(),
-                os.getpid(),
-                tokenizer=info.tokenizer,
-            )
-            log.info("ready: %s, version %d", info.model_id, versions.current.number)
+            hello = introduction(Role.LEARNER, settings.actor_id, trainer.info)
+            versions = Versions(directory_of(settings, hello.model_id), identity(settings.draft))
+            log.info("ready: %s, version %d", hello.model_id, versions.current.number)
             await Learner(trainer, versions, network, settings.connect, hello).run(stop)
         finally:
             network.close()

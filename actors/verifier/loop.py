@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from actors.cost import CostModel
 from actors.models import Codec, Outcome, TargetModel
-from actors.process import work_until
 from actors.settings import VerifierSettings
+from actors.tasks import until_one_ends
 from actors.verifier.admission import Admission
 from actors.verifier.committer import Committer
 from actors.verifier.compute import Compute, InlineCompute
@@ -110,7 +110,7 @@ class Verifier:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, and what runs then as long as ``shutdown_timeout`` allows."""
         try:
-            await work_until(asyncio.Event(), self._receive(), self._rounds(), self._watch(), self._finish(stop))
+            await until_one_ends(self._receive(), self._rounds(), self._watch(), self._finish(stop))
         finally:
             self._farewell()
             self.listener.close()

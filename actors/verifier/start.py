@@ -10,7 +10,8 @@ import gc
 import logging
 from typing import TYPE_CHECKING
 
-from actors.process import CLOCK, incarnation, open_network, own_cpus, pin, run_actor
+from actors.peer import incarnation
+from actors.process import CLOCK, open_network, own_cpus, pin, run_actor
 from actors.settings import VerifierSettings
 
 if TYPE_CHECKING:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
-import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from actors.peer import Line
-from actors.telemetry import Subscription
+from actors.peer import Line, introduction
+from actors.tasks import until_one_ends
 from duoactor.client.resume import News, Question, Result, Session
 from protocols import wire
 from protocols.errors import ConnectionLost, DuoactorError, ProtocolError, RequestError
 from protocols.handshake import Lost, Why
-from protocols.messages import Chunk, FailureCode, Generate, Hello, Message, Role, ToClient, Welcome
+from protocols.messages import Chunk, FailureCode, Generate, Message, Role, ToClient, Welcome
 from protocols.transport import Network
 
 log = logging.getLogger("duoactor.client")
@@ -87,8 +85,6 @@ class Connection:
     ) -> None:
         """The time-outs are those of :class:`duoactor.AsyncClient`; ``ended`` is called when all is over."""
         self.address = ", ".join(addresses)
-        self._network = network
-        self._subscriptions: set[Subscription] = set()
         self._ended = ended
         self.over: DuoactorError | None = None
         self._wait = timeout is not None
@@ -101,7 +97,7 @@ class Connection:
         self._welcomed = asyncio.Event()
         self._lost_at = self._loop.time()
         self._announced = False  # that streams wait for the verifier
-        self._lines = {one: Line(network, one, _hello(), wire.Decoder(ToClient)) for one in addresses}
+        self._lines = {one: Line(network, one, introduction(Role.CLIENT), wire.Decoder(ToClient)) for one in addresses}
         self._work = asyncio.create_task(self._run())
 
     # --- its life ----------------------------------------------------------------------------------------------------
@@ -153,12 +149,13 @@ class Connection:
     @property
     def welcome(self) -> Welcome:
         """The newest of the first verifier that is there; there is one once ``ready`` has returned."""
-        return self._first()[1]
+        welcome = self._first().welcome
+        assert welcome is not None
+        return welcome
 
-    def _first(self) -> tuple[str, Welcome]:
-        told = {address: line.welcome for address, line in self._lines.items() if line.welcome is not None}
-        address = next(one for one in (*self.verifiers, *told) if one in told)
-        return address, told[address]
+    def _first(self) -> Line:
+        told = {address: line for address, line in self._lines.items() if line.welcome is not None}
+        return told[next(one for one in (*self.verifiers, *told) if one in told)]
 
     async def close(self) -> None:
         self._work.cancel()
@@ -181,17 +178,14 @@ class Connection:
             self.over = fault
             self._tell(self._session.fail(fault))
             self._welcomed.set()
-            for subscription in self._subscriptions:
-                subscription.close()
             for line in self._lines.values():
                 line.close()
             self._ended()
 
     async def _serve(self, address: str, line: Line) -> None:
         """One verifier's part. What is wrong with it alone leaves the others; raised if there is no other."""
-        parts = [asyncio.create_task(part) for part in (line.beat(), self._receive(address, line))]
         try:
-            await asyncio.gather(*parts)
+            await until_one_ends(line.beat(), self._receive(address, line))
         except DuoactorError as error:
             if len(self._lines) == 1:
                 raise
@@ -199,9 +193,6 @@ class Connection:
             line.close()
             log.warning("%s; the other verifiers serve on", error)
             self._take(Lost(Why.SILENT), address)
-        finally:
-            for part in parts:
-                part.cancel()
 
     async def _receive(self, address: str, line: Line) -> None:
         while True:
@@ -237,15 +228,13 @@ class Connection:
         if not self.welcome.telemetry:
             detail = "this key hears no telemetry; make one with `duoactor keys NAME --role operator` for that"
             raise RequestError(FailureCode.FORBIDDEN, detail)
-        subscription = Subscription(self._network, *self._first())
-        self._subscriptions.add(subscription)
+        subscription = self._first().subscribe()
         try:
             while True:
                 yield await subscription.receive()
-        except ConnectionLost:
-            raise self.over or ConnectionLost("the client was closed") from None
+        except ConnectionLost as error:
+            raise self.over or error from None
         finally:
-            self._subscriptions.discard(subscription)
             subscription.close()
 
     # --- calls -------------------------------------------------------------------------------------------------------
@@ -306,9 +295,6 @@ class Connection:
 
     def _take(self, message: Message | Lost, address: str) -> None:
         self._tell(self._session.receive(message, address), address)
-        if isinstance(message, Welcome):
-            for subscription in self._subscriptions:
-                subscription.follow(message, address)
         known = bool(self._known())
         if isinstance(message, Lost) and not known:
             self._welcomed.clear()
@@ -328,8 +314,3 @@ class Connection:
             mailbox = self._mailboxes.pop(rid, None) if ends else self._mailboxes.get(rid)
             if mailbox is not None:
                 mailbox.put(news)
-
-
-def _hello() -> Hello:
-    name, incarnation = socket.gethostname(), uuid.uuid4().hex[:12]
-    return Hello(Role.CLIENT, f"client-{name}-{os.getpid()}", incarnation, host=name, pid=os.getpid())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 
-from actors.process import work_until
+from actors.tasks import until_one_ends
 from duoactor.client.async_client import AsyncClient
 from duoactor.monitor.monitor import Monitor
 from protocols.errors import ConnectionLost, RefusedError, RequestError
@@ -22,7 +22,7 @@ class Reader:
 
     async def run(self) -> None:
         """For ever. ConfigError for an address or keys that cannot work."""
-        await work_until(asyncio.Event(), self._ask(), self._listen())
+        await until_one_ends(self._ask(), self._listen())
 
     async def _ask(self) -> None:
         while True:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from actors.process import run_actor, work_until
+from actors.process import run_actor
+from actors.tasks import until_one_ends
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.connection import RECONNECT_TIMEOUT_S
 from duoactor.serve.app import make_app
@@ -80,7 +81,7 @@ async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: a
         await asyncio.Event().wait()
 
     try:
-        await work_until(asyncio.Event(), server.serve(sockets=[listener]), announce(), drain())
+        await until_one_ends(server.serve(sockets=[listener]), announce(), drain())
     finally:
         await gateway.client.aclose()
         if gateway.tracing is not None:

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 from rich.text import Text
 
-from actors.process import work_until
+from actors.tasks import until_one_ends
 from duoactor.client.async_client import AsyncClient
 from duoactor.monitor.monitor import Monitor
 from duoactor.monitor.picture import Picture
@@ -46,7 +46,7 @@ class Screen:
         with single_keys(self._keyboard), Live(console=self._console, screen=True, auto_refresh=False) as live:
             loop.add_reader(self._keyboard, self._read)
             try:
-                await work_until(self._quit, Reader(self._client, self._monitor).run(), self._show(live))
+                await until_one_ends(Reader(self._client, self._monitor).run(), self._show(live), self._quit.wait())
             finally:
                 loop.remove_reader(self._keyboard)
 

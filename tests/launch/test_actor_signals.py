@@ -11,7 +11,8 @@ import pytest
 
 HEAD = """
 import asyncio, time
-from actors.process import run_actor, work_until
+from actors.process import run_actor
+from actors.tasks import until_one_ends
 
 async def serve():
     await asyncio.sleep(0)  # others begin to wait for the signal
@@ -21,7 +22,7 @@ async def serve():
 async def main(stop):
     try:
         await load()
-        await work_until(stop, serve())
+        await until_one_ends(serve(), stop.wait())
     finally:
         print("in order", flush=True)
 """
