@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from actors.tree.accept import ROOT as ROOT
 from protocols.messages import ChatTurn, Sampling, TokenizerParts, TokenLogprobs
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ROOT = -1
 DEFAULT_NODES = 31  # of a request's largest window, unless it names another number
 
 

@@ -18,7 +18,7 @@ from actors.engines.prefixes import PrefixCache, Region
 from actors.engines.sampler import Rows, SamplerState, logprobs, sample
 from actors.engines.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.models import DEFAULT_NODES, ROOT, Constraint, ModelInfo, Outcome, Window
-from actors.tree.accept import walk
+from actors.tree.accept import depths_of, walk
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode, Sampling, TokenLogprobs
 
@@ -38,15 +38,6 @@ def _spacious(tokens: int, most_nodes: int) -> int:
     """Slots for a text of so many tokens that goes on: a quarter more, so that the copies of a region that grew again
     and again cost no more than four times what writing it did; and at least a chunk, so that they are rare."""
     return align(tokens + max(CHUNK, tokens // 4) + most_nodes)
-
-
-def depths_of(parents: Sequence[int]) -> list[int]:
-    """Of every node, the root's children being at 1."""
-    depths: list[int] = []
-    for node, parent in enumerate(parents):
-        assert ROOT <= parent < node, "a parent comes before its child"
-        depths.append(1 if parent == ROOT else depths[parent] + 1)
-    return depths
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-ROOT = -1
+from actors.tree.accept import ROOT as ROOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from actors.cost import CostModel
 from actors.models import DraftModel, Expansion, Leaf, ModelInfo, Outcome, Window
 from actors.replay.clock import Process
 from actors.replay.logged import LoggedRequest
-from actors.tree.accept import walk
+from actors.tree.accept import depths_of, walk
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, FailureCode, FinishReason, Sampling
 
@@ -86,10 +86,7 @@ class LoggedTarget:
 
     def _walked(self, window: Window) -> Outcome:
         text = self._open[window.handle]
-        depths: list[int] = []
-        for parent in window.parents:
-            depths.append(1 + (depths[parent] if parent >= 0 else 0))
-        places = [text.length + depth for depth in (0, *depths)]
+        places = [text.length + depth for depth in (0, *depths_of(window.parents))]
         sampled = [text.tokens[place] if place < len(text.tokens) else BEHIND for place in places]
         path, final = walk(window.tokens, window.parents, sampled)
         tokens = [*(window.tokens[node] for node in path), final]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-ROOT = -1
+ROOT = -1  # the committed token that a tree hangs on, where a node's parent is named by its index
 
 
 def walk(tokens: Sequence[int], parents: Sequence[int], sampled: Sequence[int]) -> tuple[list[int], int]:
@@ -23,3 +23,12 @@ def walk(tokens: Sequence[int], parents: Sequence[int], sampled: Sequence[int]) 
         path.append(node)
         at = node
     return path, sampled[at + 1]
+
+
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """Of every node, the root's children being at 1."""
+    depths: list[int] = []
+    for node, parent in enumerate(parents):
+        assert ROOT <= parent < node, "a parent comes before its child"
+        depths.append(1 if parent == ROOT else depths[parent] + 1)
+    return depths

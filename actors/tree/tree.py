@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-ROOT = -1
+from actors.tree.accept import ROOT as ROOT
+
 OWN = -1  # rank of a node that no drafter has named: a guess of the verifier's own
 FORCED = -2  # rank of a node that a grammar forces
 

@@ -111,11 +111,7 @@ def parse(body: bytes) -> tuple[MessagesRequest, Question]:
         ),
         form=form(wanted.output_config),
         tools=use(wanted.tools, wanted.tool_choice),
-        method=wanted.how(),
-        num_speculative_tokens=wanted.num_speculative_tokens,
-        cache_salt=wanted.cache_salt,
-        priority=wanted.priority,
-        deadline_ms=wanted.deadline_ms,
+        how=wanted,
     )
     return wanted, question
 

@@ -113,12 +113,12 @@ class Routes:
 
     def _ask(self, request: Request, question: Question, model: Model, operation: str) -> Choices:
         """``operation``: as the semantic conventions for generative AI call it."""
-        salted = replace(question, cache_salt=cache_salt(request.scope, question.cache_salt))
+        how = msgspec.structs.replace(question.how, cache_salt=cache_salt(request.scope, question.how.cache_salt))
         tracing = self.gateway.tracing
         begin = (
             None if tracing is None else partial(tracing.begin, operation, model.names[0], question, request.headers)
         )
-        return self.gateway.ask(salted, model, begin)
+        return self.gateway.ask(replace(question, how=how), model, begin)
 
     async def _reply(self, request: Request, choices: Choices, answer: Answer, stream: bool) -> Response:
         if not stream:

@@ -46,11 +46,7 @@ def parse(body: bytes) -> tuple[CompletionRequest, Question]:
         form=form_of(wanted),
         seeded=wanted.seed is not None,
         n=wanted.n,
-        method=wanted.how(),
-        num_speculative_tokens=wanted.num_speculative_tokens,
-        cache_salt=wanted.cache_salt,
-        priority=wanted.priority,
-        deadline_ms=wanted.deadline_ms,
+        how=wanted,
         trace=wanted.trace,
     )
     return wanted, question

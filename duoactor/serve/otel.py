@@ -101,7 +101,7 @@ def _asked(question: Question) -> dict[str, Any]:
         "gen_ai.request.top_p": sampling.top_p,
         "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
         "gen_ai.request.presence_penalty": sampling.presence_penalty,
-        "duoactor.method": question.method or "default",
+        "duoactor.method": question.how.wanted_method or "default",
     }
     if sampling.top_k:
         found["gen_ai.request.top_k"] = sampling.top_k

@@ -93,13 +93,14 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     priority: Priority = 0
     deadline_ms: Milliseconds = 0.0
 
-    def how(self) -> str:
-        """The method to ask the verifier for; "" is its default."""
-        if self.speculative:
-            return str(self.method or "")
-        if self.method not in (None, Method.VANILLA):
+    def __post_init__(self) -> None:
+        if not self.speculative and self.method not in (None, Method.VANILLA):
             raise ApiError(400, f"speculative is false, so method cannot be {self.method}", param="method")
-        return str(Method.VANILLA)
+
+    @property
+    def wanted_method(self) -> str:
+        """The method to ask the verifier for; "" is its default."""
+        return str((self.method or "") if self.speculative else Method.VANILLA)
 
 
 class SamplingParameters(Speculation, frozen=True, kw_only=True):
@@ -125,6 +126,7 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.trace and not self.stream:
             raise ApiError(400, "trace needs stream to be true: it is told as it happens", param="trace")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from duoactor.serve.errors import ApiError
+from duoactor.serve.parameters import Speculation
 from duoactor.serve.structure import Form
 from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
@@ -26,15 +27,11 @@ class Question:
 
     prompts: tuple[Prompt, ...]
     sampling: Sampling
+    how: Speculation
     form: Form | None = None
     tools: ToolUse = NO_TOOLS
     seeded: bool = False
     n: int = 1
-    method: str = ""
-    num_speculative_tokens: int = 0
-    cache_salt: str = ""
-    priority: int = 0
-    deadline_ms: float = 0.0
     trace: bool = False
 
     def check(self, vocab_size: int) -> None:

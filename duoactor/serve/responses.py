@@ -101,11 +101,7 @@ def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
         form=form(wanted.text.format),
         tools=use(wanted.tools, wanted.tool_choice, wanted.parallel_tool_calls),
         seeded=wanted.seed is not None,
-        method=wanted.how(),
-        num_speculative_tokens=wanted.num_speculative_tokens,
-        cache_salt=wanted.cache_salt,
-        priority=wanted.priority,
-        deadline_ms=wanted.deadline_ms,
+        how=wanted,
     )
     return wanted, question
 

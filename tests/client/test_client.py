@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from cluster import ADDRESS, Cluster
 from memory_network import MemoryNetwork
-from virtual_time import run
 
+from actors.replay.clock import run
 from duoactor import AsyncClient, ChatTurn, ConnectionLost, RequestError, Sampling
 from fakes import ToyLanguage
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from cluster import Cluster
 from memory_network import MemoryNetwork
-from virtual_time import run
 
+from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
 from duoactor.client.resume import Session
 from duoactor.client.verifiers import BLOCK_CHARACTERS, BLOCK_TOKENS, Verifiers

@@ -7,8 +7,8 @@ import pytest
 from cluster import ADDRESS, Cluster
 from memory_network import MemoryNetwork
 from puppet import Puppet, client_of, settled
-from virtual_time import run
 
+from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
 from fakes import ToyLanguage
 from protocols.messages import Cancel

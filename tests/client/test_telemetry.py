@@ -6,8 +6,8 @@ from contextlib import aclosing
 
 import pytest
 from cluster import ADDRESS, Cluster
-from virtual_time import run
 
+from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost
 from protocols.messages import Message, RoundStats, Sampling
 

@@ -5,9 +5,9 @@ import random
 
 import msgspec
 from cluster import Cluster
-from virtual_time import run
 
 from actors.controller.choice import MAX_KINDS, Control
+from actors.replay.clock import run
 from protocols.messages import RoundStats, Sampling
 
 

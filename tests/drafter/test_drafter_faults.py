@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 from desk import Desk, Reader
-from virtual_time import run
 
 from actors.drafter.loop import ASK_AFTER, GIVE_UP_AFTER, MAX_FAILURES
+from actors.replay.clock import run
 from fakes import INFO, ToyDraft
 from protocols.errors import CannotDraft
 from protocols.messages import Decline, DraftStats, Drain, Goodbye, Grow, Plan, Resync, Sampling

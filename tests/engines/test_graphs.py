@@ -20,8 +20,9 @@ from actors.engines.backends.llama.graphs import Direct, Inbox, copies_bucket, r
 from actors.engines.branches import BLOCK, View, view
 from actors.engines.engine import Segment
 from actors.engines.selfcheck import ROWS
-from actors.engines.target import Target, align, depths_of
+from actors.engines.target import Target, align
 from actors.models import Window
+from actors.tree.accept import depths_of
 from protocols.messages import Sampling
 
 DTYPES = [torch.float32, torch.bfloat16]

@@ -6,8 +6,9 @@ from tiny import VOCAB, info, make
 
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.selfcheck import ROWS
-from actors.engines.target import Target, depths_of
+from actors.engines.target import Target
 from actors.models import ROOT, Window
+from actors.tree.accept import depths_of
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import Sampling
 

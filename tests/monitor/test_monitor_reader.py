@@ -3,8 +3,8 @@
 import asyncio
 
 from cluster import ADDRESS, Cluster
-from virtual_time import run
 
+from actors.replay.clock import run
 from duoactor import AsyncClient
 from duoactor.monitor.monitor import Monitor
 from duoactor.monitor.reader import Reader

@@ -22,11 +22,11 @@ from memory_network import Faults
 from plans import HOSTS, Plan, Stream, Trouble
 from readers import ClientHost, Told
 from timed import HeldInbox, TimedCompute, TimedInlineCompute
-from virtual_time import run
 
 from actors.controller.loop import Controller
 from actors.cost import CostModel
 from actors.drafter.loop import Drafter
+from actors.replay.clock import run
 from actors.settings import VerifierSettings
 from actors.verifier.loop import Verifier
 from duoactor import AsyncClient

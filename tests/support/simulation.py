@@ -26,12 +26,12 @@ from timed import (
     TimedTarget,
     World,
 )
-from virtual_time import run
 
 from actors.controller.loop import Controller
 from actors.cost import CostModel
 from actors.drafter.loop import Drafter
 from actors.drafter.timing import WIDTHS
+from actors.replay.clock import run
 from actors.settings import VerifierSettings
 from actors.verifier.loop import Verifier
 from fakes import ToyCodec

@@ -15,7 +15,7 @@ from memory_network import MemoryNetwork
 
 from actors.models import Expansion, Leaf, Outcome, Window
 from actors.replay.clock import Process, now_here
-from actors.tree.accept import walk
+from actors.tree.accept import depths_of, walk
 from fakes import INFO, VOCAB
 from protocols.messages import Sampling
 from protocols.transport import Inbox
@@ -136,10 +136,7 @@ class TimedTarget:
 
     def _walk(self, window: Window) -> Outcome:
         length = self.lengths[window.handle]
-        depths: list[int] = []
-        for parent in window.parents:
-            depths.append(1 + (depths[parent] if parent >= 0 else 0))
-        sampled = [self.stage.fate.truth[length + depth] for depth in (0, *depths)]
+        sampled = [self.stage.fate.truth[length + depth] for depth in (0, *depths_of(window.parents))]
         path, final = walk(window.tokens, window.parents, sampled)
         tokens = [*(window.tokens[i] for i in path), final]
         self.lengths[window.handle] += len(tokens)

@@ -22,9 +22,9 @@ from cluster import Cluster, tokens_of  # noqa: E402
 from desk import Desk  # noqa: E402
 from extremes import Extremes  # noqa: E402
 from hostile import DECODERS, Hostile  # noqa: E402
-from virtual_time import run  # noqa: E402
 
 from actors.controller.loop import Controller  # noqa: E402
+from actors.replay.clock import run  # noqa: E402
 from fakes import INFO, ToyLanguage  # noqa: E402
 from protocols import wire  # noqa: E402
 from protocols.messages import (  # noqa: E402

@@ -5,10 +5,10 @@ import itertools
 from pathlib import Path
 
 from cluster import ADDRESS, Cluster, tokens_of
-from virtual_time import run
 
 from actors.learner.loop import Learner
 from actors.learner.versions import Versions
+from actors.replay.clock import run
 from fakes import INFO, ToyDraft, ToyLanguage
 from protocols.messages import Done, Finished, Hello, Role, Sampling, Status, StatusReport, Undo
 

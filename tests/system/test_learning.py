@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 from cluster import Caller, Cluster, tokens_of
-from virtual_time import run
 
+from actors.replay.clock import run
 from actors.verifier.learning import MAX_WAITING
 from fakes import INFO, ToyDraft, ToyLanguage
 from protocols.errors import ModelError

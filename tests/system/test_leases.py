@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from cluster import Caller, Cluster, tokens_of
-from virtual_time import run
 
+from actors.replay.clock import run
 from fakes import INFO, ToyDraft, ToyLanguage
 from protocols.messages import (
     Chunk,

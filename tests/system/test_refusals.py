@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 import pytest
 from cluster import ADDRESS, Caller, Cluster, tokens_of
-from virtual_time import run
 
+from actors.replay.clock import run
 from fakes import VOCAB, ToyLanguage
 from protocols import wire
 from protocols.messages import (

@@ -7,12 +7,12 @@ import pytest
 import torch
 from cluster import Cluster
 from tiny import VOCAB, info, make
-from virtual_time import run
 
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.draft import Draft
 from actors.engines.replay import replay_draft
 from actors.engines.target import Target
+from actors.replay.clock import run
 from actors.replay.logged import read_log
 from actors.replay.system import Policy, Times, replay
 from actors.verifier.request_log import RequestLog

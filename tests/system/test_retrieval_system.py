@@ -3,11 +3,11 @@
 import pytest
 from cluster import Caller, Cluster, tokens_of
 from memory_network import MemoryNetwork, only
-from virtual_time import run
 
 from actors.proposers.datastore import build
 from actors.proposers.draft_model import build_proposer_draft
 from actors.proposers.memory import Memory
+from actors.replay.clock import run
 from actors.verifier.retrieval import Sources
 from fakes import INFO, VOCAB, ToyLanguage, toy_sources
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Refuse, RefuseCode, Role, Sampling

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cluster import ADDRESS, Caller, Cluster
 from puppet import client_of
-from virtual_time import run
 
+from actors.replay.clock import run
 from protocols.enumerations import KeyRole
 from protocols.errors import RequestError
 from protocols.messages import (

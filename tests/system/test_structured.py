@@ -8,8 +8,8 @@ import re
 import pytest
 from cluster import ADDRESS, Cluster, tokens_of
 from structured import SCHEMA, WANTED, Told, codec, target
-from virtual_time import run
 
+from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
 from duoactor import AsyncClient, RequestError
 from fakes import ToyDraft

@@ -3,8 +3,8 @@
 import pytest
 from cluster import Cluster, tokens_of
 from memory_network import MemoryNetwork, only
-from virtual_time import run
 
+from actors.replay.clock import run
 from fakes import ToyLanguage, toy_sources
 from protocols.messages import Sampling
 

@@ -4,8 +4,8 @@ import asyncio
 import itertools
 
 from cluster import Cluster, tokens_of
-from virtual_time import run
 
+from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
 from actors.verifier.loop import MAX_FILED
 from actors.verifier.retrieval import SLICE, SoleProposer

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from cluster import ADDRESS, Cluster
 from rich.console import Console
-from virtual_time import run
 
+from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost
 from duoactor.cli import main
 from duoactor.cli.environment import Environment

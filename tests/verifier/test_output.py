@@ -2,8 +2,8 @@
 
 import pytest
 from cluster import Cluster, tokens_of
-from virtual_time import run
 
+from actors.replay.clock import run
 from actors.verifier.output import Output
 from fakes import ToyCodec, ToyLanguage
 from protocols.messages import FinishReason, Sampling

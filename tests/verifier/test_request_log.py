@@ -3,8 +3,8 @@ import stat
 
 import pytest
 from cluster import Cluster
-from virtual_time import run
 
+from actors.replay.clock import run
 from actors.replay.logged import LoggedRequest, read_log
 from actors.verifier import request_log
 from actors.verifier.request_log import RequestLog

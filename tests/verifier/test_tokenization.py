@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from cluster import ADDRESS, Cluster
-from virtual_time import run
 
+from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
 from actors.verifier.tokenization import MAX_WAITING, Tokenization
 from duoactor import AsyncClient, ChatTurn, RequestError

@@ -5,8 +5,8 @@ from itertools import zip_longest
 
 import pytest
 from cluster import ADDRESS, Cluster
-from virtual_time import run
 
+from actors.replay.clock import run
 from actors.verifier.totals import Totals
 from duoactor import AsyncClient
 from fakes import ToyLanguage

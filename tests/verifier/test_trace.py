@@ -2,8 +2,8 @@
 
 import pytest
 from cluster import ADDRESS, Cluster
-from virtual_time import run
 
+from actors.replay.clock import run
 from actors.tree.tree import OWN, TokenTree
 from actors.verifier.rounds import Chosen
 from actors.verifier.trace import MAX_TOLD, Trace
