@@ -66,13 +66,13 @@ def _reproducible(seed: int) -> Iterator[None]:
     collected between simulations only, since a stream that is collected is cancelled."""
     chance = random.Random(seed)
 
-    def hello() -> Hello:
-        return Hello(Role.CLIENT, "client", chance.randbytes(6).hex())
+    def hello(role: Role) -> Hello:
+        return Hello(role, "client", chance.randbytes(6).hex())
 
     with (
         warnings.catch_warnings(),
         patch("uuid.uuid4", lambda: uuid.UUID(bytes=chance.randbytes(16))),
-        patch("duoactor.client.connection._hello", hello),
+        patch("duoactor.client.connection.introduction", hello),
     ):
         warnings.simplefilter("ignore", RuntimeWarning)  # of what a killed process had not begun yet
         level = logging.root.manager.disable
