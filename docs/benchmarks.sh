@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures a section of docs/benchmarks anew, and puts its report and pictures there:
 #
-#   docs/benchmarks.sh bundled            one of: bundled inflated sampled sweep spec-bench humaneval
+#   docs/benchmarks.sh bundled            one of: bundled inflated sampled sweep load load-inflated spec-bench humaneval
 #   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes some 12 minutes
 #                                         on two cores, and those two sections have every prompt of the built-in suite
 #
@@ -17,7 +17,9 @@ bench() { # NAME DEFAULT_LIMIT OPTIONS…
     name=$1 limit=${LIMIT:-$2}
     shift 2
     resume=
-    [ ! -s "$results/$name/results.jsonl" ] || resume=--resume
+    for begun in "$results/$name/results.jsonl" "$results/$name/load.jsonl"; do
+        [ ! -s "$begun" ] || resume=--resume
+    done
     duoactor bench "$@" --limit "$limit" --out "$results/$name" $resume
     mkdir -p "docs/benchmarks/$name"
     cp "$results/$name/report.md" "$results/$name"/*.png "docs/benchmarks/$name/"
@@ -55,6 +57,11 @@ for section in "$@"; do
     sweep)
         inflated_target
         bench sweep 2 --target "$results/big" --repeats 2 --max-tokens 80 --methods "$duo" --sweep
+        ;;
+    load) bench load 2 --streams 1,2,4,8,16,32,64 --arrivals closed,poisson,bursts --max-tokens 80 ;;
+    load-inflated)
+        inflated_target
+        bench load-inflated 2 --target "$results/big" --streams 1,2,4,8,16,32,64 --repeats 1 --max-tokens 80
         ;;
     spec-bench)
         bench spec-bench 4 --suite "${SPEC_BENCH:?give SPEC_BENCH=question.jsonl}" --repeats 1 --max-tokens 80 \

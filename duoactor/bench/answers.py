@@ -14,6 +14,7 @@ from duoactor.bench.reference import Reference
 from duoactor.bench.results import Cost, Round
 from duoactor.bench.rounds import Rounds, cost_of, round_of
 from duoactor.client.async_client import AsyncClient
+from duoactor.client.stream import AsyncStream
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, FailureCode, RequestStats, Sampling
 
@@ -31,7 +32,11 @@ class Answer:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(repr(self.token_ids).encode()).hexdigest()[:16]
+        return digest(self.token_ids)
+
+
+def digest(token_ids: Sequence[int]) -> str:
+    return hashlib.sha256(repr(tuple(token_ids)).encode()).hexdigest()[:16]
 
 
 class Answers(Protocol):
@@ -47,23 +52,16 @@ class Ours:
         self.client, self.rounds = client, rounds
         self.plain_prompts = False  # the target has no chat template
 
-    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer:
-        if not self.plain_prompts:
-            try:
-                return await self._answer({"messages": tuple(turns)}, row, sampling)
-            except RequestError as error:
-                if error.code != FailureCode.UNSUPPORTED:
-                    raise
-        answer = await self._answer({"prompt": "\n\n".join(turn.content for turn in turns)}, row, sampling)
-        self.plain_prompts = True  # an unsupported method has raised again by now
-        return answer
+    def stream(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> AsyncStream:
+        """As the target is known to be asked: an answer before has found out whether it takes conversations."""
+        question: dict[str, Any] = {"messages": tuple(turns)}
+        if self.plain_prompts:
+            question = {"prompt": "\n\n".join(turn.content for turn in turns)}
+        return self.ask(question, row, sampling)
 
-    async def _answer(self, question: dict[str, Any], row: Row, sampling: Sampling) -> Answer:
-        pieces: list[str] = []
-        ids: list[int] = []
-        first, stats, rid = 0.0, RequestStats(), ""
-        started = time.perf_counter()
-        stream = self.client.stream(
+    def ask(self, question: dict[str, Any], row: Row, sampling: Sampling) -> AsyncStream:
+        """``question``: ``messages`` or ``prompt``."""
+        return self.client.stream(
             **question,
             sampling=sampling,
             method=row.method,
@@ -71,6 +69,25 @@ class Ours:
             sequences=row.sequences,
             cache_salt=uuid.uuid4().hex,  # the same prompt is asked by every row: none may copy what another was told
         )
+
+    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer:
+        try:
+            return await self._read(self.stream(row, turns, sampling))
+        except RequestError as error:
+            if self.plain_prompts or error.code != FailureCode.UNSUPPORTED:
+                raise
+        self.plain_prompts = True
+        try:
+            return await self._read(self.stream(row, turns, sampling))
+        except RequestError:
+            self.plain_prompts = False  # it was the method that is not supported
+            raise
+
+    async def _read(self, stream: AsyncStream) -> Answer:
+        pieces: list[str] = []
+        ids: list[int] = []
+        first, stats, rid = 0.0, RequestStats(), ""
+        started = time.perf_counter()
         async for piece in stream:
             if not ids and piece.token_ids:
                 first = time.perf_counter()

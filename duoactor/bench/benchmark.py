@@ -6,27 +6,28 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from duoactor.bench.answers import Answers, Ours, Theirs
 from duoactor.bench.lengths import measure_lengths
 from duoactor.bench.methods import Row
 from duoactor.bench.provenance import inflated, machine, versions
 from duoactor.bench.reference import Reference
-from duoactor.bench.results import Lengths, Results, Settings, Store
+from duoactor.bench.results import Lengths, Results, Run, Settings
 from duoactor.bench.rounds import Rounds
-from duoactor.bench.runner import Bench, Schedule, Show
+from duoactor.bench.runner import Bench, Schedule, Show, warm_up
+from duoactor.bench.store import Store
 from duoactor.bench.suites import Prompt
 from duoactor.client.async_client import AsyncClient
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe, Supervisor
 from duoactor.render import model_name
 from protocols.address import parse
-from protocols.messages import Sampling
+from protocols.messages import Sampling, StatusReport
 from protocols.transport import Feed
 
 
@@ -39,6 +40,15 @@ class Access:
     subscribe: Callable[[str], AbstractAsyncContextManager[Feed]] | None
     report: Callable[[Event], None] = lambda event: None
     started: Callable[[], None] = lambda: None
+
+
+class Asked(Protocol):
+    """What makes runs comparable."""
+
+    @property
+    def prompts(self) -> Sequence[Prompt]: ...
+    @property
+    def sampling(self) -> Sampling: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +73,36 @@ class Observations:
     device: str = ""
 
 
+@asynccontextmanager
+async def deployed(deployment: Deployment, access: Access) -> AsyncIterator[tuple[AsyncClient, StatusReport]]:
+    """The actors are up, and a client of theirs is connected."""
+    supervisor = Supervisor(deployment.plans, access.probe, report=access.report, address=deployment.address)
+    async with supervisor:
+        access.started()
+        async with access.connect(deployment.address) as client:
+            yield client, await client.status()
+
+
+def models_of(deployment: Deployment, status: StatusReport) -> dict[str, Any]:
+    return {
+        "target": model_name(deployment.verifier.target),
+        "draft": model_name(deployment.drafters[0].draft),
+        "device": status.device,
+        "dtype": status.dtype,
+    }
+
+
 async def measure(
-    deployment: Deployment, job: Job, store: Store, found: Observations, access: Access, show: Show
+    deployment: Deployment, job: Job, store: Store[Run], found: Observations, access: Access, show: Show
 ) -> None:
     """Measure everything; ``found`` and ``store`` hold what is finished at any time."""
     rows = list(job.rows)
-    address = deployment.address
     async with AsyncExitStack() as stack:
-        supervisor = Supervisor(deployment.plans, access.probe, report=access.report, address=address)
-        await stack.enter_async_context(supervisor)
-        access.started()
-        client = await stack.enter_async_context(access.connect(address))
-        status = await client.status()
-        found.models |= {
-            "target": model_name(deployment.verifier.target),
-            "draft": model_name(deployment.drafters[0].draft),
-            "device": status.device,
-            "dtype": status.dtype,
-        }
+        client, status = await stack.enter_async_context(deployed(deployment, access))
+        found.models |= models_of(deployment, status)
         rounds = None
         if access.subscribe is not None:
-            feed = await stack.enter_async_context(access.subscribe(str(parse(address).telemetry)))
+            feed = await stack.enter_async_context(access.subscribe(str(parse(deployment.address).telemetry)))
             rounds = Rounds(feed)
             await stack.enter_async_context(_running(rounds.listen()))
         ours = Ours(client, rounds)
@@ -96,7 +115,7 @@ async def measure(
             theirs = Theirs(reference)
             answers |= {row.name: theirs for row in others}
         bench = Bench(store, job.sampling, answers, show)
-        found.missing |= await bench.warm_up(rows, job.prompts[0])
+        found.missing |= await warm_up(answers, rows, job.prompts[0], job.sampling, show)
         rows = [row for row in rows if row.name not in found.missing]
         await bench.run(Schedule(job.prompts, rows, job.repeats))
         if job.sweep:
@@ -115,7 +134,7 @@ async def _running(work: Any) -> Any:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def settings_of(deployment: Deployment, job: Job, suite: str, datastore: str) -> Settings:
+def settings_of(deployment: Deployment, job: Asked, suite: str, datastore: str) -> Settings:
     texts = [[p.id, p.task, list(p.turns)] for p in job.prompts]
     verifier = deployment.verifier
     return Settings(
@@ -134,17 +153,26 @@ def settings_of(deployment: Deployment, job: Job, suite: str, datastore: str) ->
     )
 
 
-def results_of(
-    deployment: Deployment, job: Job, store: Store, found: Observations, command: str, load: str, complete: bool
-) -> Results:
-    """The document, of what there is so far."""
-    models = {"target": deployment.verifier.target, "draft": deployment.drafters[0].draft}
-    origins = {kind: inflated(path) for kind, path in models.items()}
+def machine_of(deployment: Deployment, load: str) -> dict[str, Any]:
+    """``load``: how busy it was before."""
     where = {**machine(), "load": load}
-    if found.device and found.device != found.models.get("device"):
-        where["accelerator"] = found.device
     if deployment.verifier.cpus:
         where["pinned"] = f"verifier to {deployment.verifier.cpus}, drafter to {deployment.drafters[0].cpus or 'none'}"
+    return where
+
+
+def inflated_of(deployment: Deployment) -> dict[str, Any]:
+    models = {"target": deployment.verifier.target, "draft": deployment.drafters[0].draft}
+    return {kind: origin for kind, path in models.items() if (origin := inflated(path)) is not None}
+
+
+def results_of(
+    deployment: Deployment, job: Job, store: Store[Run], found: Observations, command: str, load: str, complete: bool
+) -> Results:
+    """The document, of what there is so far."""
+    where = machine_of(deployment, load)
+    if found.device and found.device != found.models.get("device"):
+        where["accelerator"] = found.device
     return Results(
         command=command,
         settings=store.settings,
@@ -155,7 +183,7 @@ def results_of(
         machine=where,
         versions=versions(),
         models=found.models,
-        inflated={kind: origin for kind, origin in origins.items() if origin is not None},
+        inflated=inflated_of(deployment),
         sweep_gamma=found.sweep_gamma,
         lengths=found.lengths,
         runs=tuple(store.runs),

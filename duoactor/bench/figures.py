@@ -47,9 +47,9 @@ def draw_all(results: Results, directory: Path) -> list[Figure]:
 
 
 @contextmanager
-def _axes(
+def axes_of(
     path: Path,
-    results: Results,
+    made_by: str,
     width: float,
     height: float,
     rows: int = 1,
@@ -68,7 +68,7 @@ def _axes(
         axes.spines[["top", "right"]].set_visible(False)
     yield made
     characters = int(width * 18)  # of size 6 that fit
-    canvas.supxlabel("\n".join(textwrap.wrap(source(results), characters)), size=6, color="#8a8f98", x=0.01, ha="left")
+    canvas.supxlabel("\n".join(textwrap.wrap(made_by, characters)), size=6, color="#8a8f98", x=0.01, ha="left")
     canvas.savefig(path, dpi=130)
 
 
@@ -109,7 +109,7 @@ def speedups(results: Results, lines: list[Line], directory: Path) -> Figure | N
         return None
     spread = [(cell.low, cell.high) for cell in cells]
     figure = Figure("speedup.png", f"Average speed-up over vanilla, end to end; {_spread_of(results)}.")
-    with _axes(directory / figure.file, results, 7.5, 1.4 + 0.32 * len(lines)) as (axes,):
+    with axes_of(directory / figure.file, source(results), 7.5, 1.4 + 0.32 * len(lines)) as (axes,):
         _bars(axes, lines, [cell.speedup for cell in cells], spread, "speed-up over vanilla")
     return figure
 
@@ -152,7 +152,7 @@ def _by_task(
     columns = min(4, len(tasks))
     rows = -(-len(tasks) // columns)
     size = (2.2 + 2.6 * columns, 0.5 + rows * (0.7 + 0.2 * len(lines)))
-    with _axes(directory / figure.file, results, *size, rows, columns, sharey=True) as made:
+    with axes_of(directory / figure.file, source(results), *size, rows, columns, sharey=True) as made:
         for axes, task in zip(made, tasks, strict=False):
             there = [line for line in lines if line.name in values[task]]
             found = [values[task][line.name] for line in there]
@@ -180,7 +180,7 @@ def timelines(results: Results, lines: list[Line], directory: Path) -> Figure | 
         "the drafter.",
     )
     size = (9, 1.1 + 1.15 * len(chosen))
-    with _axes(directory / figure.file, results, *size, len(chosen), sharex=True) as panels:
+    with axes_of(directory / figure.file, source(results), *size, len(chosen), sharex=True) as panels:
         named = {line.name: name_of(line) for line in lines}
         for panel, run in zip(panels, chosen, strict=True):
             _timeline(panel, named.get(run.method, label(run.method)), excerpt(run.rounds, span), span)
@@ -228,7 +228,7 @@ def sequence_shares(results: Results, lines: list[Line], directory: Path) -> Fig
         "figure5_sequences.png", "Figure 5: number of draft sequences that the θ rule chose, share of phases by task."
     )
     most = len(SEQUENCES)
-    with _axes(directory / figure.file, results, 7.5, 1.5 + 0.36 * len(by_task)) as (axes,):
+    with axes_of(directory / figure.file, source(results), 7.5, 1.5 + 0.36 * len(by_task)) as (axes,):
         places = range(len(by_task))
         left = [0.0] * len(by_task)
         counts = sorted({min(k, most) for phases in by_task.values() for k in phases})
@@ -262,7 +262,7 @@ def lengths(results: Results, lines: list[Line], directory: Path) -> Figure | No
         "figure1_lengths.png",
         f"Figure 1: time to draft and to verify {found.tokens} tokens by length of the input, each model alone.",
     )
-    with _axes(directory / figure.file, results, 6.5, 4.0) as (axes,):
+    with axes_of(directory / figure.file, source(results), 6.5, 4.0) as (axes,):
         series = (
             (f"verify {found.tokens} tokens", found.verify_us, VERIFY, "o-"),
             ("decode 1 token", found.decode_us, BASE, "^:"),

@@ -9,9 +9,7 @@ import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from duoactor.bench.results import Results
+from typing import Any, Protocol
 
 INFLATED = "duoactor_inflated"  # actors.engines.checkpoints.inflate.MARK
 PACKAGES = ("duoactor", "torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop")
@@ -60,7 +58,15 @@ def load_now() -> str:
     return f"{os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else "unknown"
 
 
-def source(results: Results) -> str:
+class Made(Protocol):
+    """What says where it comes from."""
+
+    command: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+
+
+def source(results: Made) -> str:
     """One line that goes with every table and picture: the command, and the machine that ran it."""
     where = results.machine
     facts = [

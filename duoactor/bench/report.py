@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from duoactor.bench.figures import NO_MATPLOTLIB, Figure, available, draw_all
 from duoactor.bench.methods import VANILLA
-from duoactor.bench.provenance import source
-from duoactor.bench.results import Results, write_document
+from duoactor.bench.provenance import Made, source
+from duoactor.bench.results import Results, Settings, write_document
 from duoactor.bench.summary import AVERAGE, Line, summarize
 from duoactor.bench.tables import all_tables, name_of
 from duoactor.render import plain
@@ -43,7 +43,9 @@ def write_all(results: Results, directory: Path) -> list[Figure]:
 
 
 def markdown(results: Results, figures: Sequence[Figure]) -> str:
-    parts = ["# duoactor bench", _facts(results), _verdict(results), "## How to read it\n\n" + DEFINITIONS]
+    minutes = sum(run.total_ms for run in results.runs) / 60_000
+    facts = facts_of(results, f"{results.repeats}; all answers together took {minutes:.1f} minutes")
+    parts = ["# duoactor bench", facts, _verdict(results), "## How to read it\n\n" + DEFINITIONS]
     made_by = f"<sub>{source(results)}</sub>"
     for table in all_tables(results):
         parts += [f"## {table.title}", table.markdown(), table.note, made_by]
@@ -56,15 +58,23 @@ def markdown(results: Results, figures: Sequence[Figure]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _model(results: Results, kind: str) -> str:
+def _model(results: Measured, kind: str) -> str:
     """Its name; of a directory the last part: where it lies is nobody's business."""
     name = str(results.models.get(kind, getattr(results.settings, kind)))
     return Path(name).name if Path(name).is_absolute() else name
 
 
-def _facts(results: Results) -> str:
+class Measured(Made, Protocol):
+    """What every report says of a run."""
+
+    settings: Settings
+    complete: bool
+    models: dict[str, Any]
+    inflated: dict[str, Any]
+
+
+def facts_of(results: Measured, repeats: str) -> str:
     s = results.settings
-    answering = sum(run.total_ms for run in results.runs)
     count = "prompts" if s.prompts != 1 else "prompt"
     facts = {
         "command": f"`{results.command}`",
@@ -72,7 +82,7 @@ def _facts(results: Results) -> str:
         "models": f"target {_model(results, 'target')}, draft {_model(results, 'draft')}",
         "target's device": f"{results.models.get('device', s.device)}, {results.models.get('dtype', s.dtype)}",
         "sampling": f"temperature {s.temperature:g}, at most {s.max_tokens} tokens, seed {s.seed}",
-        "repeats": f"{results.repeats}; all answers together took {answering / 60_000:.1f} minutes",
+        "repeats": repeats,
         "machine": ", ".join(f"{name} {value}" for name, value in results.machine.items()),
         "versions": ", ".join(f"{name} {value}" for name, value in results.versions.items()),
     }

@@ -1,11 +1,9 @@
-"""What a benchmark leaves behind: one line per run as it goes, and one document at the end."""
+"""What a benchmark leaves behind: its runs (see ``store``), and one document at the end."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +76,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[Round, ...] = ()  # kept for a few runs only
 
     @property
+    def unit(self) -> tuple[str, str, int]:
+        """A whole conversation, which is kept or run again as one."""
+        return (self.method, self.prompt, self.repeat)
+
+    @property
     def decode_ms(self) -> float:
         """First token to last."""
         return self.total_ms - self.ttft_ms
@@ -98,11 +101,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     dtype: str = "auto"
     datastore: str = ""
-
-
-class Header(msgspec.Struct, frozen=True, kw_only=True):
-    schema: int
-    settings: Settings
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,86 +131,6 @@ class Results(msgspec.Struct, kw_only=True):
     lengths: Lengths | None = None
     table: list[dict[str, Any]] = []
     runs: tuple[Run, ...] = ()
-
-
-Unit = tuple[str, str, int]  # method, prompt, repeat: a whole conversation
-
-
-class Store:
-    """``results.jsonl`` in a directory: appended run by run, so that nothing finished is lost."""
-
-    def __init__(self, directory: Path, settings: Settings, *, resume: bool = False) -> None:
-        """ConfigError when there are results already (or, with ``resume``, results of something else)."""
-        self.path = directory / LINES
-        self.settings = settings
-        self.runs: list[Run] = []
-        directory.mkdir(parents=True, exist_ok=True)
-        known = self.path.exists() and self.path.stat().st_size > 0
-        if known and not resume:
-            raise ConfigError(f"{self.path} holds results already: add --resume to go on, or choose another --out")
-        if known:
-            self.runs = _read_lines(self.path, settings)
-        fresh = self.path.with_suffix(".part")
-        fresh.write_bytes(b"".join([_line(Header(schema=SCHEMA, settings=settings)), *map(_line, self._units())]))
-        os.replace(fresh, self.path)
-        self._file: io.BufferedWriter = self.path.open("ab")
-
-    @property
-    def done(self) -> set[Unit]:
-        return {(run.method, run.prompt, run.repeat) for run in self.runs}
-
-    def add(self, runs: Sequence[Run]) -> None:
-        """One unit's runs; they share a line, so that a unit is there wholly or not at all."""
-        self.runs += runs
-        self._file.write(_line(runs))
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _units(self) -> list[list[Run]]:
-        units: dict[Unit, list[Run]] = {}
-        for run in self.runs:
-            units.setdefault((run.method, run.prompt, run.repeat), []).append(run)
-        return list(units.values())
-
-
-def _line(value: object) -> bytes:
-    return msgspec.json.encode(value) + b"\n"
-
-
-def _read_lines(path: Path, settings: Settings) -> list[Run]:
-    """The earlier runs. A line that a crash cut off at the end is dropped."""
-    first, *lines = path.read_bytes().split(b"\n")
-    try:
-        header = msgspec.json.decode(first, type=Header)
-    except msgspec.DecodeError:
-        raise ConfigError(f"{path} was not written by this version of duoactor bench; choose another --out") from None
-    if header.schema != SCHEMA:
-        raise ConfigError(f"{path} has schema {header.schema}, this version writes {SCHEMA}; choose another --out")
-    for name in Settings.__struct_fields__:
-        was, now = getattr(header.settings, name), getattr(settings, name)
-        if was != now:
-            raise ConfigError(
-                f"{path} was measured with {name} {_short(was)}, not {_short(now)}: resume with the same options, "
-                "or choose another --out"
-            )
-    runs: list[Run] = []
-    for number, line in enumerate(lines, start=2):
-        if not line:
-            continue
-        try:
-            runs += msgspec.json.decode(line, type=list[Run])
-        except msgspec.DecodeError:
-            if any(lines[number - 1 :]):
-                raise ConfigError(f"{path} line {number} does not hold runs of duoactor bench") from None
-    return runs
-
-
-def _short(value: object) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)[:60] or "none"
 
 
 def write_document(directory: Path, results: Results) -> Path:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from duoactor.bench.answers import Answer, Answers
 from duoactor.bench.methods import DYNAMIC, Row, rotated, sweep
-from duoactor.bench.results import Run, Store
+from duoactor.bench.results import Run
+from duoactor.bench.store import Store
 from duoactor.bench.suites import Prompt
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Sampling
@@ -50,22 +51,10 @@ def by_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
 class Bench:
     """``answers`` by row name: who answers. ``sampling`` is the same for every row; its seed makes ours equal."""
 
-    store: Store
+    store: Store[Run]
     sampling: Sampling
     answers: Mapping[str, Answers]
     show: Show = lambda text, done, count: None
-
-    async def warm_up(self, rows: Sequence[Row], prompt: Prompt) -> dict[str, str]:
-        """One untimed answer of each row; rows that cannot answer at all, and why."""
-        failed: dict[str, str] = {}
-        for number, row in enumerate(rows):
-            self.show(f"warming up: {row.label}", number, len(rows))
-            try:
-                await self._ask(row, (ChatTurn("user", prompt.turns[0]),))
-            except RequestError as error:
-                if error.code == "unsupported":
-                    failed[row.name] = str(error)
-        return failed
 
     async def run(self, schedule: Schedule) -> None:
         """All units that the store does not have yet."""
@@ -114,6 +103,21 @@ class Bench:
                 )
             )
         return runs
+
+
+async def warm_up(
+    answers: Mapping[str, Answers], rows: Sequence[Row], prompt: Prompt, sampling: Sampling, show: Show
+) -> dict[str, str]:
+    """One untimed answer of each row; rows that cannot answer at all, and why."""
+    failed: dict[str, str] = {}
+    for number, row in enumerate(rows):
+        show(f"warming up: {row.label}", number, len(rows))
+        try:
+            await answers[row.name].answer(row, (ChatTurn("user", prompt.turns[0]),), sampling)
+        except RequestError as error:
+            if error.code == "unsupported":
+                failed[row.name] = str(error)
+    return failed
 
 
 def chosen_gamma(runs: Sequence[Run]) -> int:

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, VerifierSettings
 from duoactor import config, render
 from duoactor.bench import benchmark, figures, provenance, report, tables, timeline
 from duoactor.bench import compare as comparing
 from duoactor.bench import datastore as datastores
+from duoactor.bench.load import report as load_report
+from duoactor.bench.load.arrivals import CLOSED, choose_arrivals, choose_streams
+from duoactor.bench.load.cells import DOCUMENT, Cell, LoadResults, read_load
+from duoactor.bench.load.cells import LINES as LOAD_LINES
+from duoactor.bench.load.measure import LoadJob, load_results_of, measure_loads
+from duoactor.bench.load.running import Loads
+from duoactor.bench.load.summary import summarize_load
 from duoactor.bench.methods import BY_NAME, choose
-from duoactor.bench.results import Results, Store, read_document
-from duoactor.bench.runner import Show
+from duoactor.bench.results import LINES, Results, Run, Settings, read_document
+from duoactor.bench.store import Store
 from duoactor.bench.suites import BUILTIN, load_suite, select
 from duoactor.bench.summary import summarize
 from duoactor.cli.environment import Environment, available_cpus, private_address
+from duoactor.cli.measuring import access_to, carry_out
 from duoactor.cli.options import json_option, log_options
 from duoactor.launch.deployment import Deployment, deploy
-from duoactor.launch.progress import LaunchReport
-from duoactor.launch.signals import Terminated, run_until_signal
 from protocols.errors import ConfigError
 from protocols.messages import Method, Sampling
-from protocols.transport import Feed
 
 
 @click.group(invoke_without_command=True)
 @click.option(
     "--suite", default=BUILTIN, metavar="PATH", help="a JSONL file: ours, Spec-Bench's or HumanEval  [builtin]"
 )
-@click.option("--methods", default="all", metavar="LIST", help="rows, by commas; vanilla is always one  [all]")
+@click.option(
+    "--methods", default="", metavar="LIST", help="rows, by commas; vanilla is always one  [all; with --streams auto]"
+)
 @click.option("--tasks", default="", metavar="LIST", help="only these tasks, by commas  [all]")
 @click.option("--limit", default=0, type=click.IntRange(0), metavar="N", help="most prompts per task; 0: all  [0]")
 @click.option("--repeats", default=2, type=click.IntRange(1), metavar="N", help="runs per prompt and method  [2]")
@@ -54,6 +56,15 @@ from protocols.transport import Feed
 @click.option("--datastore-from", multiple=True, metavar="FILE", help="build a datastore of this file; may be repeated")
 @click.option(
     "--sweep", is_flag=True, help="also DuoDecoding with gamma two below to two above the chosen one (table 3)"
+)
+@click.option(
+    "--streams", default="", metavar="LIST", help="under load instead: so many streams at once, such as 1,4,16,64"
+)
+@click.option(
+    "--arrivals",
+    default=CLOSED,
+    metavar="LIST",
+    help="with --streams: closed (who was answered asks again), poisson, bursts  [closed]",
 )
 @click.option("--out", default="", metavar="DIR", help="where results go  [a new bench-DATE-TIME]")
 @click.option("--resume", is_flag=True, help="go on with what --out holds")
@@ -71,6 +82,7 @@ def bench(context: click.Context, /, **options: Any) -> int:
     \b
     Example:  duoactor bench --limit 2
               duoactor bench --methods vanilla,sps,tree --tasks code,rag --out results
+              duoactor bench --streams 1,4,16,64 --arrivals closed,poisson --limit 4
               duoactor bench --suite question.jsonl --target ./my-model --draft ./my-draft --device cuda
               duoactor bench compare before/results.json after/results.json
     """
@@ -97,6 +109,8 @@ def _bench(
     datastore: str,
     datastore_from: tuple[str, ...],
     sweep: bool,
+    streams: str,
+    arrivals: str,
     out: str,
     resume: bool,
     trace: str,
@@ -104,9 +118,13 @@ def _bench(
     verbose: bool,
     quiet: bool,
 ) -> int:
-    rows = choose(methods)
+    rows = choose(methods or ("auto" if streams else "all"))
     prompts = select(load_suite(suite), [t.strip() for t in tasks.split(",") if t.strip()], limit)
-    job = benchmark.Job(prompts, rows, repeats, Sampling(temperature, max_tokens=max_tokens, seed=seed), sweep)
+    sampling = Sampling(temperature, max_tokens=max_tokens, seed=seed)
+    measured: benchmark.Job | LoadJob = benchmark.Job(prompts, rows, repeats, sampling, sweep)
+    if streams:
+        loads = Loads(choose_arrivals(arrivals), choose_streams(streams), rows, repeats)
+        measured = LoadJob(prompts, loads, sampling)
     if resume and not out:
         raise ConfigError("--resume needs --out DIR, the directory to go on with")
     directory = Path(out or time.strftime("bench-%Y%m%d-%H%M%S"))
@@ -123,87 +141,65 @@ def _bench(
             command=environment.command,
             log_flags=("--verbose",) if verbose else ("--quiet",),
         )
-        store = Store(directory, benchmark.settings_of(deployment, job, suite, stored.origin), resume=resume)
+        settings = benchmark.settings_of(deployment, measured, suite, stored.origin)
         if not figures.available() and not quiet:
             click.echo(f"duoactor: {figures.NO_MATPLOTLIB}", err=True)
+        access = access_to(environment, deployment, verbose)
         found, load = benchmark.Observations(), provenance.load_now()
-        complete = False
-        try:
-            with _progress() as show:
-                run_until_signal(_drive(environment, deployment, job, store, found, show, verbose))
-            complete = True
-        except (KeyboardInterrupt, Terminated):
-            click.echo(f"duoactor: interrupted; go on with the same options and --resume --out {directory}", err=True)
-            raise
-        finally:
-            # also after Ctrl-C, and when an actor could not be kept up
-            store.close()
-            results = benchmark.results_of(deployment, job, store, found, _command(), load, complete)
-            if store.runs:
-                _leave(results, directory, trace)
+        if isinstance(measured, LoadJob):
+            return _under_load(deployment, measured, settings, directory, resume, found, load, access, as_json)
+        return _side_by_side(deployment, measured, settings, directory, resume, found, load, access, as_json, trace)
+
+
+def _side_by_side(
+    deployment: Deployment,
+    job: benchmark.Job,
+    settings: Settings,
+    directory: Path,
+    resume: bool,
+    found: benchmark.Observations,
+    load: str,
+    access: benchmark.Access,
+    as_json: bool,
+    trace: str,
+) -> int:
+    store = Store(directory / LINES, settings, Run, resume=resume)
+
+    def leave(complete: bool) -> Results:
+        results = benchmark.results_of(deployment, job, store, found, _command(), load, complete)
+        if store.runs:
+            report.write_all(results, directory)
+            if trace:
+                timeline.write_trace(Path(trace), results.runs)
+        return results
+
+    results = carry_out(store, lambda show: benchmark.measure(deployment, job, store, found, access, show), leave)
     _print(results, directory, as_json)
     return 1 if any(line["different"] and BY_NAME[line["name"]].ours for line in results.table) else 0
 
 
-async def _drive(
-    environment: Environment,
+def _under_load(
     deployment: Deployment,
-    job: benchmark.Job,
-    store: Store,
+    job: LoadJob,
+    settings: Settings,
+    directory: Path,
+    resume: bool,
     found: benchmark.Observations,
-    show: Show,
-    log_lines: bool,
-) -> None:
-    launch = LaunchReport(lines=log_lines)
-    world = benchmark.Access(
-        probe=environment.probe(deployment),
-        connect=environment.connect_async,
-        subscribe=_subscribed,
-        report=launch,
-        started=launch.done,
-    )
-    await benchmark.measure(deployment, job, store, found, world, show)
+    load: str,
+    access: benchmark.Access,
+    as_json: bool,
+) -> int:
+    store = Store(directory / LOAD_LINES, settings, Cell, resume=resume)
 
+    def leave(complete: bool) -> LoadResults:
+        results = load_results_of(deployment, job, store, found, _command(), load, complete)
+        if store.runs:
+            load_report.write_loads(results, directory)
+        return results
 
-@asynccontextmanager
-async def _subscribed(address: str) -> AsyncIterator[Feed]:
-    from protocols.zeromq import ZmqNetwork
-
-    network = ZmqNetwork()
-    try:
-        yield network.subscribe(address)
-    finally:
-        network.close()
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Show]:
-    """A bar with the time left on a terminal; nothing in a pipe."""
-    bar = Progress(
-        BarColumn(30),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    task = bar.add_task("", total=None)
-
-    def show(text: str, done: int, count: int) -> None:
-        bar.update(task, description=text, completed=done, total=count)
-        bar.start()  # not before: until the actors are ready the line is theirs
-
-    try:
-        yield show
-    finally:
-        bar.stop()
-
-
-def _leave(results: Results, directory: Path, trace: str) -> None:
-    report.write_all(results, directory)
-    if trace:
-        timeline.write_trace(Path(trace), results.runs)
+    results = carry_out(store, lambda show: measure_loads(deployment, job, store, found, access, show), leave)
+    _print_loads(results, directory, as_json)
+    return 1 if any(line["failed"] for line in results.table) else 0
 
 
 def _print(results: Results, directory: Path, as_json: bool) -> None:
@@ -220,6 +216,20 @@ def _print(results: Results, directory: Path, as_json: bool) -> None:
     print(f"By task, drafts, time and pictures: {directory / report.REPORT}", flush=True)
 
 
+def _print_loads(results: LoadResults, directory: Path, as_json: bool) -> None:
+    if as_json:
+        document = render.plain(results)
+        document.pop("cells")  # they are in the file
+        render.print_json({**document, "directory": str(directory)})
+        return
+    lines = summarize_load(results)
+    for table in load_report.load_tables(lines):
+        table.show()
+    for sentence in load_report.load_verdict(lines):
+        print(sentence)
+    print(f"How to read it, and pictures: {directory / report.REPORT}", flush=True)
+
+
 def _command() -> str:
     """What makes the same again: without the directories of this machine, and without what only concerns this run."""
     words = (word for word in sys.argv[1:] if word != "--resume")
@@ -229,12 +239,15 @@ def _command() -> str:
 @bench.command(name="report")
 @click.argument("directory", metavar="DIR")
 def rewrite(directory: str) -> int:
-    """Write report.md and the pictures anew from the results.json in a directory.
+    """Write report.md and the pictures anew from the results in a directory.
 
     \b
     Example:  duoactor bench report results
     """
-    report.write_all(read_document(Path(directory)), Path(directory))
+    if (Path(directory) / DOCUMENT).exists():
+        load_report.write_loads(read_load(Path(directory)), Path(directory))
+    else:
+        report.write_all(read_document(Path(directory)), Path(directory))
     return 0
 
 

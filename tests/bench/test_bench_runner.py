@@ -4,8 +4,9 @@ import pytest
 from benchkit import SETTINGS, FakeAnswers, cost, run
 
 from duoactor.bench.methods import BY_NAME
-from duoactor.bench.results import Store
+from duoactor.bench.results import Run
 from duoactor.bench.runner import Bench, Schedule, by_turns, chosen_gamma
+from duoactor.bench.store import Store
 from duoactor.bench.suites import Prompt
 from protocols.errors import ConfigError
 from protocols.messages import Sampling
@@ -21,7 +22,7 @@ def bench(store, answers):
 
 
 def store(directory, **options):
-    return Store(directory, SETTINGS, **options)
+    return Store(directory / "results.jsonl", SETTINGS, Run, **options)
 
 
 def test_a_prompt_is_run_with_every_method_before_the_next_and_the_order_turns():

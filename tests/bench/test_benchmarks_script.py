@@ -11,7 +11,7 @@ from duoactor.bench.methods import choose
 from duoactor.cli.bench import bench
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "benchmarks.sh"
-SECTIONS = ("bundled", "inflated", "sampled", "sweep", "spec-bench", "humaneval")
+SECTIONS = ("bundled", "inflated", "sampled", "sweep", "load", "load-inflated", "spec-bench", "humaneval")
 FAKE = r"""#!/bin/sh
 echo "$@" >> "$ASKED"
 case $1 in
@@ -53,6 +53,7 @@ def test_every_section_asks_for_options_and_rows_that_there_are_and_leaves_a_rep
     (measured,) = [command for command in commands if command[0] == "bench"]
     options = bench.make_context("bench", measured[1:]).params
     assert choose(options["methods"])
+    assert bool(options["streams"]) == section.startswith("load")
     assert (options["limit"] == 0) == (section in ("bundled", "inflated"))  # 0: every prompt of the built-in suite
     made = {path.name for path in (checkout / "docs" / "benchmarks" / section).iterdir()}
     assert made == {"report.md", "speedup.png"}

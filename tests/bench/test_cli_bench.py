@@ -20,7 +20,7 @@ from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe
-from protocols.messages import ChatTurn, RequestStats, Role, StatusReport
+from protocols.messages import ChatTurn, RequestStats, Role, StatusReport, Tokenized
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 
@@ -49,6 +49,9 @@ class FakeClient:
         yield Piece("r", "Hello", (1,))
         stats = RequestStats(method, rounds=0, decode_ms=1.0, gamma=5.0)
         yield Piece("r", " world", (3 if method == self.wrong else 2,), stats)
+
+    async def tokenize(self, text: str) -> Tokenized:
+        return Tokenized("r", tuple(range(len(text))), (), text)
 
     async def status(self) -> StatusReport:
         return status_of(self.pids)
@@ -172,9 +175,30 @@ def test_the_sweep_asks_for_gammas_around_the_chosen_one(world, capsys):
     assert "DuoDecoding, γ = 5 (chosen)" in capsys.readouterr().out
 
 
+def test_under_load_methods_share_the_actors_and_the_report_is_of_loads(world, tmp_path, capsys):
+    client, environment = world
+    load = (*BENCH, "--streams", "1,2", "--arrivals", "poisson", "--methods", "auto,transformers")
+    assert main([*load, "--json"], environment) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(line["arrivals"], line["streams"], line["name"]) for line in document["table"]] == [
+        (arrivals, streams, name)
+        for arrivals in ("closed", "poisson")
+        for streams in (1, 2)
+        for name in ("vanilla", "auto")
+    ]
+    assert document["missing"] == {"transformers": "answers one request at a time"}
+    assert (tmp_path / "out" / "report.md").read_text().startswith("# duoactor bench --streams\n")
+    asked = len(client.asked)
+    assert main([*load, "--resume"], environment) == 0
+    assert len(client.asked) == asked + 2  # to warm up
+    assert "Requests that come by themselves: poisson" in capsys.readouterr().out
+    assert main(["bench", "report", "out"], environment) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("--streams", "0"), "--streams takes numbers from 1 to 1024"),
         (("--methods", "spss"), "method 'spss' is not known; choose all or some of vanilla, sps"),
         (("--tasks", "poetry"), "the suite has no task 'poetry'; it has chat, translation"),
         (("--suite", "none.jsonl"), "cannot read the suite none.jsonl: No such file"),

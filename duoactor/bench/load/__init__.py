@@ -1,0 +1,1 @@
+"""Methods under load: many streams at once, arrivals of three kinds, latency and fairness."""

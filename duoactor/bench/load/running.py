@@ -1,0 +1,161 @@
+"""Runs cells: methods in turns at every load, so that a machine that others use too favours none."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from duoactor.bench.answers import Ours, digest
+from duoactor.bench.load.arrivals import CLOSED, rate_of, requests, starts
+from duoactor.bench.load.cells import LONG, LONG_TOKENS, Cell, Told
+from duoactor.bench.methods import VANILLA, Row, rotated
+from duoactor.bench.runner import Show
+from duoactor.bench.store import Store
+from duoactor.bench.suites import Prompt
+from duoactor.client.stream import AsyncStream
+from protocols.errors import RequestError
+from protocols.messages import ChatTurn, RequestStats, Sampling
+
+Ask = Callable[[str], Awaitable[Told]]  # by a prompt's id
+Clock = Callable[[], float]  # milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """One cell after the other: a load is run with every row before the next, the repeats of a load together."""
+
+    arrivals: Sequence[str]
+    streams: Sequence[int]
+    rows: Sequence[Row]
+    repeats: int
+
+    @property
+    def units(self) -> int:
+        return len(self.arrivals) * len(self.streams) * len(self.rows) * self.repeats
+
+    def __iter__(self) -> Iterator[tuple[str, int, int, Row]]:
+        for arrivals in self.arrivals:
+            for streams in self.streams:
+                for repeat in range(self.repeats):
+                    for row in rotated(self.rows, repeat):
+                        yield arrivals, streams, repeat, row
+
+
+@dataclass(slots=True)
+class LoadBench:
+    """``long``: the token ids of the long prompt."""
+
+    store: Store[Cell]
+    prompts: Sequence[Prompt]
+    long: Sequence[int]
+    sampling: Sampling
+    ours: Ours
+    show: Show = lambda text, done, count: None
+    _texts: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._texts = {prompt.id: prompt.turns[0] for prompt in self.prompts}
+
+    async def run(self, loads: Loads) -> None:
+        """All cells that the store does not have yet."""
+        for number, (arrivals, streams, repeat, row) in enumerate(loads):
+            if (arrivals, streams, row.name, repeat) in self.store.done:
+                continue
+            self.show(f"{streams} streams, {arrivals}, {row.label}, repeat {repeat + 1}", number, loads.units)
+            self.store.add([await self._cell(arrivals, streams, repeat, row)])
+        self.show("", loads.units, loads.units)
+
+    async def _cell(self, arrivals: str, streams: int, repeat: int, row: Row) -> Cell:
+        asked = requests(self.prompts, streams)
+        began = time.perf_counter()
+
+        def clock() -> float:
+            return round(1000 * (time.perf_counter() - began), 3)
+
+        async def ask(prompt: str) -> Told:
+            return await read(prompt, self._stream(prompt, row), clock)
+
+        rate = 0.0
+        if arrivals == CLOSED:
+            answers = await closed(asked, streams, ask)
+        else:
+            rate = rate_of(self.store.runs, VANILLA, streams)
+            answers = await by_themselves(asked, starts(arrivals, len(asked), streams, rate, repeat), ask)
+        return Cell(
+            method=row.name, arrivals=arrivals, streams=streams, repeat=repeat, rate=rate, answers=tuple(answers)
+        )
+
+    def _stream(self, prompt: str, row: Row) -> AsyncStream:
+        if prompt == LONG:
+            return self.ours.ask({"prompt": self.long}, row, self.sampling)
+        return self.ours.stream(row, (ChatTurn("user", self._texts[prompt]),), self.sampling)
+
+
+async def closed(asked: Sequence[str], streams: int, ask: Ask) -> list[Told]:
+    """So many streams, each of which takes the next request as soon as it was answered."""
+    told: list[Told] = []
+    left = iter(asked)
+
+    async def stream() -> None:
+        for prompt in left:
+            told.append(await ask(prompt))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(streams):
+            group.create_task(stream())
+    return told
+
+
+async def by_themselves(asked: Sequence[str], when: Sequence[float], ask: Ask) -> list[Told]:
+    """Each request at its time (s), whatever became of those before."""
+    began = asyncio.get_running_loop().time()
+    tasks: list[asyncio.Task[Told]] = []
+
+    async def one(prompt: str) -> Told:
+        return await ask(prompt)
+
+    async with asyncio.TaskGroup() as group:
+        for prompt, start in zip(asked, when, strict=True):
+            await asyncio.sleep(began + start - asyncio.get_running_loop().time())
+            tasks.append(group.create_task(one(prompt)))
+    return [task.result() for task in tasks]
+
+
+async def read(prompt: str, stream: AsyncStream, clock: Clock) -> Told:
+    """A whole answer, each chunk with its time."""
+    sent = clock()
+    times: list[float] = []
+    tokens: list[int] = []
+    ids: list[int] = []
+    stats, error = RequestStats(), ""
+    try:
+        async for chunk in stream:
+            if chunk.token_ids:
+                times.append(clock())
+                tokens.append(len(chunk.token_ids))
+                ids += chunk.token_ids
+            stats = chunk.stats or stats
+    except RequestError as failure:
+        error = str(failure)
+    return Told(
+        prompt=prompt,
+        sent=sent,
+        times=tuple(times),
+        tokens=tuple(tokens),
+        digest=digest(ids),
+        error=error,
+        rounds=stats.rounds,
+        drafted=stats.draft_tokens,
+        accepted=stats.accepted_tokens,
+        forward_ms=stats.forward_ms,
+        wait_ms=stats.wait_ms,
+    )
+
+
+async def long_prompt(ours: Ours, prompts: Sequence[Prompt]) -> list[int]:
+    """Token ids of all prompts one after the other, over and over, until there are ``LONG_TOKENS``."""
+    text = "\n\n".join(turn for prompt in prompts for turn in prompt.turns)
+    ids = list((await ours.client.tokenize(text)).token_ids)
+    return (ids * (LONG_TOKENS // len(ids) + 1))[:LONG_TOKENS]

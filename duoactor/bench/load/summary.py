@@ -1,0 +1,169 @@
+"""What cells add up to: a line for every load and method."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from duoactor.bench.load.cells import LONG, Cell, LoadResults, Told
+from duoactor.bench.methods import VANILLA, label
+
+PERCENTILES = (50, 95, 99)
+FEWEST = 8  # chunks: of an answer with fewer its share says little
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLine:
+    """Times in ms. Percentiles are the 50th, 95th and 99th of all repeats' together."""
+
+    arrivals: str
+    streams: int
+    name: str
+    label: str
+    rate: float  # requests a second; 0: closed loop
+    tokens_per_second: float
+    speedup: float  # over vanilla's in the same repeat: the median of the repeats
+    low: float
+    high: float
+    first_ms: tuple[float, ...]
+    gap_ms: tuple[float, ...]  # between two chunks of an answer
+    lowest_tokens: float  # of an answer's tokens over its share of all that came while it ran: the lowest answer
+    lowest_rounds: float  # the same of its chunks: how often it had its turn
+    stall: tuple[float, ...]  # gaps while somebody's long prompt was read, in rounds of plain decoding; and the longest
+    tokens_per_round: float
+    drafted_per_round: float
+    acceptance: float
+    waiting: float  # share of the time from the first token to the last
+    answers: int
+    failed: int
+    compared: int
+    different: int
+
+
+def summarize_load(results: LoadResults) -> list[LoadLine]:
+    """By arrivals and streams in their order, every method in the results' order."""
+    loads: dict[tuple[str, int], list[Cell]] = {}
+    for cell in results.cells:
+        loads.setdefault((cell.arrivals, cell.streams), []).append(cell)
+    return [
+        _line(here, name)
+        for here in loads.values()
+        for name in results.methods
+        if any(cell.method == name for cell in here)
+    ]
+
+
+def _line(here: Sequence[Cell], name: str) -> LoadLine:
+    """``here``: all cells of a load."""
+    cells = [cell for cell in here if cell.method == name]
+    plain = {cell.repeat: cell for cell in here if cell.method == VANILLA}
+    rates = [throughput(cell) for cell in cells]
+    ratios = [
+        throughput(cell) / base for cell in cells if cell.repeat in plain and (base := throughput(plain[cell.repeat]))
+    ] or [0.0]
+    answers = [told for cell in cells for told in cell.answers if told.times]
+    rounds = sum(told.rounds for told in answers)
+    drafted = sum(told.drafted for told in answers)
+    texts = {told.prompt: told.digest for cell in plain.values() for told in cell.answers if not told.error}
+    compared = [told for told in answers if not told.error and told.prompt in texts]
+    decoding = sum(told.ended - told.first for told in answers)
+    shares = [shares_of(cell) for cell in cells]
+    return LoadLine(
+        arrivals=cells[0].arrivals,
+        streams=cells[0].streams,
+        name=name,
+        label=label(name),
+        rate=cells[0].rate,
+        tokens_per_second=statistics.median(rates),
+        speedup=statistics.median(ratios),
+        low=min(ratios),
+        high=max(ratios),
+        first_ms=percentiles([told.first - told.sent for told in answers]),
+        gap_ms=percentiles([gap for told in answers for _, gap in gaps(told)]),
+        lowest_tokens=min((share for tokens, _ in shares for share in tokens), default=0.0),
+        lowest_rounds=min((share for _, chunks in shares for share in chunks), default=0.0),
+        stall=_stall(cells, list(plain.values())),
+        tokens_per_round=1 + sum(told.accepted for told in answers) / rounds if rounds else 0.0,
+        drafted_per_round=drafted / rounds if rounds else 0.0,
+        acceptance=sum(told.accepted for told in answers) / drafted if drafted else 0.0,
+        waiting=sum(told.wait_ms for told in answers) / decoding if decoding else 0.0,
+        answers=len(answers),
+        failed=sum(bool(told.error) for cell in cells for told in cell.answers),
+        compared=len(compared),
+        different=sum(told.digest != texts[told.prompt] for told in compared),
+    )
+
+
+def busy_ms(cell: Cell) -> float:
+    """How long every stream was at work: until one was done and found no request left. Where requests come by
+    themselves, until the last was answered."""
+    last = max((told.sent for told in cell.answers), default=0.0)
+    ends = [told.ended for told in cell.answers if told.ended >= last]
+    return min(ends, default=0.0) if not cell.rate else max(ends, default=0.0)
+
+
+def throughput(cell: Cell) -> float:
+    """Tokens per second of all streams together, while they all were at work."""
+    until = busy_ms(cell)
+    tokens = sum(n for told in cell.answers for at, n in zip(told.times, told.tokens, strict=True) if at <= until)
+    return 1000 * tokens / until if until else 0.0
+
+
+def gaps(told: Told) -> Iterator[tuple[float, float]]:
+    """(when it began, ms) of each pause between two chunks."""
+    return ((a, b - a) for a, b in itertools.pairwise(told.times))
+
+
+def percentiles(values: Sequence[float], of: Iterable[int] = PERCENTILES) -> tuple[float, ...]:
+    """Linear between ranks; of nothing, none."""
+    ordered = sorted(values)
+    if not ordered:
+        return ()
+    found = []
+    for percent in of:
+        place = (len(ordered) - 1) * percent / 100
+        low = int(place)
+        high = min(low + 1, len(ordered) - 1)
+        found.append(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
+    return tuple(found)
+
+
+def shares_of(cell: Cell) -> tuple[list[float], list[float]]:
+    """Of every answer: its tokens, and its chunks, over its share of all that came while it ran. Were all streams
+    served alike, each would have an n-th of what comes while n decode."""
+    running = [told for told in cell.answers if len(told.times) >= 2]
+    begins, ends = sorted(told.first for told in running), sorted(told.ended for told in running)
+    events = sorted((at, n) for told in running for at, n in zip(told.times[1:], told.tokens[1:], strict=True))
+    when = [at for at, _ in events]
+    due_tokens, due_chunks = [0.0], [0.0]  # of a stream that decodes all the time, up to each event
+    for at, n in events:
+        streams = max(1, bisect.bisect_left(begins, at) - bisect.bisect_left(ends, at))
+        due_tokens.append(due_tokens[-1] + n / streams)
+        due_chunks.append(due_chunks[-1] + 1 / streams)
+    tokens, chunks = [], []
+    for told in running:
+        if len(told.times) < FEWEST:
+            continue
+        begin, end = bisect.bisect_right(when, told.first), bisect.bisect_right(when, told.ended)
+        tokens.append((told.count - told.tokens[0]) / (due_tokens[end] - due_tokens[begin]))
+        chunks.append((len(told.times) - 1) / (due_chunks[end] - due_chunks[begin]))
+    return tokens, chunks
+
+
+def _stall(cells: Sequence[Cell], plain: Sequence[Cell]) -> tuple[float, ...]:
+    """Of answers that ran while a long prompt was read: percentiles of their pauses and the longest, in rounds of
+    vanilla at this load. A round of their own is in it."""
+    rounds = sum(told.rounds for cell in plain for told in cell.answers)
+    forward = sum(told.forward_ms for cell in plain for told in cell.answers)
+    if not rounds or not forward:
+        return ()
+    found = []
+    for cell in cells:
+        reading = [(told.sent, told.first) for told in cell.answers if told.prompt == LONG and told.times]
+        for told in cell.answers:
+            if told.prompt != LONG:
+                found += [gap for at, gap in gaps(told) if any(at < end and at + gap > begin for begin, end in reading)]
+    return percentiles([gap * rounds / forward for gap in found], (*PERCENTILES, 100))
