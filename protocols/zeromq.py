@@ -109,10 +109,13 @@ class ZmqLink:
             case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
                 self._hang_ups += 1
                 if self._hang_ups == self.HANG_UPS:
-                    # a verifier cannot read, let alone answer, what was encrypted for another key
-                    key = "has another public key than the given server key; pass its own .pub file as --server-key"
+                    # A verifier cannot read, let alone answer, what was encrypted for another key. One without keys may
+                    # hang up before its own greeting is read, which says so.
                     self._fail(
-                        key if self._keyed else "hangs up at once; if it wants keys, pass --key and --server-key"
+                        "has another public key than the given server key, or no keys; pass its own .pub file as "
+                        "--server-key, or leave out --key and --server-key"
+                        if self._keyed
+                        else "hangs up at once; if it wants keys, pass --key and --server-key"
                     )
 
     def _fail(self, fault: str) -> None:
