@@ -15,10 +15,10 @@ from contextlib import aclosing
 from typing import Any, Unpack, cast
 
 from actors.settings import PEER_VARIABLES
+from duoactor.client.calls import Answer, Question
 from duoactor.client.connection import CONNECT_TIMEOUT_S, Connection
 from duoactor.client.options import Options, shows_options
 from duoactor.client.request import Completion, Prompt, Turn, checked, make_request, make_tools, make_turns, typed
-from duoactor.client.resume import Answer, Question
 from duoactor.client.stream import AsyncStream
 from protocols.address import default_address, several
 from protocols.errors import ConnectionLost, DuoactorError, RequestError

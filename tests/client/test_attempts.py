@@ -2,7 +2,8 @@
 
 import pytest
 
-from duoactor.client.resume import SETTLED_TOKENS, Session
+from duoactor.client.calls import SETTLED_TOKENS
+from duoactor.client.session import Session
 from protocols.handshake import Lost, Why
 from protocols.messages import Cancel, Chunk, Generate, Welcome
 

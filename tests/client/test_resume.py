@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from duoactor.client.resume import Session
+from duoactor.client.session import Session
 from protocols.errors import ConnectionLost, RequestError
 from protocols.handshake import Lost, Why
 from protocols.messages import (

@@ -8,7 +8,7 @@ from memory_network import MemoryNetwork
 
 from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
-from duoactor.client.resume import Session
+from duoactor.client.session import Session
 from duoactor.client.verifiers import BLOCK_CHARACTERS, BLOCK_TOKENS, Verifiers
 from fakes import ToyLanguage, ToyTarget
 from protocols.address import several

@@ -158,7 +158,7 @@ async def test_a_peer_without_keys_learns_that_the_verifier_has_them(directory: 
 async def test_a_peer_with_keys_learns_that_the_verifier_has_none(directory: Path) -> None:
     _, known, _ = secured(directory)
     here, there = ZmqNetwork(), ZmqNetwork(known)
-    with pytest.raises(ConnectionLost, match="no keys; .*leave out --key"):
+    with pytest.raises(ConnectionLost, match=r"no keys; .*leave out --key"):
         await there.connect(here.listen(TCP).address).receive()
     here.close()
     there.close()

@@ -14,7 +14,7 @@ from world import simulate
 
 from actors.verifier.leases import Leases
 from actors.verifier.request import Request
-from duoactor.client.resume import StreamState
+from duoactor.client.calls import StreamState
 from fakes import ToyLanguage
 
 HERE = Path(__file__).parent

@@ -1,137 +1,38 @@
 """One connection's calls as a state machine: messages in, news for callers and messages to send out. No sockets, no
 clock.
 
-A stream survives its verifier: tokens are numbered, so what comes twice is dropped, and what is missing is asked for
-again with the tokens held so far. Noise is keyed by position, so the rest of the text is the same (DESIGN section 3).
-By the same means a stream that nobody reads is suspended: cancelled at the verifier, and resumed when it is read again;
-and where there are several verifiers, one that is lost, full or about to leave is made up for by another.
+A stream survives its verifier (:mod:`duoactor.client.calls` says how). By the same means a stream that nobody reads is
+suspended: cancelled at the verifier, and resumed when it is read again; and where there are several verifiers, one that
+is lost, full or about to leave is made up for by another.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import msgspec
-
+from duoactor.client.calls import Asking, Call, News, Question, StreamState
 from duoactor.client.verifiers import Verifiers
 from protocols.errors import ConnectionLost, DuoactorError, RequestError
 from protocols.handshake import Lost, Why
 from protocols.messages import (
     Cancel,
     Chunk,
-    Detokenize,
     Done,
-    DrainActor,
     Failed,
     FailureCode,
-    FinishReason,
     Generate,
     Message,
     Refuse,
     RefuseCode,
-    Status,
     StatusReport,
-    Swap,
-    Tokenize,
     Tokenized,
-    Undo,
     Welcome,
 )
 
-Question = Status | Swap | DrainActor | Undo | Tokenize | Detokenize
-Answer = Done | StatusReport | Tokenized
-News = Chunk | Answer | DuoactorError
-
-
 BACKOFF_S = 0.5  # before the first repetition of a request that found no room, where the verifier did not say; doubles
-SETTLED_TOKENS = 16  # that come from a verifier before it ends: the request is not taken for the cause then
-
-
-@dataclass(slots=True)
-class Asking:
-    """A question and whether it has been sent. Each may be repeated: a second swap or drain finds nothing to move."""
-
-    question: Question
-    at: str | None = None  # the address of the verifier that is asked; None: none yet
-    submitted: bool = False
-    answered: bool = False
-
-    def message(self, now: float) -> Question:
-        return self.question
-
-
-@dataclass(slots=True)
-class StreamState:
-    """What the client holds of one stream. ``submitted``: the verifier was asked; ``answered``: it has begun to."""
-
-    request: Generate
-    since: float = 0.0  # seconds
-    at: str | None = None  # the address of the verifier that serves it; None: none does
-    asked: str = ""  # incarnation of the verifier that was asked last, unless that one gave the request back
-    refused_by: set[str] = field(default_factory=set)  # addresses that had no room
-    retries: int = 0
-    retry_at: float = 0.0
-    token_ids: list[int] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    submitted: bool = False
-    answered: bool = False
-    suspended: bool = False
-    attempt: int = 0  # see section 6.6 of SPEC.md: a request may be what ends the verifier
-    begun: bool = False  # whether the verifier works on it, or may
-    had: int = 0  # tokens when it was last asked for
-
-    def accept(self, chunk: Chunk) -> Chunk | None:
-        """The new part of a chunk, or None if there is none. LookupError if tokens before it are missing."""
-        have = len(self.token_ids)
-        if chunk.offset > have:
-            raise LookupError(f"tokens {have} to {chunk.offset} are missing")
-        known = have - chunk.offset
-        if known >= len(chunk.token_ids) and chunk.finish_reason is None:
-            return None
-        if known:
-            chunk = msgspec.structs.replace(
-                chunk,
-                offset=have,
-                token_ids=chunk.token_ids[known:],
-                pieces=chunk.pieces[known:],
-                accepted=chunk.accepted[known:],
-                logprobs=chunk.logprobs[known:],
-                trace=None,  # it is of more tokens
-            )
-        self.token_ids.extend(chunk.token_ids)
-        self.finish_reason = chunk.finish_reason
-        return chunk
-
-    @property
-    def deadline(self) -> float:
-        return self.since + self.request.deadline_ms / 1000 if self.request.deadline_ms else math.inf
-
-    def message(self, now: float) -> Generate:
-        """The request for what is still to come."""
-        left_ms = max(1.0, 1000 * (self.deadline - now)) if self.request.deadline_ms else 0.0
-        return msgspec.structs.replace(
-            self.request, generated=tuple(self.token_ids), attempt=self.attempt, deadline_ms=left_ms
-        )
-
-    def sent(self, incarnation: str) -> None:
-        self.had, self.begun, self.asked = len(self.token_ids), not self.attempt, incarnation
-
-    def given_back(self) -> None:
-        """The verifier does not work on it, and says so."""
-        self.submitted, self.begun, self.at, self.asked = False, False, None, ""
-
-    def outlived(self) -> None:
-        """The verifier ended, and not in order, while it may have worked on this request."""
-        if self.begun:
-            self.attempt = 1 if len(self.token_ids) - self.had >= SETTLED_TOKENS else self.attempt + 1
-        self.begun = False
-
-
-Call = Asking | StreamState
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +91,14 @@ class Session:
         call = self.calls.get(rid)
         if not isinstance(call, StreamState) or call.suspended:
             return None
-        was_submitted = call.submitted
-        call.suspended, call.submitted, call.begun = True, False, False
-        return Cancel(rid) if was_submitted else None
+        return Cancel(rid) if call.suspend() else None
 
     def wake(self, rid: str) -> bool:
         """The stream is being read again; whether it had been suspended."""
         call = self.calls.get(rid)
         if not isinstance(call, StreamState) or not call.suspended:
             return False
-        call.suspended = False
+        call.wake()
         return True
 
     # --- what is to be sent ------------------------------------------------------------------------------------------
@@ -208,7 +107,7 @@ class Session:
         """Every call that this verifier is to be asked and has not been, with the message that asks it."""
         now = self._clock()
         for rid, call in self.calls.items():
-            if call.submitted or (isinstance(call, StreamState) and (call.suspended or call.retry_at > now)):
+            if not call.waits(now):
                 continue
             if call.at is None:
                 call.at = self._choose(call)
@@ -223,9 +122,7 @@ class Session:
 
     def sent(self, rid: str) -> None:
         call = self.calls[rid]
-        call.submitted, call.answered = True, False
-        if isinstance(call, StreamState):
-            call.sent(self._incarnations.get(call.at or ONLY, ""))
+        call.sent(self._incarnations.get(call.at or ONLY, ""))
 
     def expire(self) -> Result:
         """Streams that nobody works on end at their deadline here; the others' verifiers see to it."""
@@ -270,38 +167,22 @@ class Session:
         del self.calls[rid]
         return Result(((rid, error),))
 
-    def _at(self, address: str) -> list[Call]:
-        return [call for call in self.calls.values() if call.at == address]
-
     def _welcome(self, welcome: Welcome, address: str) -> None:
         self.verifiers.welcomed(address, welcome)
         self._incarnations[address] = welcome.incarnation
         for call in self.calls.values():
-            if (
-                isinstance(call, StreamState)
-                and call.at in (None, address)
-                and call.asked not in ("", welcome.incarnation)
-            ):
-                call.outlived()
-        for call in self._at(address):
-            call.submitted = False
+            call.welcomed(address, welcome.incarnation)
 
     def _lost(self, why: Why, address: str) -> Result:
         self.verifiers.lost(address)
         elsewhere = bool(self.verifiers.usable(but=(address,)))
-        lost = self._at(address)
-        for call in lost:
-            call.submitted, call.at = False, None
-            if isinstance(call, StreamState):
-                if why is Why.DRAINING:
-                    call.asked = ""  # it ends in order, so no request is the cause
-                elif elsewhere and not call.suspended:
-                    call.outlived()
-                    call.asked = ""
+        lost = [rid for rid, call in self.calls.items() if call.at == address]
+        for rid in lost:
+            self.calls[rid].lost(why is Why.DRAINING, elsewhere)
         if elsewhere or why is not Why.DRAINING or self._outlive_drain:
             return Result()
-        news = tuple((rid, self._ended_by_drain(rid)) for rid, call in self.calls.items() if call in lost)
-        for rid, _ in news:
+        news = tuple((rid, self._ended_by_drain(rid)) for rid in lost)
+        for rid in lost:
             del self.calls[rid]
         return Result(news)
 
@@ -315,12 +196,7 @@ class Session:
         if not isinstance(state, StreamState) or state.at not in (None, address):
             # It was cancelled, or went elsewhere: the Cancel was lost, or this chunk was on its way already.
             return Result(send=Cancel(chunk.rid) if chunk.finish_reason is None else None)
-        try:
-            news = state.accept(chunk)
-        except LookupError:
-            state.submitted = False
-            return Result()
-        state.answered = state.begun = True
+        news = state.accept(chunk)
         if state.finish_reason is not None:
             del self.calls[chunk.rid]
         return Result(((chunk.rid, news),)) if news is not None else Result()
@@ -334,7 +210,7 @@ class Session:
             self.verifiers.leaves(address)
             error = self._ended_by_drain(failed.rid)
             if self._outlive_drain or self.verifiers.usable():
-                self._give_back(call)
+                call.given_back()
                 return Result()
         elif (
             failed.code is FailureCode.OVERLOADED
@@ -344,12 +220,6 @@ class Session:
             return Result()
         return self.reject(failed.rid, error)
 
-    def _give_back(self, call: Call) -> None:
-        if isinstance(call, StreamState):
-            call.given_back()
-        else:
-            call.submitted, call.at = False, None
-
     def _again(self, call: StreamState, failed: Failed, address: str) -> bool:
         """Whether a request that found no room is tried again: at once elsewhere, else later if the deadline allows."""
         call.refused_by.add(address)
@@ -358,8 +228,7 @@ class Session:
             at = self._clock() + wait_s
             if call.retries >= self._max_retries or at > call.deadline:
                 return False
-            call.retries, call.retry_at = call.retries + 1, at
-            call.refused_by.clear()
+            call.postponed(at)
         call.given_back()
         return True
 
