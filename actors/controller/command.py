@@ -20,7 +20,7 @@ from protocols.messages import Budget, Method
 # as they say, where it is unsure twice as many leaves (in simulation a tree of just that depth loses 10% where steps
 # are slow); a wait that takes twice as long as it should is given up.
 MARGIN = 2
-COPIED = 16  # draft tokens of a window that text which copies is worth (actors.verifier.retrieval.FALLBACK_NODES)
+COPIED = 16  # draft tokens of a window that text which copies is worth (FALLBACK_NODES of the verifier's retrieval)
 
 
 def command(method: str, setting: Setting, belief: Belief) -> Budget:

@@ -22,8 +22,8 @@ from actors.replay.logged import LoggedRequest
 from actors.replay.models import LoggedTarget, NoText, VirtualCompute, VirtualDraft, asked
 from actors.replay.network import ADDRESS, MemoryListener, MemoryNetwork
 from actors.settings import VerifierSettings
+from actors.verifier.decoding.retrieval import Sources
 from actors.verifier.loop import Verifier
-from actors.verifier.retrieval import Sources
 from protocols import wire
 from protocols.errors import RequestError
 from protocols.messages import Chunk, Failed, Generate, Hello, RequestStats, Role, ToClient

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.verifier.drafters import DrafterPeer
-from actors.verifier.request import Request
-from actors.verifier.rounds import Chosen, Committed
+from actors.verifier.decoding.rounds import Chosen, Committed
+from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.requests.request import Request
 from protocols.messages import RoundStats
 
 

@@ -10,7 +10,7 @@ from actors.controller.command import command
 from actors.controller.goodput import Belief, goodput, initial_setting
 from actors.cost import CostModel
 from actors.tree.methods import Kind
-from actors.verifier.drafters import DEFAULT_STEP_US, DrafterPeer
+from actors.verifier.drafters.registry import DEFAULT_STEP_US, DrafterPeer
 from protocols.messages import Budget
 
 EVERY = Kind("")

@@ -9,14 +9,14 @@ from functools import partial
 
 from actors.models import Outcome
 from actors.verifier.accounting import Forward, account
-from actors.verifier.admission import Admission
-from actors.verifier.drafters import DrafterPeer
-from actors.verifier.faults import Faults
+from actors.verifier.decoding.rounds import Chosen, Committed, Others
+from actors.verifier.drafters.leases import Leases
+from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.forward import Job
-from actors.verifier.leases import Leases
 from actors.verifier.peers import Peers
-from actors.verifier.request import Request
-from actors.verifier.rounds import Chosen, Committed, Others
+from actors.verifier.requests.admission import Admission
+from actors.verifier.requests.faults import Faults
+from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 from protocols.messages import Message, RoundStats, RoundTrace
 

@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 
 from actors.models import Outcome, TargetModel, Window
-from actors.verifier.request import Request
-from actors.verifier.rounds import Chosen
+from actors.verifier.decoding.rounds import Chosen
+from actors.verifier.requests.request import Request
 
 log = logging.getLogger("duoactor.verifier")
 

@@ -7,10 +7,10 @@ import socket
 from collections.abc import Callable
 
 from actors.models import TargetModel
-from actors.verifier.admission import Admission
-from actors.verifier.drafters import DrafterPeer
-from actors.verifier.learning import Learning
-from actors.verifier.leases import Leases
+from actors.verifier.drafters.learning import Learning
+from actors.verifier.drafters.leases import Leases
+from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.requests.admission import Admission
 from actors.verifier.state import State
 from protocols.errors import RequestError
 from protocols.messages import (

@@ -6,13 +6,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from actors.verifier.admission import Admission
 from actors.verifier.committer import Committer
-from actors.verifier.faults import Faults
+from actors.verifier.decoding.rounds import Chosen, Others
 from actors.verifier.forward import Job
-from actors.verifier.request import Request
-from actors.verifier.room import Room
-from actors.verifier.rounds import Chosen, Others
+from actors.verifier.requests.admission import Admission
+from actors.verifier.requests.faults import Faults
+from actors.verifier.requests.request import Request
+from actors.verifier.requests.room import Room
 from actors.verifier.state import State
 
 MAX_STALL = 2.0  # rounds of plain decoding: what streams wait for pieces of prompts before they have one again

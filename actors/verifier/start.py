@@ -16,7 +16,7 @@ from actors.settings import VerifierSettings
 
 if TYPE_CHECKING:
     from actors.models import ModelInfo
-    from actors.verifier.retrieval import Sources
+    from actors.verifier.decoding.retrieval import Sources
 
 log = logging.getLogger("duoactor")
 MAX_THREADS = 16
@@ -26,7 +26,7 @@ def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
     """What the verifier retrieves from. ConfigError or ModelError in one sentence."""
     from actors.proposers.datastore import Datastore
     from actors.proposers.memory import Memory
-    from actors.verifier.retrieval import Sources
+    from actors.verifier.decoding.retrieval import Sources
 
     memory = Memory(settings.memory) if settings.memory else None
     if not settings.datastore:
@@ -50,7 +50,7 @@ def run_verifier(settings: VerifierSettings) -> int:
         from actors.engines.build import build_target
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
         from actors.verifier.loop import Verifier
-        from actors.verifier.request_log import RequestLog
+        from actors.verifier.requests.request_log import RequestLog
         from actors.verifier.timing import measure_branch, measure_target
 
         network = open_network(settings)

@@ -11,15 +11,14 @@ from actors.models import ModelInfo
 from actors.settings import VerifierSettings
 from actors.tree.methods import Kind, Strategy
 from actors.verifier.budgets import Budgets
-from actors.verifier.drafters import DrafterPeer, Drafters
-from actors.verifier.rate import UsualRates
-from actors.verifier.request import Request
-from actors.verifier.request_log import RequestLog
-from actors.verifier.requests import Requests
-from actors.verifier.retrieval import Sources
-from actors.verifier.rounds import Load
+from actors.verifier.decoding.rate import UsualRates
+from actors.verifier.decoding.retrieval import Sources
+from actors.verifier.decoding.rounds import Load
+from actors.verifier.decoding.waiting import NO_LIMITS, RoundLimits
+from actors.verifier.drafters.registry import DrafterPeer, Drafters
+from actors.verifier.requests.request import Request, Requests
+from actors.verifier.requests.request_log import RequestLog
 from actors.verifier.totals import Totals
-from actors.verifier.waiting import NO_LIMITS, RoundLimits
 from protocols.enumerations import KeyRole
 from protocols.messages import Budget, Generate, Hello, Method, Plan, Promote
 from protocols.security import ANYBODY, Holder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from actors.models import Codec, ModelInfo
 from actors.process import pin
 from actors.settings import DrafterSettings, VerifierSettings, retrieves
-from actors.verifier.preflight import tokenizers_differ
+from actors.verifier.drafters.preflight import tokenizers_differ
 from duoactor.bench.provenance import machine, versions
 from duoactor.bench.suites import load_suite, select
 from duoactor.config import resolve_model

@@ -13,9 +13,9 @@ from actors.engines.target import LARGEST, Target
 from actors.models import Window
 from actors.proposers.datastore import Datastore, build
 from actors.tree.methods import strategy_for
-from actors.verifier.output import Output
-from actors.verifier.retrieval import Sources
-from actors.verifier.speculation import Speculation
+from actors.verifier.decoding.output import Output
+from actors.verifier.decoding.retrieval import Sources
+from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.timing import measure_target
 from protocols.messages import Plan, Sampling
 

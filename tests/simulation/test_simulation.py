@@ -12,8 +12,8 @@ from plans import Plan, Rates, plan_of
 from shrinking import read, shrink, written
 from world import simulate
 
-from actors.verifier.leases import Leases
-from actors.verifier.request import Request
+from actors.verifier.drafters.leases import Leases
+from actors.verifier.requests.request import Request
 from duoactor.client.calls import StreamState
 from fakes import ToyLanguage
 
@@ -73,7 +73,7 @@ def test_a_text_that_is_not_the_targets_is_found():
 
 
 def test_a_stream_that_nobody_serves_is_found():
-    with patch("actors.verifier.admission.Admission.ask", lambda *message: None):
+    with patch("actors.verifier.requests.admission.Admission.ask", lambda *message: None):
         assert "hangs after 0" in problems(plan_of(LIVELY))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from actors.models import Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
 from actors.proposers.datastore import Datastore, build
 from actors.tree.accept import walk
-from actors.verifier.retrieval import Sources
+from actors.verifier.decoding.retrieval import Sources
 from protocols.errors import PoolFull
 from protocols.messages import ChatTurn, Sampling, TokenLogprobs
 

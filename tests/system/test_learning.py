@@ -9,7 +9,7 @@ import pytest
 from cluster import Caller, Cluster, tokens_of
 
 from actors.replay.clock import run
-from actors.verifier.learning import MAX_WAITING
+from actors.verifier.drafters.learning import MAX_WAITING
 from fakes import INFO, ToyDraft, ToyLanguage
 from protocols.errors import ModelError
 from protocols.messages import (

@@ -81,7 +81,7 @@ def test_a_prompt_on_which_the_tokenizer_fails_ends_that_request_only():
 
 @pytest.mark.parametrize("step", ["choose", "commit", "prepare"])
 def test_an_error_in_our_own_code_about_one_request_ends_that_request_only(step, monkeypatch):
-    from actors.verifier.speculation import Speculation
+    from actors.verifier.decoding.speculation import Speculation
 
     right = getattr(Speculation, step)
 

@@ -15,7 +15,7 @@ from actors.engines.target import Target
 from actors.replay.clock import run
 from actors.replay.logged import read_log
 from actors.replay.system import Policy, Times, replay
-from actors.verifier.request_log import RequestLog
+from actors.verifier.requests.request_log import RequestLog
 from fakes import ToyCodec
 from protocols.messages import FinishReason, Sampling
 

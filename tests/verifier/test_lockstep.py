@@ -12,9 +12,9 @@ from actors.drafter.lease import Lease, Limits
 from actors.models import Window
 from actors.tree.calibration import Calibration
 from actors.tree.methods import strategy_for
-from actors.verifier.output import Output
-from actors.verifier.speculation import Speculation
-from actors.verifier.waiting import DrafterPace
+from actors.verifier.decoding.output import Output
+from actors.verifier.decoding.speculation import Speculation
+from actors.verifier.decoding.waiting import DrafterPace
 from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget, toy_sources
 from protocols.messages import FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
 

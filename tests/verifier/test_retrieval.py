@@ -10,10 +10,10 @@ from actors.proposers.interface import FromFunction, Proposal
 from actors.proposers.ngram_pool import Lookahead
 from actors.tree.methods import strategy_for
 from actors.tree.tree import OWN, TokenTree
-from actors.verifier.output import Output
-from actors.verifier.retrieval import FLOOR, FallbackProposer, SoleProposer, Sources, Trust, fitting
-from actors.verifier.speculation import Speculation
-from actors.verifier.waiting import DrafterPace
+from actors.verifier.decoding.output import Output
+from actors.verifier.decoding.retrieval import FLOOR, FallbackProposer, SoleProposer, Sources, Trust, fitting
+from actors.verifier.decoding.speculation import Speculation
+from actors.verifier.decoding.waiting import DrafterPace
 from protocols.errors import RequestError
 from protocols.messages import Method, Plan, Sampling
 

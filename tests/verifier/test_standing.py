@@ -7,7 +7,7 @@ from hostile_drafters import ATTACKS, WORLDS, shares
 from simulation import Simulation
 from timed import World
 
-from actors.verifier.standing import FIRST_PAUSE_S, MAX_STANDINGS, Standing, Standings
+from actors.verifier.drafters.standing import FIRST_PAUSE_S, MAX_STANDINGS, Standing, Standings
 
 KEPT = 0.97
 

@@ -1,17 +1,18 @@
-"""One client's request at the verifier: its stream of chunks around its :class:`Speculation`."""
+"""One client's request at the verifier: its stream of chunks around its :class:`Speculation`; and all that are open."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
 from actors.estimate import Estimate
 from actors.replay.logged import LoggedRequest
-from actors.verifier.rounds import Committed
-from actors.verifier.speculation import Speculation
-from actors.verifier.trace import Trace
+from actors.verifier.decoding.rounds import Committed
+from actors.verifier.decoding.speculation import Speculation
+from actors.verifier.decoding.trace import Trace
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
 SETTLED_TOKENS = 16  # that a request must have got since the verifier ended, to be no suspect any more
@@ -139,7 +140,7 @@ class Request:
         self.drafters = [*self.drafters, actor_id][-MAX_DRAFTERS:]
 
     def drafted(self, actor_id: str, committed: int, without: float) -> None:
-        """A round with that drafter, see :meth:`actors.verifier.standing.Standing.round`."""
+        """A round with that drafter, see :meth:`actors.verifier.drafters.standing.Standing.round`."""
         self.rounds_with_drafter += 1
         if len(self.speedups) < MAX_DRAFTERS:
             self.speedups.setdefault(actor_id, Estimate(memory=48))
@@ -180,3 +181,41 @@ class Request:
             drafters=tuple(self.drafters),
             cached_tokens=self.cached_tokens,
         )
+
+
+class Requests:
+    """By id, in the order in which they came. A request that ended is not among them any more; its room in the pool is
+    given back by the loop, between two forwards (``take_ended``), whatever else is asked under its id meanwhile."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Request] = {}
+        self._ended: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Requests may end while one goes through them."""
+        return iter(list(self._open.values()))
+
+    def get(self, rid: str) -> Request | None:
+        return self._open.get(rid)
+
+    def of(self, state: str) -> list[Request]:
+        return [request for request in self._open.values() if request.state == state]
+
+    def add(self, request: Request) -> None:
+        if request.rid in self._open:
+            raise ValueError(f"request {request.rid} is open already")
+        self._open[request.rid] = request
+
+    def end(self, request: Request) -> None:
+        if self._open.get(request.rid) is request:
+            del self._open[request.rid]
+            self._ended.append(request)
+        request.ended()
+
+    def take_ended(self) -> list[Request]:
+        """Those that have ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended

@@ -17,13 +17,13 @@ import msgspec
 from actors.models import Codec, ModelInfo
 from actors.tree.methods import strategy_for
 from actors.verifier.compute import Compute
-from actors.verifier.grammar import Grammar, Grammars
-from actors.verifier.leases import Leases
-from actors.verifier.output import Output
-from actors.verifier.request import Request
-from actors.verifier.speculation import Speculation
+from actors.verifier.decoding.grammar import Grammar, Grammars
+from actors.verifier.decoding.output import Output
+from actors.verifier.decoding.speculation import Speculation
+from actors.verifier.decoding.trace import Trace
+from actors.verifier.drafters.leases import Leases
+from actors.verifier.requests.request import Request
 from actors.verifier.state import ClientPeer, State
-from actors.verifier.trace import Trace
 from protocols.errors import RequestError
 from protocols.limits import clipped
 from protocols.messages import Failed, FailureCode, Generate, Message, RequestStatus, Sampling

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from actors.verifier.drafters import DrafterPeer
-from actors.verifier.request import Request
+from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Finished, Load, Message, Promote, Undo

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from actors.verifier.admission import Admission
-from actors.verifier.request import Request
+from actors.verifier.requests.admission import Admission
+from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 from protocols.errors import RequestError
 from protocols.messages import FailureCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from actors.verifier.text import Decode, Detokenizer, StopStrings
+from actors.verifier.decoding.text import Decode, Detokenizer, StopStrings
 from protocols.messages import FinishReason, Sampling
 
 

@@ -9,9 +9,9 @@ import logging
 import math
 from collections.abc import Callable
 
-from actors.verifier.drafters import DrafterPeer
-from actors.verifier.pool import Pool
-from actors.verifier.request import Request
+from actors.verifier.drafters.pool import Pool
+from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 from protocols.messages import Close, Decline, Message, Open
 

@@ -10,13 +10,13 @@ from actors.models import Outcome
 from actors.tree.methods import Strategy
 from actors.tree.tree import FORCED, Fragment, Node, TokenTree, check_fragment
 from actors.tree.window import Cost, Likely, best_nodes, in_tree_order, likeliest_path, priced_window
-from actors.verifier.draft_log import DraftLog
-from actors.verifier.grammar import Grammar
-from actors.verifier.output import Output
-from actors.verifier.rate import Rate
-from actors.verifier.retrieval import FallbackProposer, SoleProposer, Sources
-from actors.verifier.rounds import NO_OTHERS, Chosen, Committed, Counters, Others
-from actors.verifier.waiting import NO_LIMITS, DrafterPace, RoundLimits, Waiting
+from actors.verifier.decoding.draft_log import DraftLog
+from actors.verifier.decoding.grammar import Grammar
+from actors.verifier.decoding.output import Output
+from actors.verifier.decoding.rate import Rate
+from actors.verifier.decoding.retrieval import FallbackProposer, SoleProposer, Sources
+from actors.verifier.decoding.rounds import NO_OTHERS, Chosen, Committed, Counters, Others
+from actors.verifier.decoding.waiting import NO_LIMITS, DrafterPace, RoundLimits, Waiting
 from protocols.messages import Grow, Method, Plan, RequestStats, Sampling, Verdict
 
 MAX_NODES = 512  # in one fragment, and in one tree

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 from actors.cost import CostModel
-from actors.verifier.peer_clock import PeerClock
-from actors.verifier.request import Request
-from actors.verifier.standing import Standing, Standings
-from actors.verifier.waiting import DrafterPace
+from actors.verifier.decoding.waiting import DrafterPace
+from actors.verifier.drafters.peer_clock import PeerClock
+from actors.verifier.drafters.standing import Standing, Standings
+from actors.verifier.requests.request import Request
 from protocols.messages import DrafterStatus, Grow, Hello, Promote
 
 MAX_NAMED = 20  # drafters in a sentence

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from actors.verifier.drafters import DrafterPeer
-from actors.verifier.learning import Learning
-from actors.verifier.leases import Leases
-from actors.verifier.request import Request
+from actors.verifier.drafters.learning import Learning
+from actors.verifier.drafters.leases import Leases
+from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 from protocols.messages import Decline, DraftStats, Grow, Message, Resync
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from actors.estimate import Estimate
-from actors.verifier.drafters import DrafterPeer
-from actors.verifier.request import Request
-from actors.verifier.standing import LOOK
+from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.drafters.standing import LOOK
+from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 
 BORROWED = 16.0  # rounds' worth of trust in a drafter's other texts, where a stream knows little of its own

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from actors.models import TargetModel
-from actors.verifier.admission import Admission
-from actors.verifier.faults import Faults
-from actors.verifier.learning import Learning
-from actors.verifier.leases import Leases
-from actors.verifier.request import Request
+from actors.verifier.drafters.learning import Learning
+from actors.verifier.drafters.leases import Leases
+from actors.verifier.requests.admission import Admission
+from actors.verifier.requests.faults import Faults
+from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode, Message

@@ -1,0 +1,1 @@
+"""Who drafts, for which request, and what it is worth."""

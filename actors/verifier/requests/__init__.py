@@ -1,0 +1,1 @@
+"""Clients' requests: how they come in, what room they have, how they end."""
