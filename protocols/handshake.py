@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from protocols.errors import RefusedError
-from protocols.messages import Drain, Heartbeat, Hello, Message, Refuse, RefuseCode, Role, Welcome
+from protocols.messages import Drain, Goodbye, Heartbeat, Hello, Message, Refuse, RefuseCode, Role, Welcome
 
 TRIPS = 16  # heartbeats that a message's delay is judged by
 MAX_BUSY_MS = 60_000.0  # see limits.BusyMilliseconds
@@ -98,7 +98,7 @@ class Handshake:
                 raise RefusedError(message.code, message.detail)
             case Drain() if self.hello.role is Role.CLIENT:
                 self.due = now + GREET_S
-                return Step(news=self._lose(Why.DRAINING))
+                return Step(Goodbye("drained"), self._lose(Why.DRAINING))  # the verifier waits for it
         return Step(news=message)
 
     def _answered(self, now: float) -> None:

@@ -43,6 +43,9 @@ log = logging.getLogger("duoactor.verifier")
 # Messages filed at once between two pieces of work: a round brings one Grow per stream, so this many are never reached
 # by drafters that do as they are told, and a flood costs 10 ms and not the stream.
 MAX_FILED = 256
+# For clients to hear that the verifier leaves: a connection that is closed takes with it what its reader has not read
+# yet, and a reader on a busy machine is some 0.1 s late.
+FAREWELL_S = 1.0
 
 
 class Verifier:
@@ -108,11 +111,12 @@ class Verifier:
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set, and what runs then as long as ``shutdown_timeout`` allows."""
+        """Serve until ``stop`` is set, and what runs then as long as ``shutdown_timeout`` allows. An exception in our
+        own code is no farewell: clients wait for the successor that the supervisor starts."""
         try:
             await until_one_ends(self._receive(), self._rounds(), self._watch(), self._finish(stop))
+            await self._farewell()
         finally:
-            self._farewell()
             self.listener.close()
 
     async def _finish(self, stop: asyncio.Event) -> None:
@@ -124,12 +128,17 @@ class Verifier:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), self.state.settings.shutdown_timeout)
 
-    def _farewell(self) -> None:
+    async def _farewell(self) -> None:
         self.state.draining = True
         self.committer.tell_clients()
         self.admission.close()
-        for peer in self.state.clients:
-            self._send(peer, Drain())  # drafters stay: they serve the next verifier at this address
+        for peer in [*self.state.clients]:
+            if not self._send(peer, Drain()):  # drafters stay: they serve the next verifier at this address
+                self.peers.gone(peer, "unreachable")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                while self.state.clients:  # each answers Goodbye
+                    self.dispatcher.receive(*await self.listener.receive())
 
     async def _receive(self) -> None:
         while True:

@@ -3,8 +3,8 @@
 import pytest
 
 from protocols.errors import RefusedError
-from protocols.handshake import GREET_S, Handshake, Lost, Why
-from protocols.messages import Cancel, Close, Drain, Heartbeat, Hello, Refuse, RefuseCode, Role, Welcome
+from protocols.handshake import GREET_S, Handshake, Lost, Step, Why
+from protocols.messages import Cancel, Close, Drain, Goodbye, Heartbeat, Hello, Refuse, RefuseCode, Role, Welcome
 
 HELLO = Hello(Role.DRAFTER, "d1", "i1")
 CLIENT = Hello(Role.CLIENT, "c1", "i1")
@@ -84,7 +84,7 @@ def test_events_lead_to_what_the_table_says(name):
 def test_drain_tells_a_client_that_the_verifier_leaves():
     machine = Handshake(CLIENT, 0.0)
     machine.receive(WELCOME, 0.1)
-    assert machine.receive(Drain(), 0.2).news == Lost(Why.DRAINING)
+    assert machine.receive(Drain(), 0.2) == Step(Goodbye("drained"), Lost(Why.DRAINING))
     assert not machine.known
     assert machine.tick(0.3).send is None
     assert machine.tick(0.2 + GREET_S).send == CLIENT

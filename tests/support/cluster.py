@@ -21,6 +21,7 @@ from protocols.messages import (
     Chunk,
     Failed,
     Generate,
+    Goodbye,
     Heartbeat,
     Hello,
     Message,
@@ -221,7 +222,7 @@ class Cluster:
         await caller.hello()
         beating = asyncio.create_task(caller.beat())
         self.tasks[f"beat-{caller.name}"] = beating
-        self.stops[f"beat-{caller.name}"] = _Canceller(beating)
+        self.stops[f"beat-{caller.name}"] = _Leaving(caller, beating)
         return caller
 
     async def connected(self, *names: str) -> None:
@@ -230,9 +231,10 @@ class Cluster:
             await asyncio.sleep(0.01)
 
 
-class _Canceller:
-    def __init__(self, task: asyncio.Task) -> None:
-        self.task = task
+class _Leaving:
+    def __init__(self, caller: Caller, beating: asyncio.Task) -> None:
+        self.caller, self.beating = caller, beating
 
     def set(self) -> None:
-        self.task.cancel()
+        self.caller.send(Goodbye())
+        self.beating.cancel()
