@@ -36,6 +36,7 @@ async def test_a_client_that_reads_late_hears_of_the_end_before_the_connection_i
     serving = asyncio.create_task(verifier.run(stop))
     callers = Here(listener.address)
     caller = Caller(callers)
+    await caller.link.writable()
     await caller.hello()
     stop.set()
     while not verifier.state.draining:
