@@ -46,10 +46,7 @@ class Budgets:
             budget, until = self._said.get(key, (None, 0.0))
             if budget is not None and now < until:
                 return budget
-        return self._calibrated(kind.method, drafter.pace.steps if drafter is not None else None, max(1, streams()))
-
-    def _calibrated(self, method: str, steps: CostModel | None, streams: int) -> Budget:
-        return self._first(method, steps, streams)[0]
+        return self._first(kind.method, drafter.pace.steps if drafter is not None else None, max(1, streams()))[0]
 
     def promise(self, method: str, drafter: DrafterPeer, streams: int) -> float:
         """Tokens with that drafter over tokens without, in the same time, before anything is known of the text."""

@@ -106,12 +106,8 @@ class Dispatcher:
                 self.tokenization.ask(peer, message)
             case Role.CLIENT, Status():
                 self.operations.status(peer, message)
-            case Role.CLIENT, Swap():
-                self.operations.swap(peer, message)
-            case Role.CLIENT, DrainActor():
-                self.operations.drain(peer, message)
-            case Role.CLIENT, Undo():
-                self.operations.undo(peer, message)
+            case Role.CLIENT, Swap() | DrainActor() | Undo():
+                self.operations.order(peer, message)
             case _:
                 self.state.counters["out_of_role"] += 1
                 self.send(peer, Refuse(RefuseCode.MALFORMED, f"a {role} does not send {type(message).__name__}"))

@@ -47,45 +47,38 @@ class Operations:
         self.learning = learning
         self.send, self.publish, self.clock = send, publish, clock
 
-    def swap(self, peer: bytes, message: Swap) -> None:
+    def order(self, peer: bytes, message: Swap | DrainActor | Undo) -> None:
+        """An operator's; the answer says in a sentence what came of it."""
         try:
-            self._check_operates(peer)
-            old, new = self._named(message.old), self._named(message.new)
-            if old is new:
-                raise RequestError(FailureCode.BAD_REQUEST, "OLD and NEW are the same drafter")
+            if not self.state.clients[peer].operates:
+                detail = "this key is no operator's; make one with `duoactor keys NAME --role operator` for that"
+                raise RequestError(FailureCode.FORBIDDEN, detail)
+            match message:
+                case Swap():
+                    done = self._swap(message)
+                case DrainActor():
+                    done = self._drain(message)
+                case Undo():
+                    done = self.learning.undo(message)
         except RequestError as error:
             self.send(peer, Failed(message.rid, FailureCode(error.code), str(error)))
-            return
+        else:
+            self.send(peer, Done(message.rid, done))
+
+    def _swap(self, message: Swap) -> str:
+        old, new = self._named(message.old), self._named(message.new)
+        if old is new:
+            raise RequestError(FailureCode.BAD_REQUEST, "OLD and NEW are the same drafter")
         self.state.drafters.swap(old, new)
         moved = self.leases.move(old, new, self.clock())
-        streams = f"{moved} stream{'s' * (moved != 1)}"
-        self.send(peer, Done(message.rid, f"moved {streams} from {old.actor_id} to {new.actor_id}"))
+        return f"moved {moved} stream{'s' * (moved != 1)} from {old.actor_id} to {new.actor_id}"
 
-    def drain(self, peer: bytes, message: DrainActor) -> None:
-        try:
-            self._check_operates(peer)
-            drafter = self._named(message.actor_id)
-        except RequestError as error:
-            self.send(peer, Failed(message.rid, FailureCode(error.code), str(error)))
-            return
+    def _drain(self, message: DrainActor) -> str:
+        drafter = self._named(message.actor_id)
         drafter.leave()
         moved = self.leases.move(drafter, None, self.clock())
         self.send(drafter.peer, Drain())
-        self.send(peer, Done(message.rid, f"{drafter.actor_id} is leaving; {moved} streams moved"))
-
-    def undo(self, peer: bytes, message: Undo) -> None:
-        try:
-            self._check_operates(peer)
-            detail = self.learning.undo(message)
-        except RequestError as error:
-            self.send(peer, Failed(message.rid, FailureCode(error.code), str(error)))
-            return
-        self.send(peer, Done(message.rid, detail))
-
-    def _check_operates(self, peer: bytes) -> None:
-        if not self.state.clients[peer].operates:
-            detail = "this key is no operator's; make one with `duoactor keys NAME --role operator` for that"
-            raise RequestError(FailureCode.FORBIDDEN, detail)
+        return f"{drafter.actor_id} is leaving; {moved} streams moved"
 
     def _named(self, actor_id: str) -> DrafterPeer:
         drafter = self.state.drafters.named(actor_id)

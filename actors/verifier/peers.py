@@ -38,9 +38,6 @@ class Peers:
         self.send, self.publish, self.clock = send, publish, clock
         self.telemetry = telemetry
 
-    def known(self, peer: bytes) -> bool:
-        return self.role(peer) is not None
-
     def role(self, peer: bytes) -> Role | None:
         """What the sender has said Hello as."""
         state = self.state

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -17,19 +18,33 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from duoactor import __version__
-from duoactor.serve import anthropic, chat, completions, responses, tokens
+from duoactor.serve import tokens
 from duoactor.serve.answers import Answer, now
-from duoactor.serve.anthropic_blocks import turns, use
+from duoactor.serve.anthropic import messages
 from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Choices, Gateway, Model
 from duoactor.serve.live import Live
 from duoactor.serve.metrics import CONTENT_TYPE
+from duoactor.serve.openai import chat, completions, responses
 from duoactor.serve.openapi import describe
 from duoactor.serve.question import Question
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
+from duoactor.serve.tool_calls.events import Parser
 from protocols.messages import Chunk
+
+
+class Wanted(Protocol):
+    """A request's parameters, of any API."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def stream(self) -> bool: ...
+
+
+W = TypeVar("W", bound=Wanted)
 
 
 def make_app(
@@ -76,34 +91,44 @@ class Routes:
     # --- text --------------------------------------------------------------------------------------------------------
 
     async def chat(self, request: Request) -> Response:
-        wanted, question = chat.parse(await read_body(request))
-        model = await self.gateway.model()
-        answer = chat.ChatAnswer(wanted, model.called(wanted.model), partial(question.parser, model.calling))
-        return await self._reply(request, self._ask(request, question, model, "chat"), answer, wanted.stream)
+        return await self._answer(request, chat.parse, chat.ChatAnswer)
 
     async def completions(self, request: Request) -> Response:
-        wanted, question = completions.parse(await read_body(request))
-        model = await self.gateway.model()
-        answer = completions.CompletionAnswer(wanted, model.called(wanted.model))
-        return await self._reply(request, self._ask(request, question, model, "text_completion"), answer, wanted.stream)
+        return await self._answer(
+            request,
+            completions.parse,
+            lambda wanted, model, _: completions.CompletionAnswer(wanted, model),
+            "text_completion",
+        )
 
     async def responses(self, request: Request) -> Response:
-        wanted, question = responses.parse(await read_body(request))
-        model = await self.gateway.model()
-        answer = responses.ResponsesAnswer(wanted, model.called(wanted.model), partial(question.parser, model.calling))
-        return await self._reply(request, self._ask(request, question, model, "chat"), answer, wanted.stream)
+        return await self._answer(request, responses.parse, responses.ResponsesAnswer)
 
     async def messages(self, request: Request) -> Response:
-        wanted, question = anthropic.parse(await read_body(request))
+        return await self._answer(request, messages.parse, messages.MessagesAnswer)
+
+    async def _answer(
+        self,
+        request: Request,
+        parse: Callable[[bytes], tuple[W, Question]],
+        make: Callable[[W, str, Callable[[], Parser]], Answer],
+        operation: str = "chat",
+    ) -> Response:
+        """``operation``: as the semantic conventions for generative AI call it."""
+        wanted, question = parse(await read_body(request))
         model = await self.gateway.model()
-        answer = anthropic.MessagesAnswer(wanted, model.called(wanted.model), partial(question.parser, model.calling))
-        return await self._reply(request, self._ask(request, question, model, "chat"), answer, wanted.stream)
+        answer = make(wanted, model.called(wanted.model), partial(question.parser, model.calling))
+        choices = self._ask(request, question, model, operation)
+        if wanted.stream:
+            events = self._events(choices, answer)
+            # What goes wrong before the first token is an answer with a status of its own.
+            return EventStream(await unless_gone(request.receive, anext(events)), events)
+        return json(await unless_gone(request.receive, self._whole(choices, answer)))
 
     async def count_tokens(self, request: Request) -> Response:
-        wanted = anthropic.parse_count(await read_body(request))
-        (await self.gateway.model()).called(wanted.model)
-        asked = turns(wanted.system, wanted.messages), use(wanted.tools, wanted.tool_choice)
-        return json({"input_tokens": len((await self.gateway.tokenize(*asked)).token_ids)})
+        name, text, tools = messages.parse_count(await read_body(request))
+        (await self.gateway.model()).called(name)
+        return json({"input_tokens": len((await self.gateway.tokenize(text, tools)).token_ids)})
 
     async def tokenize(self, request: Request) -> Response:
         return json(await tokens.tokenize(self.gateway, await read_body(request)))
@@ -112,21 +137,12 @@ class Routes:
         return json(await tokens.detokenize(self.gateway, await read_body(request)))
 
     def _ask(self, request: Request, question: Question, model: Model, operation: str) -> Choices:
-        """``operation``: as the semantic conventions for generative AI call it."""
         how = msgspec.structs.replace(question.how, cache_salt=cache_salt(request.scope, question.how.cache_salt))
         tracing = self.gateway.tracing
         begin = (
             None if tracing is None else partial(tracing.begin, operation, model.names[0], question, request.headers)
         )
         return self.gateway.ask(replace(question, how=how), model, begin)
-
-    async def _reply(self, request: Request, choices: Choices, answer: Answer, stream: bool) -> Response:
-        if not stream:
-            return json(await unless_gone(request.receive, self._whole(choices, answer)))
-        events = self._events(choices, answer)
-        # What goes wrong before the first token is an answer with a status of its own.
-        first = await unless_gone(request.receive, anext(events))
-        return EventStream(first, events)
 
     async def _whole(self, choices: Choices, answer: Answer) -> bytes:
         made: dict[int, list[Chunk]] = {}

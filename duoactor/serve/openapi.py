@@ -6,15 +6,17 @@ from typing import Any
 
 import msgspec
 
-from duoactor.serve import anthropic, chat, completions, responses, tokens
-from duoactor.serve.answers import Envelope
+from duoactor.serve import tokens
+from duoactor.serve.anthropic import messages
+from duoactor.serve.openai import chat, completions, responses
+from duoactor.serve.openai.envelope import Envelope
 
 _BODIES: dict[str, tuple[str, Any, Any]] = {
     "/v1/chat/completions": ("Answer a conversation", chat.ChatRequest, Envelope[chat.Choice]),
     "/v1/completions": ("Continue a prompt", completions.CompletionRequest, Envelope[completions.CompletionChoice]),
     "/v1/responses": ("Answer, as OpenAI's Responses API", responses.ResponsesRequest, responses.Response),
-    "/v1/messages": ("Answer, as Anthropic's API", anthropic.MessagesRequest, anthropic.MessageAnswer),
-    "/v1/messages/count_tokens": ("Count tokens, as Anthropic's API", anthropic.CountRequest, dict[str, int]),
+    "/v1/messages": ("Answer, as Anthropic's API", messages.MessagesRequest, messages.MessageAnswer),
+    "/v1/messages/count_tokens": ("Count tokens, as Anthropic's API", messages.CountRequest, dict[str, int]),
     "/tokenize": ("The tokens of a text", tokens.TokenizeRequest, tokens.TokenizeAnswer),
     "/detokenize": ("The text of tokens", tokens.DetokenizeRequest, tokens.DetokenizeAnswer),
 }

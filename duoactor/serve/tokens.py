@@ -6,7 +6,7 @@ import msgspec
 
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Gateway
-from duoactor.serve.messages import ChatMessage, FunctionTool, turns, use
+from duoactor.serve.openai.messages import ChatMessage, FunctionTool, turns, use
 from duoactor.serve.parameters import decode
 
 

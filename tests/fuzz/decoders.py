@@ -11,8 +11,9 @@ import msgspec
 from extremes import Extremes
 
 from duoactor.config import read_file
-from duoactor.serve import anthropic, chat, completions, responses
+from duoactor.serve.anthropic import messages as anthropic
 from duoactor.serve.errors import ApiError
+from duoactor.serve.openai import chat, completions, responses
 from duoactor.serve.tool_calls.forms import FORMS, FormParser
 from protocols import address, messages, wire
 from protocols.errors import ConfigError, ProtocolError, RequestError

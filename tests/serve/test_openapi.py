@@ -3,7 +3,7 @@
 from gateway import served
 
 from duoactor.serve.app import make_app
-from duoactor.serve.chat import ChatRequest
+from duoactor.serve.openai.chat import ChatRequest
 
 NOT_DESCRIBED = {"/", "/page/{name}", "/live/state", "/live/swap", "/live/drain", "/openapi.json"}
 

@@ -7,7 +7,8 @@ from gateway import served
 from llguidance import LLMatcher, LLTokenizer, grammar_from
 from script import scripted
 
-from duoactor.serve import anthropic, chat, completions, responses
+from duoactor.serve.anthropic import messages as anthropic
+from duoactor.serve.openai import chat, completions, responses
 from duoactor.serve.tool_calls.events import Called, Said, gathered
 from duoactor.serve.tool_calls.forms import FORMS
 from duoactor.serve.tool_calls.use import Calling

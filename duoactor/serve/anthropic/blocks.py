@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from duoactor.serve.content import ContentPart, text_of, tool_call
 from duoactor.serve.errors import ApiError
-from duoactor.serve.messages import ContentPart, text_of, tool_call
 from duoactor.serve.structure import Form, json_form
 from duoactor.serve.tool_calls.use import Tool, ToolUse
 from protocols.messages import ChatTurn, ToolCall

@@ -7,16 +7,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from duoactor.serve.content import ContentPart, text_of, tool_call
 from duoactor.serve.errors import ApiError
 from duoactor.serve.tool_calls.use import Tool, ToolUse
-from protocols.messages import ChatTurn, ToolCall
+from protocols.messages import ChatTurn
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-
-
-class ContentPart(msgspec.Struct, frozen=True):
-    type: str
-    text: str = ""
 
 
 class FunctionCall(msgspec.Struct, frozen=True):
@@ -110,29 +106,3 @@ def _turn(message: ChatMessage, where: str) -> ChatTurn:
         ),
         message.tool_call_id or "",
     )
-
-
-def tool_call(id: str, name: str, arguments: str, where: str) -> ToolCall:
-    """ApiError unless the arguments are a JSON object, or nothing: chat templates show them as one."""
-    param = f"{where}.arguments"
-    try:
-        found = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise ApiError(400, f"{param} must be a JSON object in a text", param=param)
-    for what, value in (("id", id), ("name", name)):
-        if not 0 < len(value) <= 256:
-            raise ApiError(400, f"{where}: the call's {what} must be 1 to 256 characters long", param=where)
-    return ToolCall(id, name, arguments or "{}")
-
-
-def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str:
-    """The text of a message; its parts one below the other, as vLLM puts them."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    for at, part in enumerate(content):
-        if part.type not in ("text", "input_text", "output_text", "refusal"):
-            param = f"{where}[{at}].type"
-            raise ApiError(400, f"{param} can be text only, not {part.type!r}: the model reads text", param=param)
-    return "\n".join(part.text for part in content)

@@ -12,9 +12,7 @@ from msgspec.structs import replace
 
 from duoactor.serve.answers import Pieces, TokenDetails, figures, now
 from duoactor.serve.errors import ApiError
-from duoactor.serve.parameters import HARMLESS, Speculation, decode
-from duoactor.serve.question import UNLIMITED, Question
-from duoactor.serve.response_items import (
+from duoactor.serve.openai.items import (
     InputItem,
     NamedTool,
     OutputCall,
@@ -27,6 +25,8 @@ from duoactor.serve.response_items import (
     turns,
     use,
 )
+from duoactor.serve.parameters import HARMLESS, Speculation, decode
+from duoactor.serve.question import UNLIMITED, Question
 from duoactor.serve.stream import event
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Parser, Text
 from protocols.messages import Chunk, FinishReason, RequestStats, Sampling

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from duoactor.serve.answers import Pieces, figures
-from duoactor.serve.anthropic_blocks import (
+from duoactor.serve.anthropic.blocks import (
     Message,
     OutputConfig,
     TextBlock,
@@ -21,8 +21,8 @@ from duoactor.serve.anthropic_blocks import (
     turns,
     use,
 )
+from duoactor.serve.content import ContentPart
 from duoactor.serve.errors import ApiError
-from duoactor.serve.messages import ContentPart
 from duoactor.serve.parameters import Speculation, decode
 from duoactor.serve.question import Question
 from duoactor.serve.stream import event
@@ -37,7 +37,8 @@ from duoactor.serve.tool_calls.events import (
     Text,
     gathered,
 )
-from protocols.messages import Chunk, FinishReason, RequestStats, Sampling
+from duoactor.serve.tool_calls.use import ToolUse
+from protocols.messages import ChatTurn, Chunk, FinishReason, RequestStats, Sampling
 
 HARMLESS = frozenset({"metadata", "service_tier", "container", "context_management", "cache_control", "betas"})
 
@@ -116,8 +117,10 @@ def parse(body: bytes) -> tuple[MessagesRequest, Question]:
     return wanted, question
 
 
-def parse_count(body: bytes) -> CountRequest:
-    return decode(body, CountRequest, HARMLESS)
+def parse_count(body: bytes) -> tuple[str, tuple[ChatTurn, ...], ToolUse]:
+    """The model's name, and what is to be counted."""
+    wanted = decode(body, CountRequest, HARMLESS)
+    return wanted.model, turns(wanted.system, wanted.messages), use(wanted.tools, wanted.tool_choice)
 
 
 class MessagesAnswer:

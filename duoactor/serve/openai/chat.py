@@ -10,9 +10,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
-from duoactor.serve.answers import OpenAIAnswer, Pieces
+from duoactor.serve.answers import Pieces
 from duoactor.serve.errors import ApiError
-from duoactor.serve.messages import ChatMessage, FunctionTool, NamedFunction, turns, use
+from duoactor.serve.openai.envelope import OpenAIAnswer
+from duoactor.serve.openai.messages import ChatMessage, FunctionTool, NamedFunction, turns, use
 from duoactor.serve.parameters import decode
 from duoactor.serve.question import UNLIMITED, Question
 from duoactor.serve.structure import StructureParameters, form_of

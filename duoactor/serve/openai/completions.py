@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta
 
-from duoactor.serve.answers import OpenAIAnswer, Pieces
+from duoactor.serve.answers import Pieces
 from duoactor.serve.errors import ApiError
+from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.parameters import decode
 from duoactor.serve.question import Prompt, Question
 from duoactor.serve.structure import StructureParameters, form_of

@@ -1,0 +1,41 @@
+"""What messages hold in every API: parts of text, and calls of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from duoactor.serve.errors import ApiError
+from protocols.messages import ToolCall
+
+
+class ContentPart(msgspec.Struct, frozen=True):
+    type: str
+    text: str = ""
+
+
+def tool_call(id: str, name: str, arguments: str, where: str) -> ToolCall:
+    """ApiError unless the arguments are a JSON object, or nothing: chat templates show them as one."""
+    param = f"{where}.arguments"
+    try:
+        found = msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ApiError(400, f"{param} must be a JSON object in a text", param=param)
+    for what, value in (("id", id), ("name", name)):
+        if not 0 < len(value) <= 256:
+            raise ApiError(400, f"{where}: the call's {what} must be 1 to 256 characters long", param=where)
+    return ToolCall(id, name, arguments or "{}")
+
+
+def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str:
+    """The text of a message; its parts one below the other, as vLLM puts them."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    for at, part in enumerate(content):
+        if part.type not in ("text", "input_text", "output_text", "refusal"):
+            param = f"{where}[{at}].type"
+            raise ApiError(400, f"{param} can be text only, not {part.type!r}: the model reads text", param=param)
+    return "\n".join(part.text for part in content)
