@@ -34,8 +34,21 @@ def compiled_kernels() -> ModuleType | None:
     """The kernels, compiled or read from numba's cache; None without numba, or where it cannot keep or compile them."""
     if importlib.util.find_spec("numba") is None:
         return None
+    from numba.core import event
+
+    class Announcement(event.Listener):  # type: ignore[misc]
+        told = False
+
+        def on_start(self, event: object) -> None:
+            if not self.told:
+                log.info("compiling the layers for this processor; the next start reads them from disk")
+            self.told = True
+
+        def on_end(self, event: object) -> None: ...
+
     try:
-        from actors.engines.backends.llama import kernels
+        with event.install_listener("numba:compile", Announcement()):
+            from actors.engines.backends.llama import kernels
     except Exception as error:
         log.warning("numba cannot compile the decoder's kernels, and slower operations are used: %s", error)
         return None
