@@ -151,7 +151,7 @@ def print_status(report: StatusReport) -> None:
     facts.add_row("target", f"{model_name(report.model_id)} ({report.dtype} on {report.device}, pid {report.pid})")
     facts.add_row("method", report.method)
     if not report.branches:
-        facts.add_row("windows", "the likeliest path only: on this device branches would change bits")
+        facts.add_row("windows", "the likeliest path only: branches would change bits, or the model is recurrent")
     facts.add_row("up for", duration(report.uptime_ms))
     kept = f", {report.kv_cached} kept for prompts that begin alike" if report.kv_cached else ""
     facts.add_row("KV pool", f"{report.kv_used} of {report.kv_slots} tokens in use{kept}")

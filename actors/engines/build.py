@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from actors.engines.backends.llama.engine import LlamaEngine, supports
+from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.draft import Draft
 from actors.engines.engine import Engine
@@ -18,7 +19,7 @@ from actors.engines.loading import (
     resolve_device,
     resolve_dtype,
 )
-from actors.engines.memory import MIN_TOKENS, kv_slots
+from actors.engines.memory import MIN_TOKENS, STATE_SHARE, kv_slots
 from actors.engines.pool import KVShape
 from actors.engines.target import TRASH, Target
 from actors.models import ModelInfo
@@ -43,7 +44,11 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     shape = KVShape.of(model.config)
     if shape is None:
         return MIN_TOKENS
-    return kv_slots(asked, full_request, shape.slot_bytes(parameter.dtype), parameter.device, share, fixed)
+    if recurrent_layers(model):
+        share *= STATE_SHARE
+    # without any attention a slot takes no memory
+    size = max(1, shape.slot_bytes(parameter.dtype))
+    return kv_slots(asked, full_request, size, parameter.device, share, fixed)
 
 
 def _engine(model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8: bool = False) -> Engine:

@@ -18,7 +18,7 @@ from actors.engines.pool import RegionAllocator
 from actors.engines.ranking import Row, rank
 from actors.engines.sampler import SamplerState
 from actors.models import Expansion, Leaf, ModelInfo, common_prefix
-from protocols.errors import CannotDraft, PoolFull
+from protocols.errors import CannotDraft, ModelError, PoolFull
 from protocols.messages import Sampling
 
 CHUNK = 256  # committed tokens computed in one forward
@@ -74,6 +74,11 @@ class Draft:
     def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
         """``candidates``: how many children an expansion names; ``scratch_slots``: expanded nodes per request."""
         assert scratch_slots % SPAN == 0
+        if engine.recurrence is not None:
+            raise ModelError(
+                f"model {engine.info.model_id} has recurrent layers, which cannot draft a tree: it runs as a target "
+                "only; choose a draft model with attention in every layer, or --draft pld"
+            )
         self.engine = engine
         self.candidates = min(candidates, engine.info.vocab_size)
         self._scratch = scratch_slots

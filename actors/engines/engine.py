@@ -13,6 +13,28 @@ from numpy.typing import NDArray
 from actors.models import ModelInfo
 
 
+class State(Protocol):
+    """What recurrent layers remember of one request's text. A forward of a segment goes on from it and changes nothing
+    of it until ``keep`` says how many rows were right."""
+
+    def keep(self, row: int) -> None:
+        """The text goes on behind that row of the last forward (-1: the last). Of a prompt's there is only the last."""
+        ...
+
+
+class Recurrence(Protocol):
+    """The recurrent layers of a model."""
+
+    @property
+    def limit(self) -> int:
+        """How many states there is room for; a window needs one for each of its rows."""
+        ...
+
+    def new(self) -> State:
+        """Before the first token."""
+        ...
+
+
 @dataclass(slots=True)
 class Segment:
     """One request's rows, consecutive in the flat batch. They see only pool slots ``base .. base + span``.
@@ -20,6 +42,8 @@ class Segment:
     ``visible`` is bool ``(rows, span)``; a row that sees nothing would divide by zero, so each sees at least one slot.
     ``text``: how long the request's text may become, prompt and ``max_tokens``: some models' positions depend on it.
     ``padding``: the rows only fill the batch up, behind all others; what is computed for them is thrown away.
+    ``state``: of the request, where the model has recurrent layers: the rows are one path then, and go on from it.
+    ``prompt``: a chunk of a prompt, alone in its forward; its rows need not have the bits of plain decoding.
     """
 
     rows: int
@@ -28,6 +52,8 @@ class Segment:
     visible: NDArray[np.bool_]
     text: int = 0
     padding: bool = False
+    state: State | None = None
+    prompt: bool = False
 
 
 class Pool(Protocol):
@@ -58,6 +84,11 @@ class Engine(Protocol):
     @property
     def text_matters(self) -> bool:
         """Whether keys depend on a segment's ``text``, so that only requests of equal length have them in common."""
+        ...
+
+    @property
+    def recurrence(self) -> Recurrence | None:
+        """None: attention is all that there is, so windows may have branches and prompts their beginnings in common."""
         ...
 
     @property

@@ -18,6 +18,7 @@ GPU_SHARE = 0.9  # of what is free; the rest is for activations (vLLM leaves as 
 # Of what is free on the host, which other processes need too. Pages are taken as they are first written, so an idle
 # pool takes none of it.
 HOST_SHARE = 0.5
+STATE_SHARE = 0.5  # of the memory for KV pools, where a model's recurrent layers have states beside
 UNKNOWN_HOST = 4 << 30  # bytes, where the system does not say what it has
 
 
@@ -46,6 +47,12 @@ def kv_slots(
             f"({gigabytes(slot_bytes * MIN_TOKENS)} for {MIN_TOKENS:,} tokens); choose a smaller model or another dtype"
         )
     return min(fitting, MAX_REQUESTS * full_request + fixed)
+
+
+def state_room(state_bytes: int, device: torch.device) -> int:
+    """How many states of recurrent layers there is room for beside a KV pool, which leaves them as much as it takes."""
+    free = available_bytes(device) * (HOST_SHARE * STATE_SHARE if device.type == "cpu" else GPU_SHARE)
+    return int(free) // max(1, state_bytes)
 
 
 def gigabytes(size: float) -> str:

@@ -8,7 +8,7 @@ int8 is for draft models only: it changes the model, and a draft may be any mode
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import torch
 from torch import Tensor, nn
@@ -66,15 +66,21 @@ def make_linear(weight: Tensor, bias: Tensor | None, int8: bool = False) -> nn.M
     return PackedLinear(weight, bias) if can_pack(weight.dtype) else None
 
 
-def pack_linears(model: nn.Module, make: Callable[[Tensor, Tensor | None], nn.Module | None] = make_linear) -> int:
-    """Replace every ``nn.Linear`` of a model in place by what ``make`` returns; how many were. The float weights are
-    freed, except an embedding table that shares its memory with the output layer: rows are still looked up in it."""
+def pack_linears(
+    model: nn.Module,
+    make: Callable[[Tensor, Tensor | None], nn.Module | None] = make_linear,
+    kept: Container[nn.Module] = (),
+) -> int:
+    """Replace every ``nn.Linear`` of a model but those ``kept`` in place by what ``make`` returns; how many were. The
+    float weights are freed, except an embedding table that shares its memory with the output layer: rows are still
+    looked up in it."""
     replaced = 0
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
+            if type(child) is nn.Linear and child not in kept:
                 layer = make(child.weight, child.bias)
                 if layer is not None:
+                    layer.weight = child.weight.new_empty(0)  # Mamba asks its output layer for the type
                     setattr(module, name, layer)
                     replaced += 1
     return replaced

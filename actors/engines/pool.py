@@ -16,6 +16,7 @@ from torch import Tensor
 from actors.engines.memory import zeros
 from protocols.errors import PoolFull
 
+WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # types of layers, in transformers' words
 MAX_VIEWS = 256  # spans whose views are kept: more than a round has
 
 # of one layer, keys (kv_heads, width, span) in one part or more, and values in blocks (kv_heads, up to block, width)
@@ -32,16 +33,25 @@ class KVShape:
 
     @classmethod
     def of(cls, config: Any) -> KVShape | None:
-        """By a ``transformers`` configuration; None for a model without attention heads."""
+        """By a ``transformers`` configuration; None for a model of which it does not say how it attends."""
         text = config.get_text_config()
         heads = getattr(text, "num_attention_heads", None)
+        layers = len(attention_layers(text))
+        if not layers:
+            return cls(0, 1, 1)
         if not heads:
             return None
         kv_heads = getattr(text, "num_key_value_heads", None) or heads
-        return cls(text.num_hidden_layers, kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads)
+        return cls(layers, kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads)
 
     def slot_bytes(self, dtype: torch.dtype) -> int:
         return 2 * self.layers * self.kv_heads * self.width * dtype.itemsize
+
+
+def attention_layers(config: Any) -> list[int]:
+    """Which layers of a ``transformers`` text configuration have keys and values."""
+    types = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
+    return [layer for layer, kind in enumerate(types) if kind not in WITHOUT_ATTENTION]
 
 
 class KVPool:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from actors.engines.attention import span_for
-from actors.engines.engine import Engine, Segment
+from actors.engines.engine import Engine, Segment, State
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LARGE = (48, 64)  # for Lookahead and REST alone, so these have no say in which group is chosen
@@ -41,10 +41,13 @@ def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequenc
     larger = [n for n in larger if length + n <= min(engine.pool.slots, engine.info.max_context)]
     vocabulary = engine.info.vocab_size
     tokens = [(7919 * (i + 1)) % vocabulary for i in range(length + max(most, *larger, 0))]
-    _chain(engine, tokens, 0, length)
+    state = engine.recurrence.new() if engine.recurrence is not None else None
+    _chain(engine, tokens, 0, length, state, prompt=True)
+    if state is not None:
+        state.keep(-1)
     groups: list[tuple[torch.Tensor, list[int]]] = []
     for rows in sorted(candidates, reverse=True):
-        logits = _chain(engine, tokens, length, rows)
+        logits = _chain(engine, tokens, length, rows, state)
         for reference, members in groups:
             shared = min(rows, reference.shape[0])
             if torch.equal(reference[:shared], logits[:shared]):
@@ -54,13 +57,18 @@ def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequenc
             groups.append((logits, [rows]))
     reference, best = max(groups, key=lambda group: (len(group[1]), -min(group[1])))
     shared = reference.shape[0]
-    branches = all(_branch_agrees(engine, tokens, length, n, reference) for n in {max(best), best[len(best) // 2]})
-    best += [n for n in larger if torch.equal(reference, _chain(engine, tokens, length, n)[:shared])]
+    branches = state is None and all(
+        _branch_agrees(engine, tokens, length, n, reference) for n in {max(best), best[len(best) // 2]}
+    )
+    best += [n for n in larger if torch.equal(reference, _chain(engine, tokens, length, n, state)[:shared])]
     return Agreement(tuple(sorted(best)), branches)
 
 
-def _chain(engine: Engine, tokens: Sequence[int], start: int, rows: int) -> torch.Tensor:
-    return _round(engine, tokens[start : start + rows], range(start, start + rows), start, np.tri(rows, dtype=np.bool_))
+def _chain(
+    engine: Engine, tokens: Sequence[int], start: int, rows: int, state: State | None, prompt: bool = False
+) -> torch.Tensor:
+    sees = np.tri(rows, dtype=np.bool_)
+    return _round(engine, tokens[start : start + rows], range(start, start + rows), start, sees, state, prompt)
 
 
 def _branch_agrees(engine: Engine, tokens: Sequence[int], start: int, rows: int, expected: torch.Tensor) -> bool:
@@ -78,11 +86,18 @@ def _branch_agrees(engine: Engine, tokens: Sequence[int], start: int, rows: int,
 
 
 def _round(
-    engine: Engine, tokens: Sequence[int], positions: Sequence[int], start: int, sees: NDArray[np.bool_]
+    engine: Engine,
+    tokens: Sequence[int],
+    positions: Sequence[int],
+    start: int,
+    sees: NDArray[np.bool_],
+    state: State | None = None,
+    prompt: bool = False,
 ) -> torch.Tensor:
     """Rows in slots ``start ..``, each of which sees everything before them and ``sees`` of them."""
     rows = len(tokens)
     span = min(span_for(start + rows), engine.pool.slots)
     visible = np.zeros((rows, span), dtype=np.bool_)
     visible[:, :start], visible[:, start : start + rows] = True, sees
-    return engine.forward(tokens, positions, range(start, start + rows), [Segment(rows, 0, span, visible)])
+    segment = Segment(rows, 0, span, visible, state=state, prompt=prompt)
+    return engine.forward(tokens, positions, range(start, start + rows), [segment])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from actors.engines.engine import Engine, Segment
+from actors.engines.engine import Engine, Segment, State
 from actors.engines.pool import RegionAllocator
 from actors.engines.prefixes import PrefixCache, Region
 from actors.engines.sampler import Rows, SamplerState, logprobs, sample
@@ -25,6 +25,7 @@ from protocols.messages import FailureCode, Sampling, TokenLogprobs
 CHUNK = 256  # rows of a prompt's forward, counted from position 0, where bits depend on the shapes that it runs in
 SPAN = 64  # segments end at multiples of this, so that shapes repeat
 TRASH = SPAN  # slots that padding rows write to
+STREAMS = 8  # as many requests at least have room for the states of their windows, which are shorter for it
 LARGEST = max(LARGE) - 1  # nodes of a window
 
 _Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
@@ -49,6 +50,7 @@ class _Request:
     sampler: SamplerState
     most_nodes: int  # of a window
     constraint: Constraint | None
+    state: State | None  # of recurrent layers, behind the tokens before the root
     done: int = 0  # of prompt and replay, tokens computed
     length: int = 0  # committed tokens, once the prefill is over
     root: int = ROOT  # the last of them; its K/V is computed in the next round
@@ -75,13 +77,15 @@ class _Batch:
         slots: list[int],
         visible: _Mask,
         text: int = 0,
+        state: State | None = None,
+        prompt: bool = False,
         padding: bool = False,
     ) -> None:
         """``slots`` are absolute; ``visible`` is ``(rows, span)`` over ``base ..``."""
         self.tokens.extend(tokens)
         self.positions.extend(positions)
         self.slots.extend(slots)
-        self.segments.append(Segment(len(tokens), base, visible.shape[1], visible, text, padding))
+        self.segments.append(Segment(len(tokens), base, visible.shape[1], visible, text, padding, state, prompt))
 
 
 def causal(start: int, end: int) -> _Mask:
@@ -98,14 +102,18 @@ class Target:
         self.engine = engine
         found = self_check(engine) if rows_agree is None else Agreement(tuple(rows_agree), branches=True)
         self._rows_agree = found.rows
-        self._branches = found.branches or engine.dtype == torch.float32
+        self._recurrence = engine.recurrence
+        self._branches = self._recurrence is None and (found.branches or engine.dtype == torch.float32)
         self._buckets = () if set(ROWS) <= set(self._rows_agree) else self._rows_agree
         # a single request's round never has more rows than were checked
         self._max_window = max(1, min(max_window, LARGEST, max(self._rows_agree, default=max_window + 1) - 1))
         self._allocator = RegionAllocator(engine.pool.slots)
         self._trash = self._allocator.alloc(TRASH)
+        if self._recurrence is not None:  # a request takes as many states as its window has rows
+            self._max_window = max(1, min(self._max_window, self._recurrence.limit // STREAMS - 1))
         # Where the number of rows makes no difference to the bits, a prompt may be cut as others have time for it.
-        self.chunk = CHUNK if self._buckets else max(self._rows_agree)
+        self._whole_chunks = bool(self._buckets) or self._recurrence is not None
+        self.chunk = CHUNK if self._whole_chunks else max(self._rows_agree)
         self._prefixes = PrefixCache(self._allocator, self.chunk)
         self._requests: dict[int, _Request] = {}
         self._next_handle = 0
@@ -172,13 +180,20 @@ class Target:
                 f"prompt and max_tokens make {text} tokens, which take {size} KV slots with their draft window, and "
                 f"the pool has {most}; ask for fewer tokens or start the verifier with more kv_tokens",
             )
+        if self._recurrence is not None:
+            needed = sum(1 + each.most_nodes for each in self._requests.values()) + 1 + most_nodes
+            if needed > self._recurrence.limit and self._requests:
+                raise PoolFull(
+                    f"the requests need {needed} recurrent states and there is room for {self._recurrence.limit}"
+                )
         known = len(prompt) + len(generated) + 1
         first = min(size, _spacious(known, most_nodes))
         region = self._prefixes.open(first, prompt, (cache_salt, text if self.engine.text_matters else 0))
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
+        state = None if self._recurrence is None else self._recurrence.new()
         self._requests[self._next_handle] = _Request(
-            region, text, list(prompt), list(generated), sampler, most_nodes, constraint
+            region, text, list(prompt), list(generated), sampler, most_nodes, constraint, state
         )
         return self._next_handle
 
@@ -207,7 +222,7 @@ class Target:
         start, prompt_len = r.done, len(r.prompt)
         total = prompt_len + len(r.replay)
         if start < prompt_len:
-            rows = self.chunk if self._buckets else min(limit or self.chunk, self.chunk)
+            rows = self.chunk if self._whole_chunks else min(limit or self.chunk, self.chunk)
             end = min(start + rows, prompt_len)
             tokens = r.prompt[start:end]
         else:  # decode-shaped, as these tokens ran the first time
@@ -215,12 +230,15 @@ class Target:
             tokens = r.replay[start - prompt_len : end - prompt_len]
         batch = _Batch()
         at = list(range(start, end))
-        batch.add(r.base, tokens, at, [r.base + p for p in at], causal(start, end), r.text)
+        batch.add(r.base, tokens, at, [r.base + p for p in at], causal(start, end), r.text, r.state, start < prompt_len)
         if start >= prompt_len:
             self._pad(batch)
         logits = self._forward(batch, None if start >= prompt_len else [end - start - 1])
         r.done = end
-        self._prefixes.computed(r.region, min(end, prompt_len))
+        if r.state is not None:
+            r.state.keep(-1)
+        else:  # slots alone are no beginning for another request
+            self._prefixes.computed(r.region, min(end, prompt_len))
         if end < total:
             return None
         row = end - start - 1 if start >= prompt_len else 0
@@ -282,7 +300,10 @@ class Target:
         if source:
             self.engine.pool.copy(source, target)
         for window, outcome in zip(windows, outcomes, strict=True):  # last: where anything failed, nothing is committed
-            self._commit(self._requests[window.handle], outcome.tokens)
+            r = self._requests[window.handle]
+            if r.state is not None:
+                r.state.keep(len(outcome.path))
+            self._commit(r, outcome.tokens)
         return outcomes
 
     def _lay_out(self, window: Window, batch: _Batch) -> Rows:
@@ -290,6 +311,7 @@ class Target:
         assert r.length > 0, "prefill comes first"
         assert len(window.tokens) <= r.most_nodes
         depths = depths_of(window.parents)
+        assert r.state is None or len(set(depths)) == len(depths), "a branch would need a state of its own"
         root, rows = r.length - 1, 1 + len(depths)
         visible: _Mask = np.zeros((rows, align(root + rows)), dtype=np.bool_)
         visible[:, : r.length] = True
@@ -300,7 +322,7 @@ class Target:
             paths.append([*paths[parent + 1], token] if r.sampler.penalised else [])
         positions = [root, *(root + depth for depth in depths)]
         slots = list(range(r.base + root, r.base + root + rows))
-        batch.add(r.base, [r.root, *window.tokens], positions, slots, visible, r.text)
+        batch.add(r.base, [r.root, *window.tokens], positions, slots, visible, r.text, r.state)
         return Rows(r.sampler, [p + 1 for p in positions], paths)
 
     def _pad(self, batch: _Batch) -> None:

@@ -131,7 +131,9 @@ def _target(settings: VerifierSettings, report: Report) -> tuple[Target, Codec]:
         report.target = _facts(
             settings.target, target.info, name, target.kv_slots, target.full_requests, measure_target(target)
         )
-    if not target.branches:
+    if target.engine.recurrence is not None:
+        report.add("warning", "the target has recurrent layers, so that windows hold the likeliest path only")
+    elif not target.branches:
         report.add(
             "warning",
             f"in {target.info.dtype} on {target.info.device} the branches of a tree would change bits, so that windows "

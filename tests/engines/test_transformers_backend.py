@@ -12,8 +12,6 @@ from transformers import (
     BloomForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
-    MambaConfig,
-    MambaForCausalLM,
 )
 
 from actors.engines.attention import span_for
@@ -148,9 +146,6 @@ def test_device_placement_is_explicit():
 UNFIT = {
     "chunked attention": lambda: Llama4ForCausalLM(
         Llama4TextConfig(**COMMON, head_dim=16, intermediate_size_mlp=96, num_local_experts=2, attention_chunk_size=99)
-    ),
-    "no attention at all": lambda: MambaForCausalLM(
-        MambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2, state_size=8)
     ),
     "attention of its own": lambda: BloomForCausalLM(
         BloomConfig(vocab_size=VOCAB, hidden_size=64, n_layer=2, n_head=4)

@@ -2,10 +2,12 @@
 
 Three hooks into transformers do it: a cache whose ``update`` writes keys and values into the given slots, an attention
 function registered under a name of our own, which looks at each segment's part of the pool, and ``logits_to_keep``.
+Recurrent layers are :mod:`actors.engines.backends.recurrence`'s.
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,35 +19,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface
-from transformers.cache_utils import Cache
 
 from actors.engines.attention import SPAN_STEP, Attention, Stretch
 from actors.engines.backends.llama.panels import quickest_linear
+from actors.engines.backends.recurrence import RECURRENT_LAYERS, Recurrence, State, StateCache, recurrent_layers
 from actors.engines.backends.rotary import choose_by_request
 from actors.engines.branches import View, view
 from actors.engines.engine import Segment
+from actors.engines.memory import state_room
 from actors.engines.packed import pack_linears
-from actors.engines.pool import KVPool, KVShape
+from actors.engines.pool import KVPool, KVShape, attention_layers
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
 PROBE = 24  # tokens by which a model is compared with itself before and after its attention is replaced
-_PLAIN_LAYERS = {"full_attention", "sliding_attention"}
+_PLAIN_LAYERS = {"full_attention", "sliding_attention", "moe", "mlp"}
 _names = itertools.count()
 
 
-class SlotCache(Cache):  # type: ignore[misc]
+class SlotCache(StateCache):
     """What transformers takes for a KV cache: it stores into the round's slots and hands the new keys back."""
 
-    def __init__(self, pool: KVPool) -> None:
-        super().__init__(layers=[])
+    def __init__(self, pool: KVPool, layers: Sequence[int]) -> None:
+        """``layers``: those that attend; the pool has no room for others."""
+        super().__init__()
         self.pool = pool
+        self.places = {layer: place for place, layer in enumerate(layers)}
         self.slots: Tensor | None = None
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        self.pool.write(layer_idx, self.slots, key_states[0], value_states[0])  # type: ignore[arg-type]
+        self.pool.write(self.places[layer_idx], self.slots, key_states[0], value_states[0])  # type: ignore[arg-type]
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -74,7 +79,8 @@ class TransformersEngine:
             raise self._refusal()
         self.best: Tensor | None = None  # logits are all that it computes
         self.pool = KVPool(shape, slots, self.dtype, self.device)
-        self.cache = SlotCache(self.pool)
+        self.cache = SlotCache(self.pool, attention_layers(self.config))
+        self.recurrence: Recurrence | None = None
         self._exact = exact
         self._segments: Sequence[Segment] = ()
         self._views: Sequence[View] = ()
@@ -82,42 +88,72 @@ class TransformersEngine:
         self._positions: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         # transformers passes masks of four dimensions through unseen
         self._four_d = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
+        takes = inspect.signature(model.forward).parameters
+        self._cache_name = "cache_params" if "cache_params" in takes else "past_key_values"
         self.text_matters = choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
         self._adopt()
         if pack and self.device.type == "cpu":
-            pack_linears(model, partial(quickest_linear, int8=int8))
+            pack_linears(model, partial(quickest_linear, int8=int8), self.recurrence.inner if self.recurrence else ())
 
     @torch.inference_mode()
     def _adopt(self) -> None:
         """Put our attention in the place of the model's, and see that the logits stay what they were.
 
-        Many architectures on the hub do more than attend to a KV cache (attention sinks, chunks, recurrent states,
-        latent caches); through slots they would run, and be wrong. ModelError for those.
+        Many architectures on the hub do more than attend to a KV cache (chunks, latent caches, recurrent states of
+        other kinds than ours); through slots they would run, and be wrong. ModelError for those.
         """
-        if set(getattr(self.config, "layer_types", None) or ()) - _PLAIN_LAYERS:
+        recurrent = recurrent_layers(self.model)
+        known = _PLAIN_LAYERS | RECURRENT_LAYERS if recurrent else _PLAIN_LAYERS
+        if set(getattr(self.config, "layer_types", None) or ()) - known:
             raise self._refusal()
         compare = self.device.type != "meta"
         tokens = [7919 * (i + 1) % self.info.vocab_size for i in range(min(PROBE, self.pool.slots))]
         ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
         try:
             expected = self.model(input_ids=ids, use_cache=False).logits[0].float() if compare else None
-            name = f"duoactor_slots_{next(_names)}"
-            AttentionInterface.register(name, _without_owning(self, TransformersEngine.attention))
-            self.model.set_attn_implementation(name)
-            if self.config._attn_implementation != name:
-                raise self._refusal()
+            if self.cache.places:
+                name = f"duoactor_slots_{next(_names)}"
+                AttentionInterface.register(name, _without_owning(self, TransformersEngine.attention))
+                self.model.set_attn_implementation(name)
+                if self.config._attn_implementation != name:
+                    raise self._refusal()
+            if recurrent:
+                self.recurrence = Recurrence(recurrent, self.config.hidden_size, self.cache)
             if expected is None:
                 return
-            places = range(len(tokens))
-            visible = np.tril(np.ones((len(tokens), len(tokens)), dtype=np.bool_))
-            found = self.forward(tokens, places, places, [Segment(len(tokens), 0, len(tokens), visible)])
+            if self.recurrence is None:
+                found = self._probe(tokens, 0, len(tokens))
+            else:
+                found = self._probe_recurrence(self.recurrence, tokens, expected)
         except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception:
             raise self._refusal() from None
-        tolerance = 0.01 if self.dtype == torch.float32 else 0.15
-        if not (found - expected).norm() <= tolerance * expected.norm():  # NaN fails too
+        if not self._agree(found, expected):
             raise self._refusal()
+
+    def _probe(
+        self, tokens: Sequence[int], start: int, end: int, state: State | None = None, prompt: bool = False
+    ) -> Tensor:
+        places = range(start, end)
+        visible = np.tri(end - start, end, start, dtype=np.bool_)
+        segment = Segment(end - start, 0, end, visible, state=state, prompt=prompt)
+        return self.forward(tokens[start:end], places, places, [segment])
+
+    def _probe_recurrence(self, recurrence: Recurrence, tokens: Sequence[int], expected: Tensor) -> Tensor:
+        """The beginning as a chunk of a prompt, the rest as rows; and can a prompt's next chunk go on from a state?"""
+        half = len(tokens) // 2
+        state = recurrence.new()
+        begun = self._probe(tokens, 0, half, state, prompt=True)
+        state.keep(-1)
+        rest = self._probe(tokens, half, len(tokens), state)
+        recurrence.continues = self._agree(self._probe(tokens, half, len(tokens), state, prompt=True), expected[half:])
+        recurrence.limit = state_room(state.bytes, self.device)
+        return torch.cat([begun, rest])
+
+    def _agree(self, found: Tensor, expected: Tensor) -> bool:
+        tolerance = 0.01 if self.dtype == torch.float32 else 0.15
+        return bool((found - expected).norm() <= tolerance * expected.norm())  # NaN does not
 
     def _refusal(self) -> ModelError:
         return ModelError(
@@ -139,6 +175,8 @@ class TransformersEngine:
         self.pool.positions[np.asarray(slots)] = self._positions
         self._segments, self._attentions = segments, {}
         self._views = [view(each, SPAN_STEP) if self._exact else View(each.visible) for each in segments]
+        if self.recurrence is not None:
+            self.recurrence.begin(segments, self.device)
         self.cache.slots = torch.tensor(slots, dtype=torch.int64, device=self.device)
         ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
         places = torch.tensor([positions], dtype=torch.int64, device=self.device)
@@ -146,8 +184,8 @@ class TransformersEngine:
             input_ids=ids,
             position_ids=places,
             attention_mask=self._four_d,
-            past_key_values=self.cache,
             use_cache=True,
+            **{self._cache_name: self.cache},
             logits_to_keep=0 if select is None else torch.tensor(select, dtype=torch.int64, device=self.device),
         )
         logits: Tensor = out.logits[0].float()
@@ -174,7 +212,8 @@ class TransformersEngine:
             scale = scaling if scaling is not None else query.shape[-1] ** -0.5
             look = Attention(self.pool, self._stretches(window), query.shape[1], scale, softcap)
             self._attentions[window] = look
-        out = look(module.layer_idx, query[0].transpose(0, 1), s_aux)  # type: ignore[arg-type]
+        place = self.cache.places[module.layer_idx]  # type: ignore[index]
+        out = look(place, query[0].transpose(0, 1), s_aux)
         return out.view(1, query.shape[2], query.shape[1], -1), None
 
     def lengths(self) -> NDArray[np.int64]:

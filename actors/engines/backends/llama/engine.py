@@ -105,6 +105,10 @@ class LlamaEngine:
         return TorchBody(weights, self.pool, self.dtype, int8, exact)
 
     @property
+    def recurrence(self) -> None:
+        return None
+
+    @property
     def best(self) -> Tensor | None:
         return None if self.graphs is None else self.graphs.best
 
