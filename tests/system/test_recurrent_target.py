@@ -8,12 +8,12 @@ import torch
 from cluster import Cluster, tokens_of
 from structured import Told
 from transformers import Lfm2Config, Lfm2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
-from virtual_time import run
 
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.selfcheck import ROWS
 from actors.engines.target import TRASH, Target
 from actors.models import Window
+from actors.replay.clock import run
 from fakes import INFO, VOCAB
 from protocols.messages import Cancel, Chunk, Generate, Sampling
 
