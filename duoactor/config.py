@@ -198,6 +198,19 @@ def build(struct: type[S], *layers: Values) -> S:
     return struct(**{key: _convert(flags[key], value, types[key]) for key, value in merged.items()})
 
 
+def prefixed(option: Option, prefix: str) -> str:
+    """With the prefix ``draft_``: ``threads`` is ``draft_threads``, but ``draft`` stays ``draft``."""
+    return option.name if option.name + "_" == prefix else prefix + option.name
+
+
+def given(
+    values: Values, struct: type[msgspec.Struct], *, prefix: str = "", leave_out: Iterable[str] = ()
+) -> dict[str, object]:
+    """The values of ``struct``'s fields that were given on the command line."""
+    found = {o.name: values.get(prefixed(o, prefix)) for o in options(struct) if o.name not in leave_out}
+    return {name: value for name, value in found.items() if value not in (None, ()) and value is not False}
+
+
 def resolve_model(name: str, kind: Literal["target", "draft"]) -> str:
     """``bundled`` becomes the directory of the pair that ships with duoactor; a hub id stays as it is, and so does a
     draft that is no model (``pld``, ``sam``, ``rest:DIR``).

@@ -1,4 +1,4 @@
-"""The house: protocols <- actors <- duoactor, and torch only where models are computed."""
+"""The house: protocols <- actors <- duoactor, torch only where models are computed, Ray only for those who ask."""
 
 import ast
 import subprocess
@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FILES = [p for package in ("protocols", "actors", "duoactor") for p in sorted((ROOT / package).rglob("*.py"))]
+WITH_RAY = {Path("duoactor/ray.py"), Path("duoactor/launch/host.py")}
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 
 
@@ -24,7 +25,7 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_nothing_imports_upwards_and_only_engines_import_torch(path):
+def test_nothing_imports_upwards_and_few_import_torch_or_ray(path):
     names = imported(path)
     place = path.relative_to(ROOT)
     if place.parts[0] == "protocols":
@@ -33,6 +34,8 @@ def test_nothing_imports_upwards_and_only_engines_import_torch(path):
         assert "duoactor" not in names
     if place.parts[:2] != ("actors", "engines"):
         assert not names & TORCH
+    if place not in WITH_RAY:
+        assert "ray" not in names
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,6 @@ def _whole(limit: float | None) -> int | None:
     return None if limit is None else int(limit)
 
 
-def _prefixed(option: Option, prefix: str) -> str:
-    """With the prefix ``draft_``: ``threads`` is ``draft_threads``, but ``draft`` stays ``draft``."""
-    return option.name if option.name + "_" == prefix else prefix + option.name
-
-
 def struct_options(
     struct: type[msgspec.Struct], *, prefix: str = "", about: str = "", leave_out: Iterable[str] = ()
 ) -> Callable[[F], F]:
@@ -75,28 +70,22 @@ def struct_options(
             if option.name not in leave_out:
                 description = SAMPLING_HELP[option.name] if struct is Sampling else about + option.description
                 variable = PEER_VARIABLES.get(option.name) if "connect" in struct.__struct_fields__ else None
-                decorated = click_option(replace(option, description=description), _prefixed(option, prefix), variable)
+                decorated = click_option(
+                    replace(option, description=description), config.prefixed(option, prefix), variable
+                )
                 command = decorated(command)
         return command
 
     return decorate
 
 
-def given(
-    values: Mapping[str, object], struct: type[msgspec.Struct], *, prefix: str = "", leave_out: Iterable[str] = ()
-) -> dict[str, object]:
-    """The values of ``struct``'s fields that were given on the command line."""
-    found = {o.name: values.get(_prefixed(o, prefix)) for o in options(struct) if o.name not in leave_out}
-    return {name: value for name, value in found.items() if value not in (None, ()) and value is not False}
-
-
 def settings_from(struct: type[config.S], file: config.Values, flags: Mapping[str, object]) -> config.S:
     """An actor's settings: what the file says, then what the command line says."""
-    return config.build(struct, file, given(flags, struct))
+    return config.build(struct, file, config.given(flags, struct))
 
 
 def sampling_from(values: Mapping[str, object]) -> Sampling:
-    return Sampling(**given(values, Sampling))  # type: ignore[arg-type]
+    return Sampling(**config.given(values, Sampling))  # type: ignore[arg-type]
 
 
 def connection_options(command: F) -> F:

@@ -10,20 +10,19 @@ from typing import Any
 import click
 import msgspec
 
-from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
-from duoactor import config
+from actors.settings import DrafterSettings, VerifierSettings
 from duoactor.cli.environment import Environment, available_cpus
-from duoactor.cli.options import config_option, given, json_option, log_options, settings_from, struct_options
+from duoactor.cli.options import config_option, json_option, log_options, struct_options
+from duoactor.cli.up_on_ray import up_on_ray
 from duoactor.launch.deployment import Deployment, deploy
 from duoactor.launch.progress import LaunchReport
 from duoactor.launch.readiness import check_address
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.summary import print_up
 from duoactor.launch.supervisor import Probe, Supervisor
+from duoactor.launch.wanted import UP_DECIDES, ClashError, read_wanted
 from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
-
-UP_DECIDES = ("connect", "key", "server_key")  # for its drafters and gateway; duo.toml may
 
 
 @click.command()
@@ -34,6 +33,10 @@ UP_DECIDES = ("connect", "key", "server_key")  # for its drafters and gateway; d
 @struct_options(GatewaySettings, about="gateway: ", leave_out=(*UP_DECIDES, "http"))
 @click.option("--learn", is_flag=True, help="train the draft model on what is served, and use what is better")
 @click.option("--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="how many  [1]")
+@click.option(
+    "--launcher", default="local", type=click.Choice(["local", "ray"]), help="start them here, or on Ray  [local]"
+)
+@click.option("--verifiers", default=1, type=click.IntRange(1, 64), metavar="N", help="how many, on Ray  [1]")
 @json_option
 @log_options
 @click.pass_obj
@@ -44,6 +47,8 @@ def up(
     count: int | None,
     http: str | None,
     learn: bool,
+    launcher: str,
+    verifiers: int,
     as_json: bool,
     verbose: bool,
     quiet: bool,
@@ -60,24 +65,27 @@ def up(
               duoactor up --http 127.0.0.1:8000
               duoactor up --learn
               duoactor up --config duo.toml
+              duoactor up --launcher ray --verifiers 2 --drafters 8
     """
-    asked = config.read(file)
-    own = given(flags, DrafterSettings, prefix="draft_", leave_out=UP_DECIDES)
-    tables = asked.drafters or ({},)
-    if count is not None and (len(asked.drafters) > 1):
-        raise click.UsageError(f"--drafters {count} does not fit the {len(asked.drafters)} [[drafter]] of {file}")
-    if count is not None:
-        tables = tuple(tables[0] for _ in range(count))
-    verifier = settings_from(VerifierSettings, asked.verifier, flags)
+    try:
+        wanted = read_wanted(file, flags, drafters=count, http=http, learn=learn)
+    except ClashError as error:
+        raise click.UsageError(str(error)) from None
+    log_flags = ("--verbose",) if verbose else ("--quiet",) if quiet else ()
+    if launcher == "ray":
+        return up_on_ray(wanted, verifiers, as_json, log_flags)
+    if verifiers != 1:
+        raise click.UsageError("several verifiers need several hosts: give --launcher ray, too")
+    verifier = wanted.verifier
     deployment = deploy(
         msgspec.structs.replace(verifier, bind=verifier.bind or default_address()),
-        [config.build(DrafterSettings, table, own) for table in tables],
-        config.build(ControllerSettings, asked.controller),
-        _gateway(asked.gateway, http, flags),
-        config.build(LearnerSettings, asked.learner) if learn or asked.learner else None,
+        wanted.drafters,
+        wanted.controller,
+        wanted.gateway,
+        wanted.learner,
         cpus=available_cpus(),
         command=environment.command,
-        log_flags=("--verbose",) if verbose else ("--quiet",) if quiet else (),
+        log_flags=log_flags,
     )
     check_address(deployment)
     reporter = LaunchReport(quiet=quiet)
@@ -87,16 +95,6 @@ def up(
         if not reporter.is_done:
             raise
         return 0  # the usual way to end it
-
-
-def _gateway(table: config.Values, http: str | None, flags: dict[str, Any]) -> GatewaySettings | None:
-    """None unless --http or the file's [gateway] asks for one."""
-    own = given(flags, GatewaySettings, leave_out=(*UP_DECIDES, "http"))
-    if http is None and not table:
-        for name in own:
-            raise click.UsageError(f"--{name.replace('_', '-')} is the gateway's: give --http, too")
-        return None
-    return config.build(GatewaySettings, table, own, {"http": http} if http is not None else {})
 
 
 async def _stay_up(deployment: Deployment, probe: Probe, reporter: LaunchReport, as_json: bool) -> int:

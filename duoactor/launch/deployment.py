@@ -54,7 +54,7 @@ def deploy(
     Raises ConfigError or ModelError before anything is started.
     """
     address = _connectable(verifier.bind)
-    names = _names(drafters)
+    names = drafter_names(drafters)
     cores = assign_cores(
         cpus, [drafter.threads for drafter in drafters], drafters_need_cores=any(d.device == "cpu" for d in drafters)
     )
@@ -102,7 +102,7 @@ def deploy(
             gateway if gateway.key else msgspec.structs.replace(gateway, **keys),
             connect=gateway.connect or (address,),
         )
-        plans = (*plans, ActorPlan(GATEWAY, "gateway", line("serve", gateway), http=_reachable(gateway.http)))
+        plans = (*plans, ActorPlan(GATEWAY, "gateway", line("serve", gateway), http=reachable_http(gateway.http)))
     return Deployment(verifier, drafters, controller, plans, gateway, learner)
 
 
@@ -136,7 +136,7 @@ def flags(settings: Settings) -> list[str]:
     ]
 
 
-def _reachable(http: str) -> tuple[str, int]:
+def reachable_http(http: str) -> tuple[str, int]:
     """Where this host reaches a gateway that listens there."""
     host, port = parse_http(http)
     if port == 0:
@@ -161,7 +161,8 @@ def _family_keys(verifier: VerifierSettings) -> dict[str, str]:
     return {"key": verifier.key, "server_key": str(Path(verifier.key).with_suffix(".pub"))}
 
 
-def _names(drafters: Sequence[DrafterSettings]) -> list[str]:
+def drafter_names(drafters: Sequence[DrafterSettings]) -> list[str]:
+    """Those that they were given, else numbered. ConfigError for one that is given twice."""
     names = [
         drafter.actor_id or (f"drafter-{number}" if len(drafters) > 1 else "drafter")
         for number, drafter in enumerate(drafters, start=1)

@@ -1,0 +1,66 @@
+"""From ``duo.toml`` and flags to the settings of every actor that is wanted, on this host or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
+from duoactor import config
+from duoactor.serve.settings import GatewaySettings
+from protocols.errors import ConfigError
+
+UP_DECIDES = ("connect", "key", "server_key")  # for its drafters and gateway; duo.toml may
+
+
+class ClashError(ConfigError):
+    """Options that do not fit together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Settings as they were given: addresses, names and cores may still be open."""
+
+    verifier: VerifierSettings
+    drafters: tuple[DrafterSettings, ...]
+    controller: ControllerSettings
+    gateway: GatewaySettings | None = None
+    learner: LearnerSettings | None = None
+
+
+def read_wanted(
+    file: str,
+    flags: Mapping[str, object],
+    *,
+    drafters: int | None = None,
+    http: str | None = None,
+    learn: bool = False,
+) -> Wanted:
+    """``flags``: values by option name, the drafters' with ``draft_`` before it; they win over the file's.
+
+    Raises ClashError, and ConfigError for what the file says.
+    """
+    asked = config.read(file)
+    own = config.given(flags, DrafterSettings, prefix="draft_", leave_out=UP_DECIDES)
+    tables = asked.drafters or ({},)
+    if drafters is not None:
+        if len(asked.drafters) > 1:
+            raise ClashError(f"--drafters {drafters} does not fit the {len(asked.drafters)} [[drafter]] of {file}")
+        tables = tuple(tables[0] for _ in range(drafters))
+    return Wanted(
+        verifier=config.build(VerifierSettings, asked.verifier, config.given(flags, VerifierSettings)),
+        drafters=tuple(config.build(DrafterSettings, table, own) for table in tables),
+        controller=config.build(ControllerSettings, asked.controller),
+        gateway=_gateway(asked.gateway, http, flags),
+        learner=config.build(LearnerSettings, asked.learner) if learn or asked.learner else None,
+    )
+
+
+def _gateway(table: config.Values, http: str | None, flags: Mapping[str, object]) -> GatewaySettings | None:
+    """None unless ``http`` or the file's [gateway] asks for one."""
+    own = config.given(flags, GatewaySettings, leave_out=(*UP_DECIDES, "http"))
+    if http is None and not table:
+        for name in own:
+            raise ClashError(f"--{name.replace('_', '-')} is the gateway's: give --http, too")
+        return None
+    return config.build(GatewaySettings, table, own, {"http": http} if http is not None else {})
