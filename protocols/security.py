@@ -107,7 +107,7 @@ class Security:
 def read_key(path: Path, half: str) -> bytes:
     """Return the 40 Z85 characters in ``path``. Raises ConfigError; ``half`` is "secret" or "public"."""
     try:
-        if half == "secret" and path.stat().st_mode & 0o077:
+        if half == "secret" and _open_to_others(path.stat()):
             raise ConfigError(f"{path} is readable by other users; run `chmod 600 {path}`")
         text = path.read_bytes().partition(b"\n")[0].strip()
     except FileNotFoundError:
@@ -119,6 +119,12 @@ def read_key(path: Path, half: str) -> bytes:
     except (ValueError, zmq.ZMQError):
         raise ConfigError(f"{path} does not hold a {half} key ({KEY_LENGTH} characters of Z85); {_MAKE}") from None
     return text
+
+
+def _open_to_others(status: os.stat_result) -> bool:
+    """A file of root's may be readable by its group: so are the secrets that Kubernetes mounts for other users. libpq
+    has the same rule."""
+    return bool(status.st_mode & (0o037 if status.st_uid == 0 else 0o077))
 
 
 def read_roles(path: Path) -> frozenset[KeyRole]:

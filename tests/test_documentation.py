@@ -19,7 +19,7 @@ from documentation import ROOT, RUN, SHOWN, Block, blocks, check_command, check_
 
 from duoactor import config
 
-NOT_RUN = 16  # blocks that need what no test machine has; each says what
+NOT_RUN = 17  # blocks that need what no test machine has; each says what
 
 
 @pytest.fixture
@@ -78,6 +78,28 @@ def test_the_containers_run_commands_that_there_are():
     assert len(ours) == 4 and stated
     for command in (*ours, json.loads(stated[1])):
         check_command([re.sub(r"\$\{\w+:-(\w+)\}", r"\1", word) for word in command])
+
+
+def test_the_pods_run_commands_that_there_are_with_files_that_are_mounted():
+    """Schemas were checked by hand: kubernetes-validate --strict, and KubeRay's own."""
+    place = ROOT / "examples" / "kubernetes"
+    made = yaml.safe_load((place / "kustomization.yaml").read_text())
+    keys = {one["name"]: {Path(file).name for file in one["files"]} for one in made["secretGenerator"]}
+    config.read_file(place / "duo.toml")
+    containers = 0
+    for manifest in yaml.safe_load_all("---\n".join((place / name).read_text() for name in made["resources"])):
+        if manifest["kind"] != "Deployment":
+            continue
+        pod = manifest["spec"]["template"]["spec"]
+        secrets = {one["name"]: keys[one["secret"]["secretName"]] for one in pod["volumes"] if "secret" in one}
+        for container in pod["containers"]:
+            containers += 1
+            check_command(container["args"])
+            (own,) = (secrets[one["name"]] for one in container["volumeMounts"] if one["name"] in secrets)
+            used = {Path(word).name for word in container["args"] if "=/keys/" in word}
+            assert used <= own and len({file for file in own if file.endswith(".key")}) == 1
+    assert containers == 4
+    check_command(yaml.safe_load((place / "ray.yaml").read_text())["spec"]["entrypoint"].split()[1:])
 
 
 def test_every_duo_toml_that_is_shown_is_valid(tmp_path: Path):

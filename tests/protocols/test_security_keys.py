@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,16 @@ def test_a_secret_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     secret, _ = KeyPair.generate().write(tmp_path, "a")
     secret.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
+        load_security(secret)
+
+
+@pytest.mark.parametrize(("owner", "mode", "admitted"), [(0, 0o440, True), (0, 0o460, False), (1000, 0o440, False)])
+def test_a_group_may_read_a_secret_key_of_roots(tmp_path: Path, monkeypatch, owner: int, mode: int, admitted: bool):
+    """As Kubernetes mounts it for a container that is not root."""
+    secret, _ = KeyPair.generate().write(tmp_path, "a")
+    status = os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, 1000, 41, 0, 0, 0))
+    monkeypatch.setattr(Path, "stat", lambda path, **options: status)
+    with nullcontext() if admitted else pytest.raises(ConfigError, match="chmod 600"):
         load_security(secret)
 
 
