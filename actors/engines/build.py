@@ -58,6 +58,11 @@ def _engine(model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8:
     return TransformersEngine(model, info, slots, int8=int8, exact=exact)
 
 
+def openmp_threads() -> int:
+    """Threads that torch computes with in this process; 1 where a model has helpers of its own."""
+    return torch.get_num_threads()
+
+
 def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> tuple[Target, TokenizerCodec]:
     """The verifier's model and its tokenizer. ModelError or ConfigError in one sentence."""
     torch.set_num_threads(threads)

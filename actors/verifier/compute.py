@@ -1,11 +1,11 @@
 """Where model code runs: on a thread of its own, so that sockets are served while a forward is under way, or, where
 forwards are short and on this very core, in the event loop between two of its turns.
 
-A target that computes with several threads is served by the thread that built it. Where its layers are compiled it has
-helpers of its own (:mod:`actors.engines.backends.llama.team`). Elsewhere OpenMP keeps a team of workers for each thread
-that ever ran a parallel region. Once there are more workers than CPUs, libgomp's no longer spin between regions but
-sleep, and each of a forward's hundreds of regions waits for the kernel to wake them: on two CPUs the bundled target
-made 155 tokens/s from a second thread's team, 350 from the first's (docs/benchmarks.md).
+A target that computes with several of OpenMP's threads is served by the thread that built it: OpenMP keeps a team of
+workers for each thread that ever ran a parallel region. Once there are more workers than CPUs, libgomp's no longer spin
+between regions but sleep, and each of a forward's hundreds of regions waits for the kernel to wake them: on two CPUs
+the bundled target made 155 tokens/s from a second thread's team, 350 from the first's (docs/benchmarks.md).
+Where layers are compiled, helpers of our own serve whoever calls (:mod:`actors.engines.backends.llama.team`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Compute(Protocol):
     def close(self) -> None: ...
 
 
-def runs_inline(device: str, threads: int, forward_us: float) -> bool:
-    """Whether the event loop's thread may run what another thread built: short forwards of one thread on a CPU."""
-    return device == "cpu" and threads == 1 and forward_us <= INLINE_US
+def runs_inline(device: str, openmp_threads: int, forward_us: float) -> bool:
+    """Whether the event loop's thread may run what another thread built: short forwards on a CPU."""
+    return device == "cpu" and openmp_threads == 1 and forward_us <= INLINE_US
 
 
 class ThreadCompute:
@@ -48,8 +48,8 @@ class ThreadCompute:
 class InlineCompute:
     """Runs the job in the event loop's thread, in its next turn.
 
-    With a target of one thread on a CPU a second thread has no core of its own: waking it and sharing the interpreter
-    lock with it cost more than they hide (docs/benchmarks.md). Also for tests on a virtual clock.
+    With a target on a CPU a thread for it has no core of its own: waking it and sharing the interpreter lock with it
+    cost more than they hide (docs/benchmarks.md). Also for tests on a virtual clock.
     """
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:

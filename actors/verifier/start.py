@@ -47,7 +47,7 @@ def run_verifier(settings: VerifierSettings) -> int:
 
     async def main(stop: asyncio.Event) -> None:
         from actors.cost import CostModel
-        from actors.engines.build import build_target
+        from actors.engines.build import build_target, openmp_threads
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
         from actors.verifier.loop import Verifier
         from actors.verifier.requests.request_log import RequestLog
@@ -66,7 +66,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             )
             sources = _sources(settings, model.info)
             cost = await compute.start(lambda: CostModel(measure_target(model), measure_branch(model)))
-            serving = InlineCompute() if runs_inline(model.info.device, threads, cost(8)) else compute
+            serving = InlineCompute() if runs_inline(model.info.device, openmp_threads(), cost(8)) else compute
             verifier = Verifier(
                 settings,
                 model,

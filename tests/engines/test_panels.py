@@ -2,31 +2,31 @@
 
 import gc
 
+import numpy as np
 import pytest
 import torch
 
 from actors.engines.backends.llama.compiled_body import compiled_kernels
 from actors.engines.backends.llama.panels import PanelLinear, Panels, can_use_panels, quickest_linear
-from actors.engines.backends.llama.team import Team
+from actors.engines.backends.llama.team import Attention, Team
 from actors.engines.backends.llama.weights import Matrix
 
 
-@pytest.fixture(params=["alone", "two helpers", "no helper that comes"])
-def multiply(request):
-    kernels = compiled_kernels()
-    return kernels.multiply if request.param == "alone" else Team(2 * (request.param[0] == "t")).multiply
+@pytest.fixture(params=[0, 2], ids=["alone", "two helpers"])
+def team(request):
+    return Team(request.param)
 
 
 @pytest.mark.parametrize("halves", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("behind", [True, False])
 @pytest.mark.parametrize("outputs, inputs", [(40, 48), (48, 1100), (72, 48), (192, 48)])  # more inputs than one block
-def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, inputs, behind, bias, halves, multiply):
+def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, inputs, behind, bias, halves, team):
     chance = torch.Generator().manual_seed(0)
     weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
     if halves:
         weight = weight.bfloat16().float()
-    panels = Panels(Matrix(weight, shift if bias else None), multiply, compiled_kernels().PANEL, behind)
+    panels = Panels(Matrix(weight, shift if bias else None), compiled_kernels(), team, behind)
     assert (panels.scale != 1.0) is halves, "sixteen bits are read as float16, scaled"
     x = torch.randn(19, inputs, generator=chance)
     given = x if behind else x * panels.scale
@@ -39,13 +39,12 @@ def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, input
 
 @pytest.mark.parametrize("behind", [True, False])
 @pytest.mark.parametrize("outputs, inputs", [(40, 48), (72, 1100)])
-def test_panels_of_8_bits_are_off_by_half_a_step_of_each_outputs_weights_at_most(outputs, inputs, behind):
+def test_panels_of_8_bits_are_off_by_half_a_step_of_each_outputs_weights_at_most(outputs, inputs, behind, team):
     chance = torch.Generator().manual_seed(2)
     weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
     weight[0] = 0.0
     weight[1] *= 1e-3
-    kernels = compiled_kernels()
-    panels = Panels(Matrix(weight, shift), kernels.multiply, kernels.PANEL, behind, int8=True)
+    panels = Panels(Matrix(weight, shift), compiled_kernels(), team, behind, int8=True)
     x = torch.randn(19, inputs, generator=chance)
     whole = panels.multiply(x.numpy())
     off = (torch.from_numpy(whole) * panels.scale - x @ weight.t() - shift).abs()
@@ -78,10 +77,36 @@ def test_a_team_gives_the_bits_of_one_thread_however_the_pieces_fall():
     kernels = compiled_kernels()
     chance = torch.Generator().manual_seed(1)
     matrix = Matrix(torch.randn(64 * 9, 64, generator=chance).half().float())
-    alone = Panels(matrix, kernels.multiply, kernels.PANEL, True)
-    together = Panels(matrix, Team(3).multiply, kernels.PANEL, True)
+    alone, together = Panels(matrix, kernels, Team(0), True), Panels(matrix, kernels, Team(3), True)
     for rows in range(1, 10):
         x = torch.randn(rows, 64, generator=chance).numpy()
         expected = alone.multiply(x)
         for _ in range(50):
             assert (together.multiply(x) == expected).all()
+
+
+def test_a_team_attends_with_the_bits_of_one_thread_whatever_requests_are_beside():
+    chance = np.random.default_rng(0)
+    heads, kv_heads, slots, width, spans = 6, 3, 400, 32, (5, 130, 64)
+    rows = [1, 4, 2]
+    ends = np.cumsum(rows)
+    keys, values = chance.standard_normal((2, kv_heads, slots, width), dtype=np.float32)
+    qkv = chance.standard_normal((ends[-1], (heads + 2 * kv_heads) * width), dtype=np.float32)
+    counts = np.repeat(spans, rows)
+    places = np.stack([np.minimum(np.arange(144), count - 1) + 7 * count % 200 for count in counts])
+
+    def attend(helpers: int, first: int, end: int, ends) -> np.ndarray:
+        out = np.empty((end - first, heads * width), dtype=np.float32)
+        look_up = Attention(Team(helpers), keys, heads, places[first:end].copy(), counts[first:end].copy(), ends)
+        look_up(qkv[first:end], (keys.ctypes.data, values.ctypes.data), out)
+        return out
+
+    whole = attend(0, 0, ends[-1], ends)
+    for _ in range(50):
+        assert (attend(2, 0, ends[-1], ends) == whole).all()
+    for first, end in zip([0, *ends[:-1]], ends, strict=True):
+        assert (attend(0, first, end, np.array([end - first])) == whole[first:end]).all()
+    scores = np.einsum("hd,khd->kh", qkv[0, : 2 * width].reshape(2, width), keys[0, places[0, :5]][:, None])
+    weights = np.exp(scores / width**0.5)
+    expected = np.einsum("kh,kd->hd", weights / weights.sum(0), values[0, places[0, :5]])
+    np.testing.assert_allclose(whole[0, : 2 * width].reshape(2, width), expected, atol=1e-5)

@@ -6,11 +6,11 @@ import threading
 from actors.verifier.compute import INLINE_US, ThreadCompute, runs_inline
 
 
-def test_a_target_of_several_threads_is_served_by_the_thread_that_built_it():
+def test_a_target_of_several_openmp_threads_is_served_by_the_thread_that_built_it():
     assert not runs_inline("cpu", 2, 1_000.0)
 
 
-def test_a_short_forward_of_one_thread_runs_in_the_event_loop():
+def test_a_short_forward_without_openmp_runs_in_the_event_loop():
     assert runs_inline("cpu", 1, INLINE_US)
 
 

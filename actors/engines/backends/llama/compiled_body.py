@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,16 +75,18 @@ class Block:
     down_scale: float
     keys: Array
     values: Array
+    pool: tuple[int, int]  # the addresses of both
 
 
 class CompiledBody:
     """From tokens to logits over a pool. The bits of a row depend on what it sees alone, up to ``MAX_ROUND`` rows, if
     the products' do."""
 
-    def __init__(self, weights: Weights, pool: KVPool, kernels: ModuleType, product: Products) -> None:
+    def __init__(self, weights: Weights, pool: KVPool, kernels: ModuleType, team: Any, product: Products) -> None:
+        """``team``: the :class:`actors.engines.backends.llama.team.Team` that attends."""
         self.shape: Shape = weights.shape
         self.pool = pool
-        self._kernels = kernels
+        self._kernels, self._team = kernels, team
         self._embedding: Array = weights.embedding.numpy()
         unnormed = np.zeros((0, self.shape.width), dtype=np.float32)
 
@@ -99,6 +102,7 @@ class CompiledBody:
                 *product(layer.down, True),
                 keys.numpy(),
                 values.numpy(),
+                (keys.data_ptr(), values.data_ptr()),
             )
 
         self._head, scale = product(weights.head, False)
@@ -138,19 +142,17 @@ class CompiledBody:
                 out[:] = look(index, queries.view(-1, shape.heads, shape.width)).numpy()
 
             return attend_prompt
-        kernels, scale = self._kernels, shape.width**-0.5
+        kernels = self._kernels
         count, span = len(batch.slots), max(segment.span for segment in segments)
         room = -(-span // kernels.LANES) * kernels.LANES
         places, counts = np.empty((count, room), dtype=np.int64), np.empty(count, dtype=np.int64)
         ends = np.cumsum([segment.rows for segment in segments])
-        most = max(segment.rows for segment in segments) * (shape.heads // shape.kv_heads)
-        scores = np.empty(most * room, dtype=np.float32)
         for segment, end in zip(segments, ends, strict=True):
             kernels.collect(np.ascontiguousarray(segment.visible), segment.base, end - segment.rows, places, counts)
+        look_up = kernels.Attention(self._team, self.blocks[0].keys, shape.heads, places, counts, ends)
 
         def attend(index: int, qkv: Array, out: Array) -> None:
-            block = self.blocks[index]
-            kernels.attend(qkv, block.keys, block.values, places, counts, ends, scale, scores, out)
+            look_up(qkv, self.blocks[index].pool, out)
 
         return attend
 

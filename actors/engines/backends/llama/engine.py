@@ -84,22 +84,20 @@ class LlamaEngine:
         kernels = compiled_kernels()
         if kernels is not None and fits(weights.shape, kernels.LANES):
             self._pads = False
-            multiply, threads = kernels.multiply, torch.get_num_threads()
-            if threads > 1 and can_use_panels():
-                from actors.engines.backends.llama.team import Team  # numba compiles it when it is imported
-
-                multiply = Team(threads - 1).multiply
+            threads = torch.get_num_threads() if can_use_panels() else 1
+            team = kernels.Team(threads - 1)
+            if threads > 1:
                 torch.set_num_threads(1)  # the threads of its pool would want the same cores
 
             def product(matrix: Matrix, behind: bool) -> tuple[Multiply, float]:
-                if can_use_panels() and (not int8 or threads == 1):
-                    panels = Panels(matrix, multiply, kernels.PANEL, behind, int8)
+                if can_use_panels():
+                    panels = Panels(matrix, kernels, team, behind, int8)
                     return panels.multiply, panels.scale
                 if small:
                     return Product(matrix, int8=int8, cached=weights.count() <= CACHED), 1.0
                 return on_arrays(fast(matrix, self.dtype, int8, exact, behind), exact)
 
-            return CompiledBody(weights, self.pool, kernels, product)
+            return CompiledBody(weights, self.pool, kernels, team, product)
         if small:
             return NumpyBody(weights, self.pool, int8)
         return TorchBody(weights, self.pool, self.dtype, int8, exact)

@@ -11,12 +11,22 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from actors.engines.backends.llama.pool_attention import attend
-from actors.engines.backends.llama.products import multiply
 from actors.engines.backends.llama.simd import LANES, fma, load, splat, total
+from actors.engines.backends.llama.team import Attention, Team, product
 from actors.engines.backends.llama.tile import PANEL
 
-__all__ = ["LANES", "PANEL", "add_and_norm", "attend", "collect", "gated", "multiply", "norm", "turn_and_store"]
+__all__ = [
+    "LANES",
+    "PANEL",
+    "Attention",
+    "Team",
+    "add_and_norm",
+    "collect",
+    "gated",
+    "norm",
+    "product",
+    "turn_and_store",
+]
 
 _ZERO, _ONE, _HALF = np.float32(0), np.float32(1), np.float32(0.5)
 _LARGEST = np.float32(87)  # whose exponential float32 still holds, and its inverse too

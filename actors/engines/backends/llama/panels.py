@@ -5,7 +5,7 @@ Or in 8 bits, for drafts: a step of few rows takes as long as it takes to read t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,6 @@ from actors.engines.packed import make_linear
 Array = NDArray[np.float32]
 
 
-MultiplyInto = Callable[[Array, NDArray[Any], Array], None]  # x, panels and where x W^T goes
-
-
 def can_use_panels() -> bool:
     """Fewer registers than AVX-512 has do not hold their sums."""
     return torch.backends.cpu.get_cpu_capability() == "AVX512"
@@ -32,12 +29,13 @@ def can_use_panels() -> bool:
 class Panels:
     """``multiply(x) * scale == x W^T + b`` for float32 x ``(rows, in)``; every row's bits are its own."""
 
-    __slots__ = ("_bias", "_multiply", "_outputs", "_steps", "_weights", "scale")
+    __slots__ = ("_bias", "_columns", "_job", "_outputs", "_pieces", "_steps", "_team", "_weights", "scale")
 
-    def __init__(self, matrix: Matrix, multiply: MultiplyInto, panel: int, behind: bool, int8: bool = False) -> None:
-        """``panel``: outputs of one. ``behind``: see :func:`actors.engines.backends.llama.linear.fast`. ``int8``: each
-        output's weights are rounded to 1/127 of the largest of them, so ``multiply`` must know int8."""
-        self._multiply = multiply
+    def __init__(self, matrix: Matrix, kernels: ModuleType, team: Any, behind: bool, int8: bool = False) -> None:
+        """``team``: the :class:`actors.engines.backends.llama.team.Team` that multiplies. ``behind``: see
+        :func:`actors.engines.backends.llama.linear.fast`. ``int8``: each output's weights are rounded to 1/127 of the
+        largest of them."""
+        self._team, panel = team, kernels.PANEL
         weight, bias = matrix.weight, matrix.bias
         self._outputs, inputs = weight.shape
         self._steps: Array | None = None
@@ -54,13 +52,15 @@ class Panels:
             self._weights = panels.to(torch.int8).numpy()
         elif half:
             self._weights = panels.half().numpy().view(np.uint16)
+        self._columns = max(self._outputs, panel)
+        self._job, self._pieces = kernels.product(self._weights)
         self._bias: Array | None = None if bias is None else (bias * power if behind else bias).numpy()
         self.scale = 1.0 / power
 
     def multiply(self, x: Array) -> Array:
-        out = np.empty((len(x), max(self._outputs, self._weights.shape[2])), dtype=np.float32)
-        self._multiply(x, self._weights, out)
-        if self._outputs < out.shape[1]:
+        out = np.empty((len(x), self._columns), dtype=np.float32)
+        self._team.run(self._job, x, out, self._pieces)
+        if self._outputs < self._columns:
             out = np.ascontiguousarray(out[:, : self._outputs])
         if self._steps is not None:
             out *= self._steps
@@ -87,5 +87,5 @@ def quickest_linear(weight: Tensor, bias: Tensor | None, int8: bool) -> nn.Modul
         kernels = compiled_kernels()
         if kernels is not None and can_use_panels():
             matrix = Matrix(weight.detach(), None if bias is None else bias.detach())
-            return PanelLinear(Panels(matrix, kernels.multiply, kernels.PANEL, behind=True))
+            return PanelLinear(Panels(matrix, kernels, kernels.Team(0), behind=True))
     return make_linear(weight, bias, int8)

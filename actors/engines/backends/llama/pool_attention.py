@@ -1,4 +1,4 @@
-"""Attention of all rows of a round in one call, over the slots that each row sees.
+"""Attention of all rows of a round in one call, over the slots that each row sees; in pieces that threads share.
 
 A row's sums run over its own slots in their order, in blocks that begin at the first, so its bits depend on nothing
 else. Rows of one request take turns block by block: they find its keys and values in the cache.
@@ -81,37 +81,30 @@ def _attend_head(
                     mix_values(vectors, scores, weights, values, sees, slot, count, width, j, out, to, block > 0)
 
 
-@njit(
-    "void(f4[:, ::1], f4[:, :, ::1], f4[:, :, ::1], i8[:, ::1], i8[::1], i8[::1], f4, f4[::1], f4[:, ::1])",
-    cache=True,
-    error_model="numpy",
-)
-def attend(qkv, keys, values, places, counts, ends, scale, scores, out):
-    """Softmax attention of every row's queries over the slots ``places[row, : counts[row]]``, which are filled up to
-    whole vectors. ``ends``: where each request's rows end. ``scores``: as long as ``places`` for each head of the rows
-    of one request."""
-    kv_heads, _, width = keys.shape
-    group = out.shape[1] // width // kv_heads
-    queries, sees, outputs = qkv.reshape(-1), places.reshape(-1), out.reshape(-1)
-    first = 0
-    for end in ends:
-        for head in range(kv_heads):
-            start = head * group * width
-            _attend_head(
-                queries[start:],
-                qkv.shape[1],
-                keys[head].reshape(-1),
-                values[head].reshape(-1),
-                sees,
-                places.shape[1],
-                counts,
-                first,
-                end,
-                width,
-                group,
-                scale,
-                scores,
-                outputs[start:],
-                out.shape[1],
-            )
-        first = end
+@njit(error_model="numpy")
+def attend_piece(piece, queries, columns, keys, values, heads, sees, room, counts, ends, width, scores, out, apart):
+    """Softmax attention over the slots ``sees[row * room :][: counts[row]]``, which are filled up to whole vectors, for
+    the rows of one request, which end at ``ends``, and the query heads that share one of ``heads`` keys: piece
+    ``request * heads + head``. ``scores``: ``room`` for each of those heads and rows."""
+    request, head = piece // heads, piece % heads
+    group, slots = apart // width // heads, len(keys) // heads
+    start, first = head * group * width, ends[request - 1] if request else 0
+    own_keys, own_values = keys[head * slots : (head + 1) * slots], values[head * slots : (head + 1) * slots]
+    scale = np.float32(1 / np.sqrt(width))
+    _attend_head(
+        queries[start:],
+        columns,
+        own_keys,
+        own_values,
+        sees,
+        room,
+        counts,
+        first,
+        ends[request],
+        width,
+        group,
+        scale,
+        scores,
+        out[start:],
+        apart,
+    )

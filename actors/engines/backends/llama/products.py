@@ -35,16 +35,3 @@ def multiply_panels(x, rows, size, weights, first, end, out, columns):
                 multiply_tile(
                     following - row, x, at, size, weights, start, depth, out, there, columns, k > 0, fetch, passes
                 )
-
-
-@njit(
-    [f"void(f4[:, ::1], {kind}[:, :, ::1], f4[:, ::1])" for kind in ("u2", "f4", "i1")],
-    cache=True,
-    nogil=True,  # the verifier's sockets are served meanwhile
-    error_model="numpy",
-)
-def multiply(x, weights, out):
-    """``out = x W^T`` for weights in panels: float32, int8, or the bits of float16."""
-    rows, size = x.shape
-    inputs, outputs, flat = x.reshape(-1), out.reshape(-1), weights.reshape(-1)
-    multiply_panels(inputs, rows, size, flat, 0, weights.shape[0], outputs, out.shape[1])

@@ -1,8 +1,9 @@
-"""Products shared out among threads, without OpenMP's pool.
+"""A forward's work shared out among threads, without OpenMP's pool.
 
-A product is cut into pieces that any thread may take. The caller takes pieces too and waits for those alone that
-somebody has begun: a helper that the system has put aside, because a client or a socket wants its core, costs nothing,
-where each of OpenMP's regions waits for all of its threads. Who computes a piece changes no bit of it.
+A product or a layer's attention is a job of pieces that any thread may take. The caller takes pieces too and waits for
+those alone that somebody has begun: a helper that the system has put aside, because a client or a socket wants its
+core, costs nothing, where each of OpenMP's regions waits for all of its threads. Who computes a piece changes no bit
+of it.
 """
 
 from __future__ import annotations
@@ -11,99 +12,78 @@ import threading
 import weakref
 
 import numpy as np
-from numba import carray, njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import from_dtype, njit, types
 
+from actors.engines.backends.llama.atomics import add, array_at, read, write
+from actors.engines.backends.llama.pool_attention import attend_piece
 from actors.engines.backends.llama.products import multiply_panels
 from actors.engines.backends.llama.tile import PANEL
 
-# places in the state, those that several threads write to in cache lines of their own
-LEFT, DONE, STOP, JOB, SIZE = 0, 8, 16, 24, 32
-SPIN = (
-    200_000  # looks for work, some 0.2 ms, longer than what stands between two products: then others may have the core
-)
-YIELD = SPIN + 2_000  # and then nobody computes: it sleeps, and misses the first products of the next round
+# places in the state that threads write to, in cache lines of their own
+LEFT, DONE, STOP, SIZE = 0, 8, 16, 24
+SPIN = 200_000  # looks for work, some 0.2 ms, longer than what stands between two jobs: then others may have the core
+YIELD = SPIN + 2_000  # and then nobody computes: it sleeps, and misses the first jobs of the next round
 NAP_US = 1_000
 REST = YIELD + 1_000  # naps in a row, a second: then they are longer
 PATIENCE = 10_000  # looks for the last piece, some 10 us
+PIECE = 2  # panels: of the bundled target's smallest product each of two threads has four
+
+# A job, whose arrays are addresses. The first line is told with each run; ``size``: bytes of a weight, or 0: attention
+JOB = np.dtype(
+    [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
+    + [(name, np.int64) for name in ("size", "weights", "panels")]
+    + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
+    + [(name, np.int64) for name in ("sees", "room", "counts", "ends", "requests", "scores", "own_scores")]
+)
+_job = types.Array(from_dtype(JOB), 1, "C")
+_state = types.Array(types.int64, 1, "C")
+_kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
 _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
-def _place(context, builder, kind, array, at):
-    return builder.gep(cgutils.create_struct_proxy(kind)(context, builder, array).data, [at])
-
-
-@intrinsic
-def _read(typing, state, at):
-    def generate(context, builder, signature, arguments):
-        return builder.load_atomic(_place(context, builder, signature.args[0], *arguments), "seq_cst", 8)
-
-    return types.int64(state, types.intp), generate
-
-
-@intrinsic
-def _write(typing, state, at, value):
-    def generate(context, builder, signature, arguments):
-        state, at, value = arguments
-        builder.store_atomic(value, _place(context, builder, signature.args[0], state, at), "seq_cst", 8)
-        return context.get_dummy_value()
-
-    return types.void(state, types.intp, types.int64), generate
-
-
-@intrinsic
-def _add(typing, state, at, more):
-    """Adds, and returns what was there."""
-
-    def generate(context, builder, signature, arguments):
-        state, at, more = arguments
-        return builder.atomic_rmw("add", _place(context, builder, signature.args[0], state, at), more, "seq_cst")
-
-    return types.int64(state, types.intp, types.int64), generate
-
-
-@intrinsic
-def _memory(typing, address):
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), generate
-
-
 @njit(error_model="numpy")
-def _compute(state, piece):
-    rows, size, panels, columns = state[JOB + 3], state[JOB + 4], state[JOB + 5], state[JOB + 6]
-    x = carray(_memory(state[JOB]), (rows * size,), np.float32)
-    out = carray(_memory(state[JOB + 2]), (rows * columns,), np.float32)
-    if state[JOB + 7]:
-        halves = carray(_memory(state[JOB + 1]), (panels * size * PANEL,), np.uint16)
-        multiply_panels(x, rows, size, halves, 2 * piece, min(2 * piece + 2, panels), out, columns)
+def _compute(job, piece, me):
+    x, out = array_at(job.x, job.rows * job.columns, np.float32), array_at(job.out, job.rows * job.apart, np.float32)
+    if job.size == 0:
+        pool = job.heads * job.slots * job.width
+        heads, width, room = job.heads, job.width, job.room
+        keys, values = array_at(job.keys, pool, np.float32), array_at(job.values, pool, np.float32)
+        sees, counts = array_at(job.sees, job.rows * room, np.int64), array_at(job.counts, job.rows, np.int64)
+        ends = array_at(job.ends, job.requests, np.int64)
+        scores = array_at(job.scores + 4 * me * job.own_scores, job.own_scores, np.float32)
+        attend_piece(
+            piece, x, job.columns, keys, values, heads, sees, room, counts, ends, width, scores, out, job.apart
+        )
+        return
+    first, end, count = PIECE * piece, min(PIECE * (piece + 1), job.panels), job.panels * job.columns * PANEL
+    if job.size == 4:
+        multiply_panels(x, job.rows, job.columns, array_at(job.weights, count, np.float32), first, end, out, job.apart)
+    elif job.size == 2:
+        multiply_panels(x, job.rows, job.columns, array_at(job.weights, count, np.uint16), first, end, out, job.apart)
     else:
-        weights = carray(_memory(state[JOB + 1]), (panels * size * PANEL,), np.float32)
-        multiply_panels(x, rows, size, weights, 2 * piece, min(2 * piece + 2, panels), out, columns)
+        multiply_panels(x, job.rows, job.columns, array_at(job.weights, count, np.int8), first, end, out, job.apart)
 
 
 @njit(error_model="numpy")
-def _take(state):
+def _take(job, state, me):
     """Compute pieces until all are taken. What a job consists of is read behind a piece of it, so it is that job's."""
-    while _read(state, LEFT) > 0:
-        piece = _add(state, LEFT, -1) - 1
+    while read(state, LEFT) > 0:
+        piece = add(state, LEFT, -1) - 1
         if piece >= 0:
-            _compute(state, piece)
-            _add(state, DONE, 1)
+            _compute(job[0], piece, me)
+            add(state, DONE, 1)
 
 
-@njit("void(i8[::1])", cache=True, nogil=True, error_model="numpy")
-def help_out(state):
-    """A helper's whole life."""
+@njit(types.void(_job, _state, types.int64), **_kept)
+def help_out(job, state, me):
+    """The whole life of helper ``me``, counted from 1."""
     idle = 0
-    while _read(state, STOP) == 0:
+    while read(state, STOP) == 0:
         idle += 1
-        if _read(state, LEFT) > 0:
-            _take(state)
+        if read(state, LEFT) > 0:
+            _take(job, state, me)
             idle = 0
         elif idle > YIELD:
             _sleep(NAP_US if idle < REST else 10 * NAP_US)
@@ -111,46 +91,38 @@ def help_out(state):
             _yield()
 
 
-@njit(
-    [
-        "void(f4[:, ::1], u2[:, :, ::1], f4[:, ::1], i8, i8[::1])",
-        "void(f4[:, ::1], f4[:, :, ::1], f4[:, ::1], i8, i8[::1])",
-    ],
-    cache=True,
-    nogil=True,
-    error_model="numpy",
-)
-def share(x, weights, out, halves, state):
-    """:func:`products.multiply` by all who help."""
-    panels = weights.shape[0]
-    pieces = (panels + 1) // 2
-    state[JOB], state[JOB + 1], state[JOB + 2] = x.ctypes.data, weights.ctypes.data, out.ctypes.data
-    state[JOB + 3], state[JOB + 4] = x.shape
-    state[JOB + 5], state[JOB + 6], state[JOB + 7] = panels, out.shape[1], halves
-    _write(state, DONE, 0)
-    _write(state, LEFT, pieces)
-    _take(state)
+@njit(types.void(_job, types.float32[:, ::1], types.float32[:, ::1], types.int64, _job, _state), **_kept)
+def _share(job, x, out, pieces, current, state):
+    job[0].rows, job[0].columns, job[0].apart = x.shape[0], x.shape[1], out.shape[1]
+    job[0].x, job[0].out = x.ctypes.data, out.ctypes.data
+    current[0] = job[0]
+    write(state, DONE, 0)
+    write(state, LEFT, pieces)
+    _take(current, state, 0)
     waited = 0
-    while _read(state, DONE) < pieces:
+    while read(state, DONE) < pieces:
         waited += 1
         if waited > PATIENCE:  # a helper on this very core may be the one that is waited for
             _yield()
 
 
 class Team:
-    """The threads that help the caller; they end with it."""
+    """The threads that help the caller, which end with it. One caller at a time."""
 
     def __init__(self, helpers: int) -> None:
-        self._state = np.zeros(SIZE, dtype=np.int64)
+        self.size = 1 + helpers
+        self._job, self._state = np.zeros(1, JOB), np.zeros(SIZE, dtype=np.int64)
         self.threads = [
-            threading.Thread(target=help_out, args=(self._state,), name="products", daemon=True) for _ in range(helpers)
+            threading.Thread(target=help_out, args=(self._job, self._state, me), name="helper", daemon=True)
+            for me in range(1, self.size)
         ]
         for thread in self.threads:
             thread.start()
         weakref.finalize(self, _stop, self._state, self.threads)
 
-    def multiply(self, x: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
-        share(x, weights, out, weights.dtype == np.uint16, self._state)
+    def run(self, job: np.ndarray, x: np.ndarray, out: np.ndarray, pieces: int) -> None:
+        """A job made by :func:`product` or :func:`attention`, for float32 ``x`` and ``out`` of a row each."""
+        _share(job, x, out, pieces, self._job, self._state)
 
 
 def _stop(state: np.ndarray, threads: list[threading.Thread]) -> None:
@@ -158,3 +130,35 @@ def _stop(state: np.ndarray, threads: list[threading.Thread]) -> None:
     state[STOP] = 1
     for thread in threads:
         thread.join()
+
+
+def product(weights: np.ndarray) -> tuple[np.ndarray, int]:
+    """``out = x W^T`` and its pieces, for weights in panels, which must live as long: float32, int8, or the bits of
+    float16."""
+    job = np.zeros(1, JOB)
+    job["size"], job["weights"], job["panels"] = weights.itemsize, weights.ctypes.data, len(weights)
+    return job, -(-len(weights) // PIECE)
+
+
+class Attention:
+    """Of the rows of a round, in one layer after another of pools of the same shape."""
+
+    def __init__(
+        self, team: Team, keys: np.ndarray, heads: int, places: np.ndarray, counts: np.ndarray, ends: np.ndarray
+    ) -> None:
+        """``keys``: of any layer; ``heads``: of the queries. Row r sees the slots ``places[r, : counts[r]]``, which are
+        filled up to whole vectors; ``ends``: where each request's rows end."""
+        self._team, self._pieces = team, len(ends) * len(keys)
+        own_scores = int(np.diff(ends, prepend=0).max()) * heads // len(keys) * places.shape[1]
+        scores = np.empty((team.size, own_scores), dtype=np.float32)
+        self._arrays = arrays = {"sees": places, "counts": counts, "ends": ends, "scores": scores}
+        self._job = np.zeros(1, JOB)
+        self._job["heads"], self._job["slots"], self._job["width"] = keys.shape
+        self._job["room"], self._job["requests"], self._job["own_scores"] = places.shape[1], len(ends), own_scores
+        for name, array in arrays.items():
+            self._job[name] = array.ctypes.data
+
+    def __call__(self, qkv: np.ndarray, pool: tuple[int, int], out: np.ndarray) -> None:
+        """``pool``: the addresses of a layer's keys and values."""
+        self._job["keys"], self._job["values"] = pool
+        self._team.run(self._job, qkv, out, self._pieces)

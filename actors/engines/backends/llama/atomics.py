@@ -1,0 +1,53 @@
+"""Loads, stores and sums in an array of int64 that several threads share, and arrays by their addresses."""
+
+from __future__ import annotations
+
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from actors.engines.backends.llama.simd import address
+
+
+@intrinsic
+def read(typing, state, at):
+    def generate(context, builder, signature, arguments):
+        place = address(context, builder, signature.args[0], *arguments)
+        return builder.load_atomic(place, "seq_cst", 8)
+
+    return types.int64(state, types.intp), generate
+
+
+@intrinsic
+def write(typing, state, at, value):
+    def generate(context, builder, signature, arguments):
+        place = address(context, builder, signature.args[0], *arguments[:2])
+        builder.store_atomic(arguments[2], place, "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(state, types.intp, types.int64), generate
+
+
+@intrinsic
+def add(typing, state, at, more):
+    """Adds, and returns what was there."""
+
+    def generate(context, builder, signature, arguments):
+        place = address(context, builder, signature.args[0], *arguments[:2])
+        return builder.atomic_rmw("add", place, arguments[2], "seq_cst")
+
+    return types.int64(state, types.intp, types.int64), generate
+
+
+@intrinsic
+def _pointer(typing, number):
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+@njit(error_model="numpy")
+def array_at(number, count, kind):
+    """The array of ``count`` elements whose data begins at that address."""
+    return carray(_pointer(number), (count,), kind)
