@@ -35,7 +35,7 @@ from actors.replay.clock import run
 from actors.settings import VerifierSettings
 from actors.verifier.loop import Verifier
 from fakes import ToyCodec
-from protocols.messages import Budget, DraftStats, Generate, Hello, Role, RoundStats, Sampling
+from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Role, RoundStats, Sampling
 
 START = 64  # tokens of a prompt
 BEFORE = 250  # tokens before a change
@@ -210,6 +210,7 @@ class Simulation:
             spans.append((begin, len(self.trace.rounds)))
         for task in (beating, listening, *others):
             task.cancel()
+        caller.send(Goodbye())  # the verifier waits for it
         stop.set()
         await asyncio.gather(*actors, *([] if controlling.cancelled() else [controlling]))
         began = verifier.state.started
