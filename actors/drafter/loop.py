@@ -7,26 +7,22 @@ and a second thread would only add hand-overs. What is not short, a long text, i
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
 from actors.cost import CostModel
-from actors.drafter.lease import Lease, Limits
+from actors.drafter.held import Held
+from actors.drafter.lease import Lease
 from actors.drafter.prefill import Prefill
 from actors.drafter.timing import WIDTHS, Probe
 from actors.drafter.weights import Generations, Loader
 from actors.models import DraftModel
 from actors.peer import Line
-from actors.tree.calibration import Calibration
 from actors.tree.tree import Node
 from protocols import wire
-from protocols.errors import CannotDraft, PoolFull
 from protocols.handshake import Lost
 from protocols.messages import (
     Close,
-    Decline,
     DraftStats,
     Drain,
     Hello,
@@ -40,7 +36,6 @@ from protocols.messages import (
 )
 from protocols.transport import Network
 
-log = logging.getLogger("duoactor.drafter")
 WIDTH = max(WIDTHS)  # leaves of one request in one forward: more have not been measured
 REPORT_S = 1.0
 MAX_SILENCE_S = 0.25  # a forward that takes longer is announced: half of the interval between two heartbeats
@@ -48,10 +43,6 @@ BUSY_SLACK = 2.0  # times as long as such a forward is expected to take
 # Reports without a word of the verifier about a lease, after which it is asked whether the lease still stands, and
 # after which it does not: a Close can be lost. A verifier that rests its drafter is silent for longer, but answers.
 ASK_AFTER, GIVE_UP_AFTER = 10, 20
-MAX_DECLINED = 1000  # epochs remembered
-# A request that makes the model fail loses its drafter. When one after the other does, with no step that went well
-# between them, it is not the requests: the drafter ends, and its supervisor starts it anew.
-MAX_FAILURES = 3
 EARLY_S, NEWS = 0.1, 1.25  # a step time that changed by this factor is told so much sooner
 
 
@@ -72,13 +63,12 @@ class Drafter:
         self.timer = timer
         self.clock = clock or asyncio.get_running_loop().time
         self.line = Line(network, address, hello, wire.Decoder(ToDrafter), self.clock)
-        self.leases: OrderedDict[str, Lease] = OrderedDict()  # the one that was served longest ago first
         self.generations = Generations(model, load)
-        self.declined: OrderedDict[int, None] = OrderedDict()  # epochs of leases that this drafter does not hold
+        self.held = Held(self.generations, self.line)
+        self.leases = self.held.leases
         self.steps = CostModel(step_us)
         self.prefill = Prefill(self.steps(1) / 1e6)
         self.probe = Probe(self.steps, timer)
-        self.failures = 0
         self.leaving = False
         self.worked_s = 0.0
         self.began = self.clock()
@@ -114,54 +104,30 @@ class Drafter:
     def _take(self, message: Message | Lost) -> None:
         match message:
             case Lost() | Welcome():
-                for void in list(self.leases.values()):
-                    self._end(void)
-                self.declined.clear()  # another verifier counts its epochs from the beginning
+                self.held.void()
             case Verdict():
                 self._verdict(message)
             case Open():
                 self._open(message)
             case Close():
-                lease = self.leases.get(message.rid)
-                if lease is not None and lease.epoch <= message.epoch:
-                    self._end(lease)
+                self.held.close(message)
             case Load():
                 self.generations.load(message)
             case Drain():
                 self.leaving = True
 
     def _open(self, message: Open) -> None:
-        known = self.leases.get(message.rid)
-        if known is not None and known.epoch == message.epoch:
-            known.heard()
-        if message.epoch in self.declined or (known is not None and known.epoch >= message.epoch):
-            return
-        if known is not None:
-            self._end(known)
-        if self.leaving or not message.prefix:
-            self._decline(message.rid, message.epoch, lasting=True)
-            return
-        weights = self.generations.current
-        try:
-            handle = weights.mirrors.open(message)
-        except (PoolFull, CannotDraft) as error:
-            log.warning("request %s goes on without drafts: %s", message.rid, error)
-            self._decline(message.rid, message.epoch, lasting=isinstance(error, CannotDraft))
-            return
-        calibration = weights.calibrations.setdefault(message.sampling.temperature > 0, Calibration())
-        lease = Lease(message, handle, self._limits(weights.model), calibration, self.generations.newest)
-        self.leases[message.rid] = lease
-        lease.mirrored(weights.model.missing(handle), self.prefill.chunk)
+        if (lease := self.held.open(message, self.leaving)) is not None:
+            self._see(lease)
 
-    def _limits(self, model: DraftModel) -> Limits:
-        info, welcome = model.info, self.line.welcome
-        vocab_size = welcome.vocab_size if welcome is not None else 0
-        return Limits(model.scratch_slots, info.max_context, vocab_size, info.eos_token_ids)
+    def _see(self, lease: Lease) -> None:
+        """What the model has yet to compute of its text."""
+        lease.mirrored(self.held.model(lease).missing(lease.handle), self.prefill.chunk)
 
     def _verdict(self, message: Verdict) -> None:
         lease = self.leases.get(message.rid)
         if lease is None or lease.epoch < message.epoch:  # its Open was lost
-            if message.epoch not in self.declined:
+            if message.epoch not in self.held.declined:
                 self.line.send(Resync(message.rid, message.epoch, 0))
             return
         if lease.epoch != message.epoch:
@@ -174,38 +140,13 @@ class Drafter:
         elif change is not None:
             if lease.must_flush(now_us, after_verdict=True):
                 self.line.send(lease.flush(now_us))  # first of all: the verifier may be waiting for it
-            model = self.generations[lease.generation].model
+            model = self.held.model(lease)
             try:
                 model.commit(lease.handle, change.tokens, change.slots)
                 model.release(lease.handle, change.dead)
-                lease.mirrored(model.missing(lease.handle), self.prefill.chunk)
+                self._see(lease)
             except Exception as error:
-                self._fail(lease, error)
-
-    # --- leases that end ---------------------------------------------------------------------------------------------
-
-    def _end(self, lease: Lease) -> None:
-        del self.leases[lease.rid]
-        self.generations[lease.generation].mirrors.keep(lease.handle, lease.committed, lease.cache_salt)
-
-    def _fail(self, lease: Lease, error: Exception) -> None:
-        """The request goes on without drafts, and the other requests with them."""
-        del self.leases[lease.rid]
-        self.generations[lease.generation].mirrors.close(lease.handle)
-        self._decline(lease.rid, lease.epoch, lasting=not isinstance(error, PoolFull))
-        if isinstance(error, (PoolFull, CannotDraft)):
-            log.warning("request %s goes on without drafts: %s", lease.rid, error)
-            return
-        log.error("request %s goes on without drafts: the draft model failed", lease.rid, exc_info=error)
-        self.failures += 1
-        if self.failures >= MAX_FAILURES:
-            raise error
-
-    def _decline(self, rid: str, epoch: int, lasting: bool) -> None:
-        self.declined[epoch] = None
-        self.line.send(Decline(rid, epoch, lasting))
-        while len(self.declined) > MAX_DECLINED:
-            self.declined.popitem(last=False)
+                self.held.fail(lease, error)
 
     # --- decide, compute, commit, tell -------------------------------------------------------------------------------
 
@@ -245,21 +186,20 @@ class Drafter:
     def _prefill(self, lease: Lease) -> None:
         tokens = min(self.prefill.chunk, lease.missing)
         self._announce(self.prefill.expected_s)
-        model = self.generations[lease.generation].model
         begin = self.timer()
         try:
-            model.prefill(lease.handle, tokens)
+            self.held.model(lease).prefill(lease.handle, tokens)
         except Exception as error:
-            self._fail(lease, error)
+            self.held.fail(lease, error)
             return
         spent = self.timer() - begin
         self._worked(spent, [lease])
         self.prefill.computed(tokens, spent)
-        lease.mirrored(model.missing(lease.handle), self.prefill.chunk)
+        self._see(lease)
 
     def _grow(self, batch: list[tuple[Lease, Node]]) -> None:
         leases = list({lease.rid: lease for lease, _ in batch}.values())
-        model = self.generations[leases[0].generation].model
+        model = self.held.model(leases[0])
         reading = sum(lease.missing for lease, node in batch if node is lease.tree.root)
         self._announce(self.steps(len(batch)) / 1e6 + self.prefill.time_s(reading))
         began_us, begin = self.now_us(), self.timer()
@@ -267,7 +207,7 @@ class Drafter:
             expansions = model.expand([lease.leaf(node) for lease, node in batch])
         except Exception as error:
             if len(leases) == 1:
-                self._fail(leases[0], error)
+                self.held.fail(leases[0], error)
             for lease in leases if len(leases) > 1 else ():  # whose fault it is shows when each is alone
                 self._grow([(other, node) for other, node in batch if other is lease])
             return
@@ -284,9 +224,7 @@ class Drafter:
 
     def _worked(self, spent_s: float, leases: list[Lease]) -> None:
         self.worked_s += spent_s
-        self.failures = 0
-        for lease in leases:
-            self.leases.move_to_end(lease.rid)
+        self.held.served(leases)
 
     def _tell(self) -> None:
         now_us = self.now_us()
@@ -313,6 +251,6 @@ class Drafter:
             for lease in list(self.leases.values()) if due else ():
                 silence = lease.tick()
                 if silence >= GIVE_UP_AFTER:
-                    self._end(lease)
+                    self.held.end(lease)
                 elif silence >= ASK_AFTER:
                     self.line.send(Resync(lease.rid, lease.epoch, len(lease.committed)))

@@ -10,6 +10,7 @@ from memory_network import MemoryNetwork
 
 from actors.drafter.loop import Drafter
 from actors.models import Expansion, Leaf
+from actors.replay.clock import run
 from fakes import INFO, ToyDraft
 from protocols import wire
 from protocols.messages import (
@@ -158,3 +159,11 @@ class Desk:
         mine = [message for message in self.seen if isinstance(message, Grow) and message.rid == rid]
         self.seen = [message for message in self.seen if message not in mine]
         return [token for grow in mine for token in grow.tokens]
+
+
+def played(story, model=None, **options):
+    async def play():
+        async with Desk(model, **options) as desk:
+            await story(desk)
+
+    run(play())

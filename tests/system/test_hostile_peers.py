@@ -93,7 +93,7 @@ def test_a_drafter_survives_whatever_a_verifier_says():
                 desk.send(*(extremes.message(kinds) for _ in range(BURST)))
                 await desk.settle(0.01)
                 assert not desk.running.done()
-            assert len(desk.drafter.leases) <= 5 and len(desk.drafter.declined) <= 1000
+            assert len(desk.drafter.leases) <= 5 and len(desk.drafter.held.declined) <= 1000
 
     run(go())
 
