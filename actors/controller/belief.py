@@ -11,16 +11,16 @@ RANKS = 8
 DEPTHS = 16
 MEMORY = 48  # rounds: a change of text is believed within some 50, and a mean of 48 is within 10% of a chance of 0.7
 SHRINK = 12.0  # rounds' worth of trust in all depths together where one depth is in question
-DISCOUNT = 3  # rounds that what was known counts for after a rest
+PRIOR = 3  # rounds that what is believed before any counts for
 
 
 class Observed:
     """Round by round; ``belief`` gives what :func:`actors.controller.goodput.goodput` asks for."""
 
     def __init__(self) -> None:
-        self.ranks = [Estimate(p, weight=DISCOUNT, memory=2 * MEMORY) for p in _padded(PRIOR_RANKS)]
+        self.ranks = [Estimate(p, weight=PRIOR, memory=2 * MEMORY) for p in _padded(PRIOR_RANKS)]
         self.depths = [Estimate(PRIOR_RANKS[0], memory=MEMORY) for _ in range(DEPTHS)]
-        self.theta = [Estimate(p, weight=DISCOUNT, memory=MEMORY) for p in _padded(PRIOR_THETA)]
+        self.theta = [Estimate(p, weight=PRIOR, memory=MEMORY) for p in _padded(PRIOR_THETA)]
         self.overhead = Estimate(memory=MEMORY)
         self.tokens = Estimate(memory=MEMORY)  # of one stream in one round
         self.wall = Estimate(memory=MEMORY)
@@ -49,17 +49,6 @@ class Observed:
     def rate(self) -> float:
         """Tokens per microsecond of one stream; 0: not known."""
         return self.tokens.mean / self.wall.mean if self.wall.known else 0.0
-
-    def restart(self) -> None:
-        """Another setting is in force: how fast rounds were under the old one says nothing of it."""
-        self.tokens.discount(0)
-        self.wall.discount(0)
-
-    def discount(self) -> None:
-        """Let what comes next weigh more than what was: text, drafter and load may change unseen during a rest."""
-        for estimate in (*self.ranks, *self.depths, *self.theta, self.overhead):
-            estimate.discount(DISCOUNT)
-        self.restart()
 
     def belief(self, cost: CostModel, step: CostModel) -> Belief:
         pooled = self.ranks[0].mean

@@ -22,7 +22,6 @@ from actors.controller.goodput import (
     goodput,
     initial_setting,
 )
-from actors.controller.worth import Worth
 from actors.cost import CostModel
 from actors.estimate import Estimate
 from actors.tree.methods import Kind, strategy_for
@@ -42,43 +41,30 @@ class MethodControl:
     def __init__(self, method: str) -> None:
         self.method = method
         self.observed = Observed()
-        self.worth = Worth() if strategy_for(method).may_rest else None
         self.setting: Setting | None = None
         self.rounds = 0
         self.turn = 0  # which dimension is looked at next
         self.modelled = 0.0  # tokens per microsecond of the setting in force, by the model
         self.bias = Estimate(1.0, weight=10, memory=96)  # tokens that came over tokens that the model promised
 
-    @property
-    def drafting(self) -> bool:
-        return self.worth is None or self.worth.drafting
-
-    def observe(self, stats: RoundStats, cost: CostModel) -> None:
+    def observe(self, stats: RoundStats) -> None:
         self.rounds += 1
         most = self.setting.sequences if self.setting is not None else SEQUENCES[-1]
-        if stats.resting == self.drafting:
-            return  # a plan takes a round to arrive
-        if not stats.resting:
-            self.observed.observe(stats, most)
-            if self.modelled:
-                self.bias.add_ratio(stats.committed, self.modelled * stats.wall_us)
-        if self.worth is not None:
-            streams = max(1, stats.streams)
-            self.worth.observe(stats, lambda rows: cost(rows * streams))
+        self.observed.observe(stats, most)
+        if self.modelled:
+            self.bias.add_ratio(stats.committed, self.modelled * stats.wall_us)
 
     def decide(self, cost: CostModel, step: CostModel) -> Budget | None:
         """The budget that should be in force; None: there is nothing to say yet."""
         if self.rounds < WARM_UP:
             return None
         belief = self.observed.belief(cost, step)
-        if self.worth is not None and self.worth.decide():
-            self.observed.restart() if self.worth.drafting else self.observed.discount()
         if self.setting is None:
             self.setting = initial_setting(self.method, belief)
-        elif self.drafting:
+        else:
             self._improve(belief)
-        self.modelled = goodput(self.method, self.setting, belief) if self.drafting else 0.0
-        return self._budget(belief, cost.factor.mean)
+        self.modelled = goodput(self.method, self.setting, belief)
+        return self._budget(belief)
 
     def _improve(self, belief: Belief) -> None:
         """Look along one dimension: the others have their turn at the next decisions. Of equal settings the smallest is
@@ -96,16 +82,11 @@ class MethodControl:
                 self.setting = setting
                 return
 
-    def _budget(self, belief: Belief, slowdown: float) -> Budget:
+    def _budget(self, belief: Belief) -> Budget:
         assert self.setting is not None
-        if self.worth is not None and not self.drafting:
-            predicted = self.worth.resting_rate(belief.forward, slowdown)
-        else:
-            predicted = self.modelled * self.bias.mean
         return msgspec.structs.replace(
             command(self.method, self.setting, belief),
-            draft=self.drafting,
-            predicted_tokens_per_second=within(predicted * 1e6, Mean),
+            predicted_tokens_per_second=within(self.modelled * self.bias.mean * 1e6, Mean),
             measured_tokens_per_second=within(self.observed.rate * 1e6, Mean),
         )
 
@@ -130,7 +111,7 @@ class Control:
 
     def observe_round(self, stats: RoundStats) -> None:
         self.cost.corrected(stats.slowdown)
-        if not stats.drafter or not strategy_for(stats.method).drafter:
+        if stats.resting or not stats.drafter or not strategy_for(stats.method).drafter:
             return
         kind = Kind(stats.method, stats.fixed_gamma, stats.fixed_sequences, stats.drafter)
         control = self.kinds.setdefault(kind, MethodControl(stats.method))
@@ -138,7 +119,7 @@ class Control:
         if len(self.kinds) > MAX_KINDS:
             forgotten, _ = self.kinds.popitem(last=False)
             self.fresh.discard(forgotten)
-        control.observe(stats, self.cost)
+        control.observe(stats)
         self.fresh.add(kind)
 
     def observe_draft(self, stats: DraftStats) -> None:

@@ -78,8 +78,8 @@ class Committer:
         for place, (request, chosen, outcome) in enumerate(parts, 1):
             if request.state == "decode" and isinstance(outcome, Outcome):
                 others = load.beside(request.spec.rate.value, rows + len(job.requests) - place)
-                bare_us = state.cost(job.rows - drafted[request.drafter])
-                part = partial(self._round, request, chosen, outcome, forward, bare_us, len(job.requests), others)
+                bare = job.rows - drafted[request.drafter]
+                part = partial(self._round, request, chosen, outcome, forward, bare, len(job.requests), others)
                 rows += self.faults.spare(request, part) or 0
         if len(self._round_stats) >= TELEMETRY_BURST:
             self.publish_rounds()
@@ -97,12 +97,12 @@ class Committer:
         chosen: Chosen,
         outcome: Outcome,
         forward: Forward,
-        bare_us: float,
+        bare: int,
         streams: int,
         others: Others,
     ) -> int:
-        """``bare_us``: the forward's time without the drafts of this request's drafter. Returns the rows that the
-        request adds to the next forward, unless it waits."""
+        """``bare``: rows of the forward without the drafts of this request's drafter; ``streams`` had a part in it.
+        Returns the rows that the request adds to the next forward, unless it waits."""
         seen = None if request.trace is None else request.trace.seen(request.spec.tree, chosen, outcome.path)
         committed = request.spec.commit(chosen, outcome)
         covered = len(outcome.path) == len(chosen.nodes)
@@ -110,7 +110,7 @@ class Committer:
         stats = account(request, drafter, forward, chosen, committed, self.clock())
         self.state.totals.round(stats, self.state.cost(streams))
         self._round_stats.append(stats)
-        self._weigh(request, drafter, chosen, committed, stats, bare_us)
+        self._weigh(request, drafter, committed, stats, bare, streams)
         trace = None if seen is None else seen(stats)
         return self._settle(request, drafter, committed, covered, others, trace)
 
@@ -118,23 +118,30 @@ class Committer:
         self,
         request: Request,
         drafter: DrafterPeer | None,
-        chosen: Chosen,
         committed: Committed,
         stats: RoundStats,
-        bare_us: float,
+        bare: int,
+        streams: int,
     ) -> None:
-        """What the drafter has brought, against the same stretch of text in the same time without it."""
-        part = drafter is not None and not stats.resting and (chosen.drafted > 0 or stats.wait_us > 0)
-        overhead_us = max(0.0, stats.wall_us - stats.forward_us - stats.wait_us)
-        if drafter is None or not part:
-            self.state.overhead.add(min(overhead_us, stats.forward_us))
+        """What the drafter has brought, against the same stretch of text in the same time without it. Comparing rates
+        of different stretches misleads: a text that copies is fast with any setting."""
+        state = self.state
+        plain = state.plain[request.method]
+        if drafter is None or stats.resting:
+            if not plain.known:
+                state.drafters.standings.forget(request.method)
+            overhead_us = stats.wall_us - stats.forward_us - stats.wait_us
+            plain.observe(state.cost, stats.rows, stats.forward_us, overhead_us, streams)
+            if drafter is not None:
+                request.course(drafter.actor_id).rested()
+            for other in state.drafters.by_peer.values() if drafter is None else ():
+                other.standing(request).rested()
             return
-        if self.state.overhead.known:
-            overhead_us = self.state.overhead.mean
-        without = (1 + stats.retrieved) * stats.wall_us / max(1.0, bare_us + overhead_us)
-        standing = drafter.standing(request.method)
+        without = (1 + stats.retrieved) * stats.wall_us / plain.time(state.cost, bare, streams)
+        standing, course = drafter.standing(request), request.course(drafter.actor_id)
         standing.round(stats.committed, without, stats.wall_us)
-        request.drafted(drafter.actor_id, stats.committed, without)
+        course.drafted(stats.committed, without, state.prior(request, drafter), plain.known)
+        request.drafted()
         if committed.claim is not None:
             standing.claimed(*committed.claim)
 
@@ -157,7 +164,7 @@ class Committer:
         if drafter is None or self.leases.outgrown(request, drafter, now) or self.leases.judge(request, drafter, now):
             return 1
         state, spec = self.state, request.spec
-        spec.replan(state.plan(spec.strategy, request.message, drafter, now))
+        spec.replan(state.plan(request, drafter, now))
         limits = state.limits(request, now)
         rows = spec.decide_wait(now * 1e6, drafter.pace, state.cost, covered, limits, others)
         if spec.resting and spec.plan == spec.told_plan:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from actors.cost import CostModel
-from actors.estimate import Estimate
 from actors.models import ModelInfo
 from actors.settings import VerifierSettings
 from actors.tree.methods import Kind, Strategy
@@ -15,6 +14,7 @@ from actors.verifier.decoding.rate import UsualRates
 from actors.verifier.decoding.retrieval import Sources
 from actors.verifier.decoding.rounds import Load
 from actors.verifier.decoding.waiting import NO_LIMITS, RoundLimits
+from actors.verifier.drafters.plain import PlainRounds
 from actors.verifier.drafters.registry import DrafterPeer, Drafters
 from actors.verifier.requests.request import Request, Requests
 from actors.verifier.requests.request_log import RequestLog
@@ -77,7 +77,7 @@ class State:
     promoted: Promote | None = None  # the weights that the learner last had the drafters serve with
     pieces: CostModel = field(init=False)  # of prompts: forward time by rows, as far as it was asked to be short
     budgets: Budgets = field(init=False)
-    overhead: Estimate = field(default_factory=lambda: Estimate(memory=48))  # microseconds of a round, with no drafts
+    plain: defaultdict[str, PlainRounds] = field(default_factory=lambda: defaultdict(PlainRounds))  # by method
     counters: Counter[str] = field(default_factory=Counter)
     totals: Totals = field(init=False)
     epoch: int = 0
@@ -104,18 +104,21 @@ class State:
         if self.request_log.lost:
             self.counters["requests_not_logged"] = self.request_log.lost
 
-    def plan(self, strategy: Strategy, message: Generate, drafter: DrafterPeer | None, now: float) -> Plan:
-        """A request's own numbers come first, then the operator's, the controller's, the calibration's.
+    def plan(self, request: Request, drafter: DrafterPeer, now: float) -> Plan:
+        """Where its drafter is to rest, the plan is that of a method without drafts."""
+        strategy, message = request.spec.strategy, request.message
+        rests = request.resting or not self._budget(strategy, message, drafter, now).draft
+        if rests and self.may_rest(request):
+            return Plan(Method.VANILLA)
+        return self.first_plan(strategy, message, drafter, now)
 
-        Where the drafter is to rest, the plan is that of a method without drafts.
-        """
-        gamma = message.num_speculative_tokens or self.settings.num_speculative_tokens or None
+    def first_plan(self, strategy: Strategy, message: Generate, drafter: DrafterPeer | None, now: float) -> Plan:
+        """A request's own numbers come first, then the operator's, the controller's, the calibration's."""
+        gamma = self._gamma(message) or None
         sequences = message.sequences or self.settings.sequences or None
         if not strategy.drafter:
             return Plan(strategy.method, gamma, sequences)
         budget = self._budget(strategy, message, drafter, now)
-        if strategy.may_rest and not budget.draft and gamma is None:
-            return Plan(Method.VANILLA)
         return Plan(strategy.method, gamma or budget.gamma, sequences, budget.sequences)
 
     def limits(self, request: Request, now: float) -> RoundLimits:
@@ -130,9 +133,18 @@ class State:
             Kind(strategy.method, message.num_speculative_tokens, message.sequences), drafter, now, lambda: self.streams
         )
 
-    def promise(self, request: Request, drafter: DrafterPeer) -> float:
-        """The speed-up that the model of a round promises of a drafter, as long as nothing is measured."""
-        return self.budgets.promise(request.method, drafter, self.streams)
+    def may_rest(self, request: Request) -> bool:
+        """Whether it is ours to say that the request does without drafts: not where it asks for a draft length."""
+        return request.spec.strategy.may_rest and not self._gamma(request.message)
+
+    def _gamma(self, message: Generate) -> int:
+        return message.num_speculative_tokens or self.settings.num_speculative_tokens
+
+    def prior(self, request: Request, drafter: DrafterPeer) -> float:
+        """The speed-up that a drafter has brought to other requests like this; what the model of a round promises, as
+        long as little is measured."""
+        promised = self.budgets.promise(request.method, drafter, self.streams)
+        return drafter.standing(request).prior(promised)
 
     @property
     def streams(self) -> int:

@@ -7,9 +7,10 @@ from hostile_drafters import ATTACKS, WORLDS, shares
 from simulation import Simulation
 from timed import World
 
-from actors.verifier.drafters.standing import FIRST_PAUSE_S, MAX_STANDINGS, Standing, Standings
+from actors.verifier.drafters.standing import FIRST_REST, MAX_STANDINGS, RequestKind, Standing, Standings
 
 KEPT = 0.97
+AUTO, SAMPLED, TREE = RequestKind("auto", False), RequestKind("auto", True), RequestKind("tree", False)
 
 
 @pytest.mark.parametrize(
@@ -21,18 +22,50 @@ def test_a_hostile_drafter_costs_three_percent_at_most_within_a_hundred_rounds(a
     assert later >= KEPT
 
 
+def paused_rounds(standing: Standing) -> int:
+    rounds = 0
+    while standing.paused:
+        standing.rested()
+        rounds += 1
+    return rounds
+
+
 def test_a_drafter_that_loses_is_paused_each_time_for_longer_and_judged_anew() -> None:
-    standing, now = Standing(), 100.0
+    standing = Standing()
     pauses = []
     for _ in range(3):
         while not standing.loses:
             standing.round(committed=1, without=1.3, wall_us=1000.0)
-        standing.pause(now)
-        assert standing.paused(now) and not standing.loses
-        pauses.append(standing.paused_until - now)
-    assert pauses == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
+        standing.pause()
+        assert standing.paused and not standing.loses
+        pauses.append(paused_rounds(standing))
+    assert pauses == [FIRST_REST, 2 * FIRST_REST, 4 * FIRST_REST]
+    standing.pause()
     standing.pardon()
-    assert not standing.paused(now)
+    assert not standing.paused
+
+
+def test_a_drafter_that_has_become_good_is_paused_for_a_short_time_again_when_it_loses_later() -> None:
+    standing = Standing()
+    for _ in range(4):
+        standing.pause()
+    for without, rounds in ((0.7, 600), (1.3, 600)):
+        for _ in range(rounds):
+            if not standing.loses:
+                standing.round(committed=1, without=without, wall_us=1000.0)
+    assert standing.loses
+    standing.pause()
+    assert paused_rounds(standing) == FIRST_REST
+
+
+def test_of_a_drafter_that_brings_as_much_as_it_costs_the_long_run_decides() -> None:
+    a_little_more, a_little_less = Standing(), Standing()
+    for number in range(300):
+        committed = 2 if number % 2 else 1
+        a_little_more.round(committed, 1.42, 1000.0)
+        a_little_less.round(committed, 1.55, 1000.0)
+        assert number > 100 or not a_little_less.loses
+    assert a_little_less.loses and not a_little_more.loses
 
 
 def test_probabilities_are_taken_for_what_they_turned_out_to_be_worth() -> None:
@@ -46,10 +79,11 @@ def test_probabilities_are_taken_for_what_they_turned_out_to_be_worth() -> None:
 
 def test_a_bad_name_is_kept_whoever_connects_again_and_their_number_is_bounded() -> None:
     standings = Standings()
-    standings.of("d", "auto").pause(0.0)
-    assert standings.of("d", "auto").paused(1.0) and not standings.of("d", "tree").paused(1.0)
+    standings.of("d", AUTO).pause()
+    assert standings.of("d", AUTO).paused
+    assert not standings.of("d", TREE).paused and not standings.of("d", SAMPLED).paused
     for number in range(2 * MAX_STANDINGS):
-        standings.of(str(number), "auto")
+        standings.of(str(number), AUTO)
     assert len(standings.all_of("d")) == 0
 
 

@@ -17,11 +17,7 @@ class Chosen:
     tokens: list[int]
     parents: list[int]
     expected: float = 0.0  # draft tokens that the target should follow
-
-    @property
-    def drafted(self) -> int:
-        """Those that a drafter has named; the others are the verifier's own guesses."""
-        return sum(node.rank >= 0 for node in self.nodes)
+    drafted: int = 0  # those that a drafter has named, and the verifier had not guessed itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,9 @@ class Speculation:
 
     def _window(self, likely: list[Likely]) -> Chosen:
         order, parents = in_tree_order([one.node for one in likely], self.tree.root)
-        return Chosen(order, [n.token for n in order], parents, sum(one.chance for one in likely))
+        own = {id(node) for fallback in self.fallbacks for node in fallback.held.values()}
+        drafted = sum(node.rank >= 0 and id(node) not in own for node in order)
+        return Chosen(order, [n.token for n in order], parents, sum(one.chance for one in likely), drafted)
 
     def _limit(self, cap: int | None) -> int:
         left = self.prompt_len + self.sampling.max_tokens - len(self.committed) - 1

@@ -32,7 +32,7 @@ class Drafts:
             self._fence(drafter, "lease")
             return
         arrived_us = (self.clock() - self.state.started) * 1e6
-        trust = drafter.standing(request.method).trust
+        trust = drafter.standing(request).trust
         reason = request.spec.grow(message, drafter.dated(message, arrived_us), trust)
         if reason is not None:
             self._fence(drafter, reason)

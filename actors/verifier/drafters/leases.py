@@ -34,7 +34,7 @@ class Leases:
         drafter = to or self.pool.choose(request, now)
         if drafter is None or not drafter.takes(request, now):
             return False
-        spec.lent(self.state.next_epoch(), self.state.plan(spec.strategy, request.message, drafter, now))
+        spec.lent(self.state.next_epoch(), self.state.plan(request, drafter, now))
         if not self.send(drafter.peer, self.opening(request)):
             spec.recalled()
             drafter.declined(request.rid, now + RETRY_S)
@@ -106,12 +106,13 @@ class Leases:
     def judge(self, request: Request, drafter: DrafterPeer, now: float) -> bool:
         """Whether its drafter loses; it is lent nothing of that method for a while then. A method that a user has named
         drafts, whatever that costs."""
-        standing = drafter.standing(request.method)
-        if not (request.spec.strategy.may_rest and standing.loses):
+        standing = drafter.standing(request)
+        known = self.state.plain[request.method].known
+        if not (known and standing.loses and self.state.may_rest(request)):
             return False
-        log.info("drafter %s loses with %s, and rests for %.0f s", drafter.actor_id, request.method, standing.pause_s)
-        standing.pause(now)
-        for other in [r for r in self.state.requests if r.drafter == drafter.peer and r.method == request.method]:
+        log.info("drafter %s loses with %s, and rests for %d rounds", drafter.actor_id, request.method, standing.rest)
+        standing.pause()
+        for other in [r for r in self.state.requests if r.drafter == drafter.peer and r.kind == request.kind]:
             self._hand_over(other, None, now)
         return True
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from actors.estimate import Estimate
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.drafters.standing import LOOK
 from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 
-BORROWED = 16.0  # rounds' worth of trust in a drafter's other texts, where a stream knows little of its own
-PROMISED = 8.0  # likewise in what the model of a round promises of a drafter that nothing is known of
 CLEARLY = 1.15  # times what the present drafter brings: a move costs a text to read, two estimates are 5% off each
 STAY_ROUNDS = 48  # before a stream is moved again: what it has measured in fewer says little
 MIN_STEP = 1.5  # a drafter of the same model is another only if its step differs by this factor
@@ -31,7 +28,7 @@ class Pool:
         """Who should have that request instead of its present drafter: one that is clearly better, or one that nobody
         knows yet and that has nothing to do."""
         present = self.state.drafters.of(request.drafter)
-        if present is None or present.reserve or request.rounds_with_drafter < STAY_ROUNDS or request.spec.resting:
+        if present is None or present.reserve or (request.rounds_with_drafter < STAY_ROUNDS and not request.resting):
             return None
         others = [drafter for drafter in self.state.drafters.able(request, now) if drafter is not present]
         for other in others:
@@ -40,19 +37,16 @@ class Pool:
         best = max(others, key=lambda d: self._gain(request, d), default=None)
         if best is None or self._unknown(request, best):
             return None
-        clearly = 1 + self._gain(request, best) > CLEARLY * (1 + self._gain(request, present))
+        clearly = 1 + self._gain(request, best) > CLEARLY * (1 + max(0.0, self._gain(request, present)))
         return best if clearly else None
 
     def _unknown(self, request: Request, drafter: DrafterPeer) -> bool:
-        return drafter.standing(request.method).speedup.weight < LOOK
+        return drafter.standing(request).speedup.weight < LOOK
 
     def _gain(self, request: Request, drafter: DrafterPeer) -> float:
         """What it adds to each of the stream's tokens, with one lease more than it has, or with those that it has if
         the stream is one of them: a drafter that has more to do does less for each."""
-        standing = drafter.standing(request.method).speedup
-        promised = self.state.promise(request, drafter)
-        own = request.speedups.get(drafter.actor_id, Estimate())
-        speedup = own.towards(standing.towards(promised, PROMISED), BORROWED)
+        speedup = request.course(drafter.actor_id).expected(self.state.prior(request, drafter))
         streams = len(drafter.leases | {request.rid})
         steps = drafter.pace.steps
         return (speedup - 1.0) * steps(1) / steps(streams)

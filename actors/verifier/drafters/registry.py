@@ -50,12 +50,12 @@ class DrafterPeer:
 
     def takes(self, request: Request, now: float) -> bool:
         """Whether it may be lent that: it does not lose, and has room as far as is known."""
-        if self.standing(request.method).paused(now):
+        if self.standing(request).paused:
             return False
         return self.holds(len(request.spec.committed)) and now >= self._declined.get(request.rid, 0.0)
 
-    def standing(self, method: str) -> Standing:
-        return self.standings.of(self.who, method)
+    def standing(self, request: Request) -> Standing:
+        return self.standings.of(self.who, request.kind)
 
     def lent(self, rid: str) -> None:
         self.leases.add(rid)
@@ -110,7 +110,7 @@ class DrafterPeer:
         elif self.leases:
             state = "active"
         else:
-            state = "paused" if any(one.paused(now) for one in known) else "standby"
+            state = "paused" if any(one.paused for one in known) else "standby"
         latest = max(known, key=lambda one: one.speedup.weight, default=Standing())
         return DrafterStatus(
             actor_id=self.actor_id,

@@ -1,35 +1,46 @@
-"""What the verifier has measured of a drafter, whatever that says of itself: what it is worth, and whether it loses.
+"""What the verifier has measured of a drafter, whatever that says of itself, and who makes use of it: whether it is
+lent anything at present, and whether one stream rests.
 
-A drafter can change no token, but it can cost time: sure of rubbish, it has windows verified for nothing; silent or
-slow, it is waited for; busy, it is listened to. All of that shows in one ratio that it has no say in: the tokens of its
-rounds over those that the same time would have brought without it.
+Both follow from one ratio that the drafter has no say in: the tokens of its rounds over those that the same time would
+have brought without it. A drafter can change no token, but it can cost time: sure of rubbish, it has windows verified
+for nothing; silent or slow, it is waited for; busy, it is listened to, and takes memory bandwidth. Methods that a user
+names draft whatever that costs; only ``auto`` rests.
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
+from typing import NamedTuple
 
 from actors.estimate import Estimate
 
+PAYS = 1.02  # of plain decoding: below, a core works for nothing, even where that does no harm
+PROMISED = 8.0  # rounds' worth of trust in what the model of a round promises, as long as little is measured
 LOOK = 8.0  # rounds' worth of plain decoding before a verdict: what is lost until then is 3% of some 250 rounds
-SURE = 3.0  # standard errors
-LOSS = 0.97  # of plain decoding: a drafter that brings less loses; plain rounds are known to about 3%
-FIRST_PAUSE_S, MAX_PAUSE_S = 2.0, 600.0  # of a drafter that loses, doubled each time; a trial costs some ten rounds
+SURE = 3.0  # standard errors: it is asked every round
+# Rounds' worth after which the mean's sign decides: a round's ratio scatters by some 0.6, so 256 tell 4%, and where the
+# two sides are no further apart than that neither loses much.
+SETTLED = 256
+TRIAL = 64  # of those are to be seen anew after a pause, where nothing is sure
+FIRST_REST, MAX_REST = 64, 4096  # rounds without it, doubled while trials fail: at last they cost 1% of the rounds
 MAX_STALL = 3.0  # times a plain round: what is longer in one round is no more certain for it
 MAX_STANDINGS = 1024
 SLACK = 1.15  # hits over claimed hits of an honest drafter vary by about a tenth
+# Rounds' worth of trust in a drafter's other texts, where a stream knows little of its own: the square of what rounds
+# differ by (0.59 tokens at temperature 1) over the square of what streams do (0.1).
+BORROWED = 32.0
 
 
 class Standing:
-    """Of one drafter with one method, over all its requests."""
+    """Of one drafter with one kind of requests, over all of them."""
 
     def __init__(self) -> None:
-        self.speedup = Estimate(1.0, memory=96)  # over decoding without it; weighs rounds of that
+        self.speedup = Estimate(1.0, memory=SETTLED)  # over decoding without it; weighs rounds of that
         self.rate = Estimate(memory=10)  # tokens per second of one of its streams; remembers so many seconds
         self.claims = Estimate(1.0, weight=1, memory=60)  # right drafts over those that its probabilities promised
-        self.paused_until = -math.inf  # seconds: it is not lent anything before
-        self.pause_s = FIRST_PAUSE_S  # of the next pause
+        self.rest = FIRST_REST  # rounds of the next pause
+        self._left = 0.0  # rounds of the pause
+        self._fresh = 0.0  # rounds' worth since the last one
 
     @property
     def trust(self) -> float:
@@ -41,43 +52,110 @@ class Standing:
         self.claims.add_ratio(float(right), min(1.0, chance / self.trust))
 
     def round(self, committed: int, without: float, wall_us: float) -> None:
-        """A round in which its drafts were verified, or it was waited for: ``committed`` tokens in ``wall_us``, where
-        ``without`` would have come in that time without it."""
+        """A round with it: ``committed`` tokens in ``wall_us``, where ``without`` would have come in that time without
+        it."""
         self.rate.add_ratio(committed, wall_us / 1e6)
         self.speedup.add_ratio(committed, min(without, MAX_STALL * committed))
+        self._fresh += without
+        if self.speedup.weight >= SETTLED and not self.loses:
+            self.rest = FIRST_REST
+
+    def prior(self, promised: float) -> float:
+        """The speed-up that others' experience lets expect, where the model of a round has ``promised`` so much."""
+        return self.speedup.towards(promised, PROMISED * (1 - self.speedup.weight / SETTLED))
 
     @property
     def loses(self) -> bool:
-        """Whether it surely costs more than it brings."""
-        return self.speedup.weight >= LOOK and self.speedup.mean + SURE * self.speedup.error < LOSS
+        """Whether it brings too little for what it costs: surely, or in the long run."""
+        if self._fresh < LOOK:
+            return False
+        settled = self.speedup.weight >= SETTLED and self.speedup.mean < PAYS
+        return settled or self.speedup.mean + SURE * self.speedup.error < PAYS
 
-    def pause(self, now: float) -> None:
+    def pause(self) -> None:
         """It loses: nothing for a while, each time for longer; then it is judged anew."""
-        self.paused_until = now + self.pause_s
-        self.pause_s = min(MAX_PAUSE_S, 2 * self.pause_s)
+        self._left = self.rest
+        self._fresh = 0.0
+        self.rest = min(MAX_REST, 2 * self.rest)
+        self.speedup.discount(SETTLED - TRIAL)
+
+    def forget(self) -> None:
+        """It was judged by what was believed of rounds without it, and now they are seen."""
         self.speedup.discount(0)
+        self._fresh = 0.0
+
+    def rested(self) -> None:
+        """A round of such a request that no drafter had."""
+        self._left = max(0, self._left - 1)
 
     def pardon(self) -> None:
         """An operator wants it."""
-        self.paused_until, self.pause_s = -math.inf, FIRST_PAUSE_S
+        self._left, self.rest = 0, FIRST_REST
 
-    def paused(self, now: float) -> bool:
-        return now < self.paused_until
+    @property
+    def paused(self) -> bool:
+        return self._left > 0
+
+
+class Course:
+    """What a drafter has brought to one stream, and whether the stream makes use of it or rests."""
+
+    def __init__(self) -> None:
+        self.speedup = Estimate(memory=2 * BORROWED)  # as :attr:`Standing.speedup`
+        self.resting = False
+        self._rest = FIRST_REST  # rounds of the next rest
+        self._left = 0  # rounds of the rest
+        self._fresh = 0.0  # rounds' worth with the drafter since the last one
+
+    def expected(self, prior: float) -> float:
+        """The speed-up to be expected where ``prior`` is that of other texts."""
+        return self.speedup.towards(prior, BORROWED)
+
+    def drafted(self, committed: int, without: float, prior: float, plain_known: bool) -> None:
+        """See :meth:`Standing.round`; ``prior``: see :meth:`expected`. As long as it is only believed what rounds take
+        without a drafter (not ``plain_known``), a rest is but a look at them."""
+        self.speedup.add_ratio(committed, min(without, MAX_STALL * committed))
+        self._fresh += without
+        if self._fresh < LOOK or self.expected(prior) >= PAYS:
+            return
+        self.resting, self._fresh = True, 0.0
+        self._left = self._rest if plain_known else round(LOOK)
+        self.speedup.discount(LOOK if plain_known else 0)  # it may be another text when it is over
+        if plain_known:
+            self._rest = min(MAX_REST, 2 * self._rest)
+
+    def rested(self) -> None:
+        """A round without its drafts."""
+        self._left -= 1
+        self.resting = self.resting and self._left > 0
+
+
+class RequestKind(NamedTuple):
+    """Requests that tell the same of a drafter."""
+
+    method: str
+    sampled: bool
 
 
 class Standings:
     """By who the drafter is (its key, or its name where there are none: not by connection, or a bad one would say Hello
-    again) and method."""
+    again) and kind of requests."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[bytes | str, str], Standing] = OrderedDict()
+        self._known: OrderedDict[tuple[bytes | str, RequestKind], Standing] = OrderedDict()
 
-    def of(self, who: bytes | str, method: str) -> Standing:
-        standing = self._known.setdefault((who, method), Standing())
-        self._known.move_to_end((who, method))
+    def of(self, who: bytes | str, kind: RequestKind) -> Standing:
+        standing = self._known.setdefault((who, kind), Standing())
+        self._known.move_to_end((who, kind))
         if len(self._known) > MAX_STANDINGS:
             self._known.popitem(last=False)
         return standing
+
+    def forget(self, method: str) -> None:
+        """See :meth:`Standing.forget`."""
+        for (_, kind), standing in self._known.items():
+            if kind.method == method:
+                standing.forget()
 
     def all_of(self, who: bytes | str) -> list[Standing]:
         return [standing for (one, _), standing in self._known.items() if one == who]

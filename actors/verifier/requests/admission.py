@@ -154,7 +154,7 @@ class Admission:
             text.prompt,
             text.sampling,
             strategy,
-            state.plan(strategy, message, None, self.clock()),
+            state.first_plan(strategy, message, None, self.clock()),
             state.info.vocab_size,
             text.output,
             state.max_window,

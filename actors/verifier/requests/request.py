@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors.estimate import Estimate
 from actors.replay.logged import LoggedRequest
 from actors.verifier.decoding.rounds import Committed
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.decoding.trace import Trace
+from actors.verifier.drafters.standing import Course, RequestKind
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
 SETTLED_TOKENS = 16  # that a request must have got since the verifier ended, to be no suspect any more
@@ -34,7 +34,7 @@ class Request:
     handle: int = -1
     drafter: bytes | None = None
     drafters: list[str] = field(default_factory=list)
-    speedups: dict[str, Estimate] = field(default_factory=dict)  # by drafter: what it has brought to this text
+    courses: dict[str, Course] = field(default_factory=dict)  # by drafter: what it has brought to this text
     rounds_with_drafter: int = 0  # with the present one
     offset: int = 0
     cached_tokens: int = 0  # of the prompt
@@ -44,6 +44,10 @@ class Request:
     overhead_us: float = 0.0
     waited_us: float = 0.0  # of the waits already accounted for
     trace: Trace | None = None  # what its client is told of its rounds, if it asked
+
+    @property
+    def kind(self) -> RequestKind:
+        return RequestKind(self.method, self.spec.sampling.temperature > 0)
 
     @property
     def rid(self) -> str:
@@ -139,13 +143,22 @@ class Request:
             self.drafters.remove(actor_id)
         self.drafters = [*self.drafters, actor_id][-MAX_DRAFTERS:]
 
-    def drafted(self, actor_id: str, committed: int, without: float) -> None:
-        """A round with that drafter, see :meth:`actors.verifier.drafters.standing.Standing.round`."""
+    def drafted(self) -> None:
+        """A round with the drafter that it has."""
         self.rounds_with_drafter += 1
-        if len(self.speedups) < MAX_DRAFTERS:
-            self.speedups.setdefault(actor_id, Estimate(memory=48))
-        if (known := self.speedups.get(actor_id)) is not None:
-            known.add_ratio(committed, without)
+
+    @property
+    def resting(self) -> bool:
+        """Whether it does without the drafter that it has."""
+        known = self.courses.get(self.drafters[-1]) if self.drafter is not None else None
+        return known is not None and known.resting
+
+    def course(self, actor_id: str) -> Course:
+        """With that drafter; of more than ``MAX_DRAFTERS`` nothing is kept."""
+        known = self.courses.get(actor_id) or Course()
+        if len(self.courses) < MAX_DRAFTERS:
+            self.courses[actor_id] = known
+        return known
 
     def chunk(self, committed: Committed, trace: RoundTrace | None = None) -> Chunk:
         """The next chunk: the tokens of one commit with their text."""
