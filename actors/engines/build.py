@@ -19,7 +19,7 @@ from actors.engines.loading import (
     resolve_device,
     resolve_dtype,
 )
-from actors.engines.memory import MIN_TOKENS, STATE_SHARE, kv_slots
+from actors.engines.memory import MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.pool import KVShape
 from actors.engines.target import TRASH, Target
 from actors.models import ModelInfo
@@ -55,7 +55,10 @@ def _engine(model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8:
     """By hand for the Llama family, through transformers for everything else."""
     if supports(model.config):
         return LlamaEngine(model, info, slots, int8=int8, exact=exact)
-    return TransformersEngine(model, info, slots, int8=int8, exact=exact)
+    engine = TransformersEngine(model, info, slots, int8=int8, exact=exact)
+    if engine.recurrence is not None:
+        engine.recurrence.limit = state_room(engine.recurrence.state_bytes, engine.device)
+    return engine
 
 
 def openmp_threads() -> int:

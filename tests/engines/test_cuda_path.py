@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fake_cuda import fake_cuda, on_cuda  # noqa: F401
+from test_families import model_of
 from tiny import info, make
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
@@ -60,6 +61,20 @@ def test_a_round_reads_from_the_device_once(fake_cuda, family, dtype, sampling):
         fake_cuda.reads.clear()
         outcomes = target.verify([Window(handle, TREE.tokens, TREE.parents) for handle in streams])
         assert len(outcomes) == len(streams)
+        assert len(fake_cuda.reads) == 1, fake_cuda.reads
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", ["Lfm2", "Qwen3_5"])
+def test_so_does_a_round_with_recurrent_layers(fake_cuda, family, dtype):  # noqa: F811
+    with unset_fake_temporarily():
+        model = model_of(family)
+    model = on_cuda(model, dtype)
+    target = Target(TransformersEngine(model, info(model), 4096), rows_agree=ROWS)
+    handles = [begun(target), begun(target)]
+    for streams in (handles[:1], handles):
+        fake_cuda.reads.clear()
+        target.verify([Window(handle, [7, 8, 9], [-1, 0, 1]) for handle in streams])
         assert len(fake_cuda.reads) == 1, fake_cuda.reads
 
 

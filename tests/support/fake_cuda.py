@@ -61,6 +61,8 @@ class _WithoutDriver(TorchFunctionMode):
             return int(aten._local_scalar_dense.default(args[0]))
         if func is torch.Tensor.contiguous and not args[0].is_contiguous():
             return aten.clone.default(args[0], memory_format=torch.contiguous_format)
+        if func is torch.conv1d and not args[0].is_contiguous():
+            return func(aten.clone.default(args[0], memory_format=torch.contiguous_format), *args[1:], **(kwargs or {}))
         if func is torch.Tensor.copy_ and args[0].device.type == "cuda":
             return aten.copy_.default(*args, *(kwargs or {}).values())
         return func(*args, **(kwargs or {}))

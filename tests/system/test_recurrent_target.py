@@ -78,7 +78,7 @@ def cluster_of(engine, texts) -> Cluster:
 
 
 def test_every_method_writes_the_same_text_beside_the_others(engine, texts):
-    """The pool holds three at a time, so that streams also wait for each other."""
+    """The pool does not hold all at once, so that streams also wait for each other."""
 
     async def go():
         async with cluster_of(engine, texts) as cluster:

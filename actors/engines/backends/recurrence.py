@@ -13,6 +13,8 @@ its weights, are computed for all rows of the forward at once.
 
 from __future__ import annotations
 
+import itertools
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -103,11 +105,13 @@ class Recurrence:
         """``width``: of what the layers read. Takes them over: each runs a forward's rows as :meth:`begin` was told."""
         self.cache = cache
         self.continues = True  # whether a chunk of a prompt may start from a state; Mamba's scan cannot
-        self.limit = 0  # states that there is room for; whoever makes this knows
+        self.state_bytes = 0
+        self.limit = sys.maxsize  # states that there is room for; whoever loads models knows
         self.inner: set[nn.Module] = set()  # linear layers left, whose weights Mamba reads by itself
         self._whole: State | None = None
         self._chains: list[tuple[State, int, int]] = []  # with its first row and how many; the longest first
-        self._steps: list[Tensor] = []  # of every step, its rows in the forward
+        self._steps: Sequence[Tensor] = ()  # of every step, its rows in the forward
+        self._order: Tensor | None = None  # all of these, one after the other
         for layer in layers:
             self._adopt(layer, width)
 
@@ -124,16 +128,16 @@ class Recurrence:
                 segment.state.after = [{} for _ in range(1 if segment.prompt else segment.rows)]
                 chains.append((segment.state, start, segment.rows))
             start += segment.rows
-        self._whole, self._chains, self._steps = None, [], []
+        self._whole = None
         first = chains[0][0]
         if segments[0].prompt and (self.continues or not first.now):
             assert len(segments) == 1, "a prompt is computed alone"
             self._whole = first
             return
         self._chains = sorted(chains, key=lambda chain: -chain[2])
-        for step in range(self._chains[0][2]):
-            rows_now = [at + step for _, at, rows in self._chains if rows > step]
-            self._steps.append(torch.tensor(rows_now, dtype=torch.int64, device=device))
+        steps = [[at + step for _, at, rows in self._chains if rows > step] for step in range(self._chains[0][2])]
+        self._order = torch.tensor(list(itertools.chain(*steps)), dtype=torch.int64, device=device)
+        self._steps = torch.split(self._order, [len(step) for step in steps])
 
     def _adopt(self, layer: nn.Module, width: int) -> None:
         plain = layer.forward
@@ -175,7 +179,7 @@ class Recurrence:
     ) -> Tensor:
         """``hidden``: (1, rows, width). Rows of padding stay zero until the exit."""
         memory = _beside([state.now[number] for state, _, _ in self._chains])
-        projected = [each.linear(hidden)[0] for each in entrances]
+        projected = [each.project(plain, hidden)[0] for each in entrances]
         outs: list[Tensor] = []
         if leaving is not None:
             leaving.passing = True
@@ -196,8 +200,9 @@ class Recurrence:
                 entrance.given = None
             if leaving is not None:
                 leaving.passing = False
+        assert self._order is not None
         out = outs[0].new_zeros(hidden.shape[1], outs[0].shape[1])
-        out.index_copy_(0, torch.cat(self._steps), torch.cat(outs))
+        out.index_copy_(0, self._order, torch.cat(outs))
         return out[None] if leaving is None else leaving.linear(out[None])
 
 
@@ -207,16 +212,38 @@ def _beside(memories: Sequence[Memory]) -> Memory:
     return {key: torch.cat([memory[key] for memory in memories]) for key in memories[0]}
 
 
+class _Reached(Exception):
+    """A layer got as far as its entrance."""
+
+
 class _Shared(nn.Module):
     """A linear layer that is computed for all rows at once, outside of the layer that it belongs to."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, direct: bool = True) -> None:
+        """``direct``: it reads the layer's input as it is (Falcon-H1's reads a multiple)."""
         super().__init__()
         self.linear: Callable[[Tensor], Tensor] = linear
+        self.direct = direct
+        self.looking = False  # for what it is to be computed from
         self.given: Tensor | None = None  # its result for the rows of this step
         self.passing = False  # the result is wanted later: hand on what it is to be computed from
 
+    def project(self, layer: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+        """Its result for all that the layer reads."""
+        if self.direct:
+            return self.linear(hidden)
+        self.looking = True
+        try:
+            layer(hidden)
+        except _Reached as reached:
+            return self.linear(reached.args[0])
+        finally:
+            self.looking = False
+        raise AssertionError("the layer has an entrance")
+
     def forward(self, x: Tensor) -> Tensor:
+        if self.looking:
+            raise _Reached(x)
         if self.given is not None:
             return self.given
         return x if self.passing else self.linear(x)
@@ -224,8 +251,8 @@ class _Shared(nn.Module):
 
 @torch.inference_mode()
 def _shared(layer: nn.Module, width: int) -> tuple[list[_Shared], _Shared | None]:
-    """Put :class:`_Shared` in the place of a layer's projections: those that read the layer's own input, and the one
-    whose result is the layer's, by a look at two rows."""
+    """Put :class:`_Shared` in the place of a layer's projections: those that read the layer's own input (else the first
+    of all), and the one whose result is the layer's, by a look at two rows."""
     linears = {name: each for name, each in layer.named_children() if type(each) is nn.Linear}
     seen: dict[str, tuple[Tensor, Tensor]] = {}
     hooks = [
@@ -237,15 +264,14 @@ def _shared(layer: nn.Module, width: int) -> tuple[list[_Shared], _Shared | None
     result = layer(rows)
     for hook in hooks:
         hook.remove()
-    entrances: list[_Shared] = []
+    reading = [name for name, (read, _) in seen.items() if read is rows]
+    entrances = [_Shared(linears[name], bool(reading)) for name in reading or list(seen)[:1]]
+    for name, shared in zip(reading or seen, entrances, strict=False):
+        setattr(layer, name, shared)
     leaving = None
-    for name, (read, written) in seen.items():
-        if read is rows or written is result:
-            setattr(layer, name, shared := _Shared(linears[name]))
-            if read is rows:
-                entrances.append(shared)
-            else:
-                leaving = shared
+    for name, (_, written) in seen.items():
+        if written is result:
+            setattr(layer, name, leaving := _Shared(linears[name]))
     return entrances, leaving
 
 

@@ -26,7 +26,6 @@ from actors.engines.backends.recurrence import RECURRENT_LAYERS, Recurrence, Sta
 from actors.engines.backends.rotary import choose_by_request
 from actors.engines.branches import View, view
 from actors.engines.engine import Segment
-from actors.engines.memory import state_room
 from actors.engines.packed import pack_linears
 from actors.engines.pool import KVPool, KVShape, attention_layers
 from actors.models import ModelInfo
@@ -148,7 +147,7 @@ class TransformersEngine:
         state.keep(-1)
         rest = self._probe(tokens, half, len(tokens), state)
         recurrence.continues = self._agree(self._probe(tokens, half, len(tokens), state, prompt=True), expected[half:])
-        recurrence.limit = state_room(state.bytes, self.device)
+        recurrence.state_bytes = state.bytes
         return torch.cat([begun, rest])
 
     def _agree(self, found: Tensor, expected: Tensor) -> bool:
