@@ -36,6 +36,8 @@ class CostModel:
                 shared = levels.pop()
                 levels[-1] += shared
         self.times = [fmean(level) for level in levels for _ in level]
+        self.spare = 1.0  # a forward's time with the CPUs that resting drafters leave, over its time without
+        self.uses_spare = False  # now
         self.factor = Estimate(1.0, weight=FACTOR_MEMORY, memory=FACTOR_MEMORY)
         self._usual = [self._interpolated(rows) for rows in range(TABULATED + 1)]  # asked some thirty times a round
 
@@ -52,10 +54,15 @@ class CostModel:
         return t0 + (t1 - t0) * (rows - r0) / (r1 - r0)
 
     def __call__(self, rows: int) -> float:
-        return self.curve(rows) * self.factor.mean
+        return self.curve(rows) * self.factor.mean * (self.spare if self.uses_spare else 1.0)
+
+    def plain(self, rows: int) -> float:
+        """Of decoding without drafts: no drafter needs its CPUs then."""
+        return self.curve(rows) * self.factor.mean * self.spare
 
     def observe(self, rows: int, time_us: float) -> None:
-        ratio, known = time_us / max(1e-9, self.curve(rows)), self.factor.mean
+        usual = self.curve(rows) * (self.spare if self.uses_spare else 1.0)
+        ratio, known = time_us / max(1e-9, usual), self.factor.mean
         self.factor.add(min(max(ratio, known / MAX_STALL), known * MAX_STALL))
 
     def corrected(self, factor: float) -> None:

@@ -103,6 +103,15 @@ class TargetModel(Protocol):
         them in float32's last digits (experts, or a device whose sums depend on shapes)."""
         ...
 
+    @property
+    def has_spare_cpus(self) -> bool:
+        """Whether there are CPUs that it may use while drafters rest."""
+        ...
+
+    def use_spare_cpus(self, used: bool) -> None:
+        """From the next forward on. Only where there are some; the bits are the same."""
+        ...
+
     def open(
         self,
         prompt: Sequence[int],

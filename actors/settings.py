@@ -64,6 +64,9 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(description="compute threads of a target on a CPU; 0: one per CPU of its own, to 16", ge=0, le=1024),
     ] = 0
     cpus: Annotated[str, Meta(description="pin the process to these CPUs, such as 0 or 0,1; empty: do not pin")] = ""
+    spare_cpus: Annotated[
+        str, Meta(description="drafters' CPUs, which also compute for a target on a CPU while all drafters rest")
+    ] = ""
     actor_id: Annotated[str, Meta(description="name in status output and logs")] = "verifier"
     datastore: Annotated[
         str, Meta(description="directory made by `duoactor datastore build`; method rest needs it, auto uses it")

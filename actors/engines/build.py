@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -51,10 +53,12 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     return kv_slots(asked, full_request, size, parameter.device, share, fixed)
 
 
-def _engine(model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8: bool = False) -> Engine:
+def _engine(
+    model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8: bool = False, spare_cpus: Sequence[int] = ()
+) -> Engine:
     """By hand for the Llama family, through transformers for everything else."""
     if supports(model.config):
-        return LlamaEngine(model, info, slots, int8=int8, exact=exact)
+        return LlamaEngine(model, info, slots, int8=int8, exact=exact, spare_cpus=spare_cpus)
     engine = TransformersEngine(model, info, slots, int8=int8, exact=exact)
     if engine.recurrence is not None:
         engine.recurrence.limit = state_room(engine.recurrence.state_bytes, engine.device)
@@ -66,8 +70,12 @@ def openmp_threads() -> int:
     return torch.get_num_threads()
 
 
-def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> tuple[Target, TokenizerCodec]:
-    """The verifier's model and its tokenizer. ModelError or ConfigError in one sentence."""
+def build_target(
+    name: str, device: str, dtype: str, kv_tokens: int, threads: int, spare_cpus: Sequence[int] = ()
+) -> tuple[Target, TokenizerCodec]:
+    """The verifier's model and its tokenizer. ``spare_cpus``: see :meth:`Engine.use_spare_cpus`.
+
+    ModelError or ConfigError in one sentence."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where, _parameters(name))
@@ -75,7 +83,7 @@ def build_target(name: str, device: str, dtype: str, kv_tokens: int, threads: in
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, str(kind).removeprefix("torch."))
     slots = _slots(kv_tokens, model, Target.full_request(info.max_context), fixed=TRASH)
-    return Target(_engine(model, info, slots, exact=True)), TokenizerCodec(tokenizer)
+    return Target(_engine(model, info, slots, exact=True, spare_cpus=spare_cpus)), TokenizerCodec(tokenizer)
 
 
 def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> Draft:

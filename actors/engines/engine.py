@@ -92,6 +92,13 @@ class Engine(Protocol):
         ...
 
     @property
+    def has_spare_cpus(self) -> bool: ...
+
+    def use_spare_cpus(self, used: bool) -> None:
+        """Whether forwards from now on use, beside their own threads, those on CPUs that others leave at times."""
+        ...
+
+    @property
     def best(self) -> torch.Tensor | None:
         """The likeliest id below ``vocab_size`` of every row of the last forward, where that found it on the way."""
         ...

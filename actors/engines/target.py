@@ -156,6 +156,13 @@ class Target:
     def branches(self) -> bool:
         return self._branches
 
+    @property
+    def has_spare_cpus(self) -> bool:
+        return self.engine.has_spare_cpus
+
+    def use_spare_cpus(self, used: bool) -> None:
+        self.engine.use_spare_cpus(used)
+
     def open(
         self,
         prompt: Sequence[int],

@@ -50,6 +50,7 @@ class LoggedTarget:
     kv_used = 0
     kv_cached = 0
     max_window = 63
+    has_spare_cpus = False
 
     def __init__(
         self, info: ModelInfo, logged: Sequence[LoggedRequest], cost: CostModel, branches: bool = True
@@ -59,6 +60,9 @@ class LoggedTarget:
         self.texts = {(one.prompt, asked(one)): (*one.prompt, *one.text) for one in logged}
         self.spent_s = 0.0
         self._open: dict[int, _Text] = {}
+
+    def use_spare_cpus(self, used: bool) -> None:
+        raise NotImplementedError("it has none")
 
     def open(
         self,

@@ -59,6 +59,6 @@ class Budgets:
         if key not in self._initial:
             belief = Belief(self.cost, steps, streams=streams)
             setting = initial_setting(method, belief)
-            promised = goodput(method, setting, belief) / goodput(method, None, belief)
+            promised = goodput(method, setting, belief) / goodput(method, None, belief) * self.cost.spare
             self._initial[key] = command(method, setting, belief), promised
         return self._initial[key]

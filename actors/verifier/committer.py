@@ -108,7 +108,7 @@ class Committer:
         covered = len(outcome.path) == len(chosen.nodes)
         drafter = self.state.drafters.of(request.drafter)
         stats = account(request, drafter, forward, chosen, committed, self.clock())
-        self.state.totals.round(stats, self.state.cost(streams))
+        self.state.totals.round(stats, self.state.cost.plain(streams))
         self._round_stats.append(stats)
         self._weigh(request, drafter, committed, stats, bare, streams)
         trace = None if seen is None else seen(stats)

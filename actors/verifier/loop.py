@@ -177,6 +177,7 @@ class Verifier:
 
     async def _rounds(self) -> None:
         while True:
+            self._share_cpus()
             job = self.schedule.next()
             if job is None:
                 self.committer.tell_clients()
@@ -196,6 +197,15 @@ class Verifier:
             self._file()  # before the commit, which looks at what was drafted
             self.committer.commit(job, outcomes, forward_us)
             self._file()  # and before the next window is chosen
+
+    def _share_cpus(self) -> None:
+        """What drafters have of this machine's CPUs is the target's while all of them rest."""
+        cost = self.state.cost
+        if cost.spare < 1.0:
+            used = not any(request.drafts for request in self.state.requests)
+            if used != cost.uses_spare:
+                cost.uses_spare = used
+                self.model.use_spare_cpus(used)
 
     async def _rest(self) -> None:
         """Sleep until a message comes or the earliest wait for drafts is over."""

@@ -51,7 +51,7 @@ def run_verifier(settings: VerifierSettings) -> int:
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
         from actors.verifier.loop import Verifier
         from actors.verifier.requests.request_log import RequestLog
-        from actors.verifier.timing import measure_branch, measure_target
+        from actors.verifier.timing import measure_branch, measure_spare, measure_target
 
         network = open_network(settings)
         compute, tokenizing = ThreadCompute(), ThreadCompute()
@@ -61,11 +61,15 @@ def run_verifier(settings: VerifierSettings) -> int:
             # After the network: its own thread may write to sockets on another core while this one computes.
             pin(settings.cpus)
             threads = settings.threads or min(MAX_THREADS, own_cpus())
+            spare = [int(cpu) for cpu in settings.spare_cpus.split(",") if cpu]
             model, codec = await compute.start(
-                lambda: build_target(settings.target, settings.device, settings.dtype, settings.kv_tokens, threads)
+                lambda: build_target(
+                    settings.target, settings.device, settings.dtype, settings.kv_tokens, threads, spare
+                )
             )
             sources = _sources(settings, model.info)
             cost = await compute.start(lambda: CostModel(measure_target(model), measure_branch(model)))
+            cost.spare = await compute.start(lambda: measure_spare(model))
             serving = InlineCompute() if runs_inline(model.info.device, openmp_threads(), cost(8)) else compute
             verifier = Verifier(
                 settings,
@@ -83,13 +87,16 @@ def run_verifier(settings: VerifierSettings) -> int:
             verifier.grammars.prepare()
             gc.freeze()
             log.info(
-                "ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once; KV cache: %s",
+                "ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once%s; KV cache: %s",
                 verifier.address,
                 model.info.model_id,
                 model.info.dtype,
                 model.info.device,
                 cost(1) / 1000,
                 cost(8) / 1000,
+                f", {cost.spare * cost(1) / 1000:.1f} and {cost.spare * cost(8) / 1000:.1f} ms while drafters rest"
+                if cost.spare < 1.0
+                else "",
                 _capacity(model.kv_slots, model.full_requests, model.info.max_context),
             )
             await verifier.run(stop)

@@ -20,6 +20,8 @@ DEFAULT_ROWS = 32
 REPEATS = 7
 FEW = 3  # ... of the largest
 BUSHY = 15  # nodes of the window that branches are priced by
+SPARE_REPEATS = 24
+SPARE_PATIENCE_S = 0.5
 PATIENCE_S = 4.0  # a slow model is measured fewer times, not for minutes
 
 
@@ -77,6 +79,31 @@ def measure_branch(model: TargetModel, timer: Callable[[], float] = time.perf_co
         model.close(handle)
     one, plain, bushy = (min(taken) for taken in times)
     return max(0.0, bushy - plain) / leaves / one
+
+
+def measure_spare(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> float:
+    """A round's time with the CPUs that drafters leave while they rest, over its time without them. Shortest times:
+    drafters load and measure their models on those CPUs meanwhile."""
+    if not model.has_spare_cpus:
+        return 1.0
+    prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
+    room = min(model.info.max_context - len(prompt), 2 * SPARE_REPEATS + 2)
+    handle = model.open(prompt, Sampling(max_tokens=room, ignore_eos=True))
+    best = [float("inf")] * 2
+    try:
+        while model.prefill(handle) is None:
+            pass
+        start = timer()
+        for repeat in range(room - 2):
+            if repeat > 2 * FEW and timer() - start > SPARE_PATIENCE_S:
+                break
+            used = repeat // 4 % 2  # in turns, of several rounds: a helper that sleeps misses the first
+            model.use_spare_cpus(bool(used))
+            best[used] = min(best[used], _timed_round(model, handle, [], timer)[0])
+    finally:
+        model.use_spare_cpus(False)
+        model.close(handle)
+    return min(1.0, best[1] / best[0])
 
 
 def _timed_round(

@@ -58,11 +58,15 @@ def deploy(
     cores = assign_cores(
         cpus, [drafter.threads for drafter in drafters], drafters_need_cores=any(d.device == "cpu" for d in drafters)
     )
+    lent = {cpu for own in cores.drafters for cpu in own}
+    if verifier.threads or verifier.cpus or learner is not None:  # a learner works where drafters rest
+        lent = set()
     verifier = msgspec.structs.replace(
         verifier,
         target=resolve_model(verifier.target, "target"),
         cpus=verifier.cpus or format_cpus(cores.verifier),
-        threads=verifier.threads or min(16, len(cores.verifier) or 1),
+        threads=verifier.threads or min(16, len(cores.verifier) or len(cpus)),
+        spare_cpus=verifier.spare_cpus or format_cpus(sorted(lent)),
     )
     keys = _family_keys(verifier)
     drafters = tuple(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.settings import ControllerSettings, DrafterSettings, VerifierSettings
+from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor import config
 from duoactor.launch.deployment import deploy, flags
 from protocols.errors import ConfigError, ModelError
@@ -118,6 +118,21 @@ def test_an_open_port_is_refused_where_others_must_know_it():
 def test_cores_go_to_those_who_were_given_none():
     deployment = made(VerifierSettings(bind=HERE), DrafterSettings(), DrafterSettings(cpus="7"), cpus=(0, 1, 2, 3))
     assert [deployment.verifier.cpus, *(one.cpus for one in deployment.drafters)] == ["0,1", "3", "7"]
+
+
+def test_drafters_leave_their_cpus_to_the_target_while_they_rest_unless_somebody_chose_its_cpus_or_learns():
+    assert made(VerifierSettings(bind=HERE), DrafterSettings()).verifier.spare_cpus == "1"
+    for chosen in (VerifierSettings(bind=HERE, threads=1), VerifierSettings(bind=HERE, cpus="0")):
+        assert made(chosen, DrafterSettings()).verifier.spare_cpus == ""
+    learner = LearnerSettings()
+    taught = deploy(
+        VerifierSettings(bind=HERE), [DrafterSettings()], ControllerSettings(), learner=learner, cpus=(0, 1)
+    )
+    assert taught.verifier.spare_cpus == ""
+
+
+def test_a_target_without_drafters_has_all_cpus():
+    assert made(VerifierSettings(bind=HERE)).verifier.threads == 2
 
 
 def test_drafters_get_names_and_two_alike_are_refused():

@@ -1,6 +1,7 @@
 """Weights in panels against the plain product."""
 
 import gc
+import os
 
 import numpy as np
 import pytest
@@ -110,3 +111,18 @@ def test_a_team_attends_with_the_bits_of_one_thread_whatever_requests_are_beside
     weights = np.exp(scores / width**0.5)
     expected = np.einsum("kh,kd->hd", weights / weights.sum(0), values[0, places[0, :5]])
     np.testing.assert_allclose(whole[0, : 2 * width].reshape(2, width), expected, atol=1e-5)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be pinned")
+def test_a_helper_on_a_spare_cpu_works_only_when_it_is_told_to():
+    cpu = min(os.sched_getaffinity(0))
+    team = Team(0, [cpu])
+    chance = torch.Generator().manual_seed(1)
+    panels = Panels(Matrix(torch.randn(4800, 480, generator=chance)), compiled_kernels(), team, True)
+    x = torch.randn(8, 480, generator=chance).numpy()
+    expected = panels.multiply(x)
+    for used in (True, False):
+        team.use_spare_cpus(used)
+        for _ in range(20):
+            assert (panels.multiply(x) == expected).all()
+    assert len(os.sched_getaffinity(0)) >= 1 and team.threads[0].is_alive()

@@ -95,3 +95,14 @@ def test_before_a_round_without_it_was_seen_a_drafter_that_may_not_pay_rests_for
     rounds = [doubtful.round(0, number % 4 == 0, 2) for number in range(60)]
     look = rounds.index(False)
     assert rounds[look : look + 8] == [False] * 8 and rounds[look + 8]
+
+
+def test_a_drafter_whose_cpu_would_bring_the_target_more_than_its_drafts_do_rests_before_that_was_seen():
+    cost = CostModel({1: 10_000.0, 31: 19_000.0})
+    assert PlainRounds().time(cost, 1, 1) == 10_000.0
+    cost.spare = 0.6
+    assert PlainRounds().time(cost, 1, 1) == 6_000.0
+    course = Course()
+    for _ in range(10):
+        course.drafted(2, 12_000.0 / PlainRounds().time(cost, 1, 1) + 0.1, 1.0, plain_known=False)
+    assert course.resting, "1.3 of what the target makes on its own CPUs alone is less than it makes on all"

@@ -62,6 +62,11 @@ class SlotCache(StateCache):
 class TransformersEngine:
     """See :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
 
+    has_spare_cpus = False
+
+    def use_spare_cpus(self, used: bool) -> None:
+        raise NotImplementedError("it has none")
+
     def __init__(
         self, model: nn.Module, info: ModelInfo, slots: int, pack: bool = True, int8: bool = False, exact: bool = True
     ) -> None:

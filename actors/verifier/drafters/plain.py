@@ -11,7 +11,8 @@ MEMORY = 48  # rounds
 class PlainRounds:
     """Of one method, as rounds in which no drafter was at work have shown.
 
-    A drafter may slow the forward down that runs beside it, and so may others; fragments to file, windows to choose and
+    A drafter may slow the forward down that runs beside it, and so may others; while all rest, their CPUs may compute
+    for the target; fragments to file, windows to choose and
     verdicts to send take their time: only rounds without one tell who does. Before any was seen, and for what has
     changed since, the least that a round can take is believed. So a drafter that clearly pays never rests for a
     measurement, and one that may not pay rests for a look, and is judged by it.
@@ -31,5 +32,7 @@ class PlainRounds:
 
     def time(self, cost: CostModel, rows: int, streams: int) -> float:
         """Microseconds of a round of ``streams`` with so many rows in all."""
-        slowdown = min(self.slowdown.mean, cost.factor.mean) if self.known else cost.factor.mean
+        if not self.known:
+            return max(1.0, cost.plain(rows))
+        slowdown = min(self.slowdown.mean, cost.factor.mean)
         return max(1.0, cost.curve(rows) * slowdown + streams * self.overhead.mean)

@@ -65,6 +65,11 @@ class Request:
         return self.arrived + self.message.deadline_ms / 1000 if self.message.deadline_ms else math.inf
 
     @property
+    def drafts(self) -> bool:
+        """Whether a drafter works for it."""
+        return self.drafter is not None and not self.spec.resting
+
+    @property
     def suspect(self) -> bool:
         """Whether it may be what ended the verifier: it is computed alone then, and one such at a time."""
         since = len(self.spec.committed) - self.spec.prompt_len - len(self.message.generated)

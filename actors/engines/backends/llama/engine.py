@@ -7,6 +7,7 @@ twenty operations on fused matrices, and the matrices are read in half the bytes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ class LlamaEngine:
         int8: bool = False,
         exact: bool = True,
         recorder: Recorder | None = None,
+        spare_cpus: Sequence[int] = (),
     ) -> None:
         """Takes the weights out of a ``transformers`` model of a configuration that :func:`supports` accepts; the
         model is spent. Device and dtype are the model's.
@@ -51,7 +53,7 @@ class LlamaEngine:
         ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span, and the kernels
         are the same at every start: for a target. Otherwise the quickest are used: for a draft. ``int8``: weights of
         a draft on a CPU. ``recorder``: how rounds of static shapes are recorded; None: as CUDA graphs on a GPU, and not
-        at all elsewhere.
+        at all elsewhere. ``spare_cpus``: see :meth:`use_spare_cpus`.
         """
         if not supports(model.config):
             raise ModelError(f"the fused decoder does not know model {info.model_id}; use TransformersEngine for it")
@@ -71,6 +73,8 @@ class LlamaEngine:
         self._pads = exact and self.device.type == "cpu"
         self._body: TorchBody | NumpyBody | CompiledBody
         self.graphs: Graphs | None = None
+        self._team: Any = None
+        self._spare_cpus = spare_cpus
         if recorder is None and self.device.type == "cpu" and self.dtype == torch.float32:
             self._body = self._float32_body(weights, int8, exact)
         else:
@@ -85,7 +89,10 @@ class LlamaEngine:
         if kernels is not None and fits(weights.shape, kernels.LANES):
             self._pads = False
             threads = torch.get_num_threads() if can_use_panels() else 1
-            team = kernels.Team(threads - 1)
+            spare_cpus = self._spare_cpus if can_use_panels() else ()
+            team = kernels.Team(threads - 1, spare_cpus)
+            if spare_cpus:
+                self._team = team
             if threads > 1:
                 torch.set_num_threads(1)  # the threads of its pool would want the same cores
 
@@ -105,6 +112,13 @@ class LlamaEngine:
     @property
     def recurrence(self) -> None:
         return None
+
+    @property
+    def has_spare_cpus(self) -> bool:
+        return self._team is not None
+
+    def use_spare_cpus(self, used: bool) -> None:
+        self._team.use_spare_cpus(used)
 
     @property
     def best(self) -> Tensor | None:

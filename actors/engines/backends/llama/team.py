@@ -8,8 +8,11 @@ of it.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 from numba import from_dtype, njit, types
@@ -20,7 +23,7 @@ from actors.engines.backends.llama.products import multiply_panels
 from actors.engines.backends.llama.tile import PANEL
 
 # places in the state that threads write to, in cache lines of their own
-LEFT, DONE, STOP, SIZE = 0, 8, 16, 24
+LEFT, DONE, STOP, AWAKE, SIZE = 0, 8, 16, 17, 24
 SPIN = 200_000  # looks for work, some 0.2 ms, longer than what stands between two jobs: then others may have the core
 YIELD = SPIN + 2_000  # and then nobody computes: it sleeps, and misses the first jobs of the next round
 NAP_US = 1_000
@@ -82,7 +85,7 @@ def help_out(job, state, me):
     idle = 0
     while read(state, STOP) == 0:
         idle += 1
-        if read(state, LEFT) > 0:
+        if me <= read(state, AWAKE) and read(state, LEFT) > 0:
             _take(job, state, me)
             idle = 0
         elif idle > YIELD:
@@ -109,16 +112,29 @@ def _share(job, x, out, pieces, current, state):
 class Team:
     """The threads that help the caller, which end with it. One caller at a time."""
 
-    def __init__(self, helpers: int) -> None:
-        self.size = 1 + helpers
+    def __init__(self, helpers: int, spare_cpus: Sequence[int] = ()) -> None:
+        """``spare_cpus``: where there is one more helper each, that sleeps until it is told to work."""
+        self.size, self._own = 1 + helpers + len(spare_cpus), helpers
         self._job, self._state = np.zeros(1, JOB), np.zeros(SIZE, dtype=np.int64)
+        self._state[AWAKE] = helpers
+        places: list[int | None] = [*[None] * helpers, *spare_cpus]
         self.threads = [
-            threading.Thread(target=help_out, args=(self._job, self._state, me), name="helper", daemon=True)
-            for me in range(1, self.size)
+            threading.Thread(target=self._help, args=(self._job, self._state, me, cpu), name="helper", daemon=True)
+            for me, cpu in enumerate(places, 1)
         ]
         for thread in self.threads:
             thread.start()
         weakref.finalize(self, _stop, self._state, self.threads)
+
+    @staticmethod
+    def _help(job: np.ndarray, state: np.ndarray, me: int, cpu: int | None) -> None:
+        if cpu is not None and hasattr(os, "sched_setaffinity"):
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, {cpu})  # of this thread
+        help_out(job, state, me)
+
+    def use_spare_cpus(self, used: bool) -> None:
+        self._state[AWAKE] = self.size - 1 if used else self._own
 
     def run(self, job: np.ndarray, x: np.ndarray, out: np.ndarray, pieces: int) -> None:
         """A job made by :func:`product` or :func:`attention`, for float32 ``x`` and ``out`` of a row each."""
