@@ -35,6 +35,7 @@ class World:
         self.events: list[Event] = []
         self.changed = asyncio.Event()
         self.asked = 0
+        self.answers = True  # the verifier, while it runs
         self.controller_pid = 0  # of whom the verifier takes for the controller; 0: of the one that runs
         self.supervisor = Supervisor(plans, self.probe, report=self.report)
 
@@ -45,7 +46,7 @@ class World:
     async def probe(self) -> StatusReport | None:
         self.asked += 1
         pids = {plan.role: pid for plan, pid in self.supervisor.actors if pid}
-        if Role.VERIFIER not in pids:
+        if Role.VERIFIER not in pids or not self.answers:
             return None
         drafters = tuple(
             DrafterStatus(plan.name, "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=pid)
@@ -114,6 +115,7 @@ async def test_a_killed_drafter_is_started_again_and_the_verifier_is_left_alone(
 async def test_an_actor_that_refuses_to_start_is_quoted_in_one_sentence():
     says = "import sys; print('noise'); print('duoactor: there is no model x: give --target another'); sys.exit(1)"
     world = World(plan(Role.VERIFIER, says), plan(Role.DRAFTER, LIVES))
+    world.answers = False
     with pytest.raises(LaunchError, match=r"^verifier: there is no model x: give --target another$"):
         async with world.supervisor:
             pass
@@ -124,6 +126,7 @@ async def test_an_actor_that_refuses_to_start_is_quoted_in_one_sentence():
 
 async def test_without_such_a_sentence_the_last_lines_are_shown():
     world = World(plan(Role.VERIFIER, "raise ValueError('boom')"))
+    world.answers = False
     with pytest.raises(LaunchError, match=r"ended with exit code 1; its last lines:(?s:.*)ValueError: boom"):
         async with world.supervisor:
             pass
