@@ -72,6 +72,12 @@ def server(tmp_path):
         yield server
 
 
+def interrupt_once(condition) -> None:
+    while not condition():
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def soon(condition) -> None:
     """Wait until it holds; never for long."""
     for _ in range(1000):
@@ -214,8 +220,8 @@ def test_an_interrupt_loses_nothing_of_a_stream_and_cancels_a_call(server):
             except KeyboardInterrupt:
                 continue
         assert ids == TRUTH
-        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Thread(target=interrupt_once, args=[lambda: not server.idle()]).start()
             client.generate(PROMPT, max_tokens=LONG)
         soon(server.idle)
 

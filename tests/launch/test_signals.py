@@ -28,6 +28,7 @@ except (KeyboardInterrupt, Terminated) as error:
 
 def start(*ignored: signal.Signals) -> subprocess.Popen[str]:
     def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have been started by nohup
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
 
