@@ -205,6 +205,15 @@ def test_a_client_that_is_dropped_leaves(server):
     soon(lambda: set(threading.enumerate()) == before)
 
 
+@pytest.fixture
+def interruptible():
+    """Whoever runs the tests may have been started in a script's background, where interrupts are ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_loses_nothing_of_a_stream_and_cancels_a_call(server):
     server.slow_down()
     with Client(server.address) as client:
