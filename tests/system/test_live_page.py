@@ -98,6 +98,7 @@ def legend(page: Page) -> dict[str, int]:
 
 
 def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(page, url):
+    page.get_by_label("Method").select_option("tree")  # which always drafts
     ask(page)
     finished(page)
     assert page.locator("#answer").text_content() == truth(url)
