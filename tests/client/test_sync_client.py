@@ -72,12 +72,6 @@ def server(tmp_path):
         yield server
 
 
-def interrupt_once(condition) -> None:
-    while not condition():
-        time.sleep(0.001)
-    os.kill(os.getpid(), signal.SIGINT)
-
-
 def soon(condition) -> None:
     """Wait until it holds; never for long."""
     for _ in range(1000):
@@ -85,6 +79,11 @@ def soon(condition) -> None:
             return
         time.sleep(0.005)
     raise AssertionError("it never happened")
+
+
+def interrupt_once(condition) -> None:
+    soon(condition)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_it_streams_over_a_real_socket(server):

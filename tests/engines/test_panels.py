@@ -114,8 +114,9 @@ def test_a_team_attends_with_the_bits_of_one_thread_whatever_requests_are_beside
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be pinned")
-def test_a_helper_on_a_spare_cpu_works_only_when_it_is_told_to():
-    cpu = min(os.sched_getaffinity(0))
+def test_a_helper_on_a_spare_cpu_changes_no_bit_and_pins_itself_alone():
+    own = os.sched_getaffinity(0)
+    cpu = min(own)
     team = Team(0, [cpu])
     chance = torch.Generator().manual_seed(1)
     panels = Panels(Matrix(torch.randn(4800, 480, generator=chance)), compiled_kernels(), team, True)
@@ -125,4 +126,7 @@ def test_a_helper_on_a_spare_cpu_works_only_when_it_is_told_to():
         team.use_spare_cpus(used)
         for _ in range(20):
             assert (panels.multiply(x) == expected).all()
-    assert len(os.sched_getaffinity(0)) >= 1 and team.threads[0].is_alive()
+    assert team.threads[0].is_alive()
+    while (pinned := os.sched_getaffinity(team.threads[0].native_id)) == own != {cpu}:
+        os.sched_yield()  # until the thread has got so far
+    assert (pinned, os.sched_getaffinity(0)) == ({cpu}, own)
