@@ -17,6 +17,7 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -141,8 +142,7 @@ class Recurrence:
 
     def _adopt(self, layer: nn.Module, width: int) -> None:
         plain = layer.forward
-        number = int(layer.layer_idx)  # type: ignore[arg-type]
-        entrances, leaving = _shared(layer, width)
+        adopted = _Adopted(int(layer.layer_idx), *_shared(layer, width))  # type: ignore[arg-type]
         self.inner |= {each for each in layer.children() if type(each) is nn.Linear}
         owner = weakref.ref(self)
 
@@ -151,33 +151,20 @@ class Recurrence:
             assert recurrence is not None, "the engine outlives its model"
             kwargs["attention_mask"] = None  # it would say which tokens are padding
             run = recurrence._run_whole if recurrence._whole is not None else recurrence._run_steps
-            return run(number, lambda rows: plain(rows, *args, **kwargs), hidden_states, entrances, leaving)
+            return run(adopted, lambda rows: plain(rows, *args, **kwargs), hidden_states)
 
         layer.forward = forward
 
-    def _run_whole(
-        self,
-        number: int,
-        plain: Callable[[Tensor], Tensor],
-        hidden: Tensor,
-        entrances: Sequence[_Shared],
-        leaving: _Shared | None,
-    ) -> Tensor:
+    def _run_whole(self, layer: _Adopted, plain: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
         assert self._whole is not None
-        self.cache.memory = {key: part.clone() for key, part in self._whole.now.get(number, {}).items()}
+        self.cache.memory = {key: part.clone() for key, part in self._whole.now.get(layer.number, {}).items()}
         out = plain(hidden)
-        self._whole.after[0][number] = self.cache.memory
+        self._whole.after[0][layer.number] = self.cache.memory
         return out
 
-    def _run_steps(
-        self,
-        number: int,
-        plain: Callable[[Tensor], Tensor],
-        hidden: Tensor,
-        entrances: Sequence[_Shared],
-        leaving: _Shared | None,
-    ) -> Tensor:
+    def _run_steps(self, layer: _Adopted, plain: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
         """``hidden``: (1, rows, width). Rows of padding stay zero until the exit."""
+        number, entrances, leaving = layer.number, layer.entrances, layer.leaving
         memory = _beside([state.now[number] for state, _, _ in self._chains])
         projected = [each.project(plain, hidden)[0] for each in entrances]
         outs: list[Tensor] = []
@@ -247,6 +234,15 @@ class _Shared(nn.Module):
         if self.given is not None:
             return self.given
         return x if self.passing else self.linear(x)
+
+
+@dataclass(frozen=True, slots=True)
+class _Adopted:
+    """A layer that is run by :class:`Recurrence`: which it is, and what of it is computed for all rows at once."""
+
+    number: int
+    entrances: Sequence[_Shared]
+    leaving: _Shared | None
 
 
 @torch.inference_mode()
