@@ -10,7 +10,19 @@ from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.requests.admission import Admission
 from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, SinglePeer, State
 from protocols.enumerations import KeyRole
-from protocols.messages import ActorDown, ActorUp, Goodbye, Heartbeat, Hello, Message, Refuse, RefuseCode, Role, Welcome
+from protocols.messages import (
+    ActorDown,
+    ActorUp,
+    Drain,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Message,
+    Refuse,
+    RefuseCode,
+    Role,
+    Welcome,
+)
 from protocols.security import Holder
 
 TTL_S = TTL_MS / 1000
@@ -55,6 +67,8 @@ class Peers:
         now = self.clock()
         if (drafter := state.drafters.of(peer)) is not None:
             drafter.heard(now, message.busy_ms / 1000 if isinstance(message, Heartbeat) else 0.0)
+            if drafter.draining and isinstance(message, Heartbeat):
+                self.send(peer, Drain())  # the first may have been lost
         for one in (state.clients.get(peer), state.controller, state.learner):
             if one is not None and one.peer == peer:
                 one.last_seen = now

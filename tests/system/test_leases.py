@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from cluster import Caller, Cluster, tokens_of
+from memory_network import Faults, only
 
 from actors.replay.clock import run
 from fakes import INFO, ToyDraft, ToyLanguage
@@ -185,6 +186,21 @@ def test_a_drained_drafter_that_has_not_left_is_taken_back_by_a_swap():
             assert await holder(caller) == "staying"
             assert await states(caller) == {"staying": "active", "other": "standby"}
             beating.cancel()
+
+    run(go())
+
+
+def test_a_drain_that_was_lost_is_said_again():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            cluster.start_drafter("d1")
+            caller = await cluster.caller()
+            await soon(lambda: states(caller), {"d1": "standby"})
+            cluster.network.faults, cluster.network.faulty = Faults(drop=1.0), only("Drain")
+            caller.send(DrainActor("d", "d1"))
+            await caller.until(lambda m: isinstance(m, Done))
+            cluster.network.faults = Faults()
+            await soon(lambda: states(caller), {})
 
     run(go())
 
