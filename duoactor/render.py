@@ -177,17 +177,14 @@ def print_status(report: StatusReport) -> None:
 
 def print_budgets(budgets: Sequence[Budget]) -> None:
     """What the controller commands for each kind of requests in use lately, and whether it turned out as it said."""
-    made = table(
-        "speculation", "drafter", "drafts", ">gamma", ">sequences", ">window", ">wait", ">predicted", ">measured"
-    )
+    made = table("speculation", "drafter", ">gamma", ">sequences", ">window", ">wait", ">predicted", ">measured")
     for one in sorted(budgets, key=lambda one: (one.method or "", one.fixed_gamma, one.fixed_sequences)):
         rates = (one.predicted_tokens_per_second, one.measured_tokens_per_second)
         shown = (f"{rate:.1f} tokens/s" if rate else "-" for rate in rates)
         fixed = [f"gamma {one.fixed_gamma}"] * bool(one.fixed_gamma)
         fixed += [f"sequences {one.fixed_sequences}"] * bool(one.fixed_sequences)
         name = f"{one.method or 'every method'}{', ' if fixed else ''}{', '.join(fixed)}{' asked' if fixed else ''}"
-        drafts = "yes" if one.draft else "rests"
-        made.add_row(name, one.drafter or "every one", drafts, *_commands(one), *shown)
+        made.add_row(name, one.drafter or "every one", *_commands(one), *shown)
     print_table(made)
     sys.stdout.flush()
 

@@ -197,7 +197,6 @@ class Budget(Message, frozen=True):
     ttl_ms: Interval
     method: Label | None = None  # that it is meant for; None: every one
     drafter: Label | None = None  # actor id; None: every one
-    draft: bool = True  # False: the drafter rests
     gamma: Gamma | None = None  # draft tokens of a phase; of a tree its depth
     sequences: Leaves | None = None  # cap on the theta rule; in a tree the leaves of one draft step
     window: Nodes | None = None  # most draft tokens in one round

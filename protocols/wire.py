@@ -1,4 +1,4 @@
-"""Frames: a message is two of them, ``duoactor/2`` and a MessagePack body. See ``SPEC.md`` section 2."""
+"""Frames: a message is two of them, ``duoactor/3`` and a MessagePack body. See ``SPEC.md`` section 2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from protocols.errors import ProtocolError
 from protocols.messages import Detokenize, DrainActor, Generate, Message, Status, Swap, Tokenize, Undo
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAGIC = b"duoactor/"
 HEADER = MAGIC + str(PROTOCOL).encode()
 FRAMES = 2

@@ -78,4 +78,4 @@ class Controller:
 
 
 def _setting(budget: Budget) -> tuple[object, ...]:
-    return (budget.draft, budget.gamma, budget.sequences, budget.window, budget.wait_us)
+    return (budget.gamma, budget.sequences, budget.window, budget.wait_us)

@@ -107,8 +107,7 @@ class State:
     def plan(self, request: Request, drafter: DrafterPeer, now: float) -> Plan:
         """Where its drafter is to rest, the plan is that of a method without drafts."""
         strategy, message = request.spec.strategy, request.message
-        rests = request.resting or not self._budget(strategy, message, drafter, now).draft
-        if rests and self.may_rest(request):
+        if request.resting and self.may_rest(request):
             return Plan(Method.VANILLA)
         return self.first_plan(strategy, message, drafter, now)
 

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
 from duoactor.serve.gateway import Gateway
-from protocols.messages import Budget, DrafterStatus, StatusReport
+from protocols.messages import DrafterStatus, StatusReport
 
 T = TypeVar("T")
 KINDS = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -125,22 +125,13 @@ def told(report: StatusReport, name: str) -> dict[str, Any]:
         "device": report.device,
         "dtype": report.dtype,
         "method": report.method,
-        "uptime_ms": report.uptime_ms,
         "running": len(report.requests) - waiting,
         "waiting": waiting,
-        "controller": report.controller,
-        "generated": report.counters.get("generation_tokens", 0),
         "drafters": [_drafter(one) for one in report.drafters],
-        "budgets": [_budget(one) for one in report.budgets],
         "speedup": {one.method: one.speedup for one in report.totals if one.speedup > 0},
     }
 
 
 def _drafter(one: DrafterStatus) -> dict[str, Any]:
-    names = ("actor_id", "model_id", "state", "leases", "step_us", "drafted", "accepted", "dropped", "host")
-    return {name: getattr(one, name) for name in names}
-
-
-def _budget(one: Budget) -> dict[str, Any]:
-    names = ("method", "drafter", "draft", "gamma", "sequences", "window", "wait_us")
+    names = ("actor_id", "model_id", "state", "leases", "step_us", "drafted", "accepted", "host")
     return {name: getattr(one, name) for name in names}

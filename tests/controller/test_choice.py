@@ -56,7 +56,6 @@ class Rounds:
 @pytest.mark.parametrize("method", METHODS)
 def test_whether_drafts_pay_is_left_to_the_verifier(method):
     budget = Rounds(method, skill=0.02).play(300)
-    assert budget.draft
     assert budget.gamma >= 1
 
 

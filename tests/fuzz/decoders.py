@@ -118,7 +118,7 @@ def targets(directory: Path) -> dict[str, Target]:
     unions = ("ToVerifier", "ToClient", "ToDrafter", "ToController", "Telemetry")
     return {
         **{name: _messages(getattr(messages, name)) for name in unions},
-        "frames": Target(_frames, [b"duoactor/2\0\x92\xa6Cancel\xa1r", b"duoactor/9\0x", b"\0"]),
+        "frames": Target(_frames, [b"duoactor/3\0\x92\xa6Cancel\xa1r", b"duoactor/9\0x", b"\0"]),
         "chat": _http(
             chat.parse, {"messages": turns, "tools": [{"type": "function", "function": function}], **sampling}
         ),

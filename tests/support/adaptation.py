@@ -27,8 +27,8 @@ def main() -> None:
                     ratios.append(found.ratio)
                     kind = "inline" if inline else "thread"
                     ends = found.trace.budgets[-1][2]
-                    said = (ends.draft, ends.gamma, ends.sequences, ends.wait_us)
-                    best = (found.best.draft, found.best.gamma, found.best.sequences, found.best.wait_us)
+                    said = (ends.gamma, ends.sequences, ends.wait_us)
+                    best = (found.best.gamma, found.best.sequences, found.best.wait_us)
                     print(f"{found.ratio:.3f} {method:21}{change:36}{seed} {kind} said {said} best {best}", flush=True)
     below = sum(ratio < 0.95 for ratio in ratios)
     print(f"{len(ratios)} comparisons, {below} below 0.95, lowest {min(ratios):.3f}")

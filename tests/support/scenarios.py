@@ -40,7 +40,7 @@ def settings(method: str, streams: int) -> list[Fixed]:
     if method in ("tree", "auto"):
         waits = [(4, 4, None), (4, 4, 0.0), (8, 1, None), (8, 4, None), (8, 4, 0.0), (16, 4, None)]
         found = [Fixed(method, gamma, leaves, None, wait) for gamma, leaves, wait in waits]
-        return [*found, Fixed(method, draft=False)] if method == "auto" else found
+        return [*found, Fixed("sam")] if method == "auto" else found  # what auto does while its drafter rests
     return [Fixed(method, gamma) for gamma in (1, 2, 3, 4, 6, 8, 12)]
 
 

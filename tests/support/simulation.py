@@ -51,7 +51,6 @@ class Fixed:
     sequences: int | None = None
     window: int | None = None
     wait_us: float | None = None
-    draft: bool = True
 
     def observe_round(self, stats: RoundStats) -> None: ...
     def observe_draft(self, stats: DraftStats) -> None: ...
@@ -62,7 +61,6 @@ class Fixed:
                 1,
                 10_000,
                 self.method,
-                draft=self.draft,
                 gamma=self.gamma,
                 sequences=self.sequences,
                 window=self.window,
@@ -285,7 +283,7 @@ def compare(
     first = sim.tokens(settled)
     fixed = {}
     for setting in settings:
-        other = Simulation(after, method, setting, seed, inline, copies_from)
+        other = Simulation(after, setting.method, setting, seed, inline, copies_from)
         other.at = sim.at + first - RUN_UP
         other.joining_at = sim.at + max(0, first - BEFORE - RUN_UP // 2)  # so that those read the same text as well
         other.play((after, RUN_UP // 2, 1), (after, RUN_UP // 2 + tokens + 20, streams))  # joined as in the other

@@ -185,7 +185,7 @@ def test_garbage_on_the_socket_harms_nobody(up, client):
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.connect(up.address)
-    for frames in ([b"\x00" * 1000], [b"duoactor/2", b"\xff\xff"], [b"GET / HTTP/1.1"], [b"", b"", b""]):
+    for frames in ([b"\x00" * 1000], [wire.HEADER, b"\xff\xff"], [b"GET / HTTP/1.1"], [b"", b"", b""]):
         dealer.send_multipart(frames)
     hello = Hello(Role.CLIENT, "odd", "1")
     dealer.send_multipart(wire.encode(hello))
