@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -23,9 +24,11 @@ RESET = "\x1b[0m"
 
 
 def plain(value: object) -> Any:
-    """Structs as objects with named fields (on the wire they are arrays), ready for a JSON document."""
+    """Structs and dataclasses as objects with named fields (on the wire structs are arrays), for a JSON document."""
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

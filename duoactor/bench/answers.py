@@ -1,22 +1,21 @@
-"""Who answers a prompt: our verifier through a client, or ``transformers`` in a process of its own."""
+"""Who answers a prompt: our verifier through a client, or another (:mod:`duoactor.bench.reference`)."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from duoactor.bench.methods import Row
-from duoactor.bench.reference import Reference
 from duoactor.bench.results import Cost, Round
 from duoactor.bench.rounds import Rounds, cost_of, round_of
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, FailureCode, RequestStats, Sampling
+from protocols.messages import ChatTurn, Chunk, FailureCode, RequestStats, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +45,13 @@ class Answers(Protocol):
 
 
 class Ours:
-    """The verifier. ``rounds`` None: no telemetry."""
+    """The verifier."""
 
-    def __init__(self, client: AsyncClient, rounds: Rounds | None = None) -> None:
-        self.client, self.rounds = client, rounds
+    def __init__(
+        self, client: AsyncClient, rounds: Rounds | None = None, show: Callable[[Chunk], None] = lambda chunk: None
+    ) -> None:
+        """``rounds`` None: no telemetry; ``show``: told every chunk."""
+        self.client, self.rounds, self.show = client, rounds, show
         self.plain_prompts = False  # the target has no chat template
 
     def stream(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> AsyncStream:
@@ -93,6 +95,7 @@ class Ours:
                 first = time.perf_counter()
             pieces.append(piece.text)
             ids += piece.token_ids
+            self.show(piece)
             stats, rid = piece.stats or stats, piece.rid
         ended = time.perf_counter()
         rounds = await self.rounds.take(rid, stats.rounds) if self.rounds is not None else []
@@ -104,14 +107,3 @@ class Ours:
             cost_of(stats, rounds),
             tuple(round_of(one) for one in rounds),
         )
-
-
-class Theirs:
-    """``transformers``."""
-
-    def __init__(self, reference: Reference) -> None:
-        self.reference = reference
-
-    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer:
-        found = await self.reference.generate(turns, row.mode, sampling)
-        return Answer(found.text, found.token_ids, found.ttft_ms, found.total_ms)

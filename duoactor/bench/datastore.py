@@ -1,4 +1,4 @@
-"""The datastore of row rest: the given one, one of given files, or one of a text that every machine has."""
+"""The datastore of row rest: the given one, or one of a text that every machine has."""
 
 from __future__ import annotations
 
@@ -27,29 +27,24 @@ def standard_library() -> list[str]:
 
 
 def datastore_for(
-    given: str, files: Sequence[str], needed: bool, made: Path, target: str, command: Callable[..., Sequence[str]]
+    given: str, needed: bool, made: Path, target: str, command: Callable[..., Sequence[str]]
 ) -> Datastore:
-    """The one that was ``given``, or one that is built in ``made`` (once) from ``files`` or the standard library.
+    """The one that was ``given``; or where a row needs one, one of the standard library, built in ``made`` once.
 
-    ``needed``: a row cannot do without. ``command`` makes a command line of ours. Raises ConfigError.
+    ``command`` makes a command line of ours. Raises ConfigError.
     """
-    if given and files:
-        raise ConfigError("give --datastore or --datastore-from, not both")
     if given:
         if not Path(given).is_dir():
             raise ConfigError(
                 f"there is no datastore at {given}: make one with `duoactor datastore build {given} FILES…`"
             )
         return Datastore(given, given)
-    for file in files:
-        if not Path(file).is_file():
-            raise ConfigError(f"--datastore-from {file}: there is no such file")
-    if not files and not needed:
+    if not needed:
         return Datastore()
     if not made.is_dir():
-        build = command("datastore", "build", str(made), *(files or standard_library()), f"--target={target}")
+        build = command("datastore", "build", str(made), *standard_library(), f"--target={target}")
         done = subprocess.run(build, capture_output=True, text=True)
         if done.returncode != 0:
             last = done.stderr.strip().rpartition("\n")[2].removeprefix("duoactor: ")
             raise ConfigError(f"the datastore could not be built: {last}")
-    return Datastore(str(made), ", ".join(files) if files else STANDARD_LIBRARY)
+    return Datastore(str(made), STANDARD_LIBRARY)

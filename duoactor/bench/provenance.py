@@ -9,7 +9,9 @@ import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from duoactor.bench.results import Document
 
 INFLATED = "duoactor_inflated"  # actors.engines.checkpoints.inflate.MARK
 PACKAGES = ("duoactor", "torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop")
@@ -58,15 +60,7 @@ def load_now() -> str:
     return f"{os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else "unknown"
 
 
-class Made(Protocol):
-    """What says where it comes from."""
-
-    command: str
-    machine: dict[str, Any]
-    versions: dict[str, str]
-
-
-def source(results: Made) -> str:
+def source(results: Document) -> str:
     """One line that goes with every table and picture: the command, and the machine that ran it."""
     where = results.machine
     facts = [

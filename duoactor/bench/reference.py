@@ -7,26 +7,17 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from actors.settings import VerifierSettings
+from duoactor.bench.answers import Answer
+from duoactor.bench.methods import Row
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import ChatTurn, FailureCode, Sampling, StatusReport
 
 REPLY_LIMIT = 2**26  # bytes of one line
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """One answer. Times in ms from the request."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    ttft_ms: float
-    total_ms: float
 
 
 class Reference:
@@ -92,12 +83,12 @@ class Reference:
         found: dict[str, Any] = msgspec.json.decode(line)
         return found
 
-    async def generate(self, turns: Sequence[ChatTurn], mode: str, sampling: Sampling) -> Generated:
-        """``mode``: "plain", "assisted" or "prompt_lookup". RequestError if this version of transformers cannot."""
+    async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer:
+        """In ``row.mode``: "plain", "assisted" or "prompt_lookup". RequestError if this transformers cannot."""
         found = await self._exchange(
             {
                 "turns": [(turn.role, turn.content) for turn in turns],
-                "mode": mode,
+                "mode": row.mode,
                 "max_tokens": sampling.max_tokens,
                 "temperature": sampling.temperature,
                 "seed": sampling.seed % 2**63,
@@ -105,4 +96,4 @@ class Reference:
         )
         if found["error"]:
             raise RequestError(FailureCode.UNSUPPORTED, found["error"])
-        return Generated(found["text"], tuple(found["token_ids"]), found["ttft_ms"], found["total_ms"])
+        return Answer(found["text"], tuple(found["token_ids"]), found["ttft_ms"], found["total_ms"])

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from duoactor.bench.figures import NO_MATPLOTLIB, Figure, available, draw_all
 from duoactor.bench.methods import VANILLA
-from duoactor.bench.provenance import Made, source
-from duoactor.bench.results import Results, Settings, write_document
+from duoactor.bench.provenance import source
+from duoactor.bench.results import DOCUMENT, Document, Results, write_document
 from duoactor.bench.summary import AVERAGE, Line, summarize
-from duoactor.bench.tables import all_tables, name_of
-from duoactor.render import plain
+from duoactor.bench.tables import Table, all_tables, name_of
 
 REPORT = "report.md"
 
@@ -35,8 +34,7 @@ DEFINITIONS = """\
 
 def write_all(results: Results, directory: Path) -> list[Figure]:
     """``results.json``, the pictures and ``report.md``; returns the pictures."""
-    results.table = [plain_line(line) for line in summarize(results)]
-    write_document(directory, results)
+    write_document(directory / DOCUMENT, results)
     figures = draw_all(results, directory) if available() else []
     (directory / REPORT).write_text(markdown(results, figures), encoding="utf-8")
     return figures
@@ -45,35 +43,33 @@ def write_all(results: Results, directory: Path) -> list[Figure]:
 def markdown(results: Results, figures: Sequence[Figure]) -> str:
     minutes = sum(run.total_ms for run in results.runs) / 60_000
     facts = facts_of(results, f"{results.repeats}; all answers together took {minutes:.1f} minutes")
-    parts = ["# duoactor bench", facts, _verdict(results), "## How to read it\n\n" + DEFINITIONS]
-    made_by = f"<sub>{source(results)}</sub>"
-    for table in all_tables(results):
-        parts += [f"## {table.title}", table.markdown(), table.note, made_by]
+    return page("duoactor bench", facts, verdict(results), DEFINITIONS, all_tables(results), figures, source(results))
+
+
+def page(
+    title: str,
+    facts: str,
+    said: Sequence[str],
+    definitions: str,
+    tables: Sequence[Table],
+    figures: Sequence[Figure],
+    made_by: str,
+) -> str:
+    """A report in Markdown. ``said``: the short answers."""
+    parts = [f"# {title}", facts]
+    if said:
+        parts.append("## In short\n\n" + "\n".join(f"- {one}" for one in said))
+    parts.append("## How to read it\n\n" + definitions)
+    for table in tables:
+        parts += [f"## {table.title}", table.markdown(), table.note, f"<sub>{made_by}</sub>"]
     if figures:
-        parts.append(
-            "## Figures\n\n" + "\n\n".join(f"![{one.caption}]({one.file})\n\n{one.caption}" for one in figures)
-        )
+        parts += ["## Figures", *(f"![{one.caption}]({one.file})\n\n{one.caption}" for one in figures)]
     elif not available():
         parts.append("## Figures\n\n" + NO_MATPLOTLIB[0].upper() + NO_MATPLOTLIB[1:] + ".")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _model(results: Measured, kind: str) -> str:
-    """Its name; of a directory the last part: where it lies is nobody's business."""
-    name = str(results.models.get(kind, getattr(results.settings, kind)))
-    return Path(name).name if Path(name).is_absolute() else name
-
-
-class Measured(Made, Protocol):
-    """What every report says of a run."""
-
-    settings: Settings
-    complete: bool
-    models: dict[str, Any]
-    inflated: dict[str, Any]
-
-
-def facts_of(results: Measured, repeats: str) -> str:
+def facts_of(results: Document, repeats: str) -> str:
     s = results.settings
     count = "prompts" if s.prompts != 1 else "prompt"
     facts = {
@@ -106,9 +102,10 @@ def _inflated(model: str, origin: Any) -> str:
     )
 
 
-def _verdict(results: Results) -> str:
-    said = verdict(results)
-    return "## In short\n\n" + "\n".join(f"- {one}" for one in said) if said else ""
+def _model(results: Document, kind: str) -> str:
+    """Its name; of a directory the last part: where it lies is nobody's business."""
+    name = str(results.models.get(kind, getattr(results.settings, kind)))
+    return Path(name).name if Path(name).is_absolute() else name
 
 
 def verdict(results: Results) -> list[str]:
@@ -150,11 +147,3 @@ def _losses(ranked: Sequence[Line]) -> str:
         label, best = (winner.label, best) if best >= 1 else (VANILLA, 1.0)
         beaten.append(f"{task} ({label} {best:.2f}, it {cell.speedup:.2f})")
     return f"It is beaten on {'; '.join(beaten)}." if beaten else ""
-
-
-def plain_line(line: Line) -> dict[str, Any]:
-    """A line as ``results.json`` holds it."""
-    from dataclasses import asdict
-
-    found: dict[str, Any] = plain(asdict(line))
-    return found

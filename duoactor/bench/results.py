@@ -113,8 +113,8 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     decode_us: tuple[float, ...] = ()
 
 
-class Results(msgspec.Struct, kw_only=True):
-    """The whole of ``results.json``; ``table`` is for readers, everything in it follows from ``runs``."""
+class Document(msgspec.Struct, kw_only=True):
+    """What every benchmark says in its JSON file; ``table`` is for readers, everything in it follows from the rest."""
 
     schema: int = SCHEMA
     command: str = ""
@@ -127,23 +127,26 @@ class Results(msgspec.Struct, kw_only=True):
     versions: dict[str, str] = {}
     models: dict[str, Any] = {}
     inflated: dict[str, Any] = {}  # model -> what config.json says of where its function came from
+    table: list[dict[str, Any]] = []
+
+
+class Results(Document, kw_only=True):
+    """Of methods side by side: the whole of ``results.json``."""
+
     sweep_gamma: int = 0
     lengths: Lengths | None = None
-    table: list[dict[str, Any]] = []
     runs: tuple[Run, ...] = ()
 
 
-def write_document(directory: Path, results: Results) -> Path:
-    """``results.json``, replaced as a whole."""
-    path = directory / DOCUMENT
+def write_document(path: Path, document: Document) -> None:
+    """Replaced as a whole."""
     draft = path.with_suffix(".part")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
     os.replace(draft, path)
-    return path
 
 
-def read_document(path: Path) -> Results:
-    """Raises ConfigError in one sentence."""
+def read_results(path: Path) -> Results:
+    """``results.json``, or that of a directory. Raises ConfigError in one sentence."""
     if path.is_dir():
         path = path / DOCUMENT
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from protocols.errors import ConfigError
 
@@ -20,6 +22,27 @@ SPEC_BENCH = {
     **{task: task for task in ("translation", "summarization", "qa", "math_reasoning", "rag")},
 }
 
+_Text = Annotated[str, Meta(pattern=r"\S")]
+_Id = Annotated[str, Meta(min_length=1)] | int
+_Turns = Annotated[tuple[_Text, ...], Meta(min_length=1)]
+
+
+class _Own(msgspec.Struct):
+    id: _Id
+    task: _Text
+    turns: _Turns
+
+
+class _SpecBench(msgspec.Struct):
+    question_id: _Id
+    category: str
+    turns: _Turns
+
+
+class _HumanEval(msgspec.Struct):
+    task_id: _Id
+    prompt: _Text
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -28,18 +51,16 @@ class Prompt:
     id: str
     task: str
     turns: tuple[str, ...]
-    reference: str = ""
 
 
 def load_suite(name: str | Path = BUILTIN) -> list[Prompt]:
     """``builtin``, or a JSONL file of one of three kinds, told apart line by line:
 
-    - ours: ``id``, ``task``, ``turns``, optionally ``reference``;
-    - Spec-Bench's question.jsonl: ``question_id``, ``category``, ``turns``, optionally ``reference``; the thirteen
-      categories become six tasks;
-    - HumanEval: ``task_id``, ``prompt``, optionally ``canonical_solution``; the task is ``code``.
+    - ours: ``id``, ``task``, ``turns``;
+    - Spec-Bench's question.jsonl: ``question_id``, ``category``, ``turns``; the thirteen categories become six tasks;
+    - HumanEval: ``task_id``, ``prompt``; the task is ``code``.
 
-    Raises ConfigError naming the file and the line.
+    What else a line says is of no use here. Raises ConfigError naming the file and the line.
     """
     if str(name) == BUILTIN:
         folder = resources.files("duoactor.bench") / "prompts"
@@ -92,57 +113,24 @@ def _read(file: str, lines: Iterable[str]) -> Iterator[Prompt]:
             continue
         where = f"{file} line {number}"
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{where} is not JSON ({error.msg} at column {error.colno})") from None
-        if not isinstance(row, dict):
-            raise ConfigError(f"{where} is not a JSON object")
-        prompt = _prompt(where, row)
+            prompt = _prompt(line)
+        except (msgspec.MsgspecError, ConfigError) as error:
+            raise ConfigError(f"{where} is no prompt: {error}") from None
         if prompt.id in seen:
             raise ConfigError(f"{where} has the id {prompt.id!r} of line {seen[prompt.id]} again")
         seen[prompt.id] = number
         yield prompt
 
 
-def _prompt(where: str, row: dict[str, Any]) -> Prompt:
-    if "task_id" in row and "turns" not in row:
-        text = row.get("prompt")
-        if not isinstance(text, str) or not text.strip():
-            raise ConfigError(f"{where} has no prompt")
-        return Prompt(str(row["task_id"]), "code", (text,), _reference(where, row.get("canonical_solution")))
-    if "category" in row:
-        category = row["category"]
-        task = SPEC_BENCH.get(category) if isinstance(category, str) else None
-        if task is None:
-            raise ConfigError(f"{where} has the unknown category {category!r}; known are {', '.join(SPEC_BENCH)}")
-        return Prompt(_id(where, row, "question_id"), task, _turns(where, row), _reference(where, row.get("reference")))
-    if not isinstance(row.get("task"), str) or not row["task"]:
-        raise ConfigError(f"{where} has neither a task, nor a category (Spec-Bench), nor a task_id (HumanEval)")
-    return Prompt(_id(where, row, "id"), row["task"], _turns(where, row), _reference(where, row.get("reference")))
-
-
-def _id(where: str, row: dict[str, Any], key: str) -> str:
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise ConfigError(f"{where} has no {key}")
-    return str(value)
-
-
-def _turns(where: str, row: dict[str, Any]) -> tuple[str, ...]:
-    turns = row.get("turns")
-    if not isinstance(turns, list) or not turns:
-        raise ConfigError(f"{where} has no turns")
-    if not all(isinstance(turn, str) and turn.strip() for turn in turns):
-        raise ConfigError(f"{where} has a turn that is not text")
-    return tuple(turns)
-
-
-def _reference(where: str, value: Any) -> str:
-    """As published a reference is text, a number, a list of such (one per turn, or alternatives) or of lists."""
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return "\n".join(_reference(where, part) for part in value)
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return str(value)
-    raise ConfigError(f"{where} has a reference that is neither text nor a number")
+def _prompt(line: str) -> Prompt:
+    keys = msgspec.json.decode(line, type=dict[str, object])
+    if "task_id" in keys and "turns" not in keys:
+        human_eval = msgspec.json.decode(line, type=_HumanEval)
+        return Prompt(str(human_eval.task_id), "code", (human_eval.prompt,))
+    if "category" in keys:
+        spec_bench = msgspec.json.decode(line, type=_SpecBench)
+        if spec_bench.category not in SPEC_BENCH:
+            raise ConfigError(f"the category {spec_bench.category!r} is unknown; known are {', '.join(SPEC_BENCH)}")
+        return Prompt(str(spec_bench.question_id), SPEC_BENCH[spec_bench.category], spec_bench.turns)
+    own = msgspec.json.decode(line, type=_Own)
+    return Prompt(str(own.id), own.task, own.turns)

@@ -263,10 +263,16 @@ def total_needed(costs: Iterable[Cost]) -> dict[tuple[int, int], int]:
     return phases
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+def percentiles(values: Sequence[float], of: Sequence[int]) -> tuple[float, ...]:
+    """Linear between ranks; of nothing, none."""
     if len(values) < 2:
-        return (values[0], values[0], values[0]) if values else (0.0, 0.0, 0.0)
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return tuple(values) * len(of)
+    cuts = [min(values), *statistics.quantiles(values, n=100, method="inclusive"), max(values)]
+    return tuple(cuts[percent] for percent in of)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    low, middle, high = percentiles(values, (25, 50, 75)) or (0.0, 0.0, 0.0)
     return low, middle, high
 
 

@@ -1,4 +1,4 @@
-"""A few rounds as bars per actor (the paper's figure 4), and as a trace for Perfetto or chrome://tracing.
+"""A few rounds as bars per actor (the paper's figure 4).
 
 Every bar is measured: the target's forwards and the waits by the verifier, the draft model's forwards by the drafter,
 which tells when each ran; the verifier dates them by its own clock, 0.1 ms late at most between processes of one
@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
-
-from duoactor.bench.methods import label
 from duoactor.bench.results import Round, Run
 
 Actor = Literal["verifier", "drafter"]
@@ -67,43 +63,3 @@ def excerpt(rounds: Sequence[Round], span_us: float, skip: int = 3) -> list[Bar]
             cut = bar.end_us - begin > span_us  # its tokens came later
             seen.append(replace(bar, start_us=start, length_us=end - start, tokens=0 if cut else bar.tokens))
     return seen
-
-
-def trace(runs: Sequence[Run]) -> dict[str, Any]:
-    """Chrome's trace event format: a process for each answer whose rounds were kept, a thread for each actor."""
-    events: list[dict[str, Any]] = []
-    threads: dict[Actor, int] = {"verifier": 1, "drafter": 2}
-    kept = [run for run in runs if run.rounds]
-    for pid, run in enumerate(kept, start=1):
-        name = f"{label(run.method)}: {run.prompt}"
-        events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
-        events += [
-            {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": actor}}
-            for actor, tid in threads.items()
-        ]
-        for bar in bars(run.rounds):
-            one = bar.round
-            events.append(
-                {
-                    "ph": "X",
-                    "name": f"verify, {bar.tokens} tokens" if bar.kind == "verify" else bar.kind,
-                    "cat": bar.kind,
-                    "pid": pid,
-                    "tid": threads[bar.actor],
-                    "ts": round(bar.start_us, 1),
-                    "dur": round(bar.length_us, 1),
-                    "args": {
-                        "window": one.window,
-                        "accepted": one.accepted,
-                        "committed": one.committed,
-                        "sequences": one.sequences,
-                        "gamma": one.gamma,
-                    },
-                }
-            )
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-def write_trace(path: Path, runs: Sequence[Run]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(trace(runs)))

@@ -1,43 +1,39 @@
-"""The demo: three processes on a private address, a stream to look at, and a table."""
+"""The demo: three processes on a private address, streams to look at, and a small benchmark."""
 
 from __future__ import annotations
 
-import statistics
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
 from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, VerifierSettings
 from duoactor import render
-from duoactor.bench import demo as measuring
-from duoactor.bench.provenance import machine
-from duoactor.bench.reference import Reference
+from duoactor.bench.benchmark import Job, SideBySide
+from duoactor.bench.methods import choose
+from duoactor.bench.report import verdict
+from duoactor.bench.store import Store
+from duoactor.bench.suites import Prompt
+from duoactor.bench.summary import summarize
+from duoactor.bench.tables import overview
 from duoactor.cli.environment import Environment, available_cpus, private_address
+from duoactor.cli.measuring import access_to
 from duoactor.cli.options import json_option, log_options, method_option
-from duoactor.client.async_client import AsyncClient
 from duoactor.launch.deployment import Deployment, deploy
-from duoactor.launch.progress import LaunchReport
 from duoactor.launch.signals import run_until_signal
-from duoactor.launch.summary import actor_list
-from duoactor.launch.supervisor import Supervisor
-from protocols.messages import Chunk, FinishReason, Method, Sampling
+from protocols.messages import ChatTurn, Chunk, FinishReason, Method, Sampling
 
-
-@dataclass(frozen=True, slots=True)
-class Show:
-    """What to run, and how to show it."""
-
-    prompts: Sequence[str]
-    sampling: Sampling
-    method: str
-    repeats: int
-    reference: bool
-    as_json: bool
-    log_lines: bool
+# in kind what the bundled pair was trained on
+PROMPTS = (
+    "Lisa has 12 apples. She buys 3 bags with 6 apples each and gives 8 apples to her brother. "
+    "How many apples does she have now?",
+    "Translate from German to English: Zwei Frauen sitzen auf einer Bank und lesen ein Buch.",
+    "Write a Python function that returns the sum of all even numbers in a list.",
+    "A train travels 60 miles per hour for 3 hours and then 45 miles per hour for 2 hours. "
+    "How many miles does it travel in all?",
+    "Write a Python function that checks whether a word is a palindrome.",
+)
 
 
 @click.command()
@@ -73,23 +69,22 @@ def demo(
 ) -> int:
     """Watch text stream, and see how much faster it came. The same prompts are timed with the target alone, too.
 
-    Drafted tokens are green, the target's own magenta. Exit code 1 if any two texts differ: they never should.
+    Drafted tokens are green, the target's own magenta. Exit code 1 if a text differs from the target's own: none ever
+    should. The JSON document is `duoactor bench`'s.
 
     \b
     Example:  duoactor demo
               duoactor demo --target ./my-model --draft ./my-draft --device cuda
-              duoactor demo --json | jq .speedup
+              duoactor demo --json | jq '.table[] | {name, speedup: .cells.average.speedup}'
     """
-    show = Show(
-        prompts=prompts or measuring.PROMPTS,
-        sampling=Sampling(temperature=temperature, max_tokens=max_tokens),
-        method=method,
+    method = method or Method.AUTO
+    job = Job(
+        prompts=[Prompt(str(number), "demo", (text,)) for number, text in enumerate(prompts or PROMPTS, 1)],
+        rows=choose(method if no_reference else f"{method},transformers"),
         repeats=repeats,
-        reference=not no_reference,
-        as_json=as_json,
-        log_lines=verbose,
+        sampling=Sampling(temperature=temperature, max_tokens=max_tokens),
     )
-    with private_address() as address:
+    with private_address() as address, TemporaryDirectory() as directory:
         deployment = deploy(
             VerifierSettings(target=target, device=device, dtype=dtype, bind=address),
             [DrafterSettings(draft=draft)],
@@ -98,114 +93,61 @@ def demo(
             command=environment.command,
             log_flags=("--verbose",) if verbose else ("--quiet",) if quiet else (),
         )
-        return run_until_signal(_show(environment, deployment, show))
-
-
-async def _show(environment: Environment, deployment: Deployment, show: Show) -> int:
-    report = LaunchReport(lines=show.log_lines)
-    address = deployment.address
-    async with Supervisor(
-        deployment.plans, environment.probe(deployment), report=report, address=address
-    ) as supervisor:
-        report.done()
-        actors = actor_list(deployment, supervisor.actors)
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(environment.connect_async(address))
-            if not show.as_json:
-                _introduce(deployment)
-            shown = [await _stream(client, number, show) for number in range(len(show.prompts))]
-            progress = render.Spinner(sys.stderr)
-            contenders: list[measuring.Contender] = [
-                lambda number, prompt: measuring.ask(client, number, prompt, show.sampling, show.method),
-                lambda number, prompt: measuring.ask(client, number, prompt, show.sampling, Method.VANILLA),
-            ]
-            if show.reference:
-                progress.show("loading the target into transformers …")
-                status = await client.status()
-                reference = await stack.enter_async_context(Reference.started(deployment.verifier, status))
-                contenders.append(
-                    lambda number, prompt: measuring.ask_transformers(reference, number, prompt, show.sampling)
-                )
-            fast, plain, *others = await measuring.measure(contenders, show.prompts, show.repeats, progress.show)
-        progress.show("")
-    found = measuring.figures(fast, plain, shown)
-    theirs = others[0] if others else []
-    if show.as_json:
-        render.print_json(_document(found, theirs, actors))
+        settings = job.settings(deployment, "demo", "")
+        store = Store(Path(directory) / SideBySide.lines, settings, SideBySide.record)
+        bench = SideBySide(deployment, job, access_to(environment, deployment, verbose), store, "duoactor demo")
+        run_until_signal(_run(bench, method, as_json))
+        store.close()
+    results = bench.results(complete=True)
+    if as_json:
+        render.print_json({name: value for name, value in render.plain(results).items() if name != "runs"})
     else:
-        _print_table(found, theirs, actors)
-    return 0 if found.identical else 1
+        overview(summarize(results)).show()
+        print(*verdict(results), sep="\n")
+        print(f"On {results.machine['cpu']}, {results.machine['cpus']} CPUs.\n")
+        print("Other methods: duoactor bench --limit 2. Your own models: duoactor up --help.", flush=True)
+    return 1 if bench.failed(results) else 0
 
 
-def _introduce(deployment: Deployment) -> None:
+async def _run(bench: SideBySide, method: str, as_json: bool) -> None:
+    spinner = render.Spinner(sys.stderr)
+    streams: list[render.TokenStream] = []  # that are shown now
+
+    def tell(text: str, done: int, count: int) -> None:
+        spinner.show(f"{text} ({done} of {count}) …" if text else "")
+
+    def write(chunk: Chunk) -> None:
+        for stream in streams:
+            stream.write(chunk.pieces, chunk.accepted, chunk.text)
+            if chunk.finish_reason == FinishReason.LENGTH:
+                stream.write((), (), " …")  # --max-tokens ended it, not the model
+
+    async with bench.answering(tell, write) as answers:
+        spinner.show("")
+        if not as_json:
+            colour = render.wants_colour("auto", sys.stdout)
+            _introduce(bench.deployment, colour)
+            row = next(row for row in bench.job.rows if row.name == method)
+            for prompt in bench.job.prompts:
+                (asked,) = prompt.turns
+                print(f"{render.DIM}> {asked}{render.RESET}" if colour else f"> {asked}", flush=True)
+                streams.append(render.TokenStream(sys.stdout, colour))
+                try:
+                    await answers[method].answer(row, (ChatTurn("user", asked),), bench.job.sampling)
+                finally:
+                    streams.pop().close()
+                    print(flush=True)
+        await bench.run(answers, tell)
+
+
+def _introduce(deployment: Deployment, colour: bool) -> None:
     """What a stranger must know to make sense of what follows."""
-    target = deployment.verifier.target
-    small = ": small ones, to watch the speed of and not to learn from" if _is_bundled(target) else ""
-    print(f"{render.model_name(target)} and {render.model_name(deployment.drafters[0].draft)}{small}.")
-    if render.wants_colour("auto", sys.stdout):
+    target = render.model_name(deployment.verifier.target)
+    small = ": small ones, to watch the speed of and not to learn from" if target.startswith("bundled ") else ""
+    print(f"{target} and {render.model_name(deployment.drafters[0].draft)}{small}.")
+    if colour:
         print(
             f"{render.ACCEPTED}Green{render.RESET}: drafted, and confirmed by the target. "
             f"{render.OWN}Magenta{render.RESET}: the target's own."
         )
     print(flush=True)
-
-
-def _is_bundled(model: str) -> bool:
-    return render.model_name(model).startswith("bundled ")
-
-
-async def _stream(client: AsyncClient, number: int, show: Show) -> measuring.Run:
-    prompt = show.prompts[number]
-    if show.as_json:
-        return await measuring.ask(client, number, prompt, show.sampling, show.method)
-    colour = render.wants_colour("auto", sys.stdout)
-    print(f"{render.DIM}> {prompt}{render.RESET}" if colour else f"> {prompt}", flush=True)
-    out = render.TokenStream(sys.stdout, colour)
-
-    def write(chunk: Chunk) -> None:
-        out.write(chunk.pieces, chunk.accepted, chunk.text)
-        if chunk.finish_reason == FinishReason.LENGTH:
-            out.write((), (), " …")  # --max-tokens ended it, not the model
-
-    try:
-        return await measuring.ask(client, number, prompt, show.sampling, show.method, write)
-    finally:
-        out.close()
-        print(flush=True)
-
-
-def _document(
-    found: measuring.Figures, theirs: Sequence[measuring.Run], actors: list[dict[str, Any]]
-) -> dict[str, Any]:
-    return {
-        **asdict(found),
-        "transformers_tokens_per_second": measuring.tokens_per_second(theirs) if theirs else None,
-        "actors": actors,
-        "machine": machine(),
-    }
-
-
-def _print_table(found: measuring.Figures, theirs: Sequence[measuring.Run], actors: list[dict[str, Any]]) -> None:
-    speeds = render.table("", ">tokens/s", ">speed-up", ">first token")
-    rows = [
-        (f"duoactor ({found.method})", found.tokens_per_second, found.ttft_ms),
-        ("the target alone (vanilla)", found.vanilla_tokens_per_second, found.vanilla_ttft_ms),
-    ]
-    if theirs:
-        ttft = statistics.median(run.ttft_ms for run in theirs)
-        rows.append(("transformers generate", measuring.tokens_per_second(theirs), ttft))
-    for name, rate, ttft in rows:
-        speeds.add_row(name, f"{rate:.1f}", f"{rate / found.vanilla_tokens_per_second:.2f}x", f"{ttft:.0f} ms")
-    render.print_table(speeds)
-    print()
-    facts = render.table("", "")
-    facts.show_header = False
-    by_prompt = f"{found.speedup_lowest:.2f}x to {found.speedup_highest:.2f}x, median {found.speedup_median:.2f}x"
-    facts.add_row("speed-up by prompt", by_prompt)
-    facts.add_row("tokens a round", f"{found.mean_acceptance_length:.2f} (the target alone: 1)")
-    facts.add_row("texts", f"all {found.runs} identical" if found.identical else "NOT IDENTICAL: please report this")
-    where = machine()
-    facts.add_row("machine", f"{where['cpu']}, {where['cpus']} CPUs")
-    facts.add_row("processes", ", ".join(f"{actor['role']} {actor['pid']}" for actor in actors))
-    render.print_table(facts)
-    print("\nOther methods: duoactor bench --limit 2. Your own models: duoactor up --help.", flush=True)

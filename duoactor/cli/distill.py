@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import click
-import msgspec
 
 from actors.engines.training.plan import Plan, Progress, Text
 from duoactor import config, render
@@ -86,12 +84,10 @@ def distill(
     found = rows(result)
     speedups = predicted(result)
     if as_json:
-        facts = {name: value for name, value in msgspec.to_builtins(result).items() if name not in ("before", "after")}
+        facts = {name: value for name, value in render.plain(result).items() if name not in ("before", "after")}
         gains = {f"{t:g}": {"before": was, "after": now} for t, (was, now) in speedups.items()}
-        agreements = [asdict(row) for row in found]
-        render.print_json(
-            {"directory": out, "verdict": verdict(result), "predicted": gains, "agreement": agreements, **facts}
-        )
+        said = {"directory": out, "verdict": verdict(result), "predicted": gains, "agreement": found}
+        render.print_json({**said, **facts})
         return
     made = render.table(">temperature", ">agreement before", ">after", ">predicted before", ">after")
     for row in found:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 
 import click
 
@@ -56,7 +55,7 @@ def inflate(
     finally:
         shown.show("")
     if as_json:
-        render.print_json({"directory": destination, **asdict(shape), "parameters": shape.parameters})
+        render.print_json({"directory": destination, **render.plain(shape), "parameters": shape.parameters})
     else:
         print(
             f"wrote {destination}: {shape.parameters / 1e6:.0f}M parameters, {shape.layers} layers, hidden size "

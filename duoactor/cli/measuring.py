@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from duoactor.bench.benchmark import Access
+from duoactor.bench.benchmark import Access, Benchmark
+from duoactor.bench.results import Document
 from duoactor.bench.runner import Show
-from duoactor.bench.store import Store
 from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.progress import LaunchReport
 from duoactor.launch.signals import Terminated, run_until_signal
 from protocols.transport import Feed
 
-T = TypeVar("T")
 
-
-def carry_out(store: Store[Any], measure: Callable[[Show], Coroutine[Any, Any, None]], leave: Callable[[bool], T]) -> T:
-    """Measure with a bar of progress. ``leave`` is told whether all was finished, also after Ctrl-C and when an actor
-    could not be kept up: it writes what there is."""
+def carry_out(benchmark: Benchmark[Any], directory: Path) -> Document:
+    """Measure with a bar of progress, and write what there is: also after Ctrl-C, and when an actor could not be kept
+    up."""
     complete = False
     try:
-        with _progress() as show:
-            run_until_signal(measure(show))
+        with progress() as show:
+            run_until_signal(benchmark.measure(show))
         complete = True
     except (KeyboardInterrupt, Terminated):
-        go_on = f"--resume --out {store.path.parent}"
-        click.echo(f"duoactor: interrupted; go on with the same options and {go_on}", err=True)
+        click.echo(f"duoactor: interrupted; go on with the same options and --resume --out {directory}", err=True)
         raise
     finally:
-        store.close()
-        results = leave(complete)
+        benchmark.store.close()
+        results = benchmark.results(complete)
+        if benchmark.store.runs:
+            benchmark.write(results, directory)
     return results
 
 
@@ -65,7 +65,7 @@ async def _subscribed(address: str) -> AsyncIterator[Feed]:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Show]:
+def progress() -> Iterator[Show]:
     """A bar with the time left on a terminal; nothing in a pipe."""
     bar = Progress(
         BarColumn(30),

@@ -19,11 +19,12 @@ from duoactor.bench.load.arrivals import (
     requests,
     starts,
 )
-from duoactor.bench.load.cells import LONG, Cell, LoadResults, Told, read_load
+from duoactor.bench.load.cells import LONG, Cell, LoadResults, Told
 from duoactor.bench.load.running import Loads, by_themselves, closed
-from duoactor.bench.load.summary import busy_ms, percentiles, shares_of, summarize_load, throughput
+from duoactor.bench.load.summary import busy_ms, shares_of, summarize_load, throughput
 from duoactor.bench.methods import BY_NAME
 from duoactor.bench.suites import Prompt
+from duoactor.bench.summary import percentiles
 from protocols.errors import ConfigError
 
 PROMPTS = [Prompt(f"qa-{n}", "qa", (f"q{n}",)) for n in range(3)]
@@ -136,17 +137,15 @@ def test_a_pause_while_somebodys_long_prompt_is_read_is_told_in_rounds():
 
 def test_percentiles_are_linear_between_ranks():
     assert percentiles([4, 1, 3, 2], (0, 50, 100)) == (1, 2.5, 4)
-    assert percentiles([]) == ()
+    assert percentiles([], (50,)) == () and percentiles([7], (50, 99)) == (7, 7)
 
 
-def test_the_report_says_who_loses_and_is_written_anew_from_the_document(tmp_path):
+def test_the_report_says_who_loses_(tmp_path):
     slow = cell("auto", (told("qa-0", 0, 10, 20, 50), told("qa-1", 0, 10, 20, 50, digest="other")))
     report.write_loads(results(PLAIN, slow), tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "auto (ours) is slower than vanilla with 2 streams (0.51)." in text
     assert "1 of 4 texts differ" in text
-    report.write_loads(read_load(tmp_path), tmp_path)
-    assert (tmp_path / "report.md").read_text() == text
 
 
 def test_every_kind_of_arrivals_has_a_table_and_a_picture(tmp_path):
@@ -165,8 +164,3 @@ def test_numbers_of_streams_and_arrivals_are_read_from_lists():
         choose_streams("many")
     with pytest.raises(ConfigError, match="arrivals 'daily' are not known"):
         choose_arrivals("daily")
-
-
-def test_a_directory_without_results_is_said(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot read .*load\.json"):
-        read_load(tmp_path)

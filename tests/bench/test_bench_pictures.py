@@ -1,9 +1,8 @@
-import json
 import struct
 import zlib
 
 import pytest
-from benchkit import results, rounds, run
+from benchkit import results, rounds
 
 from duoactor.bench import figures, report, timeline
 
@@ -89,18 +88,6 @@ def test_an_excerpt_cuts_bars_at_its_edges_and_counts_no_tokens_that_came_later(
     assert {bar.kind for bar in drawn} == {"verify", "draft"}
     assert all(bar.start_us >= 0 and bar.end_us <= 2500.0 for bar in drawn)
     assert [bar.tokens for bar in drawn if bar.kind == "verify"] == [3, 3, 0]
-
-
-def test_the_trace_has_a_process_per_answer_and_a_thread_per_actor(tmp_path):
-    kept = [run("sps", rounds=rounds(4, draft_us=300, wait_us=50.0)), run("vanilla", rounds=rounds(2)), run("tree")]
-    timeline.write_trace(tmp_path / "deep" / "trace.json", kept)
-    events = json.loads((tmp_path / "deep" / "trace.json").read_text())["traceEvents"]
-    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert names == {1: "SpS: qa-1", 2: "vanilla: qa-1"}
-    bars = [e for e in events if e["ph"] == "X" and e["pid"] == 1]
-    assert {(e["cat"], e["tid"]) for e in bars} == {("verify", 1), ("wait", 1), ("draft", 2)}
-    assert sum(e["args"]["committed"] for e in bars if e["cat"] == "verify") == 12
-    assert all(e["ts"] >= 0 and e["dur"] > 0 for e in bars)
 
 
 def test_a_report_names_models_but_not_the_directories_they_lie_in():

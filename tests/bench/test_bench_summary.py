@@ -5,7 +5,7 @@ from benchkit import SETTINGS, cost, results, run
 from duoactor.bench import tables
 from duoactor.bench.compare import compare, sentences, table
 from duoactor.bench.report import markdown
-from duoactor.bench.results import read_document, write_document
+from duoactor.bench.results import read_results, write_document
 from duoactor.bench.summary import AVERAGE, summarize, work_of
 from protocols.errors import ConfigError
 
@@ -138,8 +138,8 @@ def test_table_three_names_the_chosen_gamma_and_table_four_counts_rounds():
 
 def test_a_document_comes_back_as_it_was(tmp_path):
     found = results()
-    assert read_document(write_document(tmp_path, found)) == found
-    assert read_document(tmp_path) == found
+    write_document(tmp_path / "results.json", found)
+    assert read_results(tmp_path / "results.json") == read_results(tmp_path) == found
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_a_file_that_is_no_result_is_one_sentence(tmp_path, text, said):
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):
-        read_document(path)
+        read_results(path)
     with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
-        read_document(tmp_path / "b.json")
+        read_results(tmp_path / "b.json")
 
 
 def test_a_change_beyond_the_spread_is_told_from_noise():

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from benchkit import results
-from fake_status import status_of
+from fake_actors import FakeClient, fake_world
 
 from actors.engines.checkpoints.inflate import MARK
 from duoactor.bench import benchmark, provenance
@@ -19,71 +15,16 @@ from duoactor.bench.results import Lengths, write_document
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
-from duoactor.launch.supervisor import Event, Probe
-from protocols.messages import ChatTurn, RequestStats, Role, StatusReport, Tokenized
-
-LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
-
-
-@dataclass
-class Piece:
-    rid: str
-    text: str
-    token_ids: tuple[int, ...]
-    stats: RequestStats | None = None
-
-
-@dataclass
-class FakeClient:
-    wrong: str = ""
-    stop_after: int = 0
-    pids: dict[Role, int] = field(default_factory=dict)
-    asked: list[tuple[str, int, int]] = field(default_factory=list)
-
-    async def stream(
-        self, prompt: str = "", *, messages: tuple[ChatTurn, ...] = (), method: str, **options: Any
-    ) -> AsyncIterator[Piece]:
-        self.asked.append((method, options["sequences"], options["num_speculative_tokens"]))
-        if self.stop_after and len(self.asked) > self.stop_after:
-            raise KeyboardInterrupt
-        yield Piece("r", "Hello", (1,))
-        stats = RequestStats(method, rounds=0, decode_ms=1.0, gamma=5.0)
-        yield Piece("r", " world", (3 if method == self.wrong else 2,), stats)
-
-    async def tokenize(self, text: str) -> Tokenized:
-        return Tokenized("r", tuple(range(len(text))), (), text)
-
-    async def status(self) -> StatusReport:
-        return status_of(self.pids)
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> tuple[FakeClient, Environment]:
-    client = FakeClient()
-
-    def command(*arguments: str) -> tuple[str, ...]:
-        if arguments[:2] == ("datastore", "build"):
-            return (sys.executable, "-S", "-c", "import os, sys; os.makedirs(sys.argv[1])", arguments[2])
-        return (sys.executable, "-S", "-c", LIVES)
-
-    def probe(deployment: Deployment) -> Probe:
-        return client.status
-
-    @asynccontextmanager
-    async def connect(address: str) -> AsyncIterator[FakeClient]:
-        yield client
-
-    def note(report: Any, event: Event) -> None:
-        if event.kind == "started":
-            client.pids[event.actor.role] = event.pid
-
     async def no_lengths(deployment: Deployment) -> Lengths:
         return Lengths(tokens=8, lengths=(64, 128), draft_us=(1e3, 2e3), verify_us=(5e3, 6e3))
 
-    monkeypatch.setattr("duoactor.launch.progress.LaunchReport.__call__", note)
     monkeypatch.setattr(benchmark, "measure_lengths", no_lengths)
     monkeypatch.chdir(tmp_path)
-    return client, Environment(command=command, probe=probe, connect_async=connect)  # type: ignore[arg-type]
+    return fake_world(monkeypatch)
 
 
 BENCH = ("bench", "--limit", "1", "--tasks", "qa,code", "--repeats", "2", "--out", "out")
@@ -105,25 +46,11 @@ def test_the_json_is_one_document_with_every_row(world, capsys):
 
 def test_the_directory_holds_a_report_and_the_averages_are_printed(world, tmp_path, capsys):
     _, environment = world
-    assert main([*BENCH, *FEW, "--trace", "trace.json"], environment) == 0
+    assert main([*BENCH, *FEW], environment) == 0
     out = capsys.readouterr().out
     assert "Average of the tasks, end to end" in out and "REST" in out and "\x1b" not in out
     assert (tmp_path / "out" / "report.md").read_text().startswith("# duoactor bench\n\n- command: `duoactor")
     assert {"results.json", "results.jsonl", "report.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
-
-
-def test_a_report_can_be_written_anew_without_measuring(world, tmp_path, capsys):
-    client, environment = world
-    assert main([*BENCH, *FEW], environment) == 0
-    written = (tmp_path / "out" / "report.md").read_text()
-    (tmp_path / "out" / "report.md").unlink()
-    client.asked.clear()
-    assert main(["bench", "report", "out"], environment) == 0
-    assert (tmp_path / "out" / "report.md").read_text() == written
-    assert not client.asked
-    assert main(["bench", "report", "nowhere"], environment) == 1
-    assert "cannot read nowhere" in capsys.readouterr().err
 
 
 def test_the_command_in_the_report_names_no_directory_of_this_machine(world, tmp_path, monkeypatch):
@@ -161,15 +88,7 @@ def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(world, tmp_path, capsy
 
 def test_the_sweep_asks_for_gammas_around_the_chosen_one(world, capsys):
     client, environment = world
-    original = client.stream
-
-    async def stream(prompt: str = "", **options: Any) -> AsyncIterator[Any]:
-        async for piece in original(prompt, **options):
-            if piece.stats is not None:
-                piece.stats = RequestStats(options["method"], rounds=4, decode_ms=1.0, gamma=5.0)
-            yield piece
-
-    client.stream = stream
+    client.rounds = 4
     assert main([*BENCH, "--methods", "duodecoding", "--sweep", "--limit", "1", "--tasks", "qa"], environment) == 0
     assert {gamma for method, _, gamma in client.asked if gamma} == {3, 4, 5, 6, 7}
     assert "DuoDecoding, γ = 5 (chosen)" in capsys.readouterr().out
@@ -192,7 +111,6 @@ def test_under_load_methods_share_the_actors_and_the_report_is_of_loads(world, t
     assert main([*load, "--resume"], environment) == 0
     assert len(client.asked) == asked + 2  # to warm up
     assert "Requests that come by themselves: poisson" in capsys.readouterr().out
-    assert main(["bench", "report", "out"], environment) == 0
 
 
 @pytest.mark.parametrize(
@@ -202,13 +120,11 @@ def test_under_load_methods_share_the_actors_and_the_report_is_of_loads(world, t
         (("--methods", "spss"), "method 'spss' is not known; choose all or some of vanilla, sps"),
         (("--tasks", "poetry"), "the suite has no task 'poetry'; it has chat, translation"),
         (("--suite", "none.jsonl"), "cannot read the suite none.jsonl: No such file"),
-        (("--suite", "bad.jsonl"), "bad.jsonl line 2 has no turns"),
+        (("--suite", "bad.jsonl"), "bad.jsonl line 2 is no prompt: Expected `array`"),
         (
             ("--datastore", "nowhere"),
             "there is no datastore at nowhere: make one with `duoactor datastore build nowhere",
         ),
-        (("--datastore-from", "nothing.txt"), "--datastore-from nothing.txt: there is no such file"),
-        (("--datastore", "d", "--datastore-from", "f"), "give --datastore or --datastore-from, not both"),
         (("--resume",), "--resume needs --out DIR"),
         (("--target", "./no-such-model"), "no-such-model"),
     ],
@@ -225,7 +141,7 @@ def test_bad_input_is_one_sentence(world, tmp_path, capsys, arguments, said):
 
 
 def test_compare_prints_ratios_and_json(tmp_path, capsys):
-    write_document(tmp_path, results())
+    write_document(tmp_path / "results.json", results())
     path = str(tmp_path / "results.json")
     assert main(["bench", "compare", path, path]) == 0
     assert "SpS" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.settings import VerifierSettings
+from duoactor.bench.methods import BY_NAME
 from duoactor.bench.reference import Reference
 from duoactor.config import resolve_model
 from protocols.errors import DuoactorError
@@ -16,8 +17,8 @@ STATUS = StatusReport("", "m", "cpu", "float32", "auto", 0.0, 0, 0)
 async def test_the_reference_answers_with_the_targets_tokens_and_times():
     async with Reference.started(VerifierSettings(target=resolve_model("bundled", "target")), STATUS) as reference:
         turns = (ChatTurn("user", "Two plus two?"),)
-        plain = await reference.generate(turns, "plain", Sampling(max_tokens=6))
-        copied = await reference.generate(turns, "prompt_lookup", Sampling(max_tokens=6))
+        plain = await reference.answer(BY_NAME["transformers"], turns, Sampling(max_tokens=6))
+        copied = await reference.answer(BY_NAME["transformers-prompt-lookup"], turns, Sampling(max_tokens=6))
     assert reference.device == "cpu"
     assert 1 <= len(plain.token_ids) <= 6
     assert copied.token_ids == plain.token_ids

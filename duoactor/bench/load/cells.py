@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
-
 import msgspec
 
-from duoactor.bench.results import Settings
-from protocols.errors import ConfigError
+from duoactor.bench.results import Document
 
 LINES = "load.jsonl"
 DOCUMENT = "load.json"
-SCHEMA = 1
 LONG = "long"  # what the prompts of LONG_TOKENS are called
 LONG_TOKENS = 1536
 
@@ -62,38 +56,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return (self.arrivals, self.streams, self.method, self.repeat)
 
 
-class LoadResults(msgspec.Struct, kw_only=True):
-    """The whole of ``load.json``; ``table`` is for readers, everything in it follows from ``cells``."""
+class LoadResults(Document, kw_only=True):
+    """Of methods under load: the whole of ``load.json``."""
 
-    schema: int = SCHEMA
-    command: str = ""
-    settings: Settings
-    complete: bool = True
-    repeats: int = 1
-    methods: tuple[str, ...] = ()
-    missing: dict[str, str] = {}
-    machine: dict[str, Any] = {}
-    versions: dict[str, str] = {}
-    models: dict[str, Any] = {}
-    inflated: dict[str, Any] = {}
-    table: list[dict[str, Any]] = []
     cells: tuple[Cell, ...] = ()
-
-
-def write_load(directory: Path, results: LoadResults) -> None:
-    path = directory / DOCUMENT
-    draft = path.with_suffix(".part")
-    draft.write_bytes(msgspec.json.encode(results) + b"\n")
-    os.replace(draft, path)
-
-
-def read_load(directory: Path) -> LoadResults:
-    """Raises ConfigError in one sentence."""
-    path = directory / DOCUMENT
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=LoadResults)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"cannot read {path}, which `duoactor bench --streams` writes: {error}") from None
-    if found.schema != SCHEMA:
-        raise ConfigError(f"{path} has schema {found.schema}, not {SCHEMA}: measure it anew")
-    return found

@@ -1,74 +1,58 @@
-"""One benchmark under load from start to end."""
+"""A benchmark under load."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 from duoactor.bench.answers import Ours
-from duoactor.bench.benchmark import Access, Observations, deployed, inflated_of, machine_of, models_of
-from duoactor.bench.load.cells import Cell, LoadResults
+from duoactor.bench.benchmark import Benchmark
+from duoactor.bench.load.cells import LINES, Cell, LoadResults
+from duoactor.bench.load.report import load_tables, load_verdict, write_loads
 from duoactor.bench.load.running import LoadBench, Loads, long_prompt
-from duoactor.bench.provenance import versions
-from duoactor.bench.runner import Show, warm_up
-from duoactor.bench.store import Store
-from duoactor.bench.suites import Prompt
-from duoactor.launch.deployment import Deployment
-from protocols.messages import Sampling
-
-ONE_AT_A_TIME = "answers one request at a time"
+from duoactor.bench.load.summary import summarize_load
+from duoactor.bench.report import REPORT
+from duoactor.bench.runner import Show
+from duoactor.render import plain
 
 
-@dataclass(frozen=True, slots=True)
-class LoadJob:
-    """What is to be measured."""
+class UnderLoad(Benchmark[Cell]):
+    """Every row of ours at every load, in turns; ``transformers`` answers one request at a time."""
 
-    prompts: Sequence[Prompt]
-    loads: Loads
-    sampling: Sampling
+    lines, record, records = LINES, Cell, "cells"
 
+    async def measure(self, show: Show) -> None:
+        job = self.job
+        async with self.deployed() as (client, _):
+            self.missing |= {row.name: "answers one request at a time" for row in job.rows if not row.ours}
+            ours, rows = Ours(client), [row for row in job.rows if row.ours]
+            rows = await self.warm_up({row.name: ours for row in rows}, rows, show)
+            long = await long_prompt(ours, job.prompts)
+            bench = LoadBench(self.store, job.prompts, long, job.sampling, ours, show)
+            await bench.run(Loads(job.arrivals, job.streams, rows, job.repeats))
 
-async def measure_loads(
-    deployment: Deployment, job: LoadJob, store: Store[Cell], found: Observations, access: Access, show: Show
-) -> None:
-    """``found`` and ``store`` hold what is finished at any time."""
-    loads = job.loads
-    async with deployed(deployment, access) as (client, status):
-        found.models |= models_of(deployment, status)
-        found.missing |= {row.name: ONE_AT_A_TIME for row in loads.rows if not row.ours}
-        rows = [row for row in loads.rows if row.ours]
-        ours = Ours(client)
-        found.missing |= await warm_up(
-            dict.fromkeys((r.name for r in rows), ours), rows, job.prompts[0], job.sampling, show
+    def results(self, complete: bool) -> LoadResults:
+        order = {kind: place for place, kind in enumerate(self.job.arrivals)}
+        cells = sorted(
+            self.store.runs, key=lambda cell: (order.get(cell.arrivals, len(order)), cell.streams, cell.repeat)
         )
-        rows = [row for row in rows if row.name not in found.missing]
-        long = await long_prompt(ours, job.prompts)
-        bench = LoadBench(store, job.prompts, long, job.sampling, ours, show)
-        await bench.run(Loads(loads.arrivals, loads.streams, rows, loads.repeats))
+        facts = self.facts(complete) | {"methods": tuple(row.name for row in self.job.rows if row.ours)}
+        found = LoadResults(**facts, cells=tuple(cells))
+        found.table = [plain(line) for line in summarize_load(found)]
+        return found
 
+    @staticmethod
+    def write(results: LoadResults, directory: Path) -> object:
+        return write_loads(results, directory)
 
-def load_results_of(
-    deployment: Deployment,
-    job: LoadJob,
-    store: Store[Cell],
-    found: Observations,
-    command: str,
-    load: str,
-    complete: bool,
-) -> LoadResults:
-    """The document, of what there is so far."""
-    order = {kind: place for place, kind in enumerate(job.loads.arrivals)}
-    cells = sorted(store.runs, key=lambda cell: (order.get(cell.arrivals, len(order)), cell.streams, cell.repeat))
-    return LoadResults(
-        command=command,
-        settings=store.settings,
-        complete=complete,
-        repeats=job.loads.repeats,
-        methods=tuple(row.name for row in job.loads.rows if row.ours),
-        missing=found.missing,
-        machine=machine_of(deployment, load),
-        versions=versions(),
-        models=found.models,
-        inflated=inflated_of(deployment),
-        cells=tuple(cells),
-    )
+    @staticmethod
+    def show(results: LoadResults, directory: Path) -> None:
+        lines = summarize_load(results)
+        for table in load_tables(lines):
+            table.show()
+        for sentence in load_verdict(lines):
+            print(sentence)
+        print(f"How to read it, and pictures: {directory / REPORT}", flush=True)
+
+    @staticmethod
+    def failed(results: LoadResults) -> bool:
+        return any(line.failed for line in summarize_load(results))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from duoactor.bench.figures import NO_MATPLOTLIB, Figure, available
+from duoactor.bench.figures import Figure, available
 from duoactor.bench.load.arrivals import CLOSED, LONG_EVERY
-from duoactor.bench.load.cells import LONG_TOKENS, LoadResults, write_load
+from duoactor.bench.load.cells import DOCUMENT, LONG_TOKENS, LoadResults
 from duoactor.bench.load.figure import draw_loads
 from duoactor.bench.load.summary import FEWEST, LoadLine, summarize_load
 from duoactor.bench.methods import VANILLA
 from duoactor.bench.provenance import source
-from duoactor.bench.report import REPORT, facts_of
+from duoactor.bench.report import REPORT, facts_of, page
+from duoactor.bench.results import write_document
 from duoactor.bench.tables import Table
-from duoactor.render import plain
 
 HALF = 0.5  # of its share: less is not fair
 ROUNDS = 3.0  # a pause of two rounds of somebody's prompt, and its own
@@ -40,25 +39,12 @@ DEFINITIONS = f"""\
 def write_loads(results: LoadResults, directory: Path) -> list[Figure]:
     """``load.json``, the pictures and ``report.md``; returns the pictures."""
     lines = summarize_load(results)
-    results.table = [plain(asdict(line)) for line in lines]
-    write_load(directory, results)
+    write_document(directory / DOCUMENT, results)
     figures = draw_loads(results, directory) if available() and lines else []
-    (directory / REPORT).write_text(markdown(results, lines, figures), encoding="utf-8")
+    facts, said = facts_of(results, str(results.repeats)), load_verdict(lines)
+    text = page("duoactor bench --streams", facts, said, DEFINITIONS, load_tables(lines), figures, source(results))
+    (directory / REPORT).write_text(text, encoding="utf-8")
     return figures
-
-
-def markdown(results: LoadResults, lines: Sequence[LoadLine], figures: Sequence[Figure]) -> str:
-    said = "\n".join(f"- {one}" for one in load_verdict(lines))
-    parts = ["# duoactor bench --streams", facts_of(results, str(results.repeats))]
-    parts += ["## In short\n\n" + said if said else "", "## How to read it\n\n" + DEFINITIONS]
-    for table in load_tables(lines):
-        parts += [f"## {table.title}", table.markdown(), f"<sub>{source(results)}</sub>"]
-    if figures:
-        pictures = (f"![{one.caption}]({one.file})\n\n{one.caption}" for one in figures)
-        parts.append("## Figures\n\n" + "\n\n".join(pictures))
-    elif not available():
-        parts.append("## Figures\n\n" + NO_MATPLOTLIB[0].upper() + NO_MATPLOTLIB[1:] + ".")
-    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def load_tables(lines: Sequence[LoadLine]) -> list[Table]:

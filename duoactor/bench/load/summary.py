@@ -5,11 +5,12 @@ from __future__ import annotations
 import bisect
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from duoactor.bench.load.cells import LONG, Cell, LoadResults, Told
 from duoactor.bench.methods import VANILLA, label
+from duoactor.bench.summary import percentiles
 
 PERCENTILES = (50, 95, 99)
 FEWEST = 8  # chunks: of an answer with fewer its share says little
@@ -81,8 +82,8 @@ def _line(here: Sequence[Cell], name: str) -> LoadLine:
         speedup=statistics.median(ratios),
         low=min(ratios),
         high=max(ratios),
-        first_ms=percentiles([told.first - told.sent for told in answers]),
-        gap_ms=percentiles([gap for told in answers for _, gap in gaps(told)]),
+        first_ms=percentiles([told.first - told.sent for told in answers], PERCENTILES),
+        gap_ms=percentiles([gap for told in answers for _, gap in gaps(told)], PERCENTILES),
         lowest_tokens=min((share for tokens, _ in shares for share in tokens), default=0.0),
         lowest_rounds=min((share for _, chunks in shares for share in chunks), default=0.0),
         stall=_stall(cells, list(plain.values())),
@@ -115,20 +116,6 @@ def throughput(cell: Cell) -> float:
 def gaps(told: Told) -> Iterator[tuple[float, float]]:
     """(when it began, ms) of each pause between two chunks."""
     return ((a, b - a) for a, b in itertools.pairwise(told.times))
-
-
-def percentiles(values: Sequence[float], of: Iterable[int] = PERCENTILES) -> tuple[float, ...]:
-    """Linear between ranks; of nothing, none."""
-    ordered = sorted(values)
-    if not ordered:
-        return ()
-    found = []
-    for percent in of:
-        place = (len(ordered) - 1) * percent / 100
-        low = int(place)
-        high = min(low + 1, len(ordered) - 1)
-        found.append(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
-    return tuple(found)
 
 
 def shares_of(cell: Cell) -> tuple[list[float], list[float]]:
