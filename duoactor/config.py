@@ -249,6 +249,17 @@ def template() -> str:
     return "".join(parts)
 
 
+def write_new(file: str, text: str) -> None:
+    """ConfigError where it is there already, or cannot be written."""
+    try:
+        with Path(file).open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{file} exists already: name another file, or remove it first") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written ({error.strerror}): name another file") from None
+
+
 def _toml(value: object) -> str:
     """A default as TOML writes it; texts, numbers, switches and lists of texts are written as in JSON."""
     return msgspec.json.encode(value).decode()

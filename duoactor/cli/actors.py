@@ -12,7 +12,7 @@ import msgspec
 from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor import config, render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import config_option, log_options, settings_from, struct_options
+from duoactor.cli.options import Place, config_option, log_options, settings_from, struct_options
 from duoactor.cli.waiting import connected
 from duoactor.launch.child import die_with_parent
 from protocols.address import default_address
@@ -127,7 +127,7 @@ def learner(
     prepare(supervised, verbose, quiet)
     settings = settings_from(LearnerSettings, config.read(file).learner, flags)
     if undo:
-        with connected(environment, settings.connect, settings.key, settings.server_key) as client:
+        with connected(environment, Place(settings.connect, settings.key, settings.server_key)) as client:
             detail = client.undo()
         render.print_done({"detail": detail}, detail, as_json=False)
         return 0

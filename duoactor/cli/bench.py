@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
-from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, VerifierSettings
+from actors.settings import ControllerSettings
 from duoactor import config, render
 from duoactor.bench import compare as comparing
 from duoactor.bench import figures
@@ -24,7 +25,7 @@ from duoactor.bench.store import Store
 from duoactor.bench.suites import BUILTIN, load_suite, select
 from duoactor.cli.environment import Environment, available_cpus, private_address
 from duoactor.cli.measuring import access_to, carry_out
-from duoactor.cli.options import json_option, log_options
+from duoactor.cli.options import Pair, json_option, log_options, pair_options
 from duoactor.launch.deployment import deploy
 from protocols.errors import ConfigError
 from protocols.messages import Method, Sampling
@@ -43,10 +44,7 @@ from protocols.messages import Method, Sampling
 @click.option("--max-tokens", default=128, type=click.IntRange(1), metavar="N", help="most tokens per answer  [128]")
 @click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 is greedy  [0]")
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="of the noise at a temperature  [0]")
-@click.option("--target", default=BUNDLED, metavar="TEXT", help="target model: a directory or hub id  [bundled]")
-@click.option("--draft", default=BUNDLED, metavar="TEXT", help="draft model: a directory or hub id  [bundled]")
-@click.option("--device", default="auto", metavar="TEXT", help="torch device of the target  [auto]")
-@click.option("--dtype", default="auto", metavar="TEXT", help="auto, float32, bfloat16 or float16  [auto]")
+@pair_options
 @click.option("--datastore", default="", metavar="DIR", help="for rest, and auto  [of Python's own library]")
 @click.option(
     "--sweep", is_flag=True, help="also DuoDecoding with gamma two below to two above the chosen one (table 3)"
@@ -95,10 +93,7 @@ def _bench(
     max_tokens: int,
     temperature: float,
     seed: int,
-    target: str,
-    draft: str,
-    device: str,
-    dtype: str,
+    pair: Pair,
     datastore: str,
     sweep: bool,
     streams: str,
@@ -122,13 +117,13 @@ def _bench(
         raise ConfigError("--resume needs --out DIR, the directory to go on with")
     directory = Path(out or time.strftime("bench-%Y%m%d-%H%M%S"))
     needed = any(row.method == Method.REST for row in job.rows)
-    target = config.resolve_model(target, "target")  # a wrong name is told before anything is built
+    target = config.resolve_model(pair.verifier.target, "target")  # a wrong name is told before anything is built
     stored = datastore_for(datastore, needed, directory / "datastore", target, environment.command)
     kind: type[Benchmark[Any]] = UnderLoad if streams else SideBySide
     with private_address() as address:
         deployment = deploy(
-            VerifierSettings(target=target, device=device, dtype=dtype, datastore=stored.directory, bind=address),
-            [DrafterSettings(draft=draft)],
+            replace(pair.verifier, target=target, datastore=stored.directory, bind=address),
+            [pair.drafter],
             ControllerSettings(),
             cpus=available_cpus(),
             command=environment.command,

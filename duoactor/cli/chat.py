@@ -12,11 +12,11 @@ import click
 
 from duoactor.cli.environment import Environment
 from duoactor.cli.generate import Answer, colour_option, show
-from duoactor.cli.options import connection_options, sampling_from, speculation_options, struct_options
+from duoactor.cli.options import Place, place_options, request_options
 from duoactor.cli.waiting import connected, reading
 from duoactor.render import print_summary
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, Sampling
+from protocols.messages import ChatTurn
 
 COMMANDS = {
     "/help": "show this list",
@@ -28,23 +28,17 @@ IS_COMMAND = re.compile(r"/\w*")  # a slash and one word, nothing else on the li
 
 @click.command()
 @click.option("--system", default="", metavar="TEXT", help="a system message before the first turn")
-@struct_options(Sampling)
-@speculation_options
-@connection_options
+@request_options
+@place_options
 @colour_option
 @click.pass_obj
 def chat(
     environment: Environment,
     /,
     system: str,
-    connect: str,
-    key: str,
-    server_key: str,
+    request: dict[str, Any],
+    place: Place,
     color: str,
-    method: str,
-    num_speculative_tokens: int,
-    sequences: int,
-    **values: Any,
 ) -> int:
     """Talk with the model, turn by turn. /help lists the commands; /exit or Ctrl-D ends it. In a pipe each line is a
     turn.
@@ -58,7 +52,7 @@ def chat(
     opening = [ChatTurn("system", system)] if system else []
     history = list(opening)
     on_terminal = sys.stdin.isatty()
-    with connected(environment, connect, key, server_key) as client:
+    with connected(environment, place) as client:
         for line in _lines(on_terminal):
             if IS_COMMAND.fullmatch(line):
                 if line in ("/exit", "/quit"):
@@ -70,14 +64,7 @@ def chat(
             history.append(ChatTurn("user", line))
             answer = Answer()
             try:
-                stream = client.stream(
-                    messages=tuple(history),
-                    sampling=sampling_from(values),
-                    method=method,
-                    num_speculative_tokens=num_speculative_tokens,
-                    sequences=sequences,
-                )
-                with reading(stream) as chunks:
+                with reading(client.stream(messages=tuple(history), **request)) as chunks:
                     show(chunks, answer, color)
             except KeyboardInterrupt:
                 if not on_terminal:

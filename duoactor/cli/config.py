@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from duoactor import render
 from duoactor.cli.options import json_option
-from duoactor.config import template
-from protocols.errors import ConfigError
+from duoactor.config import template, write_new
 
 
 @click.group()
@@ -34,11 +31,5 @@ def init(file: str, as_json: bool) -> None:
     if file == "-":
         click.echo(template(), nl=False)
         return
-    try:
-        with Path(file).open("x", encoding="utf-8") as out:
-            out.write(template())
-    except FileExistsError:
-        raise ConfigError(f"{file} exists already: name another file, or remove it first") from None
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written ({error.strerror}): name another file") from None
+    write_new(file, template())
     render.print_done({"file": file}, f"wrote {file}; use it with `duoactor up --config {file}`", as_json)

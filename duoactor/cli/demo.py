@@ -7,8 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
+from msgspec.structs import replace
 
-from actors.settings import BUNDLED, ControllerSettings, DrafterSettings, VerifierSettings
+from actors.settings import ControllerSettings
 from duoactor import render
 from duoactor.bench.benchmark import Job, SideBySide
 from duoactor.bench.methods import choose
@@ -19,7 +20,7 @@ from duoactor.bench.summary import summarize
 from duoactor.bench.tables import overview
 from duoactor.cli.environment import Environment, available_cpus, private_address
 from duoactor.cli.measuring import access_to
-from duoactor.cli.options import json_option, log_options, method_option
+from duoactor.cli.options import Pair, json_option, log_options, method_option, pair_options
 from duoactor.launch.deployment import Deployment, deploy
 from duoactor.launch.signals import run_until_signal
 from protocols.messages import ChatTurn, Chunk, FinishReason, Method, Sampling
@@ -37,11 +38,8 @@ PROMPTS = (
 
 
 @click.command()
-@click.option("--target", default=BUNDLED, metavar="TEXT", help="target model: a directory or hub id  [bundled]")
-@click.option("--draft", default=BUNDLED, metavar="TEXT", help="draft model: a directory or hub id  [bundled]")
+@pair_options
 @method_option
-@click.option("--device", default="auto", metavar="TEXT", help="torch device of the target  [auto]")
-@click.option("--dtype", default="auto", metavar="TEXT", help="auto, float32, bfloat16 or float16  [auto]")
 @click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="your own prompt; may be repeated")
 @click.option("--max-tokens", default=96, type=click.IntRange(1), metavar="N", help="most tokens per answer  [96]")
 @click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 is greedy  [0]")
@@ -53,11 +51,8 @@ PROMPTS = (
 def demo(
     environment: Environment,
     /,
-    target: str,
-    draft: str,
+    pair: Pair,
     method: str,
-    device: str,
-    dtype: str,
     prompts: tuple[str, ...],
     max_tokens: int,
     temperature: float,
@@ -86,8 +81,8 @@ def demo(
     )
     with private_address() as address, TemporaryDirectory() as directory:
         deployment = deploy(
-            VerifierSettings(target=target, device=device, dtype=dtype, bind=address),
-            [DrafterSettings(draft=draft)],
+            replace(pair.verifier, bind=address),
+            [pair.drafter],
             ControllerSettings(),
             cpus=available_cpus(),
             command=environment.command,

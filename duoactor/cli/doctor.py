@@ -5,18 +5,16 @@ from __future__ import annotations
 import sys
 
 import click
+from msgspec.structs import replace
 
-from actors.settings import BUNDLED, DrafterSettings, VerifierSettings
 from duoactor import render
 from duoactor.cli.environment import Environment, available_cpus
-from duoactor.cli.options import json_option
+from duoactor.cli.options import Pair, json_option, pair_options
+from duoactor.config import write_new
 
 
 @click.command()
-@click.option("--target", default=BUNDLED, metavar="TEXT", help="target model: a directory or hub id  [bundled]")
-@click.option("--draft", default=BUNDLED, metavar="TEXT", help="draft model: a directory or hub id  [bundled]")
-@click.option("--device", default="auto", metavar="TEXT", help="torch device of the target  [auto]")
-@click.option("--dtype", default="auto", metavar="TEXT", help="auto, float32, bfloat16 or float16  [auto]")
+@pair_options
 @click.option("--draft-device", default="cpu", metavar="TEXT", help="torch device of the draft  [cpu]")
 @click.option("--fix", "file", is_flag=False, flag_value="duo.toml", metavar="FILE", help="write a duo.toml of it")
 @json_option
@@ -24,10 +22,7 @@ from duoactor.cli.options import json_option
 def doctor(
     environment: Environment,
     /,
-    target: str,
-    draft: str,
-    device: str,
-    dtype: str,
+    pair: Pair,
     draft_device: str,
     file: str | None,
     as_json: bool,
@@ -45,14 +40,13 @@ def doctor(
     from duoactor.doctor import fix, words
     from duoactor.doctor.examine import examine
 
-    verifier = VerifierSettings(target=target, device=device, dtype=dtype)
-    drafter = DrafterSettings(draft=draft, device=draft_device)
+    verifier, drafter = pair.verifier, replace(pair.drafter, device=draft_device)
     progress = render.Spinner(sys.stderr)
     report = examine(verifier, drafter, available_cpus(), progress.show, environment.debug)
     progress.show("")
     report.verdict = words.verdict(report)
     if file is not None:
-        fix.write(file, fix.toml(report, verifier, drafter))
+        write_new(file, fix.toml(report, verifier, drafter))
     if as_json:
         render.print_json(report)
     else:

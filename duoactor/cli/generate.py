@@ -10,17 +10,11 @@ import click
 
 from duoactor import render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import (
-    connection_options,
-    json_option,
-    sampling_from,
-    speculation_options,
-    struct_options,
-)
+from duoactor.cli.options import Place, json_option, place_options, request_options
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.metrics import metrics
 from protocols.errors import ConfigError
-from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, TokenLogprobs
+from protocols.messages import ChatTurn, Chunk, RequestStats, TokenLogprobs
 
 colour_option = click.option(
     "--color",
@@ -72,9 +66,8 @@ def show(chunks: Iterator[Chunk], answer: Answer, colour: str) -> None:
 @click.command()
 @click.argument("prompt")
 @click.option("--chat", "as_chat", is_flag=True, help="treat PROMPT as a question: apply the model's chat template")
-@struct_options(Sampling)
-@speculation_options
-@connection_options
+@request_options
+@place_options
 @colour_option
 @json_option
 @click.pass_obj
@@ -83,15 +76,10 @@ def generate(
     /,
     prompt: str,
     as_chat: bool,
-    connect: str,
-    key: str,
-    server_key: str,
+    request: dict[str, Any],
+    place: Place,
     color: str,
     as_json: bool,
-    method: str,
-    num_speculative_tokens: int,
-    sequences: int,
-    **values: Any,
 ) -> int:
     """Continue PROMPT and stream the text. "-" reads the prompt from standard input.
 
@@ -103,22 +91,17 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise ConfigError("the prompt is empty: give a text, or - to read it from standard input")
-    question = {"messages": (ChatTurn("user", text),)} if as_chat else {"prompt": text}
+    question: dict[str, Any] = {"messages": (ChatTurn("user", text),)} if as_chat else {"prompt": text}
     answer = Answer()
-    with connected(environment, connect, key, server_key, quiet=as_json) as client:
-        stream = client.stream(
-            **question,
-            sampling=sampling_from(values),
-            method=method,
-            num_speculative_tokens=num_speculative_tokens,
-            sequences=sequences,
-        )
-        with reading(stream, quiet=as_json) as chunks:
-            if as_json:
-                for piece in chunks:
-                    answer.take(piece)
-                render.print_json(answer.document())
-            else:
-                show(chunks, answer, color)
-                render.print_summary(answer.stats)
+    with (
+        connected(environment, place, quiet=as_json) as client,
+        reading(client.stream(**question, **request), quiet=as_json) as chunks,
+    ):
+        if as_json:
+            for piece in chunks:
+                answer.take(piece)
+            render.print_json(answer.document())
+        else:
+            show(chunks, answer, color)
+            render.print_summary(answer.stats)
     return 0

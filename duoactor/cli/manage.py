@@ -6,22 +6,22 @@ import click
 
 from duoactor import render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import connection_options, json_option
+from duoactor.cli.options import Place, json_option, place_options
 from duoactor.cli.waiting import connected
 
 
 @click.command()
-@connection_options
+@place_options
 @json_option
 @click.pass_obj
-def status(environment: Environment, /, connect: str, key: str, server_key: str, as_json: bool) -> None:
+def status(environment: Environment, /, place: Place, as_json: bool) -> None:
     """Show the verifier, its drafters and the requests in flight.
 
     \b
     Example:  duoactor status
               duoactor status --json | jq .drafters
     """
-    with connected(environment, connect, key, server_key, quiet=as_json) as client:
+    with connected(environment, place, quiet=as_json) as client:
         report = client.status()
     if as_json:
         render.print_json(report)
@@ -30,16 +30,16 @@ def status(environment: Environment, /, connect: str, key: str, server_key: str,
 
 
 @click.command()
-@connection_options
+@place_options
 @json_option
 @click.pass_obj
-def drafters(environment: Environment, /, connect: str, key: str, server_key: str, as_json: bool) -> None:
+def drafters(environment: Environment, /, place: Place, as_json: bool) -> None:
     """List the drafters: state, what each brings, acceptance.
 
     \b
     Example:  duoactor drafters
     """
-    with connected(environment, connect, key, server_key, quiet=as_json) as client:
+    with connected(environment, place, quiet=as_json) as client:
         report = client.status()
     if as_json:
         render.print_json(report.drafters)
@@ -50,12 +50,10 @@ def drafters(environment: Environment, /, connect: str, key: str, server_key: st
 @click.command()
 @click.argument("old")
 @click.argument("new")
-@connection_options
+@place_options
 @json_option
 @click.pass_obj
-def swap(
-    environment: Environment, /, old: str, new: str, connect: str, key: str, server_key: str, as_json: bool
-) -> None:
+def swap(environment: Environment, /, old: str, new: str, place: Place, as_json: bool) -> None:
     """Move all streams from drafter OLD to NEW, while they run.
 
     The text stays token for token what it would have been. `duoactor drafters` lists the names.
@@ -63,22 +61,22 @@ def swap(
     \b
     Example:  duoactor swap drafter-1 drafter-2
     """
-    with connected(environment, connect, key, server_key, quiet=as_json) as client:
+    with connected(environment, place, quiet=as_json) as client:
         detail = client.swap(old, new)
     render.print_done({"old": old, "new": new, "detail": detail}, f"{old} hands over to {new}", as_json)
 
 
 @click.command()
 @click.argument("actor_id", metavar="ID")
-@connection_options
+@place_options
 @json_option
 @click.pass_obj
-def drain(environment: Environment, /, actor_id: str, connect: str, key: str, server_key: str, as_json: bool) -> None:
+def drain(environment: Environment, /, actor_id: str, place: Place, as_json: bool) -> None:
     """Take drafter ID out of service. Its streams move away, then it leaves.
 
     \b
     Example:  duoactor drain drafter-1
     """
-    with connected(environment, connect, key, server_key, quiet=as_json) as client:
+    with connected(environment, place, quiet=as_json) as client:
         detail = client.drain(actor_id)
     render.print_done({"actor_id": actor_id, "detail": detail}, f"{actor_id} leaves", as_json)

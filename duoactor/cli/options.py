@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 import msgspec
 
-from actors.settings import PEER_VARIABLES
+from actors.settings import PEER_VARIABLES, DrafterSettings, VerifierSettings
 from duoactor import config
 from duoactor.client.options import DESCRIPTIONS
 from duoactor.config import Option, options
@@ -61,13 +62,18 @@ def _whole(limit: float | None) -> int | None:
 
 
 def struct_options(
-    struct: type[msgspec.Struct], *, prefix: str = "", about: str = "", leave_out: Iterable[str] = ()
+    struct: type[msgspec.Struct],
+    *,
+    prefix: str = "",
+    about: str = "",
+    only: Container[str] | None = None,
+    leave_out: Container[str] = (),
 ) -> Callable[[F], F]:
     """One flag per field of ``struct``; ``about`` goes before each description."""
 
     def decorate(command: F) -> F:
         for option in reversed(options(struct)):
-            if option.name not in leave_out:
+            if option.name not in leave_out and (only is None or option.name in only):
                 description = SAMPLING_HELP[option.name] if struct is Sampling else about + option.description
                 variable = PEER_VARIABLES.get(option.name) if "connect" in struct.__struct_fields__ else None
                 decorated = click_option(
@@ -84,21 +90,72 @@ def settings_from(struct: type[config.S], file: config.Values, flags: Mapping[st
     return config.build(struct, file, config.given(flags, struct))
 
 
-def sampling_from(values: Mapping[str, object]) -> Sampling:
-    return Sampling(**config.given(values, Sampling))  # type: ignore[arg-type]
+# --- options that travel together ------------------------------------------------------------------------------------
 
 
-def connection_options(command: F) -> F:
+def _as_one(
+    name: str, make: Callable[..., object], fields: Sequence[str], *options: Callable[[F], F]
+) -> Callable[[F], F]:
+    """A command with these ``options``, which gets their values (``fields``) as one argument that ``make`` makes."""
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def packed(*args: Any, **values: Any) -> Any:
+            return command(*args, **{name: make(**{field: values.pop(field) for field in fields})}, **values)
+
+        for option in reversed(options):
+            packed = option(packed)
+        return packed  # type: ignore[return-value]
+
+    return decorate
+
+
+class Place(NamedTuple):
     """Where a client connects, and with which keys. Whoever types many commands sets the variables once."""
-    for name, text in (
-        ("server_key", "the verifier's CURVE public key file"),
-        ("key", "your CURVE secret key file"),
-        ("connect", "the verifier's address  [this user's own]"),
-    ):
-        flag, variable = "--" + name.replace("_", "-"), PEER_VARIABLES[name]
-        command = click.option(flag, default="", metavar="TEXT", help=text, envvar=variable, show_envvar=True)(command)
-    return command
 
+    connect: str
+    key: str
+    server_key: str
+
+
+def _peer_option(name: str, text: str) -> Callable[[F], F]:
+    flag, variable = "--" + name.replace("_", "-"), PEER_VARIABLES[name]
+    return click.option(flag, default="", metavar="TEXT", help=text, envvar=variable, show_envvar=True)
+
+
+place_options = _as_one(
+    "place",
+    Place,
+    Place._fields,
+    _peer_option("connect", "the verifier's address  [this user's own]"),
+    _peer_option("key", "your CURVE secret key file"),
+    _peer_option("server_key", "the verifier's CURVE public key file"),
+)
+
+
+class Pair(NamedTuple):
+    """A target and a draft, where a command runs both by itself."""
+
+    verifier: VerifierSettings
+    drafter: DrafterSettings
+
+
+def _pair(target: str | None, draft: str | None, device: str | None, dtype: str | None) -> Pair:
+    said = {"target": target, "device": device, "dtype": dtype}
+    return Pair(
+        config.build(VerifierSettings, {name: value for name, value in said.items() if value is not None}),
+        config.build(DrafterSettings, {} if draft is None else {"draft": draft}),
+    )
+
+
+pair_options = _as_one(
+    "pair",
+    _pair,
+    ("target", "draft", "device", "dtype"),
+    struct_options(VerifierSettings, only=("target",)),
+    struct_options(DrafterSettings, only=("draft",)),
+    struct_options(VerifierSettings, only=("device", "dtype")),
+)
 
 method_option = click.option(
     "--method",
@@ -109,20 +166,26 @@ method_option = click.option(
 )
 
 
-def speculation_options(command: F) -> F:
-    """How one request is to be drafted."""
-    for decorate in (
-        click.option(
-            "--sequences", default=0, metavar="N", type=click.IntRange(0), help="draft sequences; 0 is dynamic"
-        ),
-        click.option(
-            "--num-speculative-tokens", default=0, metavar="N", type=click.IntRange(0), help="gamma; 0 is adaptive"
-        ),
-        method_option,
-    ):
-        command = decorate(command)
-    return command
+REQUESTED = [name for name in Sampling.__struct_fields__ if name != "skip_special_tokens"]  # a flag could not say no
 
+
+def _request(method: str, num_speculative_tokens: int, sequences: int, **values: object) -> dict[str, Any]:
+    sampling = Sampling(**config.given(values, Sampling))  # type: ignore[arg-type]
+    how = {"method": method, "num_speculative_tokens": num_speculative_tokens, "sequences": sequences}
+    return {"sampling": sampling, **how}
+
+
+request_options = _as_one(
+    "request",
+    _request,
+    (*REQUESTED, "method", "num_speculative_tokens", "sequences"),
+    struct_options(Sampling, only=REQUESTED),
+    method_option,
+    click.option(
+        "--num-speculative-tokens", default=0, metavar="N", type=click.IntRange(0), help="gamma; 0 is adaptive"
+    ),
+    click.option("--sequences", default=0, metavar="N", type=click.IntRange(0), help="draft sequences; 0 is dynamic"),
+)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="print one JSON document on stdout, nothing else")
 config_option = click.option(

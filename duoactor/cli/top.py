@@ -11,15 +11,15 @@ from rich.console import Console
 
 from duoactor import render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import connection_options, json_option
+from duoactor.cli.options import Place, json_option, place_options
 from duoactor.launch.signals import run_until_signal
 
 
 @click.command()
-@connection_options
+@place_options
 @json_option
 @click.pass_obj
-def top(environment: Environment, /, connect: str, key: str, server_key: str, as_json: bool) -> int:
+def top(environment: Environment, /, place: Place, as_json: bool) -> int:
     """Watch actors and requests at work. Its keys swap and drain drafters.
 
     The lanes show when the target verified and when drafters drafted, as they measured it themselves. In a pipe, and
@@ -33,17 +33,17 @@ def top(environment: Environment, /, connect: str, key: str, server_key: str, as
     live = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not as_json
     logging.getLogger("duoactor").addHandler(logging.NullHandler())  # the screen says it itself
     try:
-        return run_until_signal(_top(environment, connect, key, server_key, live, as_json))
+        return run_until_signal(_top(environment, place, live, as_json))
     except KeyboardInterrupt:
         if live:
             return 0  # a usual way to end it
         raise
 
 
-async def _top(environment: Environment, connect: str, key: str, server_key: str, live: bool, as_json: bool) -> int:
+async def _top(environment: Environment, place: Place, live: bool, as_json: bool) -> int:
     from duoactor.top.screen import Screen, snapshot, whole
 
-    client = environment.connect_async(connect, key=key, server_key=server_key)
+    client = environment.connect_async(place.connect, key=place.key, server_key=place.server_key)
     console = Console(highlight=False, markup=False, emoji=False)
     try:
         if live:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 import click
 
 from duoactor.cli.environment import Environment
+from duoactor.cli.options import Place
 from duoactor.client.sync_client import Client, Stream
 from protocols.address import default_address
 from protocols.messages import Chunk
@@ -32,18 +33,16 @@ def say_if_slow(text: str, *, quiet: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def connected(
-    environment: Environment, connect: str, key: str, server_key: str, *, quiet: bool = False
-) -> Iterator[Client]:
+def connected(environment: Environment, place: Place, *, quiet: bool = False) -> Iterator[Client]:
     """A client that has found its verifier. ``quiet``: wait without a word, as for a JSON document."""
     # the client's own words: that a verifier was lost in mid-stream, and that it is back
     logging.basicConfig(
         stream=sys.stderr, format="duoactor: %(message)s", level=logging.ERROR if quiet else logging.WARNING
     )
-    address = connect or default_address()
+    address = place.connect or default_address()
     with ExitStack() as stack:
         with say_if_slow(f"waiting for the verifier at {address}, which may be loading its model", quiet=quiet):
-            client = stack.enter_context(environment.connect(connect, key, server_key))
+            client = stack.enter_context(environment.connect(*place))
         yield client
 
 

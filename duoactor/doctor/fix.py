@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from actors.settings import DrafterSettings, VerifierSettings, retrieves
 from duoactor.doctor.forecast import PAYS
 from duoactor.doctor.report import Report
-from protocols.errors import ConfigError
 
 RETRIEVING = "sam"  # needs no model, fits every tokenizer and costs microseconds
 
@@ -25,14 +23,3 @@ def toml(report: Report, verifier: VerifierSettings, drafter: DrafterSettings) -
     if draft == drafter.draft and report.draft is not None:
         text += [f"device = {json.dumps(report.draft.device)}", f"dtype = {json.dumps(report.draft.dtype)}"]
     return "\n".join(text) + "\n"
-
-
-def write(file: str, text: str) -> None:
-    """ConfigError where it is there already, or cannot be written."""
-    try:
-        with Path(file).open("x", encoding="utf-8") as out:
-            out.write(text)
-    except FileExistsError:
-        raise ConfigError(f"{file} exists already: name another file with --fix, or remove it first") from None
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written ({error.strerror}): name another file") from None
