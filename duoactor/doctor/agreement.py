@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from actors.models import Codec, DraftModel, Leaf, TargetModel, Window
+from actors.models import Codec, TargetModel, Window
+from actors.replay.logged import LoggedRequest
 from duoactor.doctor.report import Agreement
-from protocols.errors import CannotDraft, RequestError
+from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Sampling
 
 TOKENS = 64  # of an answer; twenty answers then tell an agreement to two per cent
@@ -32,30 +33,14 @@ def read(target: TargetModel, prompt: Sequence[int], tokens: int = TOKENS) -> li
         target.close(handle)
 
 
-def ranks_of(draft: DraftModel, prompt: Sequence[int], text: Sequence[int]) -> list[int]:
-    """The rank of each token of ``text`` among the draft's candidates for it, from 1; 0: it was none of them."""
-    found: list[int] = []
-    handle = draft.open(prompt, len(prompt), Sampling(max_tokens=len(text)))
-    try:
-        for before, token in zip((prompt[-1], *text), text, strict=False):
-            [expansion] = draft.expand([Leaf(handle, before, (), is_root=True)])
-            found.append(expansion.tokens.index(token) + 1 if token in expansion.tokens else 0)
-            draft.commit(handle, [token], [-1])
-    except CannotDraft:  # the text has left the draft's context, or its vocabulary
-        found.append(0)
-    finally:
-        draft.close(handle)
-    return found
-
-
 def texts(
     target: TargetModel,
     codec: Codec,
     prompts: Sequence[str],
     timer: Callable[[], float] = time.perf_counter,
-) -> list[tuple[list[int], list[int]]]:
+) -> list[LoggedRequest]:
     """Prompts and the target's answers, as many as patience allows, at least one."""
-    began, found = timer(), list[tuple[list[int], list[int]]]()
+    began, found = timer(), list[LoggedRequest]()
     for prompt in prompts:
         if found and timer() - began > PATIENCE_S:
             break
@@ -63,12 +48,12 @@ def texts(
             ids = codec.chat([ChatTurn("user", prompt)])
         except RequestError:  # no chat template
             ids = codec.encode(prompt)
-        found.append((ids, read(target, ids)))
+        found.append(LoggedRequest(prompt=tuple(ids), text=tuple(read(target, ids))))
     return found
 
 
 def agreement(ranks: Sequence[Sequence[int]]) -> Agreement:
-    """``ranks``: of each text's tokens, as :func:`ranks_of` gives them; one at least."""
+    """``ranks``: of each text's tokens, as :func:`actors.engines.replay.replay_draft` gives them; one at least."""
     every = [rank for text in ranks for rank in text]
     first = sum(rank == 1 for rank in every) / len(every)
     tried, right = [0.0] * DEPTHS, [0.0] * DEPTHS

@@ -17,7 +17,7 @@ from duoactor.bench.provenance import machine, versions
 from duoactor.bench.suites import load_suite, select
 from duoactor.config import resolve_model
 from duoactor.doctor import forecast
-from duoactor.doctor.agreement import agreement, ranks_of, texts
+from duoactor.doctor.agreement import agreement, texts
 from duoactor.doctor.report import ModelReport, Report
 from duoactor.launch.cores import assign_cores, format_cpus
 from protocols.errors import DuoactorError
@@ -43,6 +43,7 @@ def examine(
     """``show``: told what is done now. What is wrong becomes a finding of the report; with ``debug``, what a library
     raises does not."""
     from actors.engines import facts
+    from actors.engines.replay import replay_draft
 
     report = Report(
         machine=machine(),
@@ -84,7 +85,7 @@ def examine(
     if compare(target.info, draft.info, report):
         show("the draft reads the same texts …")
         with _pinned(cores.drafters[0]):
-            report.agreement = agreement([ranks_of(draft, prompt, text) for prompt, text in read])
+            report.agreement = agreement([ranks.tolist() for ranks in replay_draft(draft, read)])
         predict(report)
     show(f"took {time.perf_counter() - began:.0f} s")
     return report

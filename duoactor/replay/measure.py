@@ -19,7 +19,6 @@ from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
 if TYPE_CHECKING:
-    from actors.engines.replay import Agreement
     from actors.models import DraftModel
 
 # Microseconds of a round outside its forward and its wait, from docs/benchmarks/bundled/report.md ("Time", overhead).
@@ -38,6 +37,9 @@ def measure(
 ) -> None:
     """Fills in ``report``. RequestError where a method is none, or cannot be replayed; where drafts make no difference
     to it, it is replayed with the first of them."""
+    from actors.engines.draft import Draft
+    from actors.engines.replay import replay_draft
+
     for policy in policies:
         if strategy_for(policy.method).proposer in (Method.LOOKAHEAD, Method.REST):
             detail = f"{policy.method} cannot be replayed: it needs more than a log of requests tells"
@@ -56,9 +58,10 @@ def measure(
         oracles = []
         if not retrieves(name):
             show(f"{shown} reads {len(logged)} texts …")
-            agreement = _read(model, logged)
-            report.shares = (*report.shares, *shares(shown, logged, agreement))
-            oracles = limits(shown, logged, agreement, cost, plain_us)
+            assert isinstance(model, Draft)
+            ranks = [each.tolist() for each in replay_draft(model, logged)]
+            report.shares = (*report.shares, *shares(shown, logged, ranks))
+            oracles = limits(shown, logged, ranks, cost, plain_us)
         for policy in policies:
             if name != drafts[0] and not strategy_for(policy.method).drafter:
                 continue
@@ -89,11 +92,3 @@ def _draft(name: str) -> tuple[DraftModel, dict[int, float]]:
 
     model = load_draft(DrafterSettings(draft=resolve_model(name, "draft")))
     return model, measure_draft(model)
-
-
-def _read(model: DraftModel, logged: Sequence[LoggedRequest]) -> Agreement:
-    from actors.engines.draft import Draft
-    from actors.engines.replay import replay_draft
-
-    assert isinstance(model, Draft)
-    return replay_draft(model, logged)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,9 +10,6 @@ from actors.replay.limit import drafted_limit, perfect_limit
 from actors.replay.logged import LoggedRequest
 from actors.replay.system import Replayed
 from actors.tree.window import Cost
-
-if TYPE_CHECKING:
-    from actors.engines.replay import Agreement
 
 RANKS = 8
 LONGEST = 31  # draft tokens of an oracle's window: actors.models.DEFAULT_NODES
@@ -77,18 +73,18 @@ class Report(msgspec.Struct, kw_only=True):
 Decoded = tuple[LoggedRequest, float, Replayed | None]  # with its milliseconds
 
 
-def shares(draft: str, logged: Sequence[LoggedRequest], agreement: Agreement) -> list[Share]:
+def shares(draft: str, logged: Sequence[LoggedRequest], ranks: Sequence[Sequence[int]]) -> list[Share]:
     """All together, then by temperature, then by task."""
     found = []
     for temperature, task in _groups(logged):
-        ranks = [
+        here = [
             rank
-            for request, each in zip(logged, agreement.ranks, strict=True)
+            for request, each in zip(logged, ranks, strict=True)
             if temperature in (None, request.sampling.temperature) and task in (None, request.task)
-            for rank in each.tolist()
+            for rank in each
         ]
-        chances = tuple(sum(rank == wanted for rank in ranks) / len(ranks) for wanted in range(1, RANKS + 1))
-        found.append(Share(draft=draft, temperature=temperature, task=task, places=len(ranks), ranks=chances))
+        chances = tuple(here.count(wanted) / len(here) for wanted in range(1, RANKS + 1))
+        found.append(Share(draft=draft, temperature=temperature, task=task, places=len(here), ranks=chances))
     return found
 
 
@@ -114,11 +110,11 @@ def replayed_line(draft: str, method: str, replayed: Sequence[Replayed], alone_u
 
 
 def limits(
-    draft: str, logged: Sequence[LoggedRequest], agreement: Agreement, cost: Cost, overhead_us: float
+    draft: str, logged: Sequence[LoggedRequest], ranks: Sequence[Sequence[int]], cost: Cost, overhead_us: float
 ) -> list[Line]:
     """What policy leaves with these drafts, and what only better ones can give."""
     alone_us = cost(1) + overhead_us
-    drafted = [drafted_limit(ranks.tolist(), cost, overhead_us, LONGEST) for ranks in agreement.ranks]
+    drafted = [drafted_limit(each, cost, overhead_us, LONGEST) for each in ranks]
     perfect = [perfect_limit(len(request.text), cost, overhead_us, LONGEST) for request in logged]
     return [
         line(draft, name, [(one, us / 1000, None) for one, us in zip(logged, times, strict=True)], alone_us)

@@ -1,7 +1,6 @@
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from tiny import VOCAB, info, make
@@ -54,7 +53,7 @@ SAMPLINGS = [
 def test_a_replay_names_the_ranks_of_a_drafter_that_heard_token_after_token(sampling):
     draft = draft_of()
     logged = [LoggedRequest(prompt=some(5, 1), text=some(60, 2), sampling=sampling)]
-    [ranks] = replay_draft(draft, logged).ranks
+    [ranks] = replay_draft(draft, logged)
     assert ranks.tolist() == stepwise(draft, logged[0])
     assert 0 < (ranks > 0).sum() < 60
 
@@ -62,20 +61,8 @@ def test_a_replay_names_the_ranks_of_a_drafter_that_heard_token_after_token(samp
 def test_texts_longer_than_a_forward_are_replayed_in_pieces():
     draft = draft_of()
     request = LoggedRequest(prompt=some(CHUNK + 3, 1), text=some(CHUNK - 30, 2), sampling=Sampling(max_tokens=400))
-    [ranks] = replay_draft(draft, [request]).ranks
+    [ranks] = replay_draft(draft, [request])
     assert ranks.tolist() == stepwise(draft, request)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.5])
-def test_log_probabilities_are_the_drafts_own_at_the_requests_temperature(temperature):
-    model = make("llama")
-    draft = Draft(TransformersEngine(model, info(model), 4096))
-    request = LoggedRequest(prompt=some(5, 1), text=some(9, 2), sampling=Sampling(temperature=temperature))
-    [found] = replay_draft(draft, [request]).logprobs
-    with torch.inference_mode():
-        logits = model(torch.tensor([[*request.prompt, *request.text[:-1]]])).logits[0, 4:].float()
-    lp = (logits / (temperature or 1.0)).log_softmax(-1)
-    assert found == pytest.approx(lp.gather(1, torch.tensor(request.text)[:, None])[:, 0].numpy(), abs=1e-3)
 
 
 def test_behind_what_the_draft_cannot_mirror_nothing_is_found():
@@ -83,10 +70,7 @@ def test_behind_what_the_draft_cannot_mirror_nothing_is_found():
     long = LoggedRequest(prompt=some(5, 1), text=some(30, 2), sampling=Sampling(max_tokens=400))
     strange = LoggedRequest(prompt=(*some(5, 1), VOCAB + 5), text=some(4, 2))
     ends = LoggedRequest(prompt=some(5, 1), text=(3, VOCAB + 5, 4, 5))
-    agreement = replay_draft(draft, [long, strange, ends])
-    assert [np.isfinite(each).tolist() for each in agreement.logprobs] == [
-        [True] * 15 + [False] * 15,
-        [False] * 4,
-        [True, False, False, False],
-    ]
-    assert all((ranks[np.isinf(lp)] == 0).all() for ranks, lp in zip(agreement.ranks, agreement.logprobs, strict=True))
+    cut, nothing, ended = replay_draft(draft, [long, strange, ends])
+    assert not cut[15:].any() and not nothing.any() and not ended[1:].any()
+    near = LoggedRequest(prompt=long.prompt, text=long.text[:15], sampling=long.sampling)
+    assert cut[:15].tolist() == stepwise(draft, near)

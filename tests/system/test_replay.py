@@ -85,7 +85,7 @@ def test_the_ranks_of_a_replayed_draft_tell_the_same(models, tmp_path):
     target, draft = models
     real = served(target, draft, tmp_path / "log")
     logged = list(read_log(tmp_path / "log"))
-    for request, ranks, rounds in zip(logged, replay_draft(draft, logged).ranks, real, strict=True):
+    for request, ranks, rounds in zip(logged, replay_draft(draft, logged), real, strict=True):
         if request.finish_reason == FinishReason.LENGTH:
             assert chain(ranks.tolist()) == rounds
 

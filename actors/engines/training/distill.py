@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import torch
 from torch import nn
 
-from actors.engines.build import build_target
+from actors.drafter.timing import measure_draft
+from actors.engines.build import build_draft, build_target
 from actors.engines.loading import TokenizerCodec, load_config, load_model, load_tokenizer, resolve_device
+from actors.engines.replay import replay_draft
 from actors.engines.target import Target
-from actors.engines.training.agreement import read
-from actors.engines.training.answers import LONGEST, TEMPERATURES, Job, Prompt, jobs, write_answers
+from actors.engines.training.answers import LONGEST, TEMPERATURES, Answer, Job, Prompt, jobs, write_answers
 from actors.engines.training.batches import epochs
 from actors.engines.training.learner import Learner
-from actors.engines.training.plan import Plan, Progress, Result
+from actors.engines.training.plan import Plan, Progress, Reading, Result
 from actors.engines.training.shapes import fitting, steps_us
 from actors.engines.training.shards import Shards
 from actors.engines.training.start import Shape, draft_config, first_draft
+from actors.replay.logged import LoggedRequest
 from actors.verifier.timing import measure_target
 from protocols.errors import ConfigError, RequestError
-from protocols.messages import ChatTurn
+from protocols.messages import ChatTurn, Sampling
 
 WORK = "training"  # folder beside the weights: answers, checkpoint, plan
 APART = 8  # every so manieth prompt of a task is kept apart
@@ -60,14 +64,16 @@ def distill(plan: Plan, report: Report) -> Result:
     source = load_model(plan.init or plan.target, torch.device("cpu"), torch.float32)
     model = source.requires_grad_(True) if plan.init else first_draft(source, shape)
     del source
+    drafter = "cpu" if device.type == "cpu" else str(device)
+    with TemporaryDirectory() as start:
+        _save(model, plan, Path(start))
+        before_us, before = _judged(start, drafter, prompts, held.answers)
+    torch.set_num_threads(plan.threads)
     learner = Learner(model, device)
-    before = read(learner.averaged, prompts, held.answers, device)
     _learn(plan, learner, prompts, answers, out / WORK, report)
-    after = read(learner.averaged, prompts, held.answers, device)
     parameters = sum(p.numel() for p in learner.averaged.parameters())
     _save(learner.averaged, plan, out)
-    drafter = "cpu" if device.type == "cpu" else str(device)
-    after_us = steps_us(str(out), drafter)
+    after_us, after = _judged(str(out), drafter, prompts, held.answers)
     return Result(
         shape=str(_shape_of(model)),
         parameters=parameters,
@@ -79,7 +85,7 @@ def distill(plan: Plan, report: Report) -> Result:
         steps=learner.steps,
         seconds=learner.seconds,
         target_us=target_us,
-        before_us=steps_us(plan.init, drafter) if plan.init else after_us,
+        before_us=before_us,
         after_us=after_us,
         before=before,
         after=after,
@@ -220,8 +226,29 @@ def _learn(
     learner.save(state)
 
 
+def _judged(
+    directory: str, device: str, prompts: Sequence[Prompt], answers: Sequence[Answer]
+) -> tuple[dict[int, float], list[Reading]]:
+    """What a draft's steps take, and how it reads the answers, by temperatures and tasks: as a drafter would serve."""
+    draft = build_draft(directory, device, "auto", 0, 1)
+    texts = [
+        LoggedRequest(
+            prompt=prompts[one.job.prompt].tokens,
+            text=tuple(one.tokens.tolist()),
+            sampling=Sampling(temperature=one.job.temperature, seed=one.job.seed),
+            task=prompts[one.job.prompt].task,
+        )
+        for one in answers
+    ]
+    found = [
+        Reading(temperature=text.sampling.temperature, task=text.task, ranks=tuple(ranks.tolist()))
+        for text, ranks in zip(texts, replay_draft(draft, texts), strict=True)
+    ]
+    return measure_draft(draft), sorted(found, key=lambda one: (one.temperature, one.task))
+
+
 def _save(model: nn.Module, plan: Plan, out: Path) -> None:
     """As any other model's directory: bfloat16 weights, configuration, the target's tokenizer."""
-    kept: Any = model.to("cpu", torch.bfloat16)
+    kept: Any = copy.deepcopy(model).to("cpu", torch.bfloat16)
     kept.save_pretrained(out)
     load_tokenizer(plan.target).save_pretrained(out)

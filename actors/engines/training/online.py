@@ -79,7 +79,7 @@ class OnlineTrainer:
         self._loaded.pop(str(directory), None)
 
     def hits(self, directory: str, text: LoggedRequest) -> int:
-        (ranks,) = replay_draft(self._served(directory), [text]).ranks
+        (ranks,) = replay_draft(self._served(directory), [text])
         return int(np.count_nonzero(ranks == 1))
 
     def _served(self, directory: str) -> Draft:

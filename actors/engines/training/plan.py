@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-RANKS = 8  # of a draft's choices that are told apart
-
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer as a draft reads it: of each token the rank among the draft's choices, from 1; 0 beyond ``RANKS``."""
+    """One answer as a draft reads it: of each token the rank among the draft's choices, from 1; 0: none of them."""
 
     temperature: float
     task: str
