@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import bad
 from protocols.messages import ToolCall
 
 
@@ -17,16 +17,15 @@ class ContentPart(msgspec.Struct, frozen=True):
 
 def tool_call(id: str, name: str, arguments: str, where: str) -> ToolCall:
     """ApiError unless the arguments are a JSON object, or nothing: chat templates show them as one."""
-    param = f"{where}.arguments"
     try:
         found = msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ApiError(400, f"{param} must be a JSON object in a text", param=param)
+        raise bad(f"{where}.arguments", "must be a JSON object in a text")
     for what, value in (("id", id), ("name", name)):
         if not 0 < len(value) <= 256:
-            raise ApiError(400, f"{where}: the call's {what} must be 1 to 256 characters long", param=where)
+            raise bad(where, f": the call's {what} must be 1 to 256 characters long")
     return ToolCall(id, name, arguments or "{}")
 
 
@@ -36,6 +35,5 @@ def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str:
         return content or ""
     for at, part in enumerate(content):
         if part.type not in ("text", "input_text", "output_text", "refusal"):
-            param = f"{where}[{at}].type"
-            raise ApiError(400, f"{param} can be text only, not {part.type!r}: the model reads text", param=param)
+            raise bad(f"{where}[{at}].type", f"can be text only, not {part.type!r}: the model reads text")
     return "\n".join(part.text for part in content)

@@ -71,6 +71,11 @@ class ApiError(DuoactorError):
         return {"type": "error", "error": {"type": kind, "message": str(self)}}
 
 
+def bad(param: str, problem: str) -> ApiError:
+    """A parameter cannot be as it is; ``problem`` goes on with the sentence that its name begins."""
+    return ApiError(400, f"{param}{'' if problem.startswith(':') else ' '}{problem}", param=param)
+
+
 @contextlib.contextmanager
 def blamed(structure: str = "") -> Iterator[None]:
     """What fails behind the gateway is raised as what a client is told about it; ``structure`` is its name for

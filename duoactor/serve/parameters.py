@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import ApiError, bad
 from protocols.limits import Milliseconds, Priority
 from protocols.messages import Method, Sampling
 
@@ -44,8 +44,6 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "guided_decoding_backend": (),
-    "guided_whitespace_pattern": (),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1.0,),
     "min_tokens": (0,),
@@ -128,7 +126,7 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.trace and not self.stream:
-            raise ApiError(400, "trace needs stream to be true: it is told as it happens", param="trace")
+            raise bad("trace", "needs stream to be true: it is told as it happens")
 
     def sampling(self, *, max_tokens: int, logprobs: int) -> Sampling:
         """``logprobs`` as in :class:`Sampling`. The seed is 0 where none was given."""
@@ -153,7 +151,7 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
 
 def _token_id(key: str) -> int:
     if not re.fullmatch(r"-?\d{1,18}", key):
-        raise ApiError(400, f"logit_bias must be keyed by token ids, not {key!r}", param="logit_bias")
+        raise bad("logit_bias", f"must be keyed by token ids, not {key!r}")
     return int(key)
 
 
@@ -197,4 +195,4 @@ def _invalid(error: msgspec.ValidationError) -> ApiError:
     if param is None and (missing := re.search(r"missing required field `(\w+)`", what)):
         param = missing[1]
     problem = what.replace("`", "")
-    return ApiError(400, f"{param}: {problem[0].lower()}{problem[1:]}" if param else problem, param=param)
+    return bad(param, f": {problem[0].lower()}{problem[1:]}") if param else ApiError(400, problem)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.parameters import Speculation
 from duoactor.serve.structure import Form
 from duoactor.serve.tool_calls.events import Parser
@@ -39,7 +39,7 @@ class Question:
         for problem in problems(self.sampling, vocab_size):
             raise ApiError(400, problem, param=problem.split(" ", 1)[0])
         if len(self.prompts) * self.n > MAX_STREAMS:
-            raise ApiError(400, f"n: at most {MAX_STREAMS} answers at once, all prompts together", param="n")
+            raise bad("n", f": at most {MAX_STREAMS} answers at once, all prompts together")
 
     def structure(self, calling: Calling) -> tuple[StructuredOutputs | None, str]:
         """What the answer must be, and the parameter that is to blame if it cannot be made so."""

@@ -1,4 +1,4 @@
-"""``response_format`` and vLLM's ``structured_outputs`` and ``guided_*``: what an answer must be."""
+"""``response_format`` and vLLM's ``structured_outputs``: what an answer must be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.parameters import SamplingParameters
 from protocols.messages import StructuredOutputs
 
@@ -43,14 +43,10 @@ class Structure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StructureParameters(SamplingParameters, frozen=True, kw_only=True):
-    """Of chat and text completions: OpenAI's parameter and vLLM's, of which ``guided_*`` are the older names."""
+    """Of chat and text completions: OpenAI's parameter and vLLM's."""
 
     response_format: ResponseFormat = ResponseFormat()
     structured_outputs: Structure | None = None
-    guided_json: str | dict[str, Any] | None = None
-    guided_regex: str | None = None
-    guided_choice: tuple[str, ...] | None = None
-    guided_grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +66,10 @@ def form_of(wanted: StructureParameters) -> Form | None:
     """None: the answer may be anything. ApiError (400) if more than one form is asked for, or one that cannot be."""
     forms = _formats(wanted.response_format)
     if wanted.structured_outputs is not None:
-        given = _vllm(wanted.structured_outputs, "structured_outputs.")
+        given = _vllm(wanted.structured_outputs)
         if len(given) != 1:
-            detail = "structured_outputs takes exactly one of json, regex, choice, grammar and json_object"
-            raise ApiError(400, detail, param="structured_outputs")
+            raise bad("structured_outputs", "takes exactly one of json, regex, choice, grammar and json_object")
         forms += given
-    older = Structure(wanted.guided_json, wanted.guided_regex, wanted.guided_choice, wanted.guided_grammar)
-    forms += _vllm(older, "guided_")
     if len(forms) > 1:
         both = f"{forms[1].param} and {forms[0].param}"
         raise ApiError(400, f"{both} are given; an answer can follow one of them", param=forms[1].param)
@@ -88,14 +81,13 @@ def _formats(wanted: ResponseFormat) -> list[Form]:
         return []
     if wanted.type == "json_object":
         return [json_form(ANY_OBJECT, "response_format")]
-    param = "response_format.json_schema"
     if wanted.json_schema is None:
-        raise ApiError(400, f"{param} is missing: it holds the schema", param=param)
-    return [json_form(wanted.json_schema.schema, f"{param}.schema")]
+        raise bad("response_format.json_schema", "is missing: it holds the schema")
+    return [json_form(wanted.json_schema.schema, "response_format.json_schema.schema")]
 
 
-def _vllm(given: Structure, prefix: str) -> list[Form]:
-    forms = []
+def _vllm(given: Structure) -> list[Form]:
+    prefix, forms = "structured_outputs.", []
     if given.json is not None:
         forms.append(json_form(_schema(given.json, f"{prefix}json"), f"{prefix}json"))
     if given.json_object:
@@ -104,7 +96,7 @@ def _vllm(given: Structure, prefix: str) -> list[Form]:
         forms.append(Form(StructuredOutputs(regex=given.regex), f"{prefix}regex"))
     if given.choice is not None:
         if not given.choice or "" in given.choice:
-            raise ApiError(400, f"{prefix}choice must name texts to choose from", param=f"{prefix}choice")
+            raise bad(f"{prefix}choice", "must name texts to choose from")
         choice = " | ".join(json.dumps(text) for text in given.choice)
         forms.append(Form(StructuredOutputs(grammar=f"start: {choice}"), f"{prefix}choice"))
     if given.grammar is not None:
@@ -120,5 +112,5 @@ def _schema(given: str | dict[str, Any], param: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ApiError(400, f"{param} must be a JSON schema, as an object or as its text", param=param)
+        raise bad(param, "must be a JSON schema, as an object or as its text")
     return found

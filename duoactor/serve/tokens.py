@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import bad
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.openai.messages import ChatMessage, FunctionTool, turns, use
 from duoactor.serve.parameters import decode
@@ -39,7 +39,7 @@ class DetokenizeAnswer(msgspec.Struct, frozen=True):
 async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
     wanted = decode(body, TokenizeRequest)
     if (wanted.prompt is None) == (wanted.messages is None):
-        raise ApiError(400, "prompt or messages must be given, and not both", param="prompt")
+        raise bad("prompt", "or messages must be given, and not both")
     model = await gateway.model()
     model.called(wanted.model)
     asked = wanted.prompt if wanted.prompt is not None else turns(wanted.messages or ())

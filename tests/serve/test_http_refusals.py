@@ -28,8 +28,9 @@ REFUSED = [
     ({"structured_outputs": {"json": "["}}, "structured_outputs.json"),
     ({"structured_outputs": {"regexp": "a"}}, "structured_outputs"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+    ({"structured_outputs": {"json": "no"}}, "structured_outputs.json"),
+    ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs.regex"),
     ({"guided_json": "no"}, "guided_json"),
-    ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
     ({"guided_decoding_backend": "x"}, "guided_decoding_backend"),
     ({"echo": True}, "echo"),
     ({"suffix": "end"}, "suffix"),
@@ -88,7 +89,6 @@ async def test_what_changes_nothing_is_tolerated_and_null_is_nothing():
         "user": "me", "metadata": {"a": "b"}, "store": False, "tools": [], "tool_choice": "auto", "service_tier": "x",
         "response_format": {"type": "text"}, "echo": False, "best_of": 1, "parallel_tool_calls": True, "top_k": -1,
         "temperature": None, "stop": None, "logit_bias": None, "function_call": None, "foo": None,
-        "guided_json": None,
     }  # fmt: skip
     async with served() as gateway:
         answer = await gateway.chat(**idle)

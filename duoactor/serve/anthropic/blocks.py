@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from duoactor.serve.content import ContentPart, text_of, tool_call
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import bad
 from duoactor.serve.structure import Form, json_form
 from duoactor.serve.tool_calls.use import Tool, ToolUse
 from protocols.messages import ChatTurn, ToolCall
@@ -87,7 +87,7 @@ def _turns(message: Message, where: str) -> list[ChatTurn]:
                 calls.append(tool_call(block.id, block.name, arguments, place))
             case "tool_result" if message.role == "user":
                 if not block.tool_use_id:
-                    raise ApiError(400, f"{place}.tool_use_id is missing", param=f"{place}.tool_use_id")
+                    raise bad(f"{place}.tool_use_id", "is missing")
                 text = text_of(block.content, f"{place}.content")
                 results.append(ChatTurn("tool", text, tool_call_id=block.tool_use_id))
             case "thinking" | "redacted_thinking" if message.role == "assistant":
@@ -95,8 +95,7 @@ def _turns(message: Message, where: str) -> list[ChatTurn]:
             case "text":
                 texts.append(ContentPart("text", block.text))
             case other:
-                param = f"{place}.type"
-                raise ApiError(400, f"{param}: no {other!r} can stand here; the model reads text", param=param)
+                raise bad(f"{place}.type", f": no {other!r} can stand here; the model reads text")
     if texts or calls or not results:
         results.append(ChatTurn(message.role, text_of(texts, where), tuple(calls)))
     return results
@@ -106,11 +105,11 @@ def use(tools: Sequence[ToolDefinition], choice: ToolChoice | None) -> ToolUse:
     for at, tool in enumerate(tools):
         if tool.type not in (None, "custom") or tool.input_schema is None:
             param = f"tools[{at}].{'input_schema' if tool.type in (None, 'custom') else 'type'}"
-            raise ApiError(400, f"{param}: tools are functions with a name and an input_schema here", param=param)
+            raise bad(param, ": tools are functions with a name and an input_schema here")
     functions = tuple(Tool(one.name, one.description, one.input_schema) for one in tools)
     choice = choice or ToolChoice("auto")
     if choice.type == "tool" and not choice.name:
-        raise ApiError(400, "tool_choice.name is missing", param="tool_choice.name")
+        raise bad("tool_choice.name", "is missing")
     found = ToolUse(
         functions,
         choice.type if choice.type in ("auto", "none") else "required",

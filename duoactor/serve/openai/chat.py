@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from duoactor.serve.answers import Pieces
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import bad
 from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.openai.messages import ChatMessage, FunctionTool, NamedFunction, turns, use
 from duoactor.serve.parameters import decode
@@ -98,7 +98,7 @@ class ChunkChoice(msgspec.Struct, frozen=True):
 def parse(body: bytes) -> tuple[ChatRequest, Question]:
     wanted = decode(body, ChatRequest)
     if wanted.top_logprobs and not wanted.logprobs:
-        raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
+        raise bad("top_logprobs", "needs logprobs to be true")
     question = Question(
         prompts=(turns(wanted.messages),),
         sampling=wanted.sampling(

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from duoactor.serve.answers import Pieces
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import bad
 from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.parameters import decode
 from duoactor.serve.question import Prompt, Question
@@ -57,14 +57,14 @@ def _prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
     if isinstance(given, str):
         return (given,)
     if not given:
-        raise ApiError(400, "prompt is an empty array; give it a prompt at least", param="prompt")
+        raise bad("prompt", "is an empty array; give it a prompt at least")
     for kind, several in ((int, False), (str, True), (list[int], True)):
         try:
             found = msgspec.convert(given, tuple[kind, ...])  # type: ignore[valid-type]
         except msgspec.ValidationError:
             continue
         return tuple(one if isinstance(one, str) else tuple(one) for one in found) if several else (found,)
-    raise ApiError(400, "prompt can be a text, an array of texts, token ids or arrays of token ids", param="prompt")
+    raise bad("prompt", "can be a text, an array of texts, token ids or arrays of token ids")
 
 
 class CompletionAnswer(OpenAIAnswer):

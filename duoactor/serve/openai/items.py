@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from duoactor.serve.content import ContentPart, text_of, tool_call
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import bad
 from duoactor.serve.structure import ANY_OBJECT, Form, json_form
 from duoactor.serve.tool_calls.use import Tool, ToolUse
 from protocols.messages import ChatTurn, ToolCall
@@ -90,19 +90,18 @@ def turns(instructions: str, given: str | Sequence[InputItem]) -> tuple[ChatTurn
         match item.type:
             case "message":
                 if item.content is None:
-                    raise ApiError(400, f"{where}.content is missing", param=f"{where}.content")
+                    raise bad(f"{where}.content", "is missing")
                 made.append(ChatTurn(_ROLES[item.role], text_of(item.content, f"{where}.content")))
             case "function_call":
                 _add_call(made, tool_call(item.call_id, item.name, item.arguments, where))
             case "function_call_output":
                 if not item.call_id:
-                    raise ApiError(400, f"{where}.call_id is missing", param=f"{where}.call_id")
+                    raise bad(f"{where}.call_id", "is missing")
                 made.append(ChatTurn("tool", text_of(item.output, f"{where}.output"), tool_call_id=item.call_id))
             case "reasoning":
                 pass  # of another model: ours keeps none
             case other:
-                param = f"{where}.type"
-                raise ApiError(400, f"{param}: items of type {other!r} are not supported here", param=param)
+                raise bad(f"{where}.type", f": items of type {other!r} are not supported here")
     return tuple(made)
 
 
@@ -124,9 +123,8 @@ def use(tools: Sequence[ToolItem], choice: str | NamedTool, parallel: bool) -> T
 def form(wanted: TextFormat) -> Form | None:
     if wanted.type == "text":
         return None
-    param = "text.format"
     if wanted.type == "json_object":
-        return json_form(ANY_OBJECT, param)
+        return json_form(ANY_OBJECT, "text.format")
     if wanted.schema is None:
-        raise ApiError(400, f"{param}.schema is missing", param=f"{param}.schema")
-    return json_form(wanted.schema, f"{param}.schema")
+        raise bad("text.format.schema", "is missing")
+    return json_form(wanted.schema, "text.format.schema")

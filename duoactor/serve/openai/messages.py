@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from duoactor.serve.content import ContentPart, text_of, tool_call
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import bad
 from duoactor.serve.tool_calls.use import Tool, ToolUse
 from protocols.messages import ChatTurn
 
@@ -83,20 +83,15 @@ def turns(messages: Sequence[ChatMessage]) -> tuple[ChatTurn, ...]:
 
 def _turn(message: ChatMessage, where: str) -> ChatTurn:
     if message.role not in _ROLES:
-        param = f"{where}.role"
-        detail = f"{param} can be system, developer, user, assistant or tool, not {message.role!r}"
-        raise ApiError(400, detail, param=param)
+        raise bad(f"{where}.role", f"can be system, developer, user, assistant or tool, not {message.role!r}")
     for name in ("function_call", "audio"):
         if getattr(message, name):
-            raise ApiError(400, f"{where}.{name} is not supported here", param=f"{where}.{name}")
+            raise bad(f"{where}.{name}", "is not supported here")
     if (message.role == "tool") != bool(message.tool_call_id):
-        param = f"{where}.tool_call_id"
-        detail = f"{param} is for messages of role tool, and says which call they answer"
-        raise ApiError(400, detail, param=param)
+        raise bad(f"{where}.tool_call_id", "is for messages of role tool, and says which call they answer")
     calls = message.tool_calls or ()
     if calls and message.role != "assistant":
-        param = f"{where}.tool_calls"
-        raise ApiError(400, f"{param} is for the assistant's messages", param=param)
+        raise bad(f"{where}.tool_calls", "is for the assistant's messages")
     return ChatTurn(
         _ROLES[message.role],
         text_of(message.content, f"{where}.content"),

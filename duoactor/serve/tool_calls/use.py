@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from duoactor.serve.errors import ApiError
+from duoactor.serve.errors import bad
 from duoactor.serve.tool_calls.events import NoTools, Parser
 from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, MISTRAL_MARK, FormParser
 from duoactor.serve.tool_calls.grammar import call_grammar
@@ -50,18 +50,17 @@ class ToolUse:
     def check(self, place: str, choice: str = "tool_choice") -> None:
         """ApiError about the first thing that cannot be; ``place`` is where the names stand, ``choice`` the choice."""
         if len(self.tools) > MAX_TOOLS:
-            raise ApiError(400, f"tools: at most {MAX_TOOLS} at once, not {len(self.tools)}", param="tools")
+            raise bad("tools", f": at most {MAX_TOOLS} at once, not {len(self.tools)}")
         for at, tool in enumerate(self.tools):
             param = place.format(at)
             if not _NAME.fullmatch(tool.name):
-                detail = f"{param} must be 1 to 128 letters, digits, dots, dashes and underscores, not {tool.name!r}"
-                raise ApiError(400, detail, param=param)
+                raise bad(param, f"must be 1 to 128 letters, digits, dots, dashes and underscores, not {tool.name!r}")
             if tool.name in (other.name for other in self.tools[:at]):
-                raise ApiError(400, f"{param}: there are two functions called {tool.name}", param=param)
+                raise bad(param, f": there are two functions called {tool.name}")
         if self.named and self.named not in (tool.name for tool in self.tools):
-            raise ApiError(400, f"{choice}: tools has no function called {self.named!r}", param=choice)
+            raise bad(choice, f": tools has no function called {self.named!r}")
         if self.choice == "required" and not self.tools:
-            raise ApiError(400, f"{choice}: a call is required, and tools has no function", param=choice)
+            raise bad(choice, ": a call is required, and tools has no function")
 
     @property
     def offered(self) -> bool:
