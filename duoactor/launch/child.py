@@ -38,6 +38,7 @@ class ActorPlan:
     threads: int = 1
     http: tuple[str, int] = ("", 0)
     finish_s: float = 0.0  # that it may take to finish its work, before it has ``STOP_S`` to end
+    forked: bool = False  # it computes with a model on the CPU: see :mod:`duoactor.launch.fork_server`
 
 
 class OutputLines:
@@ -90,15 +91,21 @@ class Child(asyncio.SubprocessProtocol):
         self._exited = asyncio.Event()
 
     @classmethod
-    async def start(cls, plan: ActorPlan, line: Callable[[str], None], progress: Callable[[str], None]) -> Child:
+    async def start(
+        cls,
+        plan: ActorPlan,
+        line: Callable[[str], None],
+        progress: Callable[[str], None],
+        stdin: int = asyncio.subprocess.PIPE,  # its end is the sign that we are gone: see die_with_parent
+    ) -> Child:
         """Raises OSError if the command cannot be run."""
         _, child = await asyncio.get_running_loop().subprocess_exec(
             lambda: cls(line, progress),
             *plan.command,
-            stdin=asyncio.subprocess.PIPE,  # its end is the sign that we are gone: see die_with_parent
+            stdin=stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,  # stdout belongs to our own documents
-            env=_environment(plan),
+            env=environment_of(plan),
             start_new_session=True,  # Ctrl-C reaches us alone, and we stop them in order
         )
         return child
@@ -151,7 +158,7 @@ class Child(asyncio.SubprocessProtocol):
             os.killpg(self.pid, number)
 
 
-def _environment(plan: ActorPlan) -> Mapping[str, str]:
+def environment_of(plan: ActorPlan) -> Mapping[str, str]:
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(plan.threads))
     own = {
         name: value for name, value in os.environ.items() if name not in PEER_VARIABLES.values()

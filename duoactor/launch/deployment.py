@@ -12,6 +12,7 @@ from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings
 from duoactor.config import options, resolve_model
 from duoactor.launch.child import GATEWAY, ActorPlan, own_command
 from duoactor.launch.cores import assign_cores, format_cpus
+from duoactor.launch.forks import computes_here
 from duoactor.serve.settings import GatewaySettings, parse_http
 from protocols.address import parse
 from protocols.errors import ConfigError
@@ -94,8 +95,18 @@ def deploy(
             line(Role.VERIFIER, verifier),
             verifier.threads,
             finish_s=verifier.shutdown_timeout,
+            forked=computes_here(verifier.device),
         ),
-        *(ActorPlan(Role.DRAFTER, d.actor_id, line(Role.DRAFTER, d), d.threads) for d in drafters),
+        *(
+            ActorPlan(
+                Role.DRAFTER,
+                d.actor_id,
+                line(Role.DRAFTER, d),
+                d.threads,
+                forked=computes_here(d.device) and not retrieves(d.draft),
+            )
+            for d in drafters
+        ),
         ActorPlan(Role.CONTROLLER, "controller", line(Role.CONTROLLER, controller)),
     )
     if learner is not None:

@@ -41,7 +41,7 @@ class LaunchReport:
         if not self._waiting:
             self._began = self._clock()
         match event.kind:
-            case "started":
+            case "starting":
                 self._waiting[name] = LOADING[event.actor.role]
             case "progress" if name in self._waiting:
                 self._waiting[name] = event.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
-FIRST_DELAY_S = 0.5
+DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # after the first death, the second, …
 LONGEST_DELAY_S = 10.0
 HEALTHY_S = 30.0  # ready for so long: earlier deaths are forgotten
 DEATHS_BEFORE_READY = 5
@@ -69,7 +69,7 @@ class Lifecycle:
             return GiveUp(describe_exit(code), deaths=1)
         if self.unready_deaths >= DEATHS_BEFORE_READY:
             return GiveUp(describe_exit(code), deaths=self.unready_deaths)
-        return Start(at=now + min(FIRST_DELAY_S * 2 ** (self.deaths - 1), LONGEST_DELAY_S))
+        return Start(at=now + (DELAYS_S[self.deaths - 1] if self.deaths <= len(DELAYS_S) else LONGEST_DELAY_S))
 
 
 def describe_exit(code: int) -> str:

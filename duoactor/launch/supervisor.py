@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from duoactor.launch.child import STOP_S, ActorPlan, Child
+from duoactor.launch.forks import ForkServer, is_forked
 from duoactor.launch.health import healthy_pid
 from duoactor.launch.restart import GiveUp, Leave, Lifecycle, Start, describe_exit
 from protocols.address import parse
@@ -26,7 +27,9 @@ class LaunchError(DuoactorError):
     """An actor cannot be started, or does not stay up."""
 
 
-Kind = Literal["started", "waiting", "ready", "line", "progress", "restart", "left", "lost", "stopping", "ended"]
+Kind = Literal[
+    "starting", "started", "waiting", "ready", "line", "progress", "restart", "left", "lost", "stopping", "ended"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Supervisor:
         self._report = report
         self._address = address
         self._clock = clock
+        self._forks = ForkServer(lambda text: self._tell("line", self._actors[0], text))
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._all_ready = asyncio.Event()
@@ -149,22 +153,32 @@ class Supervisor:
                 case Start(at=at):
                     delay = at - self._clock()
                     said = f" ({child.sentence})" if child.sentence else ""
-                    self._tell("restart", actor, f"{describe_exit(code)}{said}; starting it again in {delay:.1f} s")
+                    when = f" in {delay:.1f} s" if delay > 0 else ""
+                    self._tell("restart", actor, f"{describe_exit(code)}{said}; starting it again{when}")
                     await asyncio.sleep(delay)
 
     async def _live(self, actor: _Actor) -> tuple[Child, int]:
         actor.life.started(self._clock())
-        actor.child = child = await Child.start(
-            actor.plan,
-            lambda text: self._tell("line", actor, text),
-            lambda text: self._tell("progress", actor, text),
-        )
+        self._tell("starting", actor)
+        actor.child = child = await self._start(actor)
         self._tell("started", actor)
         try:
             return child, await child.wait()
         finally:
             actor.is_ready = False
             actor.child = None
+
+    async def _start(self, actor: _Actor) -> Child:
+        def line(text: str) -> None:
+            self._tell("line", actor, text)
+
+        def progress(text: str) -> None:
+            self._tell("progress", actor, text)
+
+        if is_forked(actor.plan):
+            with contextlib.suppress(OSError):
+                return await self._forks.start(actor.plan, line, progress)
+        return await Child.start(actor.plan, line, progress)
 
     async def _watch(self) -> None:
         while True:
@@ -227,6 +241,7 @@ class Supervisor:
                 if actor.child is not None:
                     actor.child.kill()
             await asyncio.gather(*self._lives.values(), return_exceptions=True)
+            await self._forks.close()
             if self._address.startswith("ipc://"):
                 # a verifier that had to be killed leaves its socket file
                 with contextlib.suppress(DuoactorError, OSError):

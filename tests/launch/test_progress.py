@@ -19,8 +19,8 @@ def test_a_terminal_shows_what_is_waited_for_and_for_how_long(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     now = [0.0]
     report = LaunchReport(clock=lambda: now[0])
-    report(Event("started", TARGET))
-    report(Event("started", DRAFT))
+    report(Event("starting", TARGET))
+    report(Event("starting", DRAFT))
     assert "loading target, loading draft …" in capsys.readouterr().err
     now[0] = 3.2
     report(Event("waiting", TARGET))
@@ -33,7 +33,7 @@ def test_a_terminal_shows_what_is_waited_for_and_for_how_long(
 
 def test_a_pipe_gets_lines_only(capsys: pytest.CaptureFixture[str]):
     report = LaunchReport()
-    report(Event("started", TARGET))
+    report(Event("starting", TARGET))
     report(Event("progress", TARGET, " 12%"))
     report(Event("line", TARGET, "ready at ipc:///x"))
     report(Event("lost", DRAFT, "drafter: there is no model x"))

@@ -7,7 +7,7 @@ import pytest
 from duoactor.launch.restart import GiveUp, Leave, Lifecycle, Start, describe_exit
 
 
-def test_the_delay_doubles_from_half_a_second_to_ten():
+def test_the_first_start_again_is_at_once_and_then_the_delay_doubles_to_ten_seconds():
     life = Lifecycle()
     delays = []
     for _ in range(8):
@@ -16,7 +16,7 @@ def test_the_delay_doubles_from_half_a_second_to_ten():
         action = life.exited(1.0, -9)
         assert isinstance(action, Start)
         delays.append(action.at - 1.0)
-    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+    assert delays == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
 def test_thirty_healthy_seconds_reset_the_delay():
@@ -27,7 +27,7 @@ def test_thirty_healthy_seconds_reset_the_delay():
         life.exited(1.0, -9)
     life.started(100.0)
     life.ready(101.0)
-    assert life.exited(131.0, -9) == Start(at=131.5)
+    assert life.exited(131.0, -9) == Start(at=131.0)
 
 
 def test_a_healthy_time_counts_from_readiness_and_not_from_the_start():
@@ -36,7 +36,7 @@ def test_a_healthy_time_counts_from_readiness_and_not_from_the_start():
         life.started(now)
         life.ready(now + 50.0)
         action = life.exited(now + 70.0, -9)
-    assert action == Start(at=171.0)
+    assert action == Start(at=170.5)
 
 
 def test_five_deaths_before_readiness_are_enough():
@@ -73,9 +73,9 @@ def test_the_same_exit_code_after_a_good_life_is_a_crash():
     life = Lifecycle()
     life.started(0.0)
     life.ready(1.0)
-    assert life.exited(5.0, 1) == Start(at=5.5)
-    life.started(5.5)
-    assert life.exited(5.6, 1) == Start(at=6.6)
+    assert life.exited(5.0, 1) == Start(at=5.0)
+    life.started(5.0)
+    assert life.exited(5.1, 1) == Start(at=5.6)
 
 
 def test_an_actor_that_ends_in_good_order_stays_away():
