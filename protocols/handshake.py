@@ -16,6 +16,8 @@ from protocols.messages import Drain, Goodbye, Heartbeat, Hello, Message, Refuse
 TRIPS = 16  # heartbeats that a message's delay is judged by
 MAX_BUSY_MS = 60_000.0  # see limits.BusyMilliseconds
 GREET_S = 0.5  # between two Hellos to a verifier that has not answered yet
+# A verifier believes a dead peer alive for two heartbeats, and refuses its successor. Restarted ones come in 0.6 s.
+NAMESAKE_S = 2.0
 
 
 class Why(StrEnum):
@@ -51,6 +53,7 @@ class Handshake:
         self.due = now  # when ``tick`` has something to do
         self._heard_at = now
         self._asked_at: float | None = None  # when what is not answered yet was said
+        self._refused_at: float | None = None  # for a namesake, first
         self._trips: deque[float] = deque(maxlen=TRIPS)
 
     @property
@@ -94,12 +97,20 @@ class Handshake:
                 return Step(news=self._lose(Why.DRAINING))  # Hello again in a while: a successor may come
             case Refuse(code=RefuseCode.MALFORMED) if self.welcome is not None:
                 return Step(news=message)  # about one message, not about the peer
+            case Refuse(code=RefuseCode.DUPLICATE) if self._may_be_dead(now):
+                return Step()  # Hello again
             case Refuse():
                 raise RefusedError(message.code, message.detail)
             case Drain() if self.hello.role is Role.CLIENT:
                 self.due = now + GREET_S
                 return Step(Goodbye("drained"), self._lose(Why.DRAINING))  # the verifier waits for it
         return Step(news=message)
+
+    def _may_be_dead(self, now: float) -> bool:
+        """Whether a peer for which this one was refused may be its own dead predecessor."""
+        if self._refused_at is None:
+            self._refused_at = now
+        return now - self._refused_at < NAMESAKE_S
 
     def _answered(self, now: float) -> None:
         if self._asked_at is not None:
@@ -118,7 +129,7 @@ class Handshake:
     def _welcomed(self, welcome: Welcome, now: float) -> Step:
         new = not self.known or self.welcome is None or welcome.incarnation != self.welcome.incarnation
         self._answered(now)
-        self.welcome, self.known = welcome, True
+        self.welcome, self.known, self._refused_at = welcome, True, None
         if not new:
             return Step()
         self.due = now + welcome.heartbeat_ms / 1000

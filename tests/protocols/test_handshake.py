@@ -11,6 +11,7 @@ CLIENT = Hello(Role.CLIENT, "c1", "i1")
 WELCOME = Welcome("v1", heartbeat_ms=500, ttl_ms=2500, telemetry="")
 RESTARTED = Welcome("v2", heartbeat_ms=500, ttl_ms=2500, telemetry="")
 UNKNOWN = Refuse(RefuseCode.UNKNOWN_PEER, "who?")
+DUPLICATE = Refuse(RefuseCode.DUPLICATE, "a namesake")
 DRAINING = Refuse(RefuseCode.DRAINING, "shutting down")
 MALFORMED = Refuse(RefuseCode.MALFORMED, "what?")
 TICK = None
@@ -68,6 +69,14 @@ TABLE = {
         (1.1, TICK, HELLO, None),
         (1.2, RESTARTED, None, RESTARTED),
     ],
+    "a peer whose dead predecessor is still believed alive greets again": [
+        (0.0, TICK, HELLO, None),
+        (0.1, DUPLICATE, None, None),
+        (0.5, TICK, HELLO, None),
+        (0.6, DUPLICATE, None, None),
+        (1.0, TICK, HELLO, None),
+        (1.1, WELCOME, None, WELCOME),
+    ],
     "a message that the verifier could not read is the peer's business": [*MET, (0.2, MALFORMED, None, MALFORMED)],
     "Drain asks a drafter to leave": [*MET, (0.2, Drain(), None, Drain())],
 }
@@ -90,11 +99,19 @@ def test_drain_tells_a_client_that_the_verifier_leaves():
     assert machine.tick(0.2 + GREET_S).send == CLIENT
 
 
-@pytest.mark.parametrize("code", [RefuseCode.VERSION, RefuseCode.TOKENIZER, RefuseCode.MALFORMED, RefuseCode.DUPLICATE])
+@pytest.mark.parametrize("code", [RefuseCode.VERSION, RefuseCode.TOKENIZER, RefuseCode.MALFORMED])
 def test_a_refused_peer_learns_it_with_the_verifiers_sentence(code):
     with pytest.raises(RefusedError, match="a sentence") as caught:
         Handshake(HELLO, 0.0).receive(Refuse(code, "a sentence"), 0.1)
     assert caught.value.code == code
+
+
+def test_who_is_refused_for_a_namesake_that_lives_on_learns_it_after_two_seconds():
+    machine = Handshake(HELLO, 0.0)
+    machine.receive(DUPLICATE, 0.1)
+    machine.receive(DUPLICATE, 2.0)
+    with pytest.raises(RefusedError, match="a namesake"):
+        machine.receive(DUPLICATE, 2.2)
 
 
 @pytest.mark.parametrize("stranger", [Cancel("r"), BEAT])
