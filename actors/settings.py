@@ -14,6 +14,7 @@ from msgspec import Meta
 from protocols.messages import Method
 
 BUNDLED = "bundled"  # the model pair that ships with duoactor
+NO_DRAFT = "none"  # of a verifier that does not draft itself
 
 Port = Annotated[str, Meta(description="address as ipc://PATH or tcp://HOST:PORT")]
 
@@ -66,6 +67,13 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
     cpus: Annotated[str, Meta(description="pin the process to these CPUs, such as 0 or 0,1; empty: do not pin")] = ""
     spare_cpus: Annotated[
         str, Meta(description="drafters' CPUs, which also compute for a target on a CPU while all drafters rest")
+    ] = ""
+    inline_draft: Annotated[
+        str,
+        Meta(
+            description="draft model that a target on a CPU itself drafts with between its forwards, for method auto; "
+            "none: it does not; empty: under `up` the drafters'"
+        ),
     ] = ""
     actor_id: Annotated[str, Meta(description="name in status output and logs")] = "verifier"
     datastore: Annotated[

@@ -48,7 +48,7 @@ class Held:
             return None
         weights = self.generations.current
         try:
-            handle = weights.mirrors.open(message)
+            handle = weights.mirrors.open(message.prefix, message.prompt_len, message.sampling, message.cache_salt)
         except (PoolFull, CannotDraft) as error:
             log.warning("request %s goes on without drafts: %s", message.rid, error)
             self._decline(message.rid, message.epoch, lasting=isinstance(error, CannotDraft))

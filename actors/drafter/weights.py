@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
-from actors.drafter.mirrors import Mirrors
+from actors.mirrors import Mirrors
 from actors.models import DraftModel, ModelInfo
 from actors.tree.calibration import Calibration
 from protocols.errors import ModelError

@@ -32,6 +32,7 @@ class Strategy:
     #                       "priced": as long as drafts come faster than tokens do now; "lockstep": until the phase
     #                       drafted during the round is over, and the drafter hears of the round no sooner
     proposer: str = ""  # the verifier's own guesses: alone (window "proposal") or beside a drafter's
+    inline: bool = False  # a draft model of the verifier's own may draft it between two forwards
     may_rest: bool = False  # a method that a user names drafts; only ``auto`` may find that drafts do not pay
     nodes: int = DEFAULT_NODES  # most nodes of a window; the engine may allow fewer
 
@@ -45,7 +46,9 @@ STRATEGIES: dict[Method, Strategy] = {
         Strategy(Method.DUODECODING, drafter=True, window="chain", waits="survivor"),
         Strategy(Method.DUODECODING_LOCKSTEP, drafter=True, window="chain", waits="lockstep"),
         Strategy(Method.TREE, drafter=True, window="priced", waits="priced"),
-        Strategy(Method.AUTO, drafter=True, window="priced", waits="priced", proposer="sam", may_rest=True),
+        Strategy(
+            Method.AUTO, drafter=True, window="priced", waits="priced", proposer="sam", inline=True, may_rest=True
+        ),
         Strategy(Method.PLD, window="proposal", proposer="pld"),
         Strategy(Method.PLD_EARLIEST, window="proposal", proposer="pld-earliest"),
         Strategy(Method.SAM, window="proposal", proposer="sam"),

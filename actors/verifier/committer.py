@@ -11,6 +11,7 @@ from actors.models import Outcome
 from actors.verifier.accounting import Forward, account
 from actors.verifier.decoding.rounds import Chosen, Committed, Others
 from actors.verifier.drafters.leases import Leases
+from actors.verifier.drafters.plain import PlainRounds
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.forward import Job
 from actors.verifier.peers import Peers
@@ -132,18 +133,24 @@ class Committer:
                 state.drafters.standings.forget(request.method)
             overhead_us = stats.wall_us - stats.forward_us - stats.wait_us
             plain.observe(state.cost, stats.rows, stats.forward_us, overhead_us, streams)
+            if request.spec.inline is not None:
+                plain.inline.add_ratio(stats.committed, self._without_drafts(plain, stats, bare, streams))
             if drafter is not None:
                 request.course(drafter.actor_id).rested()
             for other in state.drafters.by_peer.values() if drafter is None else ():
                 other.standing(request).rested()
             return
-        without = (1 + stats.retrieved) * stats.wall_us / plain.time(state.cost, bare, streams)
+        without = self._without_drafts(plain, stats, bare, streams) * state.without_drafter(request.method)
         standing, course = drafter.standing(request), request.course(drafter.actor_id)
         standing.round(stats.committed, without, stats.wall_us)
         course.drafted(stats.committed, without, state.prior(request, drafter), plain.known)
         request.drafted()
         if committed.claim is not None:
             standing.claimed(*committed.claim)
+
+    def _without_drafts(self, plain: PlainRounds, stats: RoundStats, bare: int, streams: int) -> float:
+        """Tokens of that stretch of text in the time of the round, with nothing but what was retrieved."""
+        return (1 + stats.retrieved) * stats.wall_us / plain.time(self.state.cost, bare, streams)
 
     def _settle(
         self,

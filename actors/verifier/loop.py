@@ -23,6 +23,7 @@ from actors.verifier.decoding.grammar import Grammars
 from actors.verifier.decoding.retrieval import Sources
 from actors.verifier.dispatcher import Dispatcher
 from actors.verifier.drafters.drafts import Drafts
+from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.drafters.learning import Learning
 from actors.verifier.drafters.leases import Leases
 from actors.verifier.forward import Job, compute
@@ -61,11 +62,13 @@ class Verifier:
         clock: Callable[[], float] | None = None,
         timer: Callable[[], float] = time.perf_counter,
         sources: Sources | None = None,
+        inline: InlineDraft | None = None,
         tokenizing: Compute | None = None,
         request_log: RequestLog | None = None,
     ) -> None:
         """``clock`` gives seconds for waits and time-outs, ``timer`` measures forwards; ``sources`` is what the
-        verifier retrieves from beside a request's own text; ``tokenizing`` runs clients' questions about tokens."""
+        verifier retrieves from beside a request's own text; ``inline`` drafts between forwards; ``tokenizing`` runs
+        clients' questions about tokens."""
         self.model, self.compute, self.timer = model, compute, timer
         self.clock = clock or asyncio.get_running_loop().time
         self.listener = listener
@@ -80,6 +83,7 @@ class Verifier:
             incarnation,
             self.clock(),
             sources or Sources(),
+            inline,
             request_log,
         )
         send, publish, clock = self._send, self._publish, self.clock

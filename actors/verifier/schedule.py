@@ -91,6 +91,7 @@ class Schedule:
         job = Job([], [], 0, prefill=False)
         if len(requests) > MAX_ROWS:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
+        self._draft_inline(requests)
         now, load = self.clock(), self.state.load()
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
@@ -100,6 +101,15 @@ class Schedule:
                 job.windows.append(chosen)
                 job.rows += 1 + len(chosen.nodes)
         return job if job.requests else None
+
+    def _draft_inline(self, requests: Sequence[Request]) -> None:
+        state = self.state
+        if state.inline is None:
+            return
+        own = [r for r in requests if r.spec.strategy.inline and not r.drafts]
+        if own:
+            rate = state.load().rate or len(requests) / state.cost(len(requests))
+            state.inline.grow(own, state.cost, rate, lambda: (self.clock() - state.started) * 1e6)
 
     def _window(self, request: Request, others: Others, now: float) -> Chosen:
         if request.spec.owes_verdict:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from actors.peer import incarnation
 from actors.process import CLOCK, open_network, own_cpus, pin, run_actor
-from actors.settings import VerifierSettings
+from actors.settings import NO_DRAFT, VerifierSettings
 
 if TYPE_CHECKING:
     from actors.models import ModelInfo
@@ -47,8 +47,10 @@ def run_verifier(settings: VerifierSettings) -> int:
 
     async def main(stop: asyncio.Event) -> None:
         from actors.cost import CostModel
-        from actors.engines.build import build_target, openmp_threads
+        from actors.drafter.timing import measure_draft
+        from actors.engines.build import build_draft, build_target, openmp_threads
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
+        from actors.verifier.drafters.inline import InlineDraft
         from actors.verifier.loop import Verifier
         from actors.verifier.requests.request_log import RequestLog
         from actors.verifier.timing import measure_branch, measure_spare, measure_target
@@ -71,6 +73,10 @@ def run_verifier(settings: VerifierSettings) -> int:
             cost = await compute.start(lambda: CostModel(measure_target(model), measure_branch(model)))
             cost.spare = await compute.start(lambda: measure_spare(model))
             serving = InlineCompute() if runs_inline(model.info.device, openmp_threads(), cost(8)) else compute
+            inline = None
+            if settings.inline_draft not in ("", NO_DRAFT) and isinstance(serving, InlineCompute):
+                draft = build_draft(settings.inline_draft, "cpu", "auto", model.kv_slots, 1)
+                inline = InlineDraft(draft, measure_draft(draft), model.info.vocab_size, model.info.eos_token_ids)
             verifier = Verifier(
                 settings,
                 model,
@@ -81,6 +87,7 @@ def run_verifier(settings: VerifierSettings) -> int:
                 incarnation(),
                 clock=CLOCK,
                 sources=sources,
+                inline=inline,
                 tokenizing=tokenizing,
                 request_log=request_log,
             )

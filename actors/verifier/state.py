@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from actors.cost import CostModel
 from actors.models import ModelInfo
 from actors.settings import VerifierSettings
-from actors.tree.methods import Kind, Strategy
+from actors.tree.methods import Kind, Strategy, strategy_for
 from actors.verifier.budgets import Budgets
 from actors.verifier.decoding.rate import UsualRates
 from actors.verifier.decoding.retrieval import Sources
 from actors.verifier.decoding.rounds import Load
 from actors.verifier.decoding.waiting import NO_LIMITS, RoundLimits
+from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.drafters.plain import PlainRounds
 from actors.verifier.drafters.registry import DrafterPeer, Drafters
+from actors.verifier.drafters.standing import PAYS, PROMISED
 from actors.verifier.requests.request import Request, Requests
 from actors.verifier.requests.request_log import RequestLog
 from actors.verifier.totals import Totals
@@ -67,6 +69,7 @@ class State:
     incarnation: str
     started: float  # seconds
     sources: Sources = field(default_factory=Sources)
+    inline: InlineDraft | None = None
     request_log: RequestLog | None = None
     usual_rates: UsualRates = field(default_factory=UsualRates)
     requests: Requests = field(default_factory=Requests)
@@ -139,11 +142,23 @@ class State:
     def _gamma(self, message: Generate) -> int:
         return message.num_speculative_tokens or self.settings.num_speculative_tokens
 
+    def worth_lending(self, request: Request, drafter: DrafterPeer) -> bool:
+        """Whether a drafter may be expected to bring a request more than the verifier's own drafts."""
+        if self.inline is None or not request.spec.strategy.inline or not self.may_rest(request):
+            return True
+        return self.prior(request, drafter) >= PAYS
+
     def prior(self, request: Request, drafter: DrafterPeer) -> float:
         """The speed-up that a drafter has brought to other requests like this; what the model of a round promises, as
         long as little is measured."""
-        promised = self.budgets.promise(request.method, drafter, self.streams)
+        promised = self.budgets.promise(request.method, drafter, self.streams) / self.without_drafter(request.method)
         return drafter.standing(request).prior(promised)
+
+    def without_drafter(self, method: str) -> float:
+        """The speed-up that drafting between forwards brings to requests of that method which no drafter has."""
+        if self.inline is None or not strategy_for(method).inline:
+            return 1.0
+        return self.plain[method].inline.towards(self.inline.promise(self.cost), PROMISED)
 
     @property
     def streams(self) -> int:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, Settings, VerifierSettings, retrieves
+from actors.settings import (
+    NO_DRAFT,
+    ControllerSettings,
+    DrafterSettings,
+    LearnerSettings,
+    Settings,
+    VerifierSettings,
+    retrieves,
+)
 from duoactor.config import options, resolve_model
 from duoactor.launch.child import GATEWAY, ActorPlan, own_command
 from duoactor.launch.cores import assign_cores, format_cpus
@@ -69,6 +77,8 @@ def deploy(
         threads=verifier.threads or min(16, len(cores.verifier) or len(cpus)),
         spare_cpus=verifier.spare_cpus or format_cpus(sorted(lent)),
     )
+    if inline := _inline_draft(verifier, drafters, learner):
+        verifier = msgspec.structs.replace(verifier, inline_draft=resolve_model(inline, "draft"))
     keys = _family_keys(verifier)
     drafters = tuple(
         msgspec.structs.replace(
@@ -119,6 +129,16 @@ def deploy(
         )
         plans = (*plans, ActorPlan(GATEWAY, "gateway", line("serve", gateway), http=reachable_http(gateway.http)))
     return Deployment(verifier, drafters, controller, plans, gateway, learner)
+
+
+def _inline_draft(
+    verifier: VerifierSettings, drafters: Sequence[DrafterSettings], learner: LearnerSettings | None
+) -> str:
+    """What the verifier drafts with itself, if it finds its target on this CPU: what its first drafter would, unless
+    that is to learn."""
+    if verifier.inline_draft or learner is not None:
+        return verifier.inline_draft if verifier.inline_draft != NO_DRAFT else ""
+    return next((d.draft for d in drafters if d.device == "cpu" and not retrieves(d.draft)), "")
 
 
 def _learner(

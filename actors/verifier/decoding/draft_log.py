@@ -30,3 +30,9 @@ class DraftLog:
         if message.phase_sequences > 0:
             self.phase = (message.phase_sequences, message.phase_rank)
         self.ranks = [*self.ranks, *message.ranks][-MAX_RANKS:]
+
+    def stepped(self, began_us: float, spent_us: float) -> None:
+        """A step of the verifier's own draft model."""
+        self.time_us += spent_us
+        self.steps += 1
+        self.forwards.append((round(began_us), round(spent_us)))

@@ -12,6 +12,7 @@ from actors.tree.tree import FORCED, Fragment, Node, TokenTree, check_fragment
 from actors.tree.window import Cost, Likely, best_nodes, in_tree_order, likeliest_path, priced_window
 from actors.verifier.decoding.draft_log import DraftLog
 from actors.verifier.decoding.grammar import Grammar
+from actors.verifier.decoding.inline_tree import InlineTree
 from actors.verifier.decoding.output import Output
 from actors.verifier.decoding.rate import Rate
 from actors.verifier.decoding.retrieval import FallbackProposer, SoleProposer, Sources
@@ -68,6 +69,7 @@ class Speculation:
         elif strategy.proposer:
             self.fallbacks = sources.fallbacks(sampling.temperature > 0, cache_salt)
         self.tree = TokenTree(len(self.committed), self.committed[-1])
+        self.inline: InlineTree | None = None  # what the verifier's own draft model holds of it, if that drafts for it
         self.epoch = 0
         self.round = 0
         self.counters = Counters()
@@ -178,10 +180,8 @@ class Speculation:
                 return self._window([Likely(node, 0.0) for node in planted])
             self.grammar.fit(self.tree)
             return self._window(best_nodes(self.tree, limit))
-        for fallback in self.fallbacks:
-            fallback.merge(self.tree, self.committed)
+        self.guess()
         if self.grammar is not None and self.strategy.drafter:
-            self.grammar.fit(self.tree)
             row_us = self.grammar.row_us()
             plain, cost = cost, lambda rows: plain(rows) + rows * row_us
         match self.strategy.window:
@@ -192,6 +192,19 @@ class Speculation:
                 branch_us = None if self.branch is None else self.branch * cost(1)
                 return self._window(priced_window(self.tree, limit, cost, rate, others.rows, branch_us))
         return self._window([])
+
+    def guess(self) -> None:
+        """What proposers and the grammar know of the next tokens joins the tree, and what cannot be leaves it."""
+        for fallback in self.fallbacks:
+            fallback.merge(self.tree, self.committed)
+        if self.grammar is not None and self.strategy.drafter:
+            self.grammar.fit(self.tree)
+
+    def drafted(self, began_us: float, spent_us: float) -> None:
+        """The verifier's own draft model made a step for it, and the round waited meanwhile."""
+        self.next = None
+        self.counters.wait_us += spent_us
+        self.draft_log.stepped(began_us, spent_us)
 
     def _window(self, likely: list[Likely]) -> Chosen:
         order, parents = in_tree_order([one.node for one in likely], self.tree.root)
@@ -218,7 +231,10 @@ class Speculation:
         self.committed.extend(tokens)
         if self.grammar is not None:
             self.grammar.commit(tokens)
-        self.tree.advance(tokens)
+        if self.inline is not None:
+            self.inline.advance(tokens)
+        else:
+            self.tree.advance(tokens)
         self.next = None
         self._inform(chosen, outcome.sampled, tokens)
         c = self.counters

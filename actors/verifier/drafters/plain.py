@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
+from actors.verifier.drafters.standing import SETTLED
 
 MEMORY = 48  # rounds
 
@@ -12,15 +13,18 @@ class PlainRounds:
     """Of one method, as rounds in which no drafter was at work have shown.
 
     A drafter may slow the forward down that runs beside it, and so may others; while all rest, their CPUs may compute
-    for the target; fragments to file, windows to choose and
-    verdicts to send take their time: only rounds without one tell who does. Before any was seen, and for what has
-    changed since, the least that a round can take is believed. So a drafter that clearly pays never rests for a
-    measurement, and one that may not pay rests for a look, and is judged by it.
+    for the target; fragments to file, windows to choose and verdicts to send take their time: only rounds without one
+    tell who does. Before any was seen, and for what has changed since, the least that a round can take is believed. So
+    a drafter that clearly pays never rests for a measurement, and one that may not pay rests for a look, and is judged
+    by it.
     """
 
     def __init__(self) -> None:
         self.slowdown = Estimate(memory=MEMORY)  # forwards over the start-up calibration
         self.overhead = Estimate(memory=MEMORY)  # microseconds of a round beside its forward, for each stream
+        self.inline = Estimate(
+            memory=SETTLED
+        )  # tokens over those of the same time, had the verifier not drafted itself
 
     @property
     def known(self) -> bool:

@@ -19,7 +19,7 @@ class Pool:
     def choose(self, request: Request, now: float) -> DrafterPeer | None:
         """Who takes that request; among equals the least burdened, then the fastest."""
         return max(
-            self.state.drafters.able(request, now),
+            self._able(request, now),
             key=lambda d: (round(self._gain(request, d), 3), -len(d.leases), -d.pace.step_us),
             default=None,
         )
@@ -30,7 +30,7 @@ class Pool:
         present = self.state.drafters.of(request.drafter)
         if present is None or present.reserve or (request.rounds_with_drafter < STAY_ROUNDS and not request.resting):
             return None
-        others = [drafter for drafter in self.state.drafters.able(request, now) if drafter is not present]
+        others = [drafter for drafter in self._able(request, now) if drafter is not present]
         for other in others:
             if not other.leases and self._unknown(request, other) and _differ(present, other):
                 return other
@@ -39,6 +39,9 @@ class Pool:
             return None
         clearly = 1 + self._gain(request, best) > CLEARLY * (1 + max(0.0, self._gain(request, present)))
         return best if clearly else None
+
+    def _able(self, request: Request, now: float) -> list[DrafterPeer]:
+        return [d for d in self.state.drafters.able(request, now) if self.state.worth_lending(request, d)]
 
     def _unknown(self, request: Request, drafter: DrafterPeer) -> bool:
         return drafter.standing(request).speedup.weight < LOOK

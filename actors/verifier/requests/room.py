@@ -36,6 +36,8 @@ class Room:
         for request in self.state.requests.take_ended():
             if request.handle >= 0:
                 self.model.close(request.handle)
+            if self.state.inline is not None:
+                self.state.inline.close(request)
             self.state.sources.remember(request.news, request.message.cache_salt)
             self.learning.ended(request)
 

@@ -1,4 +1,4 @@
-"""The draft model's mirrors of texts: those of leases, and those of the latest leases that ended."""
+"""A draft model's mirrors of texts: those of open requests, and those of the latest that ended."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Sequence
 
 from actors.models import DraftModel, common_prefix
 from protocols.errors import PoolFull
-from protocols.messages import Open
+from protocols.messages import Sampling
 
 MAX_KEPT = 8  # what is kept is given up as soon as a request needs its room
 
 
 class Mirrors:
-    """A lease that ends often comes back: to a drafter that was taken for dead, after a swap there and back, with a
-    client that resumes, or as the next turn of a chat. What was computed of its text is not computed again then."""
+    """A text that ends often comes back: to a drafter that was taken for dead, after a swap there and back, with a
+    client that resumes, or as the next turn of a chat. What was computed of it is not computed again then."""
 
     def __init__(self, model: DraftModel) -> None:
         self.model = model
         self._kept: OrderedDict[int, tuple[Sequence[int], str]] = OrderedDict()  # handle -> text, salt; the latest last
 
-    def open(self, opened: Open) -> int:
+    def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling, cache_salt: str = "") -> int:
         """The handle of a mirror. Raises PoolFull or CannotDraft."""
-        arguments = (opened.prefix, opened.prompt_len, opened.sampling)
+        arguments = (prefix, prompt_len, sampling)
         while True:
-            handle = self._closest(opened.prefix, opened.cache_salt)
+            handle = self._closest(prefix, cache_salt)
             try:
                 if handle is None:
                     return self.model.open(*arguments)
@@ -38,7 +38,7 @@ class Mirrors:
                 self._give_up_oldest()
 
     def keep(self, handle: int, text: Sequence[int], cache_salt: str = "") -> None:
-        """The lease of ``text`` has ended. Only requests of the same salt may find it."""
+        """The request of ``text`` has ended. Only requests of the same salt may find it."""
         self._kept[handle] = text, cache_salt
         while len(self._kept) > MAX_KEPT:
             self._give_up_oldest()

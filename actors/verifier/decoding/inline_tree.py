@@ -1,0 +1,126 @@
+"""What a draft model that the verifier runs itself holds of one request: a mirror of its text, and the nodes of its
+tree that are expanded. See :mod:`actors.verifier.drafters.inline`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from actors.estimate import Estimate
+from actors.models import DraftModel, Expansion, Leaf
+from actors.tree.calibration import TextCalibration
+from actors.tree.tree import ROOT, Node
+from protocols.errors import CannotDraft, PoolFull
+
+if TYPE_CHECKING:
+    from actors.verifier.decoding.speculation import Speculation
+
+BRANCHES = 4  # candidates of a leaf that join the tree, and ...
+MIN_CHANCE = 0.01  # ... the least of one beside the likeliest: as a drafter's trees (actors.drafter.growth)
+USUAL = 0.6  # chance that a usable draft's first choice is right
+DOUBT = 0.03  # of a round's weight: what a text without drafts is believed to be like comes slowly back to USUAL
+
+
+class InlineTree:
+    def __init__(
+        self,
+        spec: Speculation,
+        model: DraftModel,
+        handle: int,
+        stop_tokens: frozenset[int],
+        end: int,
+        calibration: TextCalibration,
+    ) -> None:
+        """``handle``: of the mirror. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
+        self.spec, self.model, self.handle = spec, model, handle
+        self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
+        self.agreement = Estimate(USUAL, weight=4, memory=48)  # how often the draft's first choice is right
+        self.lost = False  # the model cannot mirror the text any more
+        self._expansions: dict[Node, Expansion] = {}
+        self._slots: set[int] = set()
+        self._leaves: list[Node] = []
+
+    # --- growing -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A round is about to begin with the tree as it is."""
+        tree = self.spec.tree
+        self._leaves = [*self._open(tree.nodes())] if tree.root.expanded else [tree.root]
+
+    def _open(self, nodes: Iterable[Node]) -> Iterator[Node]:
+        """Those that may be expanded next: their ancestors are."""
+        for node in nodes:
+            above = node.parent
+            expandable = not node.expanded and above is not None and above.expanded
+            if expandable and node.token not in self.stop_tokens and node.position + 1 < self.end:
+                yield node
+
+    def promises(self) -> list[tuple[float, Node]]:
+        """Nodes to expand, with the tokens that the target should follow because of it. The root goes alone."""
+        room = self.model.scratch_slots - len(self._slots)
+        found = [(self._promise(node), node) for node in self._leaves]
+        found.sort(key=lambda pair: -pair[0])
+        return found[: max(0, room)]
+
+    def _promise(self, node: Node) -> float:
+        """What the tree holds behind it already, retrieved perhaps, the draft would only say again."""
+        known = sum(math.exp(child.logprob) for child in node.children.values())
+        return math.exp(min(0.0, self.spec.tree.total(node))) * max(0.0, self.agreement.mean - known)
+
+    def leaf(self, node: Node) -> Leaf:
+        root = self.spec.tree.root
+        if node is root:
+            return Leaf(self.handle, node.token, (), is_root=True)
+        path: list[int] = []
+        above = node.parent
+        while above is not None and above is not root:
+            path.append(above.slot)
+            above = above.parent
+        return Leaf(self.handle, node.token, tuple(reversed(path)))
+
+    def expanded(self, node: Node, expansion: Expansion, vocab_size: int) -> None:
+        """``vocab_size``: the target's; ids beyond are no candidates."""
+        node.expanded, node.slot = True, expansion.slot
+        if expansion.slot >= 0:
+            self._slots.add(expansion.slot)
+        known = [(t, p) for t, p in zip(expansion.tokens, expansion.probs, strict=True) if t < vocab_size]
+        tokens, probs = tuple(t for t, _ in known), tuple(p for _, p in known)
+        self._expansions[node] = Expansion(expansion.slot, tokens, probs)
+        for rank, (token, prob) in enumerate(known[:BRANCHES]):
+            chance = min(0.999, max(1e-9, self.calibration.probability(rank, prob)))
+            if rank and chance < MIN_CHANCE:
+                break
+            self.spec.tree.add(node, token, math.log(chance), rank)
+        self._leaves.remove(node)
+        self._leaves.extend(self._open(node.children.values()))
+
+    # --- the target's word -------------------------------------------------------------------------------------------
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Commit ``tokens`` in the tree and in the mirror."""
+        tree = self.spec.tree
+        self._learn(tree.root, tokens)
+        held = tree.advance(tokens).nodes
+        slots = [node.slot if node is not None else ROOT for node in held]
+        alive = {node.slot for node in tree.nodes()}
+        dead = [slot for slot in self._slots if slot not in alive and slot not in slots]
+        self._slots &= alive
+        self._expansions = {node: known for node, known in self._expansions.items() if node.slot in self._slots}
+        try:
+            self.model.commit(self.handle, tokens, slots)
+            self.model.release(self.handle, dead)
+        except (CannotDraft, PoolFull):
+            self.lost = True
+
+    def _learn(self, root: Node, tokens: Sequence[int]) -> None:
+        if root not in self._expansions:
+            self.agreement.add(USUAL, weight=DOUBT)
+        node: Node | None = root
+        for token in tokens:
+            if node is None or (expansion := self._expansions.get(node)) is None:
+                return
+            hit = expansion.tokens.index(token) if token in expansion.tokens else -1
+            self.calibration.observe(expansion.probs, hit)
+            self.agreement.add(float(hit == 0))
+            node = node.children.get(token)

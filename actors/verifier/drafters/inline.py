@@ -1,0 +1,140 @@
+"""Drafting between two forwards, with a draft model that the verifier runs itself on the CPUs that verify.
+
+Where target and draft share a machine's CPUs and the draft is small, a drafter in a process of its own takes a core
+from the target, and telling it of a round takes longer than its draft steps. Here nothing is sent and nobody is waited
+for: before a round the trees of its requests grow, one batched draft step after another, each for as long as it
+promises more tokens than its time brings otherwise (the price of DESIGN section 5, point 3).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from actors.cost import CostModel
+from actors.mirrors import Mirrors
+from actors.models import DraftModel
+from actors.tree.calibration import Calibration, TextCalibration
+from actors.tree.tree import Node
+from actors.verifier.decoding.inline_tree import USUAL, InlineTree
+from actors.verifier.requests.request import Request
+from protocols.errors import CannotDraft, PoolFull
+
+log = logging.getLogger("duoactor.verifier")
+MAX_STEPS = 16  # of one round
+MAX_LEAVES = 64  # of one step
+READ = 256  # tokens of a text that are read before a round, at most; a longer one is read over several rounds
+SPREAD = 8  # rows over which the price of one is taken: forward times climb in steps
+MAX_FAILURES = 3  # in a row: then it is the model, not the text
+
+
+class InlineDraft:
+    def __init__(
+        self,
+        model: DraftModel,
+        step_us: Mapping[int, float],
+        vocab_size: int,
+        eos: frozenset[int],
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``step_us``: the measured time of a draft step by its leaves. ``vocab_size`` and ``eos``: the target's."""
+        self.model, self.timer = model, timer
+        self.steps = CostModel(step_us)
+        self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
+        self._mirrors = Mirrors(model)
+        self._calibrations = {False: Calibration(), True: Calibration()}  # by whether the text is sampled
+        self._unable: set[str] = set()  # requests that it has no room for, or that its model cannot mirror
+        self._failures = 0
+
+    def promise(self, cost: CostModel) -> float:
+        """Speed-up of one stream to be expected before anything is known of its text: chains alone are counted."""
+        best, expected = 1.0, 1.0
+        for drafts in range(1, MAX_STEPS + 1):
+            expected += USUAL**drafts
+            best = max(best, expected * cost.plain(1) / (cost.plain(1 + drafts) + drafts * self.steps(1)))
+        return best
+
+    # --- before a round ----------------------------------------------------------------------------------------------
+
+    def grow(self, requests: Sequence[Request], cost: CostModel, rate: float, now_us: Callable[[], float]) -> None:
+        """``requests`` share the next forward, and no drafter works for them. ``rate``: tokens per microsecond that
+        they reach together. ``now_us``: since the verifier's start."""
+        trees = [tree for request in requests if (tree := self._begun(request)) is not None]
+        rows = len(requests)
+        row = rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
+        for _ in range(MAX_STEPS):
+            batch = self._worthwhile(trees, rate, row)
+            if not batch or not self._expand(batch, now_us):
+                return
+
+    def _begun(self, request: Request) -> InlineTree | None:
+        """Of a request that can be drafted for now."""
+        spec = request.spec
+        if spec.inline is None and request.rid not in self._unable:
+            spec.inline = self._open(request)
+        tree = spec.inline
+        if tree is None or tree.lost or self._failures >= MAX_FAILURES:
+            return None
+        if (missing := self.model.missing(tree.handle)) > READ:
+            self.model.prefill(tree.handle, min(READ, missing - READ))
+            return None
+        spec.guess()
+        tree.begin()
+        return tree
+
+    def _open(self, request: Request) -> InlineTree | None:
+        spec, sampling = request.spec, request.spec.sampling
+        try:
+            handle = self._mirrors.open(spec.committed, spec.prompt_len, sampling, request.message.cache_salt)
+        except (PoolFull, CannotDraft):
+            self._unable.add(request.rid)
+            return None
+        stop = (frozenset() if sampling.ignore_eos else self.eos) | set(sampling.stop_token_ids)
+        end = min(spec.prompt_len + sampling.max_tokens, self.model.info.max_context)
+        calibration = TextCalibration(self._calibrations[sampling.temperature > 0])
+        return InlineTree(spec, self.model, handle, stop, end, calibration)
+
+    def _worthwhile(self, trees: Sequence[InlineTree], rate: float, row: float) -> list[tuple[InlineTree, Node]]:
+        """The leaves of the next step: as many of the most promising as bring most beyond the price of the step, and of
+        a ``row`` of the forward for each. None, where that is nothing."""
+        found = [(promise - row, tree, node) for tree in trees for promise, node in tree.promises()]
+        found.sort(key=lambda one: -one[0])
+        best, most, gain = 0, 0.0, 0.0
+        for count, (worth, _, _) in enumerate(found[:MAX_LEAVES], 1):
+            gain += worth
+            if gain - rate * self.steps(count) > most:
+                best, most = count, gain - rate * self.steps(count)
+        return [(tree, node) for _, tree, node in found[:best]]
+
+    def _expand(self, batch: list[tuple[InlineTree, Node]], now_us: Callable[[], float]) -> bool:
+        """One draft step; False if the model failed, which costs its drafts and nothing else."""
+        began_us, begin = now_us(), self.timer()
+        try:
+            expansions = self.model.expand([tree.leaf(node) for tree, node in batch])
+        except Exception as error:
+            log.error("requests go on without drafts: the draft model failed", exc_info=error)
+            self._failures += 1
+            for tree, _ in batch:
+                tree.lost = True
+            return False
+        spent_us = (self.timer() - begin) * 1e6
+        self._failures = 0
+        if all(node.parent is not None for _, node in batch):  # a root computes missing tokens as well
+            self.steps.observe(len(batch), spent_us)
+        for (tree, node), expansion in zip(batch, expansions, strict=True):
+            tree.expanded(node, expansion, self.vocab_size)
+        for tree in {id(tree): tree for tree, _ in batch}.values():
+            tree.spec.drafted(began_us, spent_us)
+        return True
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    def close(self, request: Request) -> None:
+        """The request is over. What was read of its text may serve the next turn."""
+        self._unable.discard(request.rid)
+        tree, request.spec.inline = request.spec.inline, None
+        if tree is not None and tree.lost:
+            self._mirrors.close(tree.handle)
+        elif tree is not None:
+            self._mirrors.keep(tree.handle, request.spec.committed, request.message.cache_salt)
