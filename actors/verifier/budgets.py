@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from actors.controller.choice import kind_of
 from actors.controller.command import command
-from actors.controller.goodput import Belief, goodput, initial_setting
+from actors.controller.goodput import Belief, Setting, goodput, initial_setting
 from actors.cost import CostModel
 from actors.tree.methods import Kind
 from actors.verifier.drafters.registry import DEFAULT_STEP_US, DrafterPeer
@@ -15,7 +15,9 @@ from protocols.messages import Budget
 
 EVERY = Kind("")
 MAX_SAID = 64  # as many as a StatusReport holds
-DRIFT = 1.25  # a draft step, or a number of streams, that changed by less leaves the initial setting as it was
+# A draft step, or a number of streams, that changed by less leaves what is promised as it was, and the initial setting:
+# speed is flat in that (the paper's table 3: two tokens to either side cost 3%).
+DRIFT, COARSE_DRIFT = 1.25, 2.0
 
 
 class Budgets:
@@ -25,7 +27,9 @@ class Budgets:
     def __init__(self, cost: CostModel) -> None:
         self.cost = cost
         self._said: dict[Kind, tuple[Budget, float]] = {}  # with the time they end
-        self._initial: dict[tuple[str, int, int], tuple[Budget, float]] = {}
+        self._initial: dict[tuple[str, int, int], Setting] = {}
+        self._first_budgets: dict[tuple[str, int, int], Budget] = {}
+        self._promised: dict[tuple[str, int, int], float] = {}
 
     def file(self, budget: Budget, now: float) -> None:
         """``now`` in seconds, as everywhere here. Of more than ``MAX_SAID`` the oldest are forgotten."""
@@ -46,19 +50,36 @@ class Budgets:
             budget, until = self._said.get(key, (None, 0.0))
             if budget is not None and now < until:
                 return budget
-        return self._first(kind.method, drafter.pace.steps if drafter is not None else None, max(1, streams()))[0]
+        return self._first(kind.method, drafter.pace.steps if drafter is not None else None, max(1, streams()))
 
     def promise(self, method: str, drafter: DrafterPeer, streams: int) -> float:
         """Tokens with that drafter over tokens without, in the same time, before anything is known of the text."""
-        return self._first(method, drafter.pace.steps, max(1, streams))[1]
-
-    def _first(self, method: str, steps: CostModel | None, streams: int) -> tuple[Budget, float]:
-        """The budget that prior chances make best, and what it promises."""
-        steps = steps or CostModel({1: DEFAULT_STEP_US})
-        key = (method, round(math.log(max(1.0, steps(1)), DRIFT)), round(math.log(streams, DRIFT)))
-        if key not in self._initial:
+        steps, streams = drafter.pace.steps, max(1, streams)
+        key = (method, *_scale(DRIFT, steps(1), streams))
+        if key not in self._promised:
             belief = Belief(self.cost, steps, streams=streams)
-            setting = initial_setting(method, belief)
+            setting = self._setting(method, belief)
             promised = goodput(method, setting, belief) / goodput(method, None, belief) * self.cost.spare
-            self._initial[key] = command(method, setting, belief), promised
+            self._promised[key] = promised
+        return self._promised[key]
+
+    def _setting(self, method: str, belief: Belief) -> Setting:
+        """That which prior chances make best. To find it takes some 40 ms, in which nobody is served."""
+        key = (method, *_scale(COARSE_DRIFT, belief.step(1), belief.streams))
+        if key not in self._initial:
+            self._initial[key] = initial_setting(method, belief)
         return self._initial[key]
+
+    def _first(self, method: str, steps: CostModel | None, streams: int) -> Budget:
+        """The budget before the controller has spoken."""
+        steps = steps or CostModel({1: DEFAULT_STEP_US})
+        key = (method, *_scale(DRIFT, steps(1), streams))
+        if key not in self._first_budgets:
+            belief = Belief(self.cost, steps, streams=streams)
+            self._first_budgets[key] = command(method, self._setting(method, belief), belief)
+        return self._first_budgets[key]
+
+
+def _scale(drift: float, step_us: float, streams: float) -> tuple[int, int]:
+    """Equal for what differs by no more than ``drift``, or little more."""
+    return round(math.log(max(1.0, step_us), drift)), round(math.log(streams, drift))

@@ -120,6 +120,7 @@ class Cluster:
         target=None,
         codec=None,
         request_log=None,
+        inline=None,
         address: str = ADDRESS,
         **settings,
     ) -> None:
@@ -127,6 +128,7 @@ class Cluster:
         self.tokenizing = tokenizing
         self.sources = sources
         self.request_log = request_log
+        self.inline = inline
         self.network = network or MemoryNetwork()
         self.language = language or ToyLanguage()
         self.settings = VerifierSettings(bind=address, **settings)
@@ -170,6 +172,7 @@ class Cluster:
             sources=self.sources,
             tokenizing=self.tokenizing,
             request_log=self.request_log,
+            inline=self.inline,
         )
         self._spawn("verifier", self.verifier)
         return self.verifier

@@ -1,0 +1,195 @@
+"""A verifier that drafts itself between forwards: the text stays the target's own, and no draft is in its way."""
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import pytest
+from cluster import Cluster, tokens_of
+
+from actors.replay.clock import run
+from actors.verifier.drafters.inline import MAX_FAILURES, InlineDraft
+from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage
+from protocols.errors import CannotDraft
+from protocols.messages import Method, Sampling
+
+PROMPT = (5, 9, 33)
+FORWARD_S = 0.002
+STEP_US = {1: 100.0, 8: 150.0}
+LONG = Sampling(max_tokens=200, ignore_eos=True)
+
+
+def inline(model: ToyDraft, **fields) -> InlineDraft:
+    ticks = itertools.count()  # one passes during each step
+    timer = lambda: next(ticks) * STEP_US[1] / 1e6  # noqa: E731
+    fields = {"step_us": STEP_US, "vocab_size": VOCAB, "eos": frozenset({EOS}), "timer": timer, **fields}
+    return InlineDraft(model, **fields)
+
+
+def cluster(model: ToyDraft, **fields) -> Cluster:
+    return Cluster(forward_s=FORWARD_S, inline=inline(model), language=model.language, **fields)
+
+
+async def one_stream(system: Cluster, sampling: Sampling = LONG, method: str = "auto"):
+    async with system:
+        caller = await system.caller()
+        return await caller.generate(PROMPT, sampling, method)
+
+
+class Counting(ToyDraft):
+    steps = 0
+
+    def expand(self, leaves):
+        self.steps += 1
+        return super().expand(leaves)
+
+
+class Failing(Counting):
+    """Every step fails."""
+
+    def expand(self, leaves):
+        self.steps += 1
+        raise RuntimeError("the toy draft broke, as asked")
+
+
+class Wrong(Counting):
+    """It never names the target's token."""
+
+    def expand(self, leaves):
+        return [
+            replace(one, tokens=tuple(2 + (t + 20) % (VOCAB - 2) for t in one.tokens)) for one in super().expand(leaves)
+        ]
+
+
+class Outgrown(ToyDraft):
+    """It can mirror forty tokens."""
+
+    def commit(self, handle, tokens, slots):
+        if len(self.contexts[handle][0]) + len(tokens) > 40:
+            raise CannotDraft("too long")
+        super().commit(handle, tokens, slots)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_text_is_the_targets_own_in_fewer_rounds(temperature):
+    language = ToyLanguage(eos_rate=0.01)
+    for seed in range(3):
+        sampling = Sampling(temperature=temperature, seed=seed, max_tokens=150)
+        chunks = run(one_stream(cluster(ToyDraft(language)), sampling))
+        text = language.continuation(PROMPT, sampling)
+        assert tokens_of(chunks) == text
+        stats = chunks[-1].stats
+        assert stats.rounds < 0.7 * len(text)
+        assert stats.drafters == ()
+
+
+def test_streams_that_join_and_are_cancelled_have_their_texts_and_share_draft_steps():
+    model = Counting()
+    lengths = [30, 60, 90, 120, 90]
+
+    async def story():
+        system = cluster(model)
+        async with system:
+            callers = [await system.caller() for _ in lengths]
+            sampling = [Sampling(max_tokens=n, seed=n, temperature=n % 4 / 4, ignore_eos=True) for n in lengths]
+            asked = [asyncio.ensure_future(c.generate(PROMPT, s)) for c, s in zip(callers, sampling, strict=True)]
+            given_up = await system.caller()
+            leaving = asyncio.ensure_future(given_up.generate(PROMPT, LONG))
+            await asyncio.sleep(20 * FORWARD_S)
+            leaving.cancel()
+            given_up.link.close()
+            texts = [tokens_of(await one) for one in asked]
+            assert texts == [model.language.continuation(PROMPT, s) for s in sampling]
+        assert model.steps < sum(lengths)
+
+    run(story())
+
+
+def test_slots_of_what_was_drafted_in_vain_come_back():
+    model = ToyDraft(skill=0.5, scratch_slots=8)  # which asserts that no more are taken
+    chunks = run(one_stream(cluster(model)))
+    assert tokens_of(chunks) == model.language.continuation(PROMPT, LONG)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Failing(), Outgrown(), ToyDraft(rooms=0), ToyDraft(info=replace(INFO, vocab_size=80)), ToyDraft(skill=0.0)],
+    ids=["fails", "outgrown", "no room", "knows more tokens", "always wrong"],
+)
+def test_a_draft_that_is_of_no_use_costs_no_token(model):
+    chunks = run(one_stream(cluster(model)))
+    assert tokens_of(chunks) == model.language.continuation(PROMPT, LONG)
+
+
+def test_a_model_that_fails_again_and_again_is_asked_no_more():
+    model = Failing()
+
+    async def story():
+        system = cluster(model)
+        async with system:
+            caller = await system.caller()
+            for _ in range(2 * MAX_FAILURES):
+                await caller.generate(PROMPT, Sampling(max_tokens=10, ignore_eos=True))
+
+    run(story())
+    assert model.steps == MAX_FAILURES
+
+
+def test_drafts_that_never_come_true_are_hardly_made():
+    model = Wrong()
+    sampling = Sampling(max_tokens=600, ignore_eos=True)
+    chunks = run(one_stream(cluster(model), sampling))
+    assert model.steps < 0.5 * chunks[-1].stats.rounds
+
+
+def test_a_step_that_costs_more_than_it_brings_is_not_made():
+    model = Counting(skill=0.9)
+    dear = inline(model, step_us={1: 5000.0})
+    chunks = run(one_stream(Cluster(forward_s=FORWARD_S, inline=dear, language=model.language)))
+    assert model.steps == 0 and chunks[-1].stats.rounds == LONG.max_tokens - 1
+
+
+def test_the_next_turn_of_a_chat_is_not_read_again():
+    model = ToyDraft()
+    opened = []
+
+    def open_(prefix, prompt_len, sampling):
+        opened.append(len(prefix))
+        return ToyDraft.open(model, prefix, prompt_len, sampling)
+
+    model.open = open_
+
+    async def story():
+        system = cluster(model)
+        async with system:
+            caller = await system.caller()
+            first = tokens_of(await caller.generate(PROMPT, LONG))
+            await caller.generate((*PROMPT, *first, 7, 8), Sampling(max_tokens=20, ignore_eos=True))
+
+    run(story())
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize("method", ["auto", "tree"])
+def test_a_drafter_that_promises_less_is_lent_only_what_names_a_method(method):
+    async def story():
+        system = cluster(ToyDraft(skill=0.9))
+        async with system:
+            system.start_drafter(step_us=1900.0)
+            await system.connected("d1")
+            caller = await system.caller()
+            return (await caller.generate(PROMPT, LONG, method))[-1].stats.drafters
+
+    assert run(story()) == (("d1",) if method == Method.TREE else ())
+
+
+def test_a_drafter_that_promises_much_more_drafts_instead():
+    async def story():
+        system = Cluster(forward_s=FORWARD_S, inline=inline(ToyDraft(), step_us={1: 900.0}))
+        async with system:
+            system.start_drafter(step_us=100.0)
+            await system.connected("d1")
+            caller = await system.caller()
+            return (await caller.generate(PROMPT, LONG, "auto"))[-1].stats.drafters
+
+    assert run(story()) == ("d1",)
