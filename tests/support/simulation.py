@@ -16,7 +16,6 @@ from cluster import ADDRESS, Caller
 from timed import (
     INFO,
     LONGEST,
-    Fate,
     HeldInbox,
     SlowNetwork,
     Stage,
@@ -25,6 +24,7 @@ from timed import (
     TimedInlineCompute,
     TimedTarget,
     World,
+    fate,
 )
 
 from actors.controller.loop import Controller
@@ -91,7 +91,7 @@ class Simulation:
         """``inline``: the target's forward runs in the verifier's event loop, as with a small target on a CPU.
         ``copies_from``: see :class:`Fate`."""
         self.method, self.control, self.inline = method, control, inline
-        self.stage = Stage(world, Fate(seed, copies_from), random.Random(seed))
+        self.stage = Stage(world, fate(seed, copies_from), random.Random(seed))
         self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []  # what else happens, from the first scene on
         self.draft = TimedDraft(self.stage)
         self.others: dict[str, World] = {}  # further drafters by name, and what is true of them

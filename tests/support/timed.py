@@ -7,6 +7,7 @@ difference between settings is no accident.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ class World:
 
 
 class Fate:
-    """The text, and the draft's luck at each of its positions."""
+    """The text, and the draft's luck at each of its positions. Nobody changes it: simulations share :func:`fate`."""
 
     def __init__(self, seed: int = 0, copies_from: int | None = None) -> None:
         """From position ``copies_from`` on the text repeats what stood ``COPIED`` tokens before."""
@@ -76,6 +77,9 @@ class Fate:
         if luck < first + second:
             return (wrong[0], truth, wrong[1]), probs
         return (wrong[0], wrong[1], wrong[2]), probs
+
+
+fate = functools.lru_cache(maxsize=8)(Fate)
 
 
 @dataclass
