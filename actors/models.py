@@ -126,6 +126,7 @@ class TargetModel(Protocol):
         ``most_nodes``: of the request's largest window; more than ``max_window`` are never computed. ``cache_salt``:
         what was computed of earlier prompts with the same salt may be used again. ``constraint``: asked for its masks
         while a forward of the request is under way, on the compute thread.
+
         Raises :class:`protocols.errors.PoolFull` when it must wait for another request to end.
         """
         ...

@@ -1,4 +1,4 @@
-"""What an actor may ask of a network, whatever carries the bytes. ``zeromq.py`` and ``memory.py`` implement it.
+"""What an actor may ask of a network, whatever carries the bytes; ``zeromq.py`` is the one with real sockets.
 
 "Frames" are always the frames of one message (see ``wire.py``); routing ids and topics never appear among them.
 All objects belong to the event loop that runs when they are made, and none is safe to use from another thread.

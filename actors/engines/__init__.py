@@ -1,1 +1,1 @@
-"""Model execution. The only package that imports torch; ``interface`` and ``settings`` do not."""
+"""Model execution, the only package that imports torch. What others see of it is in :mod:`actors.models`."""

@@ -104,8 +104,8 @@ class _Group:
     """Stretches of as many rows and the same span: one softmax for all of them."""
 
     def __init__(self, pool: KVPool, members: Sequence[tuple[int, Stretch]], rows: int, total: int, block: int) -> None:
-        """``members``: each with the number of its first row. ``rows``: to how many each is padded.
-        ``total``: rows of the whole batch."""
+        """``members``: each with the number of its first row. ``rows``: to how many each is padded. ``total``: rows of
+        the whole batch."""
         span, kept = members[0][1].span, len(members[0][1].mask)
         self.kept, self.rows = kept, rows
         whole = len(members) * kept == total

@@ -25,8 +25,8 @@ Slots = NDArray[np.int64]
 class View:
     """What a segment's rows look at: its slots ``base .. base + span``, and behind them copies of some.
 
-    ``visible``: ``(rows, span + copies.size)``. ``copies``: absolute slots ``(branches, size)``, which
-    stand for the text from block number ``first`` on. ``branch``: of every row whose copies it looks at; -1: none.
+    ``visible``: ``(rows, span + copies.size)``. ``copies``: absolute slots ``(branches, size)``, which stand for the
+    text from block number ``first`` on. ``branch``: of every row whose copies it looks at; -1: none.
     """
 
     visible: NDArray[np.bool_]

@@ -17,6 +17,7 @@ import msgspec
 from actors.engines.build import build_draft, build_target
 from actors.models import DraftModel, Leaf, TargetModel, Window, sample_tokens
 from actors.process import pin
+from actors.settings import DrafterSettings, VerifierSettings
 from protocols.messages import Sampling
 
 TOKENS = 8
@@ -24,22 +25,14 @@ LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 REPEATS = 15
 
 
-class Task(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    target: str
-    draft: str = ""  # empty: only the target
-    device: str = "cpu"
-    dtype: str = "auto"
-    threads: int = 1
-    cpus: str = ""
-    draft_device: str = "cpu"
-    draft_dtype: str = "auto"
-    draft_threads: int = 1
-    draft_cpus: str = ""
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    verifier: VerifierSettings
+    drafter: DrafterSettings
     lengths: tuple[int, ...] = LENGTHS
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """Medians in microseconds by input length, one for each of ``lengths``; empty when there is no such model."""
+    """Medians in microseconds by input length, one for each of ``lengths``."""
 
     tokens: int
     lengths: list[int]
@@ -49,16 +42,15 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 def measure(task: Task) -> Result:
-    pin(task.cpus)
-    target, _ = build_target(task.target, task.device, task.dtype, 0, task.threads)
+    verifier, drafter = task.verifier, task.drafter
+    pin(verifier.cpus)
+    target, _ = build_target(verifier.target, verifier.device, verifier.dtype, 0, verifier.threads)
     lengths = _fitting(task.lengths, target.info.max_context)
     verifying = [verify_times(target, length, TOKENS) for length in lengths]
-    drafting: list[float] = []
-    if task.draft:
-        pin(task.draft_cpus)
-        draft = build_draft(task.draft, task.draft_device, task.draft_dtype, 0, task.draft_threads)
-        lengths = _fitting(lengths, draft.info.max_context)
-        drafting = [draft_time(draft, length, TOKENS) for length in lengths]
+    pin(drafter.cpus)
+    draft = build_draft(drafter.draft, drafter.device, drafter.dtype, 0, drafter.threads)
+    lengths = _fitting(lengths, draft.info.max_context)
+    drafting = [draft_time(draft, length, TOKENS) for length in lengths]
     verify, decode = ([pair[i] for pair in verifying[: len(lengths)]] for i in (0, 1))
     return Result(tokens=TOKENS, lengths=lengths, draft_us=drafting, verify_us=verify, decode_us=decode)
 

@@ -29,6 +29,7 @@ def kv_slots(
 
     ``full_request``: slots that a request of the whole context takes. ``share``: of the memory meant for KV pools.
     ``fixed``: slots that no request gets.
+
     ConfigError or ModelError in one sentence if they do not fit.
     """
     free = available_bytes(device)

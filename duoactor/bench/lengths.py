@@ -15,25 +15,13 @@ from protocols.errors import DuoactorError
 
 async def measure_lengths(deployment: Deployment) -> Lengths:
     """Measure in a child process, once the actors are gone. DuoactorError when it cannot."""
-    verifier, drafter = deployment.verifier, deployment.drafters[0]
-    task = {
-        "target": verifier.target,
-        "draft": drafter.draft,
-        "device": verifier.device,
-        "dtype": verifier.dtype,
-        "threads": verifier.threads,
-        "cpus": verifier.cpus,
-        "draft_device": drafter.device,
-        "draft_dtype": drafter.dtype,
-        "draft_threads": drafter.threads,
-        "draft_cpus": drafter.cpus,
-    }
+    task = {"verifier": deployment.verifier, "drafter": deployment.drafters[0]}
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "actors.engines.lengths"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": str(verifier.threads)},
+        env={**os.environ, "OMP_NUM_THREADS": str(deployment.verifier.threads)},
         start_new_session=True,
     )
     try:

@@ -59,14 +59,17 @@ class AsyncClient:
     ) -> None:
         """``address``: ``ipc://PATH`` or ``tcp://HOST:PORT``, or several, in a list or with commas between them, of
         verifiers that serve the same model: requests are spread over them, and go on at another when one is lost.
-        Without one, DUOACTOR_CONNECT, DUOACTOR_KEY and
-        DUOACTOR_SERVER_KEY stand for what is not given here, and in their absence the default of ``duoactor up``.
+        Without one, DUOACTOR_CONNECT, DUOACTOR_KEY and DUOACTOR_SERVER_KEY stand for what is not given here, and in
+        their absence the default of ``duoactor up``.
 
         ``key`` and ``server_key`` are CURVE key files, needed for addresses beyond this host.
+
         ``timeout``: seconds to wait for a verifier and for its answers to questions; not given: 10, and an address
         where nobody listens is an error at once.
+
         ``reconnect_timeout``: seconds for which streams wait for a lost verifier to come back; not given: 30, but not
         for one that was shut down in order.
+
         ``max_retries``: how often a request is tried again that finds no verifier with room, each time after as long as
         the verifier says or longer.
         """

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
-from protocols.messages import Sampling, StructuredOutputs
+from protocols.messages import Generate, Sampling, StructuredOutputs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,20 +43,9 @@ class Options(TypedDict, total=False):
 
 
 DEFAULTS: Mapping[str, object] = {
-    **{name: getattr(Sampling(), name) for name in Sampling.__struct_fields__},
-    "seed": None,
-    "sampling": None,
-    "tools": (),
-    "method": "",
-    "num_speculative_tokens": 0,
-    "sequences": 0,
-    "cache_salt": "",
-    "priority": 0,
-    "deadline_ms": 0.0,
-    "structured_outputs": None,
-    "trace": False,
-}
-
+    name: getattr(Sampling() if name in Sampling.__struct_fields__ else Generate(""), name)
+    for name in Options.__annotations__
+} | {"seed": None, "sampling": None, "tools": ()}
 
 DESCRIPTIONS: Mapping[str, str] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(Options, include_extras=True).items()

@@ -9,6 +9,7 @@ import pytest
 
 from actors.engines.lengths import TOKENS, Task, measure
 from actors.engines.reference import Ready, Reply, serve
+from actors.settings import DrafterSettings, VerifierSettings
 from duoactor.config import resolve_model
 
 
@@ -48,7 +49,8 @@ def test_a_model_that_is_not_there_is_one_sentence(tmp_path):
 
 
 def test_lengths_that_do_not_fit_the_context_are_left_out(pair):
-    found = measure(Task(**pair, lengths=(32, 64, 100_000)))
+    verifier = VerifierSettings(target=pair["target"], device="cpu", threads=1)
+    found = measure(Task(verifier=verifier, drafter=DrafterSettings(draft=pair["draft"]), lengths=(32, 64, 100_000)))
     assert found.tokens == TOKENS and found.lengths == [32, 64]
     assert all(us > 0 for us in (*found.draft_us, *found.verify_us, *found.decode_us))
     assert len(found.draft_us) == len(found.verify_us) == len(found.decode_us) == 2
