@@ -52,22 +52,27 @@ class Budgets:
                 return budget
         return self._first(kind.method, drafter.pace.steps if drafter is not None else None, max(1, streams()))
 
+    def joined(self, method: str, drafter: DrafterPeer) -> None:
+        """A drafter is here: what requests of that method will ask first is found before they do."""
+        self._setting(method, drafter.pace.steps)
+
     def promise(self, method: str, drafter: DrafterPeer, streams: int) -> float:
         """Tokens with that drafter over tokens without, in the same time, before anything is known of the text."""
         steps, streams = drafter.pace.steps, max(1, streams)
         key = (method, *_scale(DRIFT, steps(1), streams))
         if key not in self._promised:
             belief = Belief(self.cost, steps, streams=streams)
-            setting = self._setting(method, belief)
+            setting = self._setting(method, steps)
             promised = goodput(method, setting, belief) / goodput(method, None, belief) * self.cost.spare
             self._promised[key] = promised
         return self._promised[key]
 
-    def _setting(self, method: str, belief: Belief) -> Setting:
-        """That which prior chances make best. To find it takes some 40 ms, in which nobody is served."""
-        key = (method, *_scale(COARSE_DRIFT, belief.step(1), belief.streams))
+    def _setting(self, method: str, steps: CostModel) -> Setting:
+        """That which prior chances make best for a stream alone. To find it takes some 40 ms, in which nobody is
+        served: so not for every number of streams."""
+        key = (method, *_scale(COARSE_DRIFT, steps(1), 1))
         if key not in self._initial:
-            self._initial[key] = initial_setting(method, belief)
+            self._initial[key] = initial_setting(method, Belief(self.cost, steps))
         return self._initial[key]
 
     def _first(self, method: str, steps: CostModel | None, streams: int) -> Budget:
@@ -76,7 +81,7 @@ class Budgets:
         key = (method, *_scale(DRIFT, steps(1), streams))
         if key not in self._first_budgets:
             belief = Belief(self.cost, steps, streams=streams)
-            self._first_budgets[key] = command(method, self._setting(method, belief), belief)
+            self._first_budgets[key] = command(method, self._setting(method, steps), belief)
         return self._first_budgets[key]
 
 
