@@ -152,6 +152,16 @@ class TargetModel(Protocol):
         Where it raises it has committed nothing: the same windows may be verified again, one by one."""
         ...
 
+    @property
+    def mixes_prompts(self) -> bool:
+        """Whether a piece of a prompt may share a round's forward: where bits do not depend on the rows beside."""
+        ...
+
+    def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
+        """``verify(windows)`` and ``prefill(handle, limit)`` of another request in one forward, which reads the weights
+        once for both. Only where the model mixes prompts. Where it raises, it has done neither."""
+        ...
+
     def close(self, handle: int) -> None: ...
 
 

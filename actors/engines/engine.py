@@ -43,7 +43,7 @@ class Segment:
     ``text``: how long the request's text may become, prompt and ``max_tokens``: some models' positions depend on it.
     ``padding``: the rows only fill the batch up, behind all others; what is computed for them is thrown away.
     ``state``: of the request, where the model has recurrent layers: the rows are one path then, and go on from it.
-    ``prompt``: a chunk of a prompt, alone in its forward; its rows need not have the bits of plain decoding.
+    ``prompt``: a piece of a prompt; alone in its forward where a model has recurrent layers.
     """
 
     rows: int

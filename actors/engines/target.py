@@ -157,6 +157,10 @@ class Target:
         return self._branches
 
     @property
+    def mixes_prompts(self) -> bool:
+        return not self._whole_chunks
+
+    @property
     def has_spare_cpus(self) -> bool:
         return self.engine.has_spare_cpus
 
@@ -223,33 +227,43 @@ class Target:
 
     def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
         self._settle()
-        r = self._requests[handle]
+        r, batch = self._requests[handle], _Batch()
+        end, replayed = self._lay_out_piece(r, limit, batch)
+        rows = len(batch.tokens)
+        if replayed:
+            self._pad(batch)
+        logits = self._forward(batch, None if replayed else [rows - 1])
+        row = rows - 1 if replayed else 0
+        return self._computed(r, end, logits[row : row + 1])
+
+    def _lay_out_piece(self, r: _Request, limit: int | None, batch: _Batch) -> tuple[int, bool]:
+        """The next tokens of the prompt, or of what is replayed. Where they end, and which of both they are."""
         if r.done == 0:
             self._reuse(r)
         start, prompt_len = r.done, len(r.prompt)
-        total = prompt_len + len(r.replay)
-        if start < prompt_len:
+        replayed = start >= prompt_len
+        if replayed:  # decode-shaped, as these tokens ran the first time
+            end = min(start + min(limit or self._max_window, self._max_window), prompt_len + len(r.replay))
+            tokens = r.replay[start - prompt_len : end - prompt_len]
+        else:
             rows = self.chunk if self._whole_chunks else min(limit or self.chunk, self.chunk)
             end = min(start + rows, prompt_len)
             tokens = r.prompt[start:end]
-        else:  # decode-shaped, as these tokens ran the first time
-            end = min(start + min(limit or self._max_window, self._max_window), total)
-            tokens = r.replay[start - prompt_len : end - prompt_len]
-        batch = _Batch()
         at = list(range(start, end))
-        batch.add(r.base, tokens, at, [r.base + p for p in at], causal(start, end), r.text, r.state, start < prompt_len)
-        if start >= prompt_len:
-            self._pad(batch)
-        logits = self._forward(batch, None if start >= prompt_len else [end - start - 1])
+        batch.add(r.base, tokens, at, [r.base + p for p in at], causal(start, end), r.text, r.state, not replayed)
+        return end, replayed
+
+    def _computed(self, r: _Request, end: int, last: torch.Tensor) -> Outcome | None:
+        """Prompt and replay are computed up to ``end``; ``last``: the logits there. The first token once that is
+        all."""
         r.done = end
         if r.state is not None:
             r.state.keep(-1)
         else:  # slots alone are no beginning for another request
-            self._prefixes.computed(r.region, min(end, prompt_len))
+            self._prefixes.computed(r.region, min(end, len(r.prompt)))
+        total = len(r.prompt) + len(r.replay)
         if end < total:
             return None
-        row = end - start - 1 if start >= prompt_len else 0
-        last = logits[row : row + 1]
         masks = r.constraint.masks() if r.constraint is not None else None
         [[token]] = sample(last, [Rows(r.sampler, [total], [[]], masks)])
         r.length = total
@@ -277,11 +291,22 @@ class Target:
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
         self._settle()
         batch = _Batch()
-        groups: list[Rows] = []
-        for window in windows:
-            groups.append(self._lay_out(window, batch))
+        groups = [self._lay_out(window, batch) for window in windows]
         self._pad(batch)
-        logits = self._forward(batch)
+        return self._verified(windows, groups, self._forward(batch))
+
+    def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
+        self._settle()
+        r, batch = self._requests[handle], _Batch()
+        groups = [self._lay_out(window, batch) for window in windows]
+        rows = len(batch.tokens)
+        end, _ = self._lay_out_piece(r, limit, batch)
+        logits = self._forward(batch, [*range(rows), len(batch.tokens) - 1])
+        outcomes = self._verified(windows, groups, logits[:rows])
+        return outcomes, self._computed(r, end, logits[rows:])
+
+    def _verified(self, windows: Sequence[Window], groups: list[Rows], logits: torch.Tensor) -> list[Outcome]:
+        """What the target makes of the windows, given the logits of their rows."""
         for window, group in zip(windows, groups, strict=True):  # while a GPU computes what was launched
             if (constraint := self._requests[window.handle].constraint) is not None:
                 group.masks = constraint.masks(window.tokens, window.parents)

@@ -46,6 +46,7 @@ class LoggedTarget:
     """:class:`actors.models.TargetModel`, of the requests that ``texts`` holds by prompt and sampling."""
 
     rows_agree = (1,)
+    mixes_prompts = False
     kv_slots = 1 << 30
     kv_used = 0
     kv_cached = 0
@@ -83,6 +84,9 @@ class LoggedTarget:
     def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
         self.spent_s += self.cost(self._open[handle].length) / 1e6
         return self._walked(Window(handle))
+
+    def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
+        raise NotImplementedError("its prompts take no time worth sharing")
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
         self.spent_s += self.cost(sum(1 + len(window.tokens) for window in windows)) / 1e6

@@ -54,34 +54,38 @@ class Committer:
 
     def commit(self, job: Job, outcomes: list[Outcome | Exception | None], forward_us: float) -> None:
         """``forward_us``: what the forward took."""
-        for request, outcome in zip(job.requests, outcomes, strict=True):
+        for request, outcome in zip(job.everybody, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self.faults.of(request, outcome)
             else:
                 self.faults.went_well()
-        if job.prefill:
-            if job.rows:
-                self.state.pieces.observe(job.rows, forward_us)
-            request, outcome = job.requests[0], outcomes[0]
-            if isinstance(outcome, Outcome) and request.state == "prefill":
-                self.faults.spare(request, partial(self._begin, request, outcome))
-            return
+        rows, state = job.rows + job.piece_rows, self.state
+        if job.piece is None:
+            state.cost.observe(rows, forward_us)
+        elif rows:
+            state.pieces.observe(rows, forward_us)
+        if job.requests:
+            self._commit_round(job, outcomes[: len(job.requests)], rows, forward_us)
+        if job.piece is not None and isinstance(outcome := outcomes[-1], Outcome) and job.piece.state == "prefill":
+            self.faults.spare(job.piece, partial(self._begin, job.piece, outcome))
+
+    def _commit_round(self, job: Job, outcomes: list[Outcome | Exception | None], rows: int, forward_us: float) -> None:
+        """``rows``: of the forward, those of a prompt included."""
         state = self.state
-        state.cost.observe(job.rows, forward_us)
         started_us = (job.started - state.started) * 1e6
         load = state.load()
-        forward = Forward(started_us, job.started, forward_us, job.rows, load.streams, state.cost.factor.mean)
+        forward = Forward(started_us, job.started, forward_us, rows, load.streams, state.cost.factor.mean)
         drafted: Counter[bytes | None] = Counter()  # rows that each drafter's drafts took
         for request, chosen in zip(job.requests, job.windows, strict=True):
             drafted[request.drafter] += chosen.drafted
-        rows = 0  # of the next forward, as far as its streams do not wait
+        after = 0  # rows of the next forward, as far as its streams do not wait
         parts = zip(job.requests, job.windows, outcomes, strict=True)
         for place, (request, chosen, outcome) in enumerate(parts, 1):
             if request.state == "decode" and isinstance(outcome, Outcome):
-                others = load.beside(request.spec.rate.value, rows + len(job.requests) - place)
-                bare = job.rows - drafted[request.drafter]
+                others = load.beside(request.spec.rate.value, after + len(job.requests) - place)
+                bare = rows - drafted[request.drafter]
                 part = partial(self._round, request, chosen, outcome, forward, bare, len(job.requests), others)
-                rows += self.faults.spare(request, part) or 0
+                after += self.faults.spare(request, part) or 0
         if len(self._round_stats) >= TELEMETRY_BURST:
             self.publish_rounds()
 

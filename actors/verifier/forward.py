@@ -14,26 +14,48 @@ log = logging.getLogger("duoactor.verifier")
 
 @dataclass(slots=True)
 class Job:
-    """One flat forward: the share of each request, or one chunk of one request's prefill, ``rows`` of it at most (0: as
-    many as suit the model)."""
+    """One flat forward: the windows of a round, ``rows`` in all; the next piece of a request's prompt, of at most
+    ``piece_rows`` (0: as many as suit the model); or both."""
 
     requests: list[Request]
     windows: list[Chosen]
-    rows: int
-    prefill: bool
+    rows: int = 0
+    piece: Request | None = None
+    piece_rows: int = 0
     started: float = 0.0
+
+    @property
+    def everybody(self) -> list[Request]:
+        """Whose outcome it brings, in that order."""
+        return [*self.requests, *([self.piece] if self.piece is not None else [])]
 
 
 def compute(model: TargetModel, job: Job) -> list[Outcome | Exception | None]:
-    """Each request's outcome (None: its prefill goes on), or the exception that it raised. Raises nothing itself."""
-    if job.prefill:
-        try:
-            return [model.prefill(job.requests[0].handle, job.rows or None)]
-        except Exception as error:
-            return [error]
+    """The outcome of each request of ``job.everybody`` (None: its prefill goes on), or the exception that it raised.
+    Raises nothing itself."""
     windows = [Window(r.handle, w.tokens, w.parents) for r, w in zip(job.requests, job.windows, strict=True)]
+    if job.piece is None:
+        return _verify(model, windows)
+    if not windows:
+        return [_prefill(model, job.piece, job.piece_rows)]
     try:
-        return list(model.verify(windows))
+        outcomes, first = model.verify_beside(windows, job.piece.handle, job.piece_rows)
+    except Exception:
+        log.warning("a round beside a prompt failed; each is tried alone", exc_info=True)
+        return [*_verify(model, windows), _prefill(model, job.piece, job.piece_rows)]
+    return [*outcomes, first]
+
+
+def _prefill(model: TargetModel, request: Request, rows: int) -> Outcome | Exception | None:
+    try:
+        return model.prefill(request.handle, rows or None)
+    except Exception as error:
+        return error
+
+
+def _verify(model: TargetModel, windows: list[Window]) -> list[Outcome | Exception | None]:
+    try:
+        return [*model.verify(windows)]
     except Exception as error:
         if len(windows) == 1 and not windows[0].tokens:
             return [error]

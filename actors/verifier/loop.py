@@ -193,8 +193,8 @@ class Verifier:
                     await self._rest()
                 continue
             computing = self._start(job)
-            if job.prefill:
-                self.faults.spare(job.requests[0], job.requests[0].spec.prepare)
+            if job.piece is not None:
+                self.faults.spare(job.piece, job.piece.spec.prepare)
             self.committer.tell_clients()
             self.state.sources.read()
             outcomes, forward_us = await computing

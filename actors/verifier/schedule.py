@@ -16,7 +16,8 @@ from actors.verifier.requests.room import Room
 from actors.verifier.state import State
 
 MAX_STALL = 2.0  # rounds of plain decoding: what streams wait for pieces of prompts before they have one again
-MAX_PIECE = 64  # rows of such a piece: forward times are measured so far
+MAX_PIECE = 64  # rows of such a piece, and of a round beside it: forward times are measured so far
+LEAST_PIECE = 16  # of those, what drafts leave to a prompt
 MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
 
 
@@ -65,7 +66,9 @@ class Schedule:
         if not some:
             return None
         prompts = kinds["prefill"]
-        if prompts and self._prefilling_since is not None and self._time_for_prompt() == MAX_PIECE:
+        if beside := self._goes_beside(prompts, kinds["decode"]):
+            some.remove("prefill")
+        elif prompts and self._prefilling_since is not None and self._time_for_prompt() == MAX_PIECE:
             return self._piece(prompts[0])
         kind = self._turns.next(some)
         if kind == "prefill":
@@ -73,7 +76,20 @@ class Schedule:
             return self._piece(prompts[0])
         self._prefilling_since = None
         held = self.room.hold(kinds[kind][:1] if kind == "alone" else kinds[kind])
-        return self._round(held) if held else self.next()
+        if not held:
+            return self.next()
+        if kind == "alone" or not beside:
+            return self._round(held, MAX_ROWS)
+        job = self._round(held, MAX_PIECE - LEAST_PIECE)
+        if job is not None and prompts[0].state == "prefill":
+            self._add_piece(job, prompts[0])
+        return job
+
+    def _goes_beside(self, prompts: Sequence[Request], ready: Sequence[Request]) -> bool:
+        """Whether the next piece of a prompt shares the round's forward."""
+        if not (prompts and ready and self.room.model.mixes_prompts):
+            return False
+        return not prompts[0].suspect and len(ready) <= MAX_PIECE - LEAST_PIECE
 
     def _time_for_prompt(self) -> int:
         """Rows of a prompt that there is time for until those that decode must have a round, at most ``MAX_PIECE``."""
@@ -84,18 +100,28 @@ class Schedule:
     def _piece(self, request: Request) -> Job:
         """As much of a prompt as there is time for; where nobody waits, as much as suits the model."""
         rows = min(max(1, self._time_for_prompt()), len(request.spec.committed)) if self.state.streams else 0
-        return Job([request], [], rows, prefill=True)
+        return Job([], [], piece=request, piece_rows=rows)
 
-    def _round(self, requests: list[Request]) -> Job | None:
-        """A row for each request, the one that waited longest first, and what is left of the rows for their drafts."""
-        job = Job([], [], 0, prefill=False)
+    def _add_piece(self, job: Job, prompt: Request) -> None:
+        """As much of a prompt as makes the round longer by no more than ``MAX_STALL`` plain rounds; where drafts take
+        that time, the prompt has that of one round all the same."""
+        room = MAX_PIECE - job.rows
+        plain_us = self.state.cost(self.state.streams)
+        longest_us = max((1 + MAX_STALL) * plain_us, self.state.pieces(job.rows) + plain_us)
+        rows = bisect_right(range(1, room + 1), longest_us, key=lambda n: self.state.pieces(job.rows + n))
+        job.piece, job.piece_rows = prompt, max(1, rows)
+
+    def _round(self, requests: list[Request], most: int) -> Job | None:
+        """A row for each request, the one that waited longest first, and what is left of ``most`` rows for their
+        drafts."""
+        job = Job([], [])
         if len(requests) > MAX_ROWS:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
         self._draft_inline(requests)
         now, load = self.clock(), self.state.load()
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
-            chosen = self.faults.spare(request, partial(self._window, request, others, now))
+            chosen = self.faults.spare(request, partial(self._window, request, others, now, most))
             if chosen is not None:
                 job.requests.append(request)
                 job.windows.append(chosen)
@@ -111,10 +137,10 @@ class Schedule:
             rate = state.load().rate or len(requests) / state.cost(len(requests))
             state.inline.grow(own, state.cost, rate, lambda: (self.clock() - state.started) * 1e6)
 
-    def _window(self, request: Request, others: Others, now: float) -> Chosen:
+    def _window(self, request: Request, others: Others, now: float, most: int) -> Chosen:
         if request.spec.owes_verdict:
             self.committer.tell_drafter(request)  # both sides begin their step now
-        room = MAX_ROWS - 1 - others.rows
+        room = most - 1 - others.rows
         if room <= 0:
             return Chosen([], [], [])
         cap = self.state.limits(request, now).window

@@ -30,6 +30,8 @@ def left(world: World) -> list[str]:
         "drafters too many": max(0, len(state.drafters.by_peer) - len(names)),
         "controllers missing": int(world.plan.controller and state.controller is None),
     }
+    if state.inline is not None:
+        counts["texts too many of the verifier's own draft"] = max(0, len(state.inline.model.contexts) - MAX_KEPT)
     for peer in state.drafters.by_peer.values():
         counts[f"leases of {peer.actor_id} at the verifier"] = len(peer.leases)
     for name, drafter in world.drafters.items():

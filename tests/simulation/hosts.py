@@ -53,6 +53,16 @@ class SimulatedTarget(ToyTarget):
             raise Broken
         return super().verify(windows)
 
+    def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
+        rows = min(limit, self.unread[handle])
+        self.batches.clear()
+        self._spend(sum(1 + len(window.tokens) for window in windows) + rows)
+        if self.broken:
+            raise Broken
+        outcomes = super().verify(windows)
+        self.unread[handle] -= rows
+        return outcomes, None if self.unread[handle] > 0 else super().prefill(handle)
+
     def close(self, handle: int) -> None:
         super().close(handle)
         del self.unread[handle]

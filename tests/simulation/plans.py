@@ -13,6 +13,7 @@ METHODS = [method.value for method in Method if method is not Method.REST]  # wh
 HOSTS = ("c1", "c2", "c3", "gateway")  # of clients; the gateway is asked over HTTP
 STREAMS_S = 3.0  # in which streams begin
 TROUBLES_S = 5.0  # and in which troubles begin
+FEW_ROOMS = 2  # texts that a draft model mirrors at once
 SMALL_POOL = 300  # slots, where a stream asks for some 100
 
 What = Literal[
@@ -79,6 +80,8 @@ class Plan(msgspec.Struct, frozen=True):
     drafts: tuple[Draft, ...]
     streams: tuple[Stream, ...]
     troubles: tuple[Trouble, ...]
+    mixes_prompts: bool = False
+    inline_draft: Draft | None = None  # of the verifier's own; one with few rooms that is never right fails
 
 
 def plan_of(seed: int) -> Plan:
@@ -95,13 +98,15 @@ def plan_of(seed: int) -> Plan:
         drafts,
         tuple(_stream(chance, number) for number in range(chance.randrange(1, 7))),
         tuple(_trouble(chance, [draft.name for draft in drafts]) for _ in range(chance.randrange(0, 8))),
+        chance.random() < 0.5,
+        _draft(chance, "inline") if chance.random() < 0.5 else None,
     )
 
 
 def _draft(chance: random.Random, name: str) -> Draft:
     skill = 0.0 if chance.random() < 0.15 else chance.uniform(0.4, 1.0)
     step_us = chance.choice((2000.0, 5000.0, 20_000.0, 500_000.0 if chance.random() < 0.2 else 10_000.0))
-    return Draft(name, round(skill, 2), step_us, chance.choice((2, 64, 64)))
+    return Draft(name, round(skill, 2), step_us, chance.choice((FEW_ROOMS, 64, 64)))
 
 
 def _rates(chance: random.Random) -> Rates:

@@ -19,15 +19,16 @@ from cluster import ADDRESS
 from hostile import Hostile
 from hosts import FORWARD_S, ROW_S, Host, LateCompute, SimulatedDraft, SimulatedTarget
 from memory_network import Faults
-from plans import HOSTS, Plan, Stream, Trouble
+from plans import FEW_ROOMS, HOSTS, Plan, Stream, Trouble
 from readers import ClientHost, Told
 from timed import HeldInbox, TimedCompute, TimedInlineCompute
 
 from actors.controller.loop import Controller
 from actors.cost import CostModel
 from actors.drafter.loop import Drafter
-from actors.replay.clock import run
+from actors.replay.clock import Process, run
 from actors.settings import VerifierSettings
+from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.loop import Verifier
 from duoactor import AsyncClient
 from fakes import INFO, ToyCodec, ToyLanguage
@@ -116,7 +117,7 @@ class World:
         listener = self.network.listen(ADDRESS)
         listener.inbox = inbox = HeldInbox()
         self.target = target = SimulatedTarget(self.language, self.plan.slots, self.chance)
-        target.info = SMALL
+        target.info, target.mixes_prompts = SMALL, self.plan.mixes_prompts
         kinds = {"inline": TimedInlineCompute(target, inbox), "thread": TimedCompute(target)}
         self.verifier = Verifier(
             VerifierSettings(bind=ADDRESS),
@@ -127,8 +128,17 @@ class World:
             kinds.get(self.plan.compute) or LateCompute(target),
             f"v{host.starts}",
             timer=lambda: target.spent_s,
+            inline=self._inline(),
         )
         await self.verifier.run(host.stop)
+
+    def _inline(self) -> InlineDraft | None:
+        draft = self.plan.inline_draft
+        if draft is None:
+            return None
+        model = SimulatedDraft(self.language, draft, Process())
+        model.fails = draft.rooms == FEW_ROOMS and draft.skill == 0
+        return InlineDraft(model, {1: draft.step_us}, INFO.vocab_size, INFO.eos_token_ids, lambda: model.spent_s)
 
     async def _drafter(self, host: Host) -> None:
         plan = next(draft for draft in self.plan.drafts if draft.name == host.name)

@@ -63,6 +63,7 @@ class ToyTarget:
     info: ModelInfo = INFO
     rows_agree: tuple[int, ...] = (1, 2, 4, 8, 16)
     branches: bool = True
+    mixes_prompts: bool = False
     broken: bool = False  # every forward fails
     poison: int = -1  # forwards fail for texts that begin with this token
     caches: bool = False  # prompts are found again, token by token
@@ -127,6 +128,10 @@ class ToyTarget:
         if self.broken or any(self.open_requests[w.handle][0][0] == self.poison for w in windows):
             raise RuntimeError("the toy target broke, as asked")
         return [self._round(w) for w in windows]
+
+    def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
+        outcomes = self.verify(windows)
+        return outcomes, self.prefill(handle, limit)
 
     def _round(self, window: Window) -> Outcome:
         context, sampling, _ = self.open_requests[window.handle]

@@ -96,6 +96,7 @@ class TimedTarget:
     info = INFO
     rows_agree = (1,)
     branches = True
+    mixes_prompts = False
     kv_slots = 1 << 20
     kv_used = 0
     kv_cached = 0
@@ -127,6 +128,18 @@ class TimedTarget:
         world, rows = self.stage.world, min(limit or CHUNK, self.unseen[handle])
         self.owed_s = (world.verify_us + world.row_us * rows if world.prompts else 0.0) / 1e6
         self.spent_s += self.owed_s
+        return self._read(handle, rows)
+
+    def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
+        rows = min(limit, self.unseen[handle])
+        more = self.stage.world.row_us * rows / 1e6
+        outcomes = self.verify(windows)
+        self.spent_s += more
+        self.owed_s += more
+        return outcomes, self._read(handle, rows)
+
+    def _read(self, handle: int, rows: int) -> Outcome | None:
+        world = self.stage.world
         self.unseen[handle] -= rows
         self.pieces.append(rows)
         return None if world.prompts and self.unseen[handle] else self._walk(Window(handle))
