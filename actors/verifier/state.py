@@ -165,6 +165,8 @@ class State:
         return sum(request.state == "decode" for request in self.requests)
 
     def load(self) -> Load:
-        """Asked once for a forward, not by each of its requests: it goes through them all."""
-        rates = [request.spec.rate.value for request in self.requests.of("decode")]
-        return Load(len(rates), sum(rates))
+        """Asked once for a forward, not by each of its requests: it goes through them all. A forward that takes longer
+        keeps those waiting too whose prompts are not computed yet."""
+        decoding = self.requests.of("decode")
+        rates = (request.spec.rate.value for request in (*decoding, *self.requests.of("prefill")))
+        return Load(len(decoding), sum(rates))

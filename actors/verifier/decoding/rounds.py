@@ -49,7 +49,8 @@ NO_OTHERS = Others()
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """All requests that decode: how many, and the tokens per microsecond that they reach together."""
+    """All requests that decode: how many, and the tokens per microsecond that they reach together with those that are
+    about to."""
 
     streams: int
     rate: float
