@@ -31,7 +31,6 @@ from duoactor.launch.health import healthy_pid
 from duoactor.launch.host import Host
 from duoactor.launch.issue_keys import VERIFIER, KeyFiles, issue_keys
 from duoactor.launch.members import Member, plan_members
-from duoactor.launch.readiness import PROBE_TIMEOUT_S
 from duoactor.launch.supervisor import POLL_AGAIN_S, LaunchError
 from duoactor.launch.wanted import UP_DECIDES, Wanted, read_wanted
 from duoactor.serve.settings import GatewaySettings
@@ -50,6 +49,8 @@ except ImportError:
 NAME = "duoactor"
 # Ray takes 15 to 30 s to find that a node is gone; then the target is loaded elsewhere.
 RECONNECT_TIMEOUT_S = 300.0
+# An answer goes through a forwarder and a handshake, from a verifier that computes on a node that may do much else.
+PROBE_TIMEOUT_S = 5.0
 PATIENCE_S = 10.0  # before it is said what is waited for, and from then on
 
 
@@ -188,7 +189,8 @@ class Cluster:
         failures = {self.hosts[one.name].failure.remote(): one.name for one in members}
         placed = {self.hosts[one.name].role.remote(): one for one in members}
         told, since = "", time.monotonic()
-        while missing := self._missing(members):
+        seen = self._there(members)
+        while missing := [one.name for one in members if one.name not in seen]:
             failed, _ = ray.wait(list(failures), timeout=POLL_AGAIN_S)
             for ref in failed:
                 raise LaunchError(f"{failures[ref]}: {ray.get(ref)}")
@@ -198,11 +200,12 @@ class Cluster:
             if said != told and time.monotonic() - since > PATIENCE_S:
                 told = said
                 report(f"waiting for {said}")
+            seen |= self._there(members)
         for ref in failures:
             ray.cancel(ref)
 
-    def _missing(self, members: Iterable[Member]) -> list[str]:
-        """Names of those that are not there yet."""
+    def _there(self, members: Iterable[Member]) -> set[str]:
+        """Names of those that are there now."""
         there: set[str] = set()
         for number, report in enumerate(asyncio.run(self._ask())):
             if report is not None:
@@ -212,7 +215,7 @@ class Cluster:
         for one in members:
             if isinstance(one.settings, GatewaySettings):
                 there.update([one.name] if asyncio.run(healthy_pid(*reachable_http(one.settings.http))) else [])
-        return [one.name for one in members if one.name not in there]
+        return there
 
     async def _ask(self) -> list[StatusReport | None]:
         async def ask(address: str) -> StatusReport | None:

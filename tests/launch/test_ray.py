@@ -41,6 +41,24 @@ def nodes() -> Iterator[Nodes]:
         nodes.shutdown()
 
 
+def test_two_verifiers_and_three_drafters_come_up_and_give_the_same_text(nodes: Nodes):
+    node = nodes.add_node(wait=False, **WORKER | {"num_cpus": 2, "resources": {DRAFTER_RESOURCE: 2}})
+    try:
+        with duoactor.ray.up(verifiers=2, drafters=3, name="two") as cluster:
+            texts, drafters = [], []
+            for address in cluster.addresses:
+                with duoactor.Client(address, key=cluster.key, server_key=cluster.server_key) as client:
+                    drafters += [drafter.actor_id for drafter in client.status().drafters]
+                    texts += [
+                        client.generate("Once", method=method, **TEXT).token_ids for method in ("vanilla", "tree")
+                    ]
+        assert len(set(texts)) == 1 and len(texts) == 4
+        assert sorted(drafters) == ["drafter-1", "drafter-2", "drafter-3"]
+    finally:
+        duoactor.ray.down("two")
+        nodes.remove_node(node)
+
+
 @pytest.fixture(scope="module")
 def cluster(nodes: Nodes) -> Iterator[duoactor.ray.Cluster]:
     with duoactor.ray.up(verifiers=1, drafters=1) as cluster:
