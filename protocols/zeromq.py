@@ -20,6 +20,9 @@ from protocols.transport import INBOX, Inbox, nobody_at, size_of
 from protocols.wire import MAX_BYTES
 
 QUEUE = 1_000  # messages per peer and direction that libzmq holds
+# Messages that a verifier has read and not looked at. Few: libzmq takes turns between peers, so that the flood of one
+# does not lie before what another says.
+READ_AHEAD = 16
 LINGER_MS = 500
 RECONNECT_MS = (50, 1_000)  # first and longest pause between attempts
 KEEPALIVE_MS = (5_000, 15_000)  # ZMTP ping interval and patience: finds a machine that vanished, not a busy process
@@ -45,7 +48,7 @@ class ZmqListener:
         self._publisher = publisher
         self._claim = claim
         self._security = security
-        self._pump = Pump(router, Inbox(INBOX, size_of), keyed=security is not None)
+        self._pump = Pump(router, Inbox(READ_AHEAD, size_of), keyed=security is not None)
 
     async def receive(self) -> tuple[bytes, list[bytes]]:
         frames = await self._pump.receive()

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from actors.cost import CostModel
 from actors.models import Codec, Outcome, TargetModel
@@ -26,6 +26,7 @@ from actors.verifier.drafters.drafts import Drafts
 from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.drafters.learning import Learning
 from actors.verifier.drafters.leases import Leases
+from actors.verifier.floods import Floods
 from actors.verifier.forward import Job, compute
 from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
@@ -42,8 +43,12 @@ from protocols.transport import Listener
 
 log = logging.getLogger("duoactor.verifier")
 # Messages filed at once between two pieces of work: a round brings one Grow per stream, so this many are never reached
-# by drafters that do as they are told, and a flood costs 10 ms and not the stream.
+# by drafters that do as they are told.
 MAX_FILED = 256
+# Messages of a flood that are dropped between two pieces of work, some 4 µs each. Sockets are read in turns, so that
+# everybody else has had as many.
+MAX_DROPPED = 4
+FLOOD_PAUSE_S = 0.001  # before more of it are dropped
 # For clients to hear that the verifier leaves: a connection that is closed takes with it what its reader has not read
 # yet, and a reader on a busy machine is some 0.1 s late.
 FAREWELL_S = 1.0
@@ -107,6 +112,7 @@ class Verifier:
         )
         self.state, self.leases, self.admission, self.faults = state, leases, admission, faults
         self.learning = learning
+        self.floods = Floods(state)
 
     @property
     def address(self) -> str:
@@ -146,23 +152,34 @@ class Verifier:
 
     async def _receive(self) -> None:
         while True:
-            item = await self.listener.receive()
-            self.dispatcher.receive(*item)
+            dropped = not self._hear(*await self.listener.receive())
             read_all = self._file()
             self.wake.set()
-            if not read_all:
-                await asyncio.sleep(0)  # a flood does not keep the loop to itself
+            if not read_all:  # a flood does not keep the loop to itself
+                await asyncio.sleep(FLOOD_PAUSE_S if dropped else 0)
 
     def _file(self) -> bool:
         """What has arrived, up to a bound; whether that was all. Where the forward runs in the event loop nobody read
         the socket during it: drafts that came would be seen a round late, and it would look as if none ever came in
         time."""
+        dropped = 0
         for _ in range(MAX_FILED):
             item = self.listener.receive_nowait()
             if item is None:
                 return True
-            self.dispatcher.receive(*item)
+            dropped += not self._hear(*item)
+            if dropped == MAX_DROPPED:
+                break
         return False
+
+    def _hear(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        """False if the message was dropped unread."""
+        if self.floods.drops(peer, begin := self.timer()):
+            self.state.counters["flood"] += 1
+            return False
+        self.dispatcher.receive(peer, frames)
+        self.floods.charge(peer, (end := self.timer()) - begin, end)
+        return True
 
     async def _watch(self) -> None:
         """Lost heartbeats end leases; lost clients end their requests."""
@@ -173,6 +190,7 @@ class Verifier:
             late_s = max(0.0, loop.time() - due)
             self.committer.publish_rounds()
             self.learning.tell()
+            self.floods.forget(self.timer())
             self.peers.expire(late_s, read_all=self._file())
             self.leases.offer(self.clock())
             self.wake.set()

@@ -174,7 +174,6 @@ async def test_garbage_on_the_socket_does_not_hurt_others() -> None:
 
 
 def test_an_actor_that_does_not_read_holds_its_peers_back(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocols.zeromq.INBOX", 50)
     monkeypatch.setattr("protocols.zeromq.QUEUE", 20)
 
     async def main() -> None:

@@ -1,0 +1,94 @@
+"""A peer that takes more of the verifier's time than its share is not read for a while."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from cluster import Caller, Cluster, tokens_of
+
+from actors.replay.clock import run
+from actors.verifier.floods import BURST_S, LEASE_SHARE, SHARE, Floods
+from fakes import INFO, ToyLanguage
+from protocols.messages import Chunk, Generate, Grow, Role, Sampling
+
+LANGUAGE = ToyLanguage()
+
+
+def floods(leases: int = 0, clients: tuple[bytes, ...] = ()) -> Floods:
+    """One drafter, ``d``, with so many leases."""
+    drafter = SimpleNamespace(leases=set(range(leases)))
+    drafters = SimpleNamespace(of=lambda peer: drafter if peer == b"d" else None)
+    return Floods(SimpleNamespace(clients=clients, drafters=drafters))
+
+
+def dropped(one: Floods, peer: bytes, share: float, seconds: float) -> int:
+    """Of a message every millisecond, each of which takes that share of it."""
+    found = 0
+    for millisecond in range(round(seconds * 1000)):
+        now = millisecond / 1000
+        if one.drops(peer, now):
+            found += 1
+        else:
+            one.charge(peer, share / 1000, now)
+    return found
+
+
+def test_who_keeps_to_its_share_is_always_heard():
+    assert dropped(floods(leases=2), b"d", 0.05, seconds=20) == 0
+
+
+def test_a_flood_is_dropped_for_most_of_the_time():
+    assert dropped(floods(), b"d", 0.5, seconds=60) > 0.98 * 60_000
+    assert dropped(floods(), b"nobody", 0.5, seconds=60) > 0.98 * 60_000
+
+
+def test_a_flooder_is_heard_again_once_it_owes_nothing():
+    one = floods(leases=1)
+    one.charge(b"d", 2 * BURST_S, now=0.0)
+    paid = 2 * BURST_S / (SHARE + LEASE_SHARE)
+    assert one.drops(b"d", 0.9 * paid)
+    assert not one.drops(b"d", 1.1 * paid)
+
+
+def test_clients_are_always_heard():
+    assert dropped(floods(clients=(b"c",)), b"c", 1.0, seconds=1) == 0
+
+
+def test_nothing_is_remembered_of_peers_that_owe_nothing():
+    one = floods()
+    one.charge(b"a", 0.001, now=0.0)
+    one.charge(b"b", 1.0, now=0.0)
+    assert one.drops(b"b", 0.1)
+    one.forget(now=10.0)
+    assert not one.drops(b"a", 10.0) and one.drops(b"b", 10.0)
+    one.forget(now=10_000.0)
+    assert not one._debts and not one._dropped
+
+
+def test_a_flooding_drafter_is_dropped_while_an_honest_one_drafts():
+    sampling = Sampling(max_tokens=200)
+
+    async def go():
+        async with Cluster(language=LANGUAGE, forward_s=0.01) as cluster:
+            cluster.start_drafter("honest")
+            await cluster.connected("honest")
+            looks = iter(range(1 << 30))
+            cluster.verifier.timer = lambda: next(looks) * 50e-6  # each look at it takes so long
+            flooder = Caller(cluster.network, "flooder")
+            digest, size = INFO.tokenizer_digest, INFO.vocab_size
+            await flooder.hello(role=Role.DRAFTER, tokenizer_digest=digest, vocab_size=size, max_context=1)
+            caller = await cluster.caller()
+            caller.send(Generate("r", (5, 9, 33), sampling=sampling, method="sps"))
+            chunks: list[Chunk] = []
+            while not chunks or chunks[-1].finish_reason is None:
+                for _ in range(10):
+                    flooder.send(Grow("nobody's", 1, 1, (-1,), (7,), (0.0,)))
+                message = await caller.next()
+                if isinstance(message, Chunk):
+                    chunks.append(message)
+            return chunks, cluster.verifier.state.counters["flood"]
+
+    chunks, flood = run(go())
+    assert tokens_of(chunks) == LANGUAGE.continuation((5, 9, 33), sampling)
+    assert flood > 100
+    assert chunks[-1].stats.accepted_tokens > 50 and chunks[-1].stats.drafters == ("honest",)
