@@ -52,6 +52,28 @@ class Failing(Counting):
         raise RuntimeError("the toy draft broke, as asked")
 
 
+class Unread(Counting):
+    """It has a long text to read, which takes as many ticks of its clock as there are tokens."""
+
+    tokens_read = 0
+
+    def missing(self, handle):
+        return max(0, len(self.contexts[handle][0]) - 1 - self.tokens_read)
+
+    def prefill(self, handle, limit):
+        self.tokens_read += limit
+
+
+class Illiterate(Unread):
+    def prefill(self, handle, limit):
+        raise RuntimeError("the toy draft cannot read, as asked")
+
+
+class Clumsy(Counting):
+    def release(self, handle, slots):
+        raise RuntimeError("the toy draft loses slots, as asked")
+
+
 class Wrong(Counting):
     """It never names the target's token."""
 
@@ -113,8 +135,24 @@ def test_slots_of_what_was_drafted_in_vain_come_back():
 
 @pytest.mark.parametrize(
     "model",
-    [Failing(), Outgrown(), ToyDraft(rooms=0), ToyDraft(info=replace(INFO, vocab_size=80)), ToyDraft(skill=0.0)],
-    ids=["fails", "outgrown", "no room", "knows more tokens", "always wrong"],
+    [
+        Failing(),
+        Illiterate(),
+        Clumsy(),
+        Outgrown(),
+        ToyDraft(rooms=0),
+        ToyDraft(info=replace(INFO, vocab_size=80)),
+        ToyDraft(skill=0.0),
+    ],
+    ids=[
+        "fails",
+        "cannot read",
+        "fails when it should forget",
+        "outgrown",
+        "no room",
+        "knows more tokens",
+        "always wrong",
+    ],
 )
 def test_a_draft_that_is_of_no_use_costs_no_token(model):
     chunks = run(one_stream(cluster(model)))
@@ -147,6 +185,20 @@ def test_a_step_that_costs_more_than_it_brings_is_not_made():
     dear = inline(model, step_us={1: 5000.0})
     chunks = run(one_stream(Cluster(forward_s=FORWARD_S, inline=dear, language=model.language)))
     assert model.steps == 0 and chunks[-1].stats.rounds == LONG.max_tokens - 1
+
+
+@pytest.mark.parametrize(("answer", "reads"), [(400, True), (8, False)])
+def test_a_long_text_is_read_where_the_answer_is_long_enough_to_repay_it(answer, reads):
+    model = Unread()
+    prompt = tuple(2 + i % 50 for i in range(600))
+
+    async def story():
+        async with cluster(model) as system:
+            caller = await system.caller()
+            await caller.generate(prompt, Sampling(max_tokens=answer, ignore_eos=True))
+
+    run(story())
+    assert (model.tokens_read > 0) is reads
 
 
 def test_the_next_turn_of_a_chat_is_not_read_again():

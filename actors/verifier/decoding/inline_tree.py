@@ -3,6 +3,7 @@ tree that are expanded. See :mod:`actors.verifier.drafters.inline`."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from protocols.errors import CannotDraft, PoolFull
 if TYPE_CHECKING:
     from actors.verifier.decoding.speculation import Speculation
 
+log = logging.getLogger("duoactor.verifier")
 BRANCHES = 4  # candidates of a leaf that join the tree, and ...
 MIN_CHANCE = 0.01  # ... the least of one beside the likeliest: as a drafter's trees (actors.drafter.growth)
 USUAL = 0.6  # chance that a usable draft's first choice is right
@@ -110,7 +112,9 @@ class InlineTree:
         try:
             self.model.commit(self.handle, tokens, slots)
             self.model.release(self.handle, dead)
-        except (CannotDraft, PoolFull):
+        except Exception as error:
+            if not isinstance(error, (CannotDraft, PoolFull)):
+                log.error("request %s goes on without drafts: the draft model failed", self.spec.rid, exc_info=error)
             self.lost = True
 
     def _learn(self, root: Node, tokens: Sequence[int]) -> None:

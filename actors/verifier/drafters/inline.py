@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from actors.cost import CostModel
+from actors.estimate import Estimate
 from actors.mirrors import Mirrors
 from actors.models import DraftModel
 from actors.tree.calibration import Calibration, TextCalibration
@@ -25,6 +26,8 @@ log = logging.getLogger("duoactor.verifier")
 MAX_STEPS = 16  # of one round
 MAX_LEAVES = 64  # of one step
 READ = 256  # tokens of a text that are read before a round, at most; a longer one is read over several rounds
+UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
+SHORT_ANSWER = 64  # tokens
 SPREAD = 8  # rows over which the price of one is taken: forward times climb in steps
 MAX_FAILURES = 3  # in a row: then it is the model, not the text
 
@@ -41,18 +44,20 @@ class InlineDraft:
         """``step_us``: the measured time of a draft step by its leaves. ``vocab_size`` and ``eos``: the target's."""
         self.model, self.timer = model, timer
         self.steps = CostModel(step_us)
+        self.read_us = Estimate(self.steps(SPREAD) / SPREAD, weight=READ, memory=8 * READ)  # of a token of a text
         self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
         self._mirrors = Mirrors(model)
         self._calibrations = {False: Calibration(), True: Calibration()}  # by whether the text is sampled
         self._unable: set[str] = set()  # requests that it has no room for, or that its model cannot mirror
         self._failures = 0
 
-    def promise(self, cost: CostModel) -> float:
-        """Speed-up of one stream to be expected before anything is known of its text: chains alone are counted."""
+    def promise(self, cost: CostModel, streams: int = 1) -> float:
+        """Speed-up to be expected before anything is known of the texts: chains alone are counted."""
         best, expected = 1.0, 1.0
         for drafts in range(1, MAX_STEPS + 1):
             expected += USUAL**drafts
-            best = max(best, expected * cost.plain(1) / (cost.plain(1 + drafts) + drafts * self.steps(1)))
+            round_us = cost.plain(streams * (1 + drafts)) + drafts * self.steps(streams)
+            best = max(best, expected * cost.plain(streams) / round_us)
         return best
 
     # --- before a round ----------------------------------------------------------------------------------------------
@@ -60,28 +65,53 @@ class InlineDraft:
     def grow(self, requests: Sequence[Request], cost: CostModel, rate: float, now_us: Callable[[], float]) -> None:
         """``requests`` share the next forward, and no drafter works for them. ``rate``: tokens per microsecond that
         they reach together. ``now_us``: since the verifier's start."""
-        trees = [tree for request in requests if (tree := self._begun(request)) is not None]
         rows = len(requests)
+        known = [tree for request in requests if (tree := self._known(request)) is not None]
+        trees = [tree for tree in known if self._has_read(tree, cost, rows, rate)]
+        for tree in trees:
+            tree.spec.guess()
+            tree.begin()
         row = rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
         for _ in range(MAX_STEPS):
             batch = self._worthwhile(trees, rate, row)
             if not batch or not self._expand(batch, now_us):
                 return
 
-    def _begun(self, request: Request) -> InlineTree | None:
-        """Of a request that can be drafted for now."""
+    def _known(self, request: Request) -> InlineTree | None:
+        """Of a request that the model can mirror."""
         spec = request.spec
         if spec.inline is None and request.rid not in self._unable:
             spec.inline = self._open(request)
         tree = spec.inline
-        if tree is None or tree.lost or self._failures >= MAX_FAILURES:
-            return None
-        if (missing := self.model.missing(tree.handle)) > READ:
-            self.model.prefill(tree.handle, min(READ, missing - READ))
-            return None
-        spec.guess()
-        tree.begin()
-        return tree
+        return None if tree is None or tree.lost or self._failures >= MAX_FAILURES else tree
+
+    def _has_read(self, tree: InlineTree, cost: CostModel, streams: int, rate: float) -> bool:
+        """Whether the model has seen the text. It reads what it has not where that is worth its time: of a text that is
+        expected to go on for as long as it has, or for a short answer's length."""
+        missing = self.model.missing(tree.handle)
+        if missing <= UNREAD:
+            return True
+        spec = tree.spec
+        written = len(spec.committed) - spec.prompt_len
+        left = min(spec.sampling.max_tokens - written, max(SHORT_ANSWER, written))
+        saved = left * (1.0 - 1.0 / self.promise(cost, streams))
+        if saved < rate * missing * self.read_us.mean:
+            return False
+        tokens, begin = min(missing, READ), self.timer()
+        try:
+            self.model.prefill(tree.handle, tokens)
+        except Exception as error:
+            self._fail([tree], error)
+            return False
+        self.read_us.add((self.timer() - begin) * 1e6 / tokens, weight=tokens)
+        return missing <= READ
+
+    def _fail(self, trees: Iterable[InlineTree], error: Exception) -> None:
+        """A draft model that fails costs its drafts, and nothing else."""
+        log.error("requests go on without drafts: the draft model failed", exc_info=error)
+        self._failures += 1
+        for tree in trees:
+            tree.lost = True
 
     def _open(self, request: Request) -> InlineTree | None:
         spec, sampling = request.spec, request.spec.sampling
@@ -108,15 +138,12 @@ class InlineDraft:
         return [(tree, node) for _, tree, node in found[:best]]
 
     def _expand(self, batch: list[tuple[InlineTree, Node]], now_us: Callable[[], float]) -> bool:
-        """One draft step; False if the model failed, which costs its drafts and nothing else."""
+        """One draft step; False if the model failed."""
         began_us, begin = now_us(), self.timer()
         try:
             expansions = self.model.expand([tree.leaf(node) for tree, node in batch])
         except Exception as error:
-            log.error("requests go on without drafts: the draft model failed", exc_info=error)
-            self._failures += 1
-            for tree, _ in batch:
-                tree.lost = True
+            self._fail((tree for tree, _ in batch), error)
             return False
         spent_us = (self.timer() - begin) * 1e6
         self._failures = 0
