@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
@@ -21,6 +22,9 @@ from actors.tree.tree import Node
 from actors.verifier.decoding.inline_tree import USUAL, InlineTree
 from actors.verifier.requests.request import Request
 from protocols.errors import CannotDraft, PoolFull
+
+if TYPE_CHECKING:
+    from actors.verifier.decoding.speculation import Speculation
 
 log = logging.getLogger("duoactor.verifier")
 MAX_STEPS = 16  # of one round
@@ -66,8 +70,7 @@ class InlineDraft:
         """``requests`` share the next forward, and no drafter works for them. ``rate``: tokens per microsecond that
         they reach together. ``now_us``: since the verifier's start."""
         rows = len(requests)
-        known = [tree for request in requests if (tree := self._known(request)) is not None]
-        trees = [tree for tree in known if self._has_read(tree, cost, rows, rate)]
+        trees = [tree for request in requests if (tree := self._read(request, cost, rows, rate)) is not None]
         for tree in trees:
             tree.spec.guess()
             tree.begin()
@@ -77,34 +80,35 @@ class InlineDraft:
             if not batch or not self._expand(batch, now_us):
                 return
 
-    def _known(self, request: Request) -> InlineTree | None:
-        """Of a request that the model can mirror."""
-        spec = request.spec
-        if spec.inline is None and request.rid not in self._unable:
-            spec.inline = self._open(request)
-        tree = spec.inline
-        return None if tree is None or tree.lost or self._failures >= MAX_FAILURES else tree
-
-    def _has_read(self, tree: InlineTree, cost: CostModel, streams: int, rate: float) -> bool:
-        """Whether the model has seen the text. It reads what it has not where that is worth its time: of a text that is
-        expected to go on for as long as it has, or for a short answer's length."""
-        missing = self.model.missing(tree.handle)
-        if missing <= UNREAD:
-            return True
-        spec = tree.spec
-        written = len(spec.committed) - spec.prompt_len
-        left = min(spec.sampling.max_tokens - written, max(SHORT_ANSWER, written))
-        saved = left * (1.0 - 1.0 / self.promise(cost, streams))
-        if saved < rate * missing * self.read_us.mean:
-            return False
+    def _read(self, request: Request, cost: CostModel, streams: int, rate: float) -> InlineTree | None:
+        """Of a request whose text the model has seen. It reads what it has not where that is worth its time."""
+        tree, missing = request.spec.inline, len(request.spec.committed)
+        if request.rid in self._unable or self._failures >= MAX_FAILURES or (tree is not None and tree.lost):
+            return None
+        if tree is not None and (missing := self.model.missing(tree.handle)) <= UNREAD:
+            return tree
+        if not self._repays(request.spec, missing, cost, streams, rate):
+            return None
+        if tree is None:
+            tree = request.spec.inline = self._open(request)
+        if tree is None or (missing := self.model.missing(tree.handle)) == 0:  # an earlier turn of a chat was read
+            return tree
         tokens, begin = min(missing, READ), self.timer()
         try:
             self.model.prefill(tree.handle, tokens)
         except Exception as error:
             self._fail([tree], error)
-            return False
+            return None
         self.read_us.add((self.timer() - begin) * 1e6 / tokens, weight=tokens)
-        return missing <= READ
+        return tree if missing <= READ else None
+
+    def _repays(self, spec: Speculation, missing: int, cost: CostModel, streams: int, rate: float) -> bool:
+        """Whether to read so many tokens saves more time than it takes: a text is expected to go on for as long as it
+        has, or for a short answer's length."""
+        written = len(spec.committed) - spec.prompt_len
+        left = min(spec.sampling.max_tokens - written, max(SHORT_ANSWER, written))
+        price = rate * missing * self.read_us.mean
+        return price < left and price < left * (1.0 - 1.0 / self.promise(cost, streams))
 
     def _fail(self, trees: Iterable[InlineTree], error: Exception) -> None:
         """A draft model that fails costs its drafts, and nothing else."""
