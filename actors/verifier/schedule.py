@@ -135,6 +135,8 @@ class Schedule:
         own = [r for r in requests if r.spec.strategy.inline and not r.drafts]
         if own:
             rate = state.load().rate or len(requests) / state.cost(len(requests))
+            for request in own:
+                request.spec.waiting.begins(self.clock() * 1e6)
             state.inline.grow(own, state.cost, rate, lambda: (self.clock() - state.started) * 1e6)
 
     def _window(self, request: Request, others: Others, now: float, most: int) -> Chosen:

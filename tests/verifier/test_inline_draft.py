@@ -127,6 +127,19 @@ def test_streams_that_join_and_are_cancelled_have_their_texts_and_share_draft_st
     run(story())
 
 
+def test_a_trace_tells_when_a_round_waited_for_its_own_drafts():
+    async def story():
+        async with cluster(ToyDraft()) as system:
+            caller = await system.caller()
+            return await caller.generate(PROMPT, LONG, "auto", trace=True)
+
+    waited = [chunk.trace.stats for chunk in run(story()) if chunk.trace is not None and chunk.trace.stats.wait_us]
+    assert waited
+    for round_ in waited:
+        assert 0 < round_.waited_from_us <= round_.started_us
+        assert round_.draft_steps == len(round_.draft_forwards) > 0
+
+
 def test_slots_of_what_was_drafted_in_vain_come_back():
     model = ToyDraft(skill=0.5, scratch_slots=8)  # which asserts that no more are taken
     chunks = run(one_stream(cluster(model)))

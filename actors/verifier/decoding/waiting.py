@@ -150,6 +150,10 @@ class Waiting:
             self.since = now_us
             self.until = now_us + min(bound, limits.wait_us or bound)
 
+    def begins(self, now_us: float) -> None:
+        """The round waits from now on, for drafts that the verifier itself makes."""
+        self.since = now_us
+
     def end(self, now_us: float, tree: TokenTree) -> float | None:
         """Microseconds that the request waited, if it need not wait any longer; None: it waits on."""
         if self.until is None:
