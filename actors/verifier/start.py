@@ -94,7 +94,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             verifier.grammars.prepare()
             gc.freeze()
             log.info(
-                "ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once%s; KV cache: %s",
+                "ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once%s%s; KV cache: %s",
                 verifier.address,
                 model.info.model_id,
                 model.info.dtype,
@@ -104,6 +104,7 @@ def run_verifier(settings: VerifierSettings) -> int:
                 f", {cost.spare * cost(1) / 1000:.1f} and {cost.spare * cost(8) / 1000:.1f} ms while drafters rest"
                 if cost.spare < 1.0
                 else "",
+                f", drafts of its own {inline.steps(1) / 1000:.2f} ms a step" if inline is not None else "",
                 _capacity(model.kv_slots, model.full_requests, model.info.max_context),
             )
             await verifier.run(stop)
