@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from actors.settings import (
-    NO_DRAFT,
     ControllerSettings,
     DrafterSettings,
     LearnerSettings,
@@ -137,7 +136,7 @@ def _inline_draft(
     """What the verifier drafts with itself, if it finds its target on this CPU: what its first drafter would, unless
     that is to learn."""
     if verifier.inline_draft or learner is not None:
-        return verifier.inline_draft if verifier.inline_draft != NO_DRAFT else ""
+        return verifier.inline_draft
     return next((d.draft for d in drafters if d.device == "cpu" and not retrieves(d.draft)), "")
 
 

@@ -1,0 +1,34 @@
+"""Under ``up`` the verifier is told what it may draft with itself."""
+
+import pytest
+
+from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
+from duoactor.config import resolve_model
+from duoactor.launch.deployment import deploy
+
+BUNDLED = resolve_model("bundled", "draft")
+
+
+def told(*drafters: DrafterSettings, learner: LearnerSettings | None = None, **verifier) -> str:
+    settings = VerifierSettings(bind="ipc:///tmp/v", **verifier)
+    return deploy(settings, drafters, ControllerSettings(), learner=learner, cpus=(0, 1)).verifier.inline_draft
+
+
+def test_it_is_the_first_drafters_model():
+    assert told(DrafterSettings()) == BUNDLED
+    assert told(DrafterSettings(draft="pld"), DrafterSettings(draft="some/model")) == "some/model"
+
+
+def test_another_may_be_named_or_none():
+    assert told(DrafterSettings(), inline_draft="some/model") == "some/model"
+    assert told(DrafterSettings(), inline_draft="none") == "none"
+    assert told(inline_draft="bundled") == BUNDLED
+
+
+@pytest.mark.parametrize("drafters", [(), (DrafterSettings(draft="pld"),), (DrafterSettings(device="cuda"),)])
+def test_it_is_none_where_no_drafter_has_a_model_on_a_cpu(drafters):
+    assert told(*drafters) == ""
+
+
+def test_it_is_none_where_drafters_learn():
+    assert told(DrafterSettings(), learner=LearnerSettings()) == ""
