@@ -10,13 +10,15 @@ import gc
 import logging
 from typing import TYPE_CHECKING
 
-from actors.peer import incarnation
+from actors.peer import incarnation, introduction
 from actors.process import CLOCK, open_network, own_cpus, pin, run_actor
 from actors.settings import NO_DRAFT, VerifierSettings
+from protocols.messages import Role
 
 if TYPE_CHECKING:
-    from actors.models import ModelInfo
+    from actors.models import ModelInfo, TargetModel
     from actors.verifier.decoding.retrieval import Sources
+    from actors.verifier.drafters.inline import InlineDraft
 
 log = logging.getLogger("duoactor")
 MAX_THREADS = 16
@@ -42,15 +44,30 @@ def _capacity(slots: int, full_requests: int, max_context: int) -> str:
     return f"{slots:,} tokens, too few for a request of the whole context of {max_context:,}"
 
 
+def _inline_draft(settings: VerifierSettings, target: TargetModel) -> InlineDraft | None:
+    """The draft model that the verifier itself drafts with. ModelError in one sentence."""
+    from actors.drafter.timing import measure_draft
+    from actors.engines.build import build_draft
+    from actors.verifier.drafters.inline import InlineDraft
+    from actors.verifier.drafters.preflight import tokenizers_differ
+
+    if settings.inline_draft in ("", NO_DRAFT):
+        return None
+    draft = build_draft(settings.inline_draft, "cpu", "auto", target.kv_slots, 1)
+    differ = tokenizers_differ(introduction(Role.DRAFTER, "inline", draft.info), target.info)
+    if differ is not None:
+        log.warning("no drafts between forwards: %s", differ)
+        return None
+    return InlineDraft(draft, measure_draft(draft), target.info.vocab_size, target.info.eos_token_ids)
+
+
 def run_verifier(settings: VerifierSettings) -> int:
     """Load the target, measure it, serve until a signal. Returns the process's exit code."""
 
     async def main(stop: asyncio.Event) -> None:
         from actors.cost import CostModel
-        from actors.drafter.timing import measure_draft
-        from actors.engines.build import build_draft, build_target, openmp_threads
+        from actors.engines.build import build_target, openmp_threads
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
-        from actors.verifier.drafters.inline import InlineDraft
         from actors.verifier.loop import Verifier
         from actors.verifier.requests.request_log import RequestLog
         from actors.verifier.timing import measure_branch, measure_spare, measure_target
@@ -73,10 +90,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             cost = await compute.start(lambda: CostModel(measure_target(model), measure_branch(model)))
             cost.spare = await compute.start(lambda: measure_spare(model))
             serving = InlineCompute() if runs_inline(model.info.device, openmp_threads(), cost(8)) else compute
-            inline = None
-            if settings.inline_draft not in ("", NO_DRAFT) and isinstance(serving, InlineCompute):
-                draft = build_draft(settings.inline_draft, "cpu", "auto", model.kv_slots, 1)
-                inline = InlineDraft(draft, measure_draft(draft), model.info.vocab_size, model.info.eos_token_ids)
+            inline = _inline_draft(settings, model) if isinstance(serving, InlineCompute) else None
             verifier = Verifier(
                 settings,
                 model,

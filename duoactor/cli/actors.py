@@ -49,6 +49,7 @@ def verifier(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: A
     settings = msgspec.structs.replace(
         settings,
         target=config.resolve_model(settings.target, "target"),
+        inline_draft=settings.inline_draft and config.resolve_model(settings.inline_draft, "draft"),
         bind=settings.bind or default_address(),
     )
     from actors.verifier.start import run_verifier
