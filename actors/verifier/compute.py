@@ -4,7 +4,7 @@ forwards are short and on this very core, in the event loop between two of its t
 A target that computes with several of OpenMP's threads is served by the thread that built it: OpenMP keeps a team of
 workers for each thread that ever ran a parallel region. Once there are more workers than CPUs, libgomp's no longer spin
 between regions but sleep, and each of a forward's hundreds of regions waits for the kernel to wake them: on two CPUs
-the bundled target made 155 tokens/s from a second thread's team, 350 from the first's (docs/benchmarks.md).
+the bundled target made 155 tokens/s from a second thread's team, 350 from the first's (docs/experiments.md).
 Where layers are compiled, helpers of our own serve whoever calls (:mod:`actors.engines.backends.llama.team`).
 """
 
@@ -49,7 +49,7 @@ class InlineCompute:
     """Runs the job in the event loop's thread, in its next turn.
 
     With a target on a CPU a thread for it has no core of its own: waking it and sharing the interpreter lock with it
-    cost more than they hide (docs/benchmarks.md). Also for tests on a virtual clock.
+    cost more than they hide (docs/experiments.md). Also for tests on a virtual clock.
     """
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
