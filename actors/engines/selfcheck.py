@@ -14,9 +14,8 @@ from actors.engines.engine import Engine, Segment, State
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LARGE = (48, 64)  # for Lookahead and REST alone, so these have no say in which group is chosen
-CONTEXT = (
-    244  # 12 rows behind it end within 256 slots, 16 do not: spans and blocks differ as they do between real rounds
-)
+# 12 rows behind it end within 256 slots, 16 do not: spans and blocks differ as they do between real rounds
+CONTEXT = 244
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,26 +48,20 @@ def draw_all(results: Results, directory: Path) -> list[Figure]:
 
 @contextmanager
 def axes_of(
-    path: Path,
-    made_by: str,
-    width: float,
-    height: float,
-    rows: int = 1,
-    columns: int = 1,
-    sharex: bool = False,
-    sharey: bool = False,
+    path: Path, made_by: str, size: tuple[float, float], rows: int = 1, columns: int = 1, **shared: Any
 ) -> Iterator[list[Any]]:
-    """That many axes, row by row. At the end the picture is written, and below it what made it."""
+    """That many axes, row by row; ``size``: of all together, in inches; ``shared``: ``sharex`` or ``sharey``. At the
+    end the picture is written, and below it what made it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    canvas = Canvas(figsize=(width, height), layout="constrained")
+    canvas = Canvas(figsize=size, layout="constrained")
     FigureCanvasAgg(canvas)
-    made = [axes for row in canvas.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey) for axes in row]
+    made = [axes for row in canvas.subplots(rows, columns, squeeze=False, **shared) for axes in row]
     for axes in made:
         axes.spines[["top", "right"]].set_visible(False)
     yield made
-    characters = int(width * 18)  # of size 6 that fit
+    characters = int(size[0] * 18)  # of size 6 that fit
     canvas.supxlabel("\n".join(textwrap.wrap(made_by, characters)), size=6, color="#8a8f98", x=0.01, ha="left")
     canvas.savefig(path, dpi=130)
 
@@ -109,7 +103,7 @@ def speedups(results: Results, lines: list[Line], directory: Path) -> Figure | N
         return None
     spread = [(cell.low, cell.high) for cell in cells]
     figure = Figure("speedup.png", f"Average speed-up over vanilla, end to end; {_spread_of(results)}.")
-    with axes_of(directory / figure.file, source(results), 7.5, 1.4 + 0.32 * len(lines)) as (axes,):
+    with axes_of(directory / figure.file, source(results), (7.5, 1.4 + 0.32 * len(lines))) as (axes,):
         _bars(axes, lines, [cell.speedup for cell in cells], spread, "speed-up over vanilla")
     return figure
 
@@ -152,7 +146,7 @@ def _by_task(
     columns = min(4, len(tasks))
     rows = -(-len(tasks) // columns)
     size = (2.2 + 2.6 * columns, 0.5 + rows * (0.7 + 0.2 * len(lines)))
-    with axes_of(directory / figure.file, source(results), *size, rows, columns, sharey=True) as made:
+    with axes_of(directory / figure.file, source(results), size, rows, columns, sharey=True) as made:
         for axes, task in zip(made, tasks, strict=False):
             there = [line for line in lines if line.name in values[task]]
             found = [values[task][line.name] for line in there]
@@ -180,7 +174,7 @@ def timelines(results: Results, lines: list[Line], directory: Path) -> Figure | 
         "the drafter.",
     )
     size = (9, 1.1 + 1.15 * len(chosen))
-    with axes_of(directory / figure.file, source(results), *size, len(chosen), sharex=True) as panels:
+    with axes_of(directory / figure.file, source(results), size, len(chosen), sharex=True) as panels:
         named = {line.name: name_of(line) for line in lines}
         for panel, run in zip(panels, chosen, strict=True):
             _timeline(panel, named.get(run.method, label(run.method)), excerpt(run.rounds, span), span)
@@ -228,7 +222,7 @@ def sequence_shares(results: Results, lines: list[Line], directory: Path) -> Fig
         "figure5_sequences.png", "Figure 5: number of draft sequences that the θ rule chose, share of phases by task."
     )
     most = len(SEQUENCES)
-    with axes_of(directory / figure.file, source(results), 7.5, 1.5 + 0.36 * len(by_task)) as (axes,):
+    with axes_of(directory / figure.file, source(results), (7.5, 1.5 + 0.36 * len(by_task))) as (axes,):
         places = range(len(by_task))
         left = [0.0] * len(by_task)
         counts = sorted({min(k, most) for phases in by_task.values() for k in phases})
@@ -262,7 +256,7 @@ def lengths(results: Results, lines: list[Line], directory: Path) -> Figure | No
         "figure1_lengths.png",
         f"Figure 1: time to draft and to verify {found.tokens} tokens by length of the input, each model alone.",
     )
-    with axes_of(directory / figure.file, source(results), 6.5, 4.0) as (axes,):
+    with axes_of(directory / figure.file, source(results), (6.5, 4.0)) as (axes,):
         series = (
             (f"verify {found.tokens} tokens", found.verify_us, VERIFY, "o-"),
             ("decode 1 token", found.decode_us, BASE, "^:"),

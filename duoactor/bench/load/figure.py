@@ -30,7 +30,7 @@ def _draw(results: LoadResults, lines: Sequence[LoadLine], kind: str, directory:
         "bursts": "requests that come so many at once, at the rate that vanilla answers with so many streams",
     }[kind]
     figure = Figure(f"load_{kind}.png", f"{how[0].upper()}{how[1:]}.")
-    with axes_of(directory / figure.file, source(results), 10.5, 6.2, 2, 3, sharex=True) as panels:
+    with axes_of(directory / figure.file, source(results), (10.5, 6.2), 2, 3, sharex=True) as panels:
         _curves(panels[0], lines, "tokens/s of all streams", lambda line: line.tokens_per_second)
         _curves(panels[1], lines, "tokens/s over vanilla's", lambda line: line.speedup)
         others = [line for line in lines if line.name != VANILLA]

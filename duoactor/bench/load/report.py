@@ -22,8 +22,8 @@ ROUNDS = 3.0  # a pause of two rounds of somebody's prompt, and its own
 DEFINITIONS = f"""\
 - **closed**: so many streams at once, each of which asks again as soon as it was answered. **poisson**, **bursts**:
   requests come by themselves, one by one or as many at once as there would be streams, at the rate at which vanilla
-  answered them in the closed loop. Every method gets the same requests; one in {LONG_EVERY} has a prompt
-  of {LONG_TOKENS} tokens.
+  answered them in the closed loop. Every method gets the same requests; one in {LONG_EVERY} has a prompt of
+  {LONG_TOKENS} tokens.
 - **tokens/s** of all streams together, prompts included: in the closed loop while every stream is at work, elsewhere
   until the last answer. **speed-up**: over vanilla's in the same repeat, the median of the repeats; below it the lowest
   and the highest.
