@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from actors.models import Codec, ModelInfo
 from actors.process import pin
 from actors.settings import DrafterSettings, VerifierSettings, retrieves
+from actors.verifier.compute import INLINE_US
 from actors.verifier.drafters.preflight import tokenizers_differ
 from duoactor.bench.provenance import machine, versions
 from duoactor.bench.suites import load_suite, select
@@ -117,6 +118,9 @@ def predict(report: Report) -> None:
     assert report.target is not None and report.draft is not None and report.agreement is not None
     belief = forecast.belief_of(report.target.step_us, report.draft.step_us, report.agreement)
     report.forecasts = forecast.forecasts(belief)
+    if report.target.device == report.draft.device == "cpu" and belief.cost(8) <= INLINE_US:
+        own = forecast.between_forwards(report.target.step_us, report.draft.step_us, report.agreement)
+        report.forecasts = tuple(sorted((*report.forecasts, own), key=lambda one: -one.speedup))
     report.alone_tokens_per_second = report.forecasts[0].tokens_per_second / report.forecasts[0].speedup
     report.helps = forecast.helps(belief, report.forecasts[0])
 

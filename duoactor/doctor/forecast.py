@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from actors.controller.goodput import Belief, goodput, initial_setting
+from actors.controller.goodput import MAX_GAMMA, Belief, goodput, initial_setting
 from actors.cost import CostModel
 from duoactor.doctor.report import Agreement, Forecast, Help
 from protocols.messages import Method
@@ -15,6 +15,7 @@ METHODS = (Method.TREE, Method.DUODECODING, Method.PEARL, Method.SPS)  # that dr
 # 3.1 draft tokens of 0.7 ms each, where a step by itself takes 0.2 to 0.3: trees grow, verdicts come, caches are cold.
 MESSAGE_US = 1500.0  # to the drafter and back
 STEP_US = 400.0  # of a draft step
+ROUND_US = 300.0  # of a round beside its forward, as :class:`Belief` has it
 BETTER_AGREEMENT = 0.1
 WORTH_SAYING = 1.03  # what helps by less is within what gamma is flat to
 PAYS = 1.05  # less is within the noise of a usual machine
@@ -49,6 +50,22 @@ def forecast(method: str, belief: Belief) -> Forecast:
 def forecasts(belief: Belief) -> tuple[Forecast, ...]:
     """Of every method, the best first."""
     return tuple(sorted((forecast(method, belief) for method in METHODS), key=lambda one: -one.speedup))
+
+
+def between_forwards(forward_us: Mapping[int, float], step_us: Mapping[int, float], agreement: Agreement) -> Forecast:
+    """Of ``auto``, where target and draft share a CPU and the verifier drafts itself: chains alone are counted. Nothing
+    is sent, and steps take what they take alone."""
+    cost, step = CostModel(forward_us), CostModel(step_us)(1)
+    alone = 1.0 / (cost(1) + ROUND_US)
+    rates = [alone]
+    expected, reached = 1.0, 1.0
+    for depth in range(MAX_GAMMA):
+        reached *= agreement.depths[min(depth, len(agreement.depths) - 1)]
+        expected += reached
+        rates.append(expected / (cost(2 + depth) + ROUND_US + (1 + depth) * step))
+    gamma = max(range(len(rates)), key=rates.__getitem__)
+    rate = rates[gamma]
+    return Forecast(method=Method.AUTO, gamma=gamma, sequences=1, tokens_per_second=rate * 1e6, speedup=rate / alone)
 
 
 def helps(belief: Belief, known: Forecast) -> tuple[Help, ...]:

@@ -111,6 +111,17 @@ def test_the_forecast_is_what_was_measured_of_the_bundled_pair():
         assert one.speedup == pytest.approx(measured[one.method], rel=0.12), one.method
 
 
+def test_drafting_between_forwards_is_forecast_by_what_each_step_brings():
+    seen = Agreement(tokens=1300, ranks=(0.6,), depths=(0.6,) * 8)
+    flat = {1: 4000.0, 16: 4000.0}
+    own = forecast.between_forwards(flat, {1: 200.0}, seen)
+    assert own.method == "auto" and own.gamma >= 3
+    expected = sum(0.6**depth for depth in range(own.gamma + 1))
+    took = 4000.0 + forecast.ROUND_US + own.gamma * 200.0
+    assert own.tokens_per_second == pytest.approx(1e6 * expected / took)
+    assert forecast.between_forwards({1: 4000.0, 16: 64_000.0}, {1: 2000.0}, seen).gamma == 0  # of no use
+
+
 def test_sample_prompts_come_by_turns_of_the_tasks():
     prompts = sample_prompts()
     assert len(prompts) == len(set(prompts)) == 21
@@ -197,5 +208,5 @@ def test_the_bundled_draft_drafts_for_itself(capsys, tmp_path):
     report = json.loads(capsys.readouterr().out)
     assert report["agreement"]["ranks"][0] > 0.97
     assert {"1", "8"} <= report["target"]["step_us"].keys() and report["draft"]["step_us"]["1"] > 0
-    assert {one["method"] for one in report["forecasts"]} == {"tree", "duodecoding", "pearl", "sps"}
+    assert {one["method"] for one in report["forecasts"]} == {"auto", "tree", "duodecoding", "pearl", "sps"}
     assert report["verdict"] in file.read_text()
