@@ -7,7 +7,7 @@ import typing
 import msgspec
 import pytest
 from arbitrary import values
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocols import messages, wire
@@ -20,7 +20,7 @@ CASES = [(union, one) for union in UNIONS for one in typing.get_args(union)]
 
 
 @pytest.mark.parametrize(("union", "one"), CASES, ids=lambda case: getattr(case, "__name__", ""))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_message_comes_back_as_it_was_sent(union: object, one: type[Message], data: st.DataObject) -> None:
     message = typing.cast(Message, data.draw(values(one)))
@@ -41,14 +41,14 @@ def test_fields_that_a_newer_peer_appends_are_ignored() -> None:
     assert wire.Decoder(ToVerifier).decode([header, newer]) == Cancel("r")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.binary(max_size=40), max_size=4))
 def test_garbage_is_a_protocol_error_and_nothing_else(frames: list[bytes]) -> None:
     with pytest.raises(ProtocolError):
         wire.Decoder(ToVerifier).decode(frames)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=60))
 def test_a_garbage_body_behind_a_right_header_is_a_protocol_error_or_a_message(body: bytes) -> None:
     wire.kind([wire.HEADER, body])
