@@ -4,7 +4,7 @@ import pytest
 
 from duoactor import AsyncClient
 from duoactor.cli import main
-from duoactor.launch.child import ActorPlan, _environment
+from duoactor.launch.child import ActorPlan, environment_of
 from protocols.address import default_address
 from protocols.messages import Role
 
@@ -64,4 +64,4 @@ def test_without_variables_it_is_the_users_own_verifier(monkeypatch):
 
 
 def test_what_is_meant_for_clients_does_not_reach_the_actors_that_up_starts(said):
-    assert not SAID.keys() & _environment(ActorPlan(Role.DRAFTER, "d", ("x",))).keys()
+    assert not SAID.keys() & environment_of(ActorPlan(Role.DRAFTER, "d", ("x",))).keys()
