@@ -132,7 +132,7 @@ class Schedule:
         state = self.state
         if state.inline is None:
             return
-        own = [r for r in requests if r.spec.strategy.inline and not r.drafts]
+        own = [r for r in requests if r.spec.strategy.inline and not r.drafts and not r.suspect]
         if own:
             rate = state.load().rate or len(requests) / state.cost(len(requests))
             for request in own:

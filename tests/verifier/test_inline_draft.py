@@ -186,6 +186,18 @@ def test_a_model_that_fails_again_and_again_is_asked_no_more():
     assert model.steps == MAX_FAILURES
 
 
+def test_what_may_have_ended_a_verifier_is_not_drafted_for():
+    model = Counting()
+
+    async def story():
+        async with cluster(model) as system:
+            caller = await system.caller()
+            return await caller.generate(PROMPT, Sampling(max_tokens=10, ignore_eos=True), attempt=1)
+
+    assert len(tokens_of(run(story()))) == 10
+    assert model.steps == 0
+
+
 def test_drafts_that_never_come_true_are_hardly_made():
     model = Wrong()
     sampling = Sampling(max_tokens=600, ignore_eos=True)
