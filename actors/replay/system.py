@@ -19,10 +19,11 @@ from actors.peer import Line
 from actors.proposers.memory import Memory
 from actors.replay.clock import run
 from actors.replay.logged import LoggedRequest
-from actors.replay.models import LoggedTarget, NoText, VirtualCompute, VirtualDraft, asked
+from actors.replay.models import InlineVirtualDraft, LoggedTarget, NoText, VirtualCompute, VirtualDraft, asked
 from actors.replay.network import ADDRESS, MemoryListener, MemoryNetwork
 from actors.settings import VerifierSettings
 from actors.verifier.decoding.retrieval import Sources
+from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.loop import Verifier
 from protocols import wire
 from protocols.errors import RequestError
@@ -40,6 +41,7 @@ class Times:
     step: Mapping[int, float]
     message: float = 0.0
     overhead: float = 0.0
+    inline_step: Mapping[int, float] | None = None  # of the verifier's own draft model; None: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ async def _replay(logged: Sequence[LoggedRequest], draft: DraftModel, times: Tim
         "replay",
         timer=lambda: target.spent_s,
         sources=Sources(memory=Memory(policy.memory) if policy.memory else None),
+        inline=_inline(draft, target, times),
     )
     virtual, info = VirtualDraft(draft, CostModel(times.step)), target.info
     hello = Hello(
@@ -120,6 +123,14 @@ async def _replay(logged: Sequence[LoggedRequest], draft: DraftModel, times: Tim
         beating.cancel()
         stop.set()
         await asyncio.gather(beating, *actors, return_exceptions=True)
+
+
+def _inline(draft: DraftModel, target: LoggedTarget, times: Times) -> InlineDraft | None:
+    if times.inline_step is None:
+        return None
+    model = InlineVirtualDraft(draft, CostModel(times.inline_step), target)
+    info = target.info
+    return InlineDraft(model, times.inline_step, info.vocab_size, info.eos_token_ids, lambda: target.spent_s)
 
 
 async def _ask(client: Line, request: LoggedRequest, policy: Policy, rid: str) -> Replayed:

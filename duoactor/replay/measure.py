@@ -11,6 +11,7 @@ from actors.replay.logged import LoggedRequest
 from actors.replay.system import Policy, Times, replay
 from actors.settings import retrieves
 from actors.tree.methods import strategy_for
+from actors.verifier.compute import INLINE_US
 from duoactor import render
 from duoactor.config import resolve_model
 from duoactor.doctor.forecast import MESSAGE_US, STEP_US
@@ -45,8 +46,9 @@ def measure(
             detail = f"{policy.method} cannot be replayed: it needs more than a log of requests tells"
             raise RequestError(FailureCode.UNSUPPORTED, detail)
     show("timing the target …")
-    branches, report.forward_us = _target(report.target, device, threads)
+    where, branches, report.forward_us = _target(report.target, device, threads)
     cost = CostModel(report.forward_us)
+    inline = where == "cpu" and cost(8) <= INLINE_US
     plain_us = ROUND_US[Method.VANILLA]
     alone_us = cost(1) + plain_us
     for name in drafts:
@@ -66,7 +68,8 @@ def measure(
             if name != drafts[0] and not strategy_for(policy.method).drafter:
                 continue
             show(f"{policy.method} with {shown} …")
-            there = dataclasses.replace(times, overhead=_overhead(policy.method))
+            own = steps if inline and strategy_for(policy.method).inline and not retrieves(name) else None
+            there = dataclasses.replace(times, overhead=_overhead(policy.method), inline_step=own)
             found = replay(logged, model, there, dataclasses.replace(policy, branches=branches))
             report.lines = (*report.lines, replayed_line(shown, policy.method, found, alone_us))
         report.lines = (*report.lines, *oracles)
@@ -77,12 +80,13 @@ def _overhead(method: str) -> float:
     return ROUND_US.get(strategy.method, PARALLEL_US if strategy.drafter else RETRIEVING_US)
 
 
-def _target(name: str, device: str, threads: int) -> tuple[bool, dict[int, float]]:
+def _target(name: str, device: str, threads: int) -> tuple[str, bool, dict[int, float]]:
+    """Its device, whether windows may have branches, and times of forwards."""
     from actors.engines.build import build_target
     from actors.verifier.timing import measure_target
 
     target, _ = build_target(resolve_model(name, "target"), device, "auto", 0, threads)
-    return target.branches, measure_target(target)
+    return target.info.device, target.branches, measure_target(target)
 
 
 def _draft(name: str) -> tuple[DraftModel, dict[int, float]]:
