@@ -52,8 +52,8 @@ class Budgets:
                 return budget
         return self._first(kind.method, drafter.pace.steps if drafter is not None else None, max(1, streams()))
 
-    def joined(self, method: str, drafter: DrafterPeer) -> None:
-        """A drafter is here: what requests of that method will ask first is found before they do."""
+    def prepare(self, method: str, drafter: DrafterPeer) -> None:
+        """What requests of that method will ask first of a drafter is found before they do."""
         self._setting(method, drafter.pace.steps)
 
     def promise(self, method: str, drafter: DrafterPeer, streams: int) -> float:

@@ -76,6 +76,8 @@ class Verifier:
         clients' questions about tokens."""
         self.model, self.compute, self.timer = model, compute, timer
         self.clock = clock or asyncio.get_running_loop().time
+        # A process that is put aside in the middle of a message has not worked for its sender.
+        self.processor_timer = time.thread_time if timer is time.perf_counter else timer
         self.listener = listener
         self.wake = asyncio.Event()
         tokenizing = tokenizing or InlineCompute()
@@ -174,11 +176,12 @@ class Verifier:
 
     def _hear(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """False if the message was dropped unread."""
-        if self.floods.drops(peer, begin := self.timer()):
+        if self.floods.drops(peer, self.timer()):
             self.state.counters["flood"] += 1
             return False
+        begin = self.processor_timer()
         self.dispatcher.receive(peer, frames)
-        self.floods.charge(peer, (end := self.timer()) - begin, end)
+        self.floods.charge(peer, self.processor_timer() - begin, self.timer())
         return True
 
     async def _watch(self) -> None:
@@ -193,6 +196,8 @@ class Verifier:
             self.floods.forget(self.timer())
             self.peers.expire(late_s, read_all=self._file())
             self.leases.offer(self.clock())
+            for drafter in self.state.drafters.by_peer.values():
+                self.state.budgets.prepare(self.state.settings.method, drafter)
             self.wake.set()
 
     # --- the loop ----------------------------------------------------------------------------------------------------

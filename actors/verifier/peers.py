@@ -92,9 +92,7 @@ class Peers:
                 for stale in (self.state.drafters.named(hello.actor_id), self.state.drafters.of(peer)):
                     if stale is not None:
                         self.leases.lose(stale, now)  # the same actor, restarted or reconnected
-                key = b"" if holder.may_be(KeyRole.OPERATOR) else holder.key
-                drafter = self.state.drafters.add(peer, hello, now, key)
-                self.state.budgets.joined(self.state.settings.method, drafter)
+                self.state.drafters.add(peer, hello, now, b"" if holder.may_be(KeyRole.OPERATOR) else holder.key)
                 self.leases.offer(now)
             case Role.CONTROLLER:
                 self.state.controller = SinglePeer(peer, hello, now)

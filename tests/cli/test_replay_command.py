@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from actors.models import ModelInfo
 from actors.replay.logged import LoggedRequest, encoded
 from duoactor.cli import main
 from duoactor.replay import measure
@@ -17,8 +16,7 @@ COPYING = tuple(range(300, 330))
 @pytest.fixture
 def log(tmp_path, monkeypatch):
     """Two requests: a text that copies, at temperature 0, and one that does not."""
-    info = ModelInfo("target", 8192, 2048, frozenset(), "")
-    monkeypatch.setattr(measure, "_target", lambda name, device, threads: (info, FORWARD))
+    monkeypatch.setattr(measure, "_target", lambda name, device, threads: ("cpu", True, FORWARD))
     one = LoggedRequest(prompt=COPYING, text=COPYING + COPYING[:10], sampling=Sampling(max_tokens=40), task="copy")
     other = LoggedRequest(
         prompt=(5, 6), text=tuple(range(900, 940)), sampling=Sampling(temperature=1.0, max_tokens=40), task="other"
