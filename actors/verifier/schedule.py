@@ -118,6 +118,7 @@ class Schedule:
         if len(requests) > MAX_ROWS:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
         self._draft_inline(requests)
+        requests = [request for request in requests if request.state == "decode"]
         now, load = self.clock(), self.state.load()
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
@@ -137,6 +138,8 @@ class Schedule:
             rate = state.load().rate or len(requests) / state.cost(len(requests))
             for request in own:
                 request.spec.waiting.begins(self.clock() * 1e6)
+                self.faults.spare(request, request.spec.guess)
+            own = [request for request in own if request.state == "decode"]
             state.inline.grow(own, state.cost, rate, lambda: (self.clock() - state.started) * 1e6)
 
     def _window(self, request: Request, others: Others, now: float, most: int) -> Chosen:

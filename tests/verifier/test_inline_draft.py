@@ -198,6 +198,25 @@ def test_what_may_have_ended_a_verifier_is_not_drafted_for():
     assert model.steps == 0
 
 
+def test_a_request_whose_guesses_fail_fails_alone():
+    model = ToyDraft()
+
+    def broken():
+        raise RuntimeError("its grammar broke, as asked")
+
+    async def story():
+        async with cluster(model) as system:
+            callers = [await system.caller() for _ in range(2)]
+            asked = [asyncio.ensure_future(caller.generate(PROMPT, LONG)) for caller in callers]
+            await asyncio.sleep(5 * FORWARD_S)
+            next(iter(system.verifier.state.requests)).spec.guess = broken
+            failed, text = await asyncio.gather(*asked, return_exceptions=True)
+            assert isinstance(failed, AssertionError)  # a Failed, as the caller takes it
+            return tokens_of(text)
+
+    assert run(story()) == model.language.continuation(PROMPT, LONG)
+
+
 def test_drafts_that_never_come_true_are_hardly_made():
     model = Wrong()
     sampling = Sampling(max_tokens=600, ignore_eos=True)

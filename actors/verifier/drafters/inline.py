@@ -67,12 +67,11 @@ class InlineDraft:
     # --- before a round ----------------------------------------------------------------------------------------------
 
     def grow(self, requests: Sequence[Request], cost: CostModel, rate: float, now_us: Callable[[], float]) -> None:
-        """``requests`` share the next forward, and no drafter works for them. ``rate``: tokens per microsecond that
-        they reach together. ``now_us``: since the verifier's start."""
+        """``requests`` share the next forward, their trees hold what was retrieved, and no drafter works for them.
+        ``rate``: tokens per microsecond that they reach together. ``now_us``: since the verifier's start."""
         rows = len(requests)
         trees = [tree for request in requests if (tree := self._read(request, cost, rows, rate)) is not None]
         for tree in trees:
-            tree.spec.guess()
             tree.begin()
         row = rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
         for _ in range(MAX_STEPS):

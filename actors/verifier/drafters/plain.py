@@ -22,9 +22,7 @@ class PlainRounds:
     def __init__(self) -> None:
         self.slowdown = Estimate(memory=MEMORY)  # forwards over the start-up calibration
         self.overhead = Estimate(memory=MEMORY)  # microseconds of a round beside its forward, for each stream
-        self.inline = Estimate(
-            memory=SETTLED
-        )  # tokens over those of the same time, had the verifier not drafted itself
+        self.inline = Estimate(memory=SETTLED)  # tokens over those of its time, had the verifier not drafted itself
 
     @property
     def known(self) -> bool:
