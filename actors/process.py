@@ -76,8 +76,12 @@ def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
 
 
 def open_network(settings: KeySettings) -> ZmqNetwork:
-    """The network that those keys give. ConfigError if they cannot be read."""
+    """The network that those keys give. ConfigError if they cannot be read, or if the address cannot be connected to:
+    before a model is loaded for it."""
     server_key = settings.server_key if isinstance(settings, PeerSettings) else ""
     allow = settings.allow if isinstance(settings, VerifierSettings) else ""
     secured = settings.key or server_key or allow
-    return ZmqNetwork(load_security(settings.key, server_key, allow) if secured else None)
+    network = ZmqNetwork(load_security(settings.key, server_key, allow) if secured else None)
+    if isinstance(settings, PeerSettings):
+        network.parse_connect(settings.connect)
+    return network

@@ -48,6 +48,8 @@ class Address:
 
 def parse(text: str, *, bind: bool = False) -> Address:
     """Return the address in ``text``; with ``bind`` the port may be 0 or ``*``. Raises ConfigError with an example."""
+    if len(several(text)) > 1:
+        raise ConfigError(f"{text!r} holds several addresses: give one, and start another actor for each of the others")
     scheme, separator, rest = text.partition("://")
     if separator and scheme == "ipc":
         return _parse_ipc(text, rest, bind)

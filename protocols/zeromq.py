@@ -219,14 +219,14 @@ class ZmqNetwork:
 
     def connect(self, address: str) -> ZmqLink:
         """See :class:`protocols.transport.Network`."""
-        there = self._parse_connect(address)
+        there = self.parse_connect(address)
         link = ZmqLink(self._socket(zmq.DEALER, there, server=False), there, self._security is not None)
         self._open.append(link)
         return link
 
     def subscribe(self, address: str, topics: Sequence[bytes] = (b"",)) -> ZmqFeed:
         """See :class:`protocols.transport.Network`."""
-        there = self._parse_connect(address)
+        there = self.parse_connect(address)
         subscriber = self._socket(zmq.SUB, there, server=False)
         for topic in topics:
             subscriber.subscribe(topic)
@@ -257,7 +257,8 @@ class ZmqNetwork:
                 "holds their .pub files, made with `duoactor keys`"
             )
 
-    def _parse_connect(self, text: str) -> Address:
+    def parse_connect(self, text: str) -> Address:
+        """Raises ConfigError where ``connect`` would."""
         address = addresses.parse(text)
         if not address.local and not self._security:
             raise ConfigError(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from actors.process import open_network
+from actors.settings import DrafterSettings
 from protocols.address import IPC_PATH_MAX, parse, reachable
 from protocols.errors import ConfigError
 
@@ -40,6 +42,17 @@ def test_a_bad_address_gets_one_sentence_that_says_what_a_right_one_is(text: str
     sentence = str(caught.value)
     assert "\n" not in sentence
     assert "such as" in sentence or "shorter" in sentence
+
+
+@pytest.mark.parametrize(
+    "text", ["ipc:///run/a,ipc:///run/b", "tcp://127.0.0.1:1, tcp://127.0.0.1:2", "ipc:///a,tcp://b:1"]
+)
+def test_several_addresses_are_not_one(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"several addresses: give one, and start another actor"):
+        parse(text)
+    assert parse("ipc:///run/a,b").path.name == "a,b"
+    with pytest.raises(ConfigError, match="several addresses"):  # before a drafter loads its model
+        open_network(DrafterSettings(connect=text))
 
 
 @pytest.mark.parametrize("text", ["tcp://127.0.0.1:0", "tcp://127.0.0.1:*", "tcp://*:7601"])
