@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -179,9 +179,12 @@ class AllowList:
 class ZmqNetwork:
     """Sockets of one process. With ``security`` every one of them uses CURVE, without it none does."""
 
-    def __init__(self, security: Security | None = None) -> None:
+    def __init__(self, security: Security | None = None, cpus: Iterable[int] = ()) -> None:
+        """``cpus``: where libzmq's own threads run; empty: anywhere."""
         self._security = security
         self._context: zmq.Context[Socket] = zmq.Context()
+        for cpu in cpus:
+            self._context.set(zmq.THREAD_AFFINITY_CPU_ADD, cpu)
         self._allow_list: AllowList | None = None
         self._open: list[ZmqListener | ZmqLink | ZmqFeed] = []
 
