@@ -68,9 +68,7 @@ class Grow(Message, frozen=True):
     parents: FragmentParents
     tokens: FragmentTokens
     logprobs: FragmentLogprobs  # natural log of the confidence in token i given its parent
-    draft_us: Microseconds = 0.0  # drafting time spent on what is new in it
     sequences: Sequences = 0  # k of this phase; 0: does not apply
-    steps: Position = 0  # draft forwards spent on what is new in it
     complete: bool = False  # the phase is over: no more comes before the next Verdict
     phase_sequences: Sequences = 0  # k of the newest phase whose first token the target has decided since; 0: none was
     phase_rank: Position = 0  # rank of that token among the draft's candidates for it, from 1; 0: none of them
@@ -109,7 +107,6 @@ class DraftStats(Message, frozen=True):
 class Finished(Message, frozen=True):
     """A request that has ended: prompt and output. The noise of its tokens follows from ``sampling``."""
 
-    rid: RequestId
     tokens: Tokens
     prompt_len: Position
     sampling: Sampling
@@ -141,10 +138,7 @@ class RoundStats(Message, frozen=True):
     forward_us: Microseconds
     wait_us: Microseconds
     wall_us: Microseconds  # end of the previous round to end of this one
-    draft_us: Microseconds = 0.0
-    draft_steps: Position = 0
     sequences: Sequences = 0
-    needed_sequences: Position = 0  # rank of the token that came, among the drafted first tokens; 0: none of them
     gamma: Gamma | None = None  # as commanded
     started_us: Microseconds = 0.0  # since the verifier's start
     phase_sequences: Sequences = 0  # as the drafter told since the previous round, see Grow
@@ -159,7 +153,6 @@ class RoundStats(Message, frozen=True):
     streams: Count = 1  # that decode at the verifier, this one included
     slowdown: Mean = 1.0  # of forwards against ``Welcome.forward_us``, by the verifier's running estimate
     message_us: Microseconds = 0.0  # to the drafter and back, by the verifier's running estimate
-    forced: Nodes = 0  # accepted draft tokens that were the only ones a grammar allowed
 
 
 class RoundTrace(Struct, frozen=True):

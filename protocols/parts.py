@@ -125,7 +125,6 @@ class DrafterStatus(Struct, frozen=True):
     drafted: Count
     accepted: Count
     dropped: Count  # messages fenced off
-    last_seen_ms: Milliseconds
     host: Label = ""
     pid: ProcessId = 0
     version: Count = 0  # of the learner's weights; 0: those that it was started with

@@ -62,8 +62,6 @@ class Lease:
         self._round = 0  # of the newest verdict
         self._margin_us = 0.0
         self._expansions: dict[int, Expansion] = {}  # id(node) -> its candidates, to learn from the verdict
-        self._steps = 0
-        self._draft_us = 0.0
         self._forwards: list[tuple[float, float]] = []  # start and length of those not told of yet
         self._looks: list[float] = []  # when the verifier looks at the tree, soonest first
         self._awaited = 0  # drafts in a row that the verifier waits for
@@ -128,10 +126,8 @@ class Lease:
         tokens = tuple(expansion.tokens[i] for i in known)
         return Expansion(expansion.slot, tokens, tuple(expansion.probs[i] for i in known))
 
-    def spent(self, draft_us: float, began_us: float, length_us: float) -> None:
-        """A forward was made. ``draft_us``: this request's share of it, which others may have been in."""
-        self._steps += 1
-        self._draft_us += draft_us
+    def spent(self, began_us: float, length_us: float) -> None:
+        """A forward was made, which other requests may have been in."""
         if len(self._forwards) == MAX_FORWARDS:
             first, _ = self._forwards.pop()
             length_us, began_us = began_us + length_us - first, first
@@ -242,9 +238,7 @@ class Lease:
             fragment.parents,
             fragment.tokens,
             fragment.logprobs,
-            draft_us=self._draft_us,
             sequences=self.growth.sequences,
-            steps=self._steps,
             complete=complete,
             phase_sequences=self._phase[0],
             phase_rank=self._phase[1],
@@ -254,5 +248,5 @@ class Lease:
         )
         self._forwards.clear()
         self._ranks.clear()
-        self._draft_us, self._steps, self._unsent, self._phase = 0.0, 0, False, (0, 0)
+        self._unsent, self._phase = False, (0, 0)
         return grow

@@ -216,9 +216,8 @@ class Drafter:
         self.prefill.grew(spent)
         if not any(node is lease.tree.root for lease, node in batch):  # a root computes missing tokens as well
             self.steps.observe(len(batch), spent * 1e6)
-        share = spent * 1e6 / len(batch)
         for lease in leases:
-            lease.spent(share * sum(1 for other, _ in batch if other is lease), began_us, spent * 1e6)
+            lease.spent(began_us, spent * 1e6)
         for (lease, node), expansion in zip(batch, expansions, strict=True):
             lease.expanded(node, expansion)
 

@@ -49,10 +49,7 @@ def account(
         forward_us=forward.took_us,
         wait_us=wait_us,
         wall_us=wall_us,
-        draft_us=told.time_us,
-        draft_steps=told.steps,
         sequences=spec.sequences,
-        needed_sequences=committed.needed_sequences,
         gamma=spec.plan.gamma,
         started_us=forward.started_us,
         phase_sequences=told.phase[0],
@@ -67,5 +64,4 @@ def account(
         streams=forward.streams,
         slowdown=forward.slowdown,
         message_us=drafter.pace.message.mean if drafter is not None else 0.0,
-        forced=sum(committed.forced),
     )

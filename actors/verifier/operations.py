@@ -106,7 +106,7 @@ class Operations:
             kv_slots=self.model.kv_slots,
             kv_used=self.model.kv_used,
             requests=self.admission.status(state.clients[peer]),
-            drafters=tuple(d.status(now, state.promoted) for d in state.drafters.by_peer.values()),
+            drafters=tuple(d.status(state.promoted) for d in state.drafters.by_peer.values()),
             controller=state.controller.actor_id if state.controller is not None else "",
             budgets=state.budgets.said(now),
             counters=dict(state.counters),

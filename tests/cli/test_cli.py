@@ -42,7 +42,7 @@ STATS = RequestStats(
 REPORT = StatusReport(
     "r", "org/model", "cpu", "bfloat16", "sps", 61_000.0, 8192, 100, pid=4,
     requests=(RequestStatus("q1", "sps", "decode", 7, "d1"),),
-    drafters=(DrafterStatus("d1", "org/draft", "active", 1, 250.0, 100, 60, 0, 40.0, "box", 77),),
+    drafters=(DrafterStatus("d1", "org/draft", "active", 1, 250.0, 100, 60, 0, "box", 77),),
 )  # fmt: skip
 
 

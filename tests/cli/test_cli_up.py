@@ -53,7 +53,7 @@ def probe(deployment):
         pids = [int(p) for p in open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()]
         if len(pids) < 3:
             return None
-        drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=pids[1])
+        drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, pid=pids[1])
         return StatusReport("", "m", "", "", "", 0.0, 0, 0, drafters=(drafter,), pid=pids[0], controller_pid=pids[2])
     return ask
 

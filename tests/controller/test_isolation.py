@@ -19,7 +19,7 @@ def rounds(method, *, skill, forward_us=10_000.0, count=120, seed=0, **fixed):
             accepted += 1
         yield RoundStats(
             "r", number, method, "d", 4, accepted, accepted + 1, 5, forward_us, 0.0, forward_us + 200.0,
-            draft_us=2000.0, draft_steps=4, sequences=1, gamma=4,
+            sequences=1, gamma=4,
             draft_ranks=(1,) * accepted + (2,) * (accepted < 4), **fixed,
         )  # fmt: skip
 

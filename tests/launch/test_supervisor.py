@@ -49,7 +49,7 @@ class World:
         if Role.VERIFIER not in pids or not self.answers:
             return None
         drafters = tuple(
-            DrafterStatus(plan.name, "m", "active", 0, 0.0, 0, 0, 0, 0.0, pid=pid)
+            DrafterStatus(plan.name, "m", "active", 0, 0.0, 0, 0, 0, pid=pid)
             for plan, pid in self.supervisor.actors
             if plan.role is Role.DRAFTER and pid
         )

@@ -16,7 +16,7 @@ from protocols.messages import Finished, RoundStats, Sampling
 
 def text(number: int, length: int = 50) -> Finished:
     prompt = (number, number + 1, number + 2)
-    return Finished(str(number), (*prompt, *range(length)), len(prompt), Sampling(seed=number))
+    return Finished((*prompt, *range(length)), len(prompt), Sampling(seed=number))
 
 
 # --- traffic ---------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def report(*rids: str, **fields) -> StatusReport:
     told = {
         "pid": 7, "host": "gpu-box", "controller": "controller", "controller_host": "gpu-box",
         "requests": tuple(RequestStatus(rid, "auto", "decode", 12, "d1") for rid in rids),
-        "drafters": (DrafterStatus("d1", "org/draft", "active", 1, 500.0, 100, 60, 0, 40.0, "laptop", 77),),
+        "drafters": (DrafterStatus("d1", "org/draft", "active", 1, 500.0, 100, 60, 0, "laptop", 77),),
         "totals": (DraftTotals("auto", "d1", 9, 90, 60, (), 1.9),),
     }  # fmt: skip
     return StatusReport("r", "org/model", "cpu", "float32", "auto", 60_000.0, 1000, 100, **{**told, **fields})

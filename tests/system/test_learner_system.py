@@ -79,7 +79,7 @@ class School(Cluster):
         )
         for number in range(200):  # as if it had served for a while
             text = (number, 5, *range(40))
-            learner.course.traffic.add(Finished(str(number), text, 2, Sampling(seed=number)))
+            learner.course.traffic.add(Finished(text, 2, Sampling(seed=number)))
         self._spawn("learner", learner)
         return learner
 

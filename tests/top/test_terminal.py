@@ -103,7 +103,7 @@ async def watched(tmp_path, **environment: str):
 async def test_it_shows_a_stream_swaps_its_drafter_and_survives_the_verifier(tmp_path):
     async with watched(tmp_path) as (cluster, terminal):
         for name in ("left", "right"):
-            # Alike for ever: of drafters whose steps seem to differ the pool tries both, and so moves the stream itself.
+            # Alike for ever: of drafters whose steps seem to differ the pool tries both, and moves the stream itself.
             cluster.start_drafter(name, timer=count(step=100e-6).__next__)
         await cluster.connected("left", "right")
         await terminal.shows("toy (float32 on cpu)", "left", "right", "no requests", "q quit")

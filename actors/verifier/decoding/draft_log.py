@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protocols.limits import Microseconds, Position, within
 from protocols.messages import Grow
 
 MAX_FORWARDS = 256  # told of in one round
@@ -14,18 +13,14 @@ MAX_RANKS = 64
 
 @dataclass(slots=True)
 class DraftLog:
-    """Bounded, whatever a drafter says: sums end at what a message may hold, of lists the newest stay."""
+    """Bounded, whatever a drafter says: of lists the newest stay."""
 
-    time_us: float = 0.0  # drafting time ...
-    steps: int = 0  # ... and forwards
     forwards: list[tuple[int, int]] = field(default_factory=list)  # start and length of each, µs of our clock
     phase: tuple[int, int] = (0, 0)  # its word on a decided phase: sequences, and the rank of the token that came
     ranks: list[int] = field(default_factory=list)  # its word on decided tokens, likewise
 
     def add(self, message: Grow, forwards: Sequence[tuple[int, int]]) -> None:
         """``forwards``: those of the message, in our time."""
-        self.time_us = within(self.time_us + message.draft_us, Microseconds)
-        self.steps = int(within(self.steps + message.steps, Position))
         self.forwards = [*self.forwards, *forwards][-MAX_FORWARDS:]
         if message.phase_sequences > 0:
             self.phase = (message.phase_sequences, message.phase_rank)
@@ -33,6 +28,4 @@ class DraftLog:
 
     def stepped(self, began_us: float, spent_us: float) -> None:
         """A step of the verifier's own draft model."""
-        self.time_us += spent_us
-        self.steps += 1
         self.forwards.append((round(began_us), round(spent_us)))

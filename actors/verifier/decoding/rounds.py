@@ -31,7 +31,6 @@ class Committed:
     finish: FinishReason | None
     forced: Sequence[bool] = ()  # [i]: draft token i was the only one that the grammar allowed
     claim: tuple[float, bool] | None = None  # how likely a drafter held its first choice for the first; whether it was
-    needed_sequences: int = 0  # rank (from 1) of the token that followed the accepted path; 0: nobody drafted it
 
 
 @dataclass(frozen=True, slots=True)

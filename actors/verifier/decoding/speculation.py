@@ -220,8 +220,6 @@ class Speculation:
     def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
         """Take the target's word: append, re-root, count, and see whether the request ends."""
         base = len(self.committed)
-        tip = chosen.nodes[outcome.path[-1]] if outcome.path else self.tree.root
-        needed = self._rank(tip, outcome.tokens[-1])
         tokens = outcome.tokens[: self.output.take(outcome.tokens)]
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
         forced = [chosen.nodes[node].rank == FORCED for node in outcome.path[: len(tokens)]]
@@ -246,7 +244,7 @@ class Speculation:
         c.count(c.histogram, sum(accepted))
         self.round += 1
         logprobs = outcome.logprobs[: len(tokens)]
-        return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, claim, needed)
+        return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, claim)
 
     def _inform(self, chosen: Chosen, sampled: Sequence[int], tokens: list[int]) -> None:
         """Tell the verifier's own proposers. Guesses surer than the drafter's would be are in the tree before it is
@@ -321,12 +319,6 @@ class Speculation:
         """What the drafter holds likeliest to come next."""
         drafted = (node for node in self.tree.root.children.values() if node.rank >= 0)
         return max(drafted, key=lambda node: node.logprob, default=None)
-
-    def _rank(self, node: Node, token: int) -> int:
-        child = node.children.get(token)
-        if child is None:
-            return 0
-        return 1 + sum(1 for other in node.children.values() if other.logprob > child.logprob)
 
     def take_draft_log(self) -> DraftLog:
         """What the drafter told of its work since the last call."""

@@ -33,7 +33,7 @@ class Learning:
         if message.cache_salt and not self.state.settings.learn_salted:
             return
         if start < len(spec.committed) <= MAX_TOKENS:
-            self._waiting.append(Finished(request.rid, tuple(spec.committed), start, spec.sampling))
+            self._waiting.append(Finished(tuple(spec.committed), start, spec.sampling))
 
     def tell(self) -> None:
         """With every heartbeat. What the learner's connection does not take is lost."""

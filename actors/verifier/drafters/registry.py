@@ -102,7 +102,7 @@ class DrafterPeer:
         self.drafted += drafted
         self.accepted += accepted
 
-    def status(self, now: float, promoted: Promote | None) -> DrafterStatus:
+    def status(self, promoted: Promote | None) -> DrafterStatus:
         serves_it = promoted is not None and 0 < promoted.version == self.version
         known = self.standings.all_of(self.who)
         if self.draining:
@@ -121,7 +121,6 @@ class DrafterPeer:
             drafted=self.drafted,
             accepted=self.accepted,
             dropped=self.dropped,
-            last_seen_ms=max(0.0, now - self.last_seen) * 1000,
             host=self.hello.host,
             pid=self.hello.pid,
             speedup=latest.speedup.mean if latest.speedup.known else 0.0,
