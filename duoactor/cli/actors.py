@@ -12,7 +12,7 @@ import msgspec
 from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor import config, render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Place, config_option, log_options, settings_from, struct_options
+from duoactor.cli.options import Logs, Place, config_option, log_options, settings_from, struct_options
 from duoactor.cli.waiting import connected
 from duoactor.launch.child import die_with_parent
 from protocols.address import default_address
@@ -20,13 +20,13 @@ from protocols.address import default_address
 supervised_option = click.option("--supervised", is_flag=True, hidden=True)
 
 
-def prepare(supervised: bool, verbose: bool, quiet: bool) -> None:
+def prepare(supervised: bool, logs: Logs) -> None:
     if supervised:
         die_with_parent()
         logging.getLogger("duoactor.peer").setLevel(logging.WARNING)  # the supervisor says who is not there yet
-    level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
+    level = logging.DEBUG if logs.verbose else logging.WARNING if logs.quiet else logging.INFO
     logging.basicConfig(
-        stream=sys.stderr, level=level, format="%(levelname)s %(name)s %(message)s" if verbose else "%(message)s"
+        stream=sys.stderr, level=level, format="%(levelname)s %(name)s %(message)s" if logs.verbose else "%(message)s"
     )
     # libraries have nothing to tell a user below a warning
     for name in ("asyncio", "urllib3", "filelock", "httpx", "huggingface_hub", "transformers"):
@@ -38,13 +38,13 @@ def prepare(supervised: bool, verbose: bool, quiet: bool) -> None:
 @struct_options(VerifierSettings)
 @supervised_option
 @log_options
-def verifier(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
+def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     """Run the verifier, which owns the target model. It streams to clients.
 
     \b
     Example:  duoactor verifier --target meta-llama/Llama-3.1-8B-Instruct --device cuda
     """
-    prepare(supervised, verbose, quiet)
+    prepare(supervised, logs)
     settings = settings_from(VerifierSettings, config.read(file).verifier, flags)
     settings = msgspec.structs.replace(
         settings,
@@ -62,13 +62,13 @@ def verifier(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: A
 @struct_options(DrafterSettings)
 @supervised_option
 @log_options
-def drafter(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
+def drafter(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     """Run a drafter, here or on another host. It guesses ahead with the draft model.
 
     \b
     Example:  duoactor drafter --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
     """
-    prepare(supervised, verbose, quiet)
+    prepare(supervised, logs)
     settings = settings_from(DrafterSettings, config.read(file).drafter(str(flags.get("actor_id") or "")), flags)
     settings = msgspec.structs.replace(
         settings,
@@ -85,13 +85,13 @@ def drafter(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: An
 @struct_options(ControllerSettings)
 @supervised_option
 @log_options
-def controller(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
+def controller(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     """Run the budget controller, which adapts the draft length. It is optional.
 
     \b
     Example:  duoactor controller --connect tcp://127.0.0.1:7601
     """
-    prepare(supervised, verbose, quiet)
+    prepare(supervised, logs)
     settings = settings_from(ControllerSettings, config.read(file).controller, flags)
     settings = msgspec.structs.replace(settings, connect=settings.connect or default_address())
     from actors.controller.start import run_controller
@@ -112,8 +112,7 @@ def learner(
     file: str,
     undo: bool,
     supervised: bool,
-    verbose: bool,
-    quiet: bool,
+    logs: Logs,
     **flags: Any,
 ) -> int:
     """Run the learner, which trains the draft on what is served. It is optional.
@@ -125,7 +124,7 @@ def learner(
     Example:  duoactor learner --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
               duoactor learner --undo
     """
-    prepare(supervised, verbose, quiet)
+    prepare(supervised, logs)
     settings = settings_from(LearnerSettings, config.read(file).learner, flags)
     if undo:
         with connected(environment, Place(settings.connect, settings.key, settings.server_key)) as client:

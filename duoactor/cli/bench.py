@@ -6,12 +6,13 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+from msgspec import Meta
 from msgspec.structs import replace
 
-from actors.settings import ControllerSettings
+from actors.settings import ControllerSettings, Settings
 from duoactor import config, render
 from duoactor.bench import compare as comparing
 from duoactor.bench import figures
@@ -25,45 +26,58 @@ from duoactor.bench.store import Store
 from duoactor.bench.suites import BUILTIN, load_suite, select
 from duoactor.cli.environment import Environment, available_cpus, private_address
 from duoactor.cli.measuring import access_to, carry_out
-from duoactor.cli.options import Pair, json_option, log_options, pair_options
+from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
 from duoactor.launch.deployment import deploy
 from protocols.errors import ConfigError
 from protocols.messages import Method, Sampling
 
 
+class BenchOptions(Settings, frozen=True, kw_only=True):
+    """What is measured, and where results go."""
+
+    suite: Annotated[str, Meta(description="a JSONL file: ours, Spec-Bench's or HumanEval")] = BUILTIN
+    methods: Annotated[
+        str, Meta(description="rows, by commas; vanilla is always one; empty: all, or auto with --streams")
+    ] = ""
+    tasks: Annotated[str, Meta(description="only these tasks, by commas; empty: all")] = ""
+    limit: Annotated[int, Meta(description="most prompts per task; 0: all", ge=0)] = 0
+    repeats: Annotated[int, Meta(description="runs per prompt and method", ge=1)] = 2
+    max_tokens: Annotated[int, Meta(description="most tokens per answer", ge=1)] = 128
+    temperature: Annotated[float, Meta(description="0 is greedy", ge=0)] = 0.0
+    seed: Annotated[int, Meta(description="of the noise at a temperature", ge=0)] = 0
+    datastore: Annotated[str, Meta(description="for rest, and auto; empty: of Python's own library")] = ""
+    sweep: Annotated[
+        bool, Meta(description="also DuoDecoding with gamma two below to two above the chosen one (table 3)")
+    ] = False
+    streams: Annotated[
+        str, Meta(description="under load instead: so many streams at once, such as 1,4,16,64; empty: one by one")
+    ] = ""
+    arrivals: Annotated[
+        str, Meta(description="with --streams: closed (who was answered asks again), poisson, bursts")
+    ] = CLOSED
+    out: Annotated[str, Meta(description="directory for the results; empty: a new bench-DATE-TIME")] = ""
+    resume: Annotated[bool, Meta(description="go on with what --out holds")] = False
+
+    def job(self) -> Job:
+        """Raises ConfigError for a suite, method, task or load that there is not."""
+        return Job(
+            prompts=select(load_suite(self.suite), [t.strip() for t in self.tasks.split(",") if t.strip()], self.limit),
+            rows=choose(self.methods or ("auto" if self.streams else "all")),
+            repeats=self.repeats,
+            sampling=Sampling(self.temperature, max_tokens=self.max_tokens, seed=self.seed),
+            sweep=self.sweep,
+            streams=choose_streams(self.streams) if self.streams else (),
+            arrivals=choose_arrivals(self.arrivals),
+        )
+
+
 @click.group(invoke_without_command=True)
-@click.option(
-    "--suite", default=BUILTIN, metavar="PATH", help="a JSONL file: ours, Spec-Bench's or HumanEval  [builtin]"
-)
-@click.option(
-    "--methods", default="", metavar="LIST", help="rows, by commas; vanilla is always one  [all; with --streams auto]"
-)
-@click.option("--tasks", default="", metavar="LIST", help="only these tasks, by commas  [all]")
-@click.option("--limit", default=0, type=click.IntRange(0), metavar="N", help="most prompts per task; 0: all  [0]")
-@click.option("--repeats", default=2, type=click.IntRange(1), metavar="N", help="runs per prompt and method  [2]")
-@click.option("--max-tokens", default=128, type=click.IntRange(1), metavar="N", help="most tokens per answer  [128]")
-@click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 is greedy  [0]")
-@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="of the noise at a temperature  [0]")
+@struct_options(BenchOptions)
 @pair_options
-@click.option("--datastore", default="", metavar="DIR", help="for rest, and auto  [of Python's own library]")
-@click.option(
-    "--sweep", is_flag=True, help="also DuoDecoding with gamma two below to two above the chosen one (table 3)"
-)
-@click.option(
-    "--streams", default="", metavar="LIST", help="under load instead: so many streams at once, such as 1,4,16,64"
-)
-@click.option(
-    "--arrivals",
-    default=CLOSED,
-    metavar="LIST",
-    help="with --streams: closed (who was answered asks again), poisson, bursts  [closed]",
-)
-@click.option("--out", default="", metavar="DIR", help="where results go  [a new bench-DATE-TIME]")
-@click.option("--resume", is_flag=True, help="go on with what --out holds")
 @json_option
 @log_options
 @click.pass_context
-def bench(context: click.Context, /, **options: Any) -> int:
+def bench(context: click.Context, /, pair: Pair, as_json: bool, logs: Logs, **flags: Any) -> int:
     """Measure every method side by side. Writes tables, pictures and a JSON file.
 
     Methods take turns on each prompt, so that a noisy machine favours none; transformers' own generate is among them.
@@ -79,47 +93,18 @@ def bench(context: click.Context, /, **options: Any) -> int:
     """
     if context.invoked_subcommand is not None:
         return 0
-    return _bench(context.obj, **options)
+    return _bench(context.obj, settings_from(BenchOptions, {}, flags), pair, as_json, logs)
 
 
-def _bench(
-    environment: Environment,
-    *,
-    suite: str,
-    methods: str,
-    tasks: str,
-    limit: int,
-    repeats: int,
-    max_tokens: int,
-    temperature: float,
-    seed: int,
-    pair: Pair,
-    datastore: str,
-    sweep: bool,
-    streams: str,
-    arrivals: str,
-    out: str,
-    resume: bool,
-    as_json: bool,
-    verbose: bool,
-    quiet: bool,
-) -> int:
-    job = Job(
-        prompts=select(load_suite(suite), [t.strip() for t in tasks.split(",") if t.strip()], limit),
-        rows=choose(methods or ("auto" if streams else "all")),
-        repeats=repeats,
-        sampling=Sampling(temperature, max_tokens=max_tokens, seed=seed),
-        sweep=sweep,
-        streams=choose_streams(streams) if streams else (),
-        arrivals=choose_arrivals(arrivals),
-    )
-    if resume and not out:
+def _bench(environment: Environment, options: BenchOptions, pair: Pair, as_json: bool, logs: Logs) -> int:
+    job = options.job()
+    if options.resume and not options.out:
         raise ConfigError("--resume needs --out DIR, the directory to go on with")
-    directory = Path(out or time.strftime("bench-%Y%m%d-%H%M%S"))
+    directory = Path(options.out or time.strftime("bench-%Y%m%d-%H%M%S"))
     needed = any(row.method == Method.REST for row in job.rows)
     target = config.resolve_model(pair.verifier.target, "target")  # a wrong name is told before anything is built
-    stored = datastore_for(datastore, needed, directory / "datastore", target, environment.command)
-    kind: type[Benchmark[Any]] = UnderLoad if streams else SideBySide
+    stored = datastore_for(options.datastore, needed, directory / "datastore", target, environment.command)
+    kind: type[Benchmark[Any]] = UnderLoad if job.streams else SideBySide
     with private_address() as address:
         deployment = deploy(
             replace(pair.verifier, target=target, datastore=stored.directory, bind=address),
@@ -127,13 +112,13 @@ def _bench(
             ControllerSettings(),
             cpus=available_cpus(),
             command=environment.command,
-            log_flags=("--verbose",) if verbose else ("--quiet",),
+            log_flags=logs.flags or ("--quiet",),
         )
-        settings = job.settings(deployment, suite, stored.origin)
-        if not figures.available() and not quiet:
+        settings = job.settings(deployment, options.suite, stored.origin)
+        if not figures.available() and not logs.quiet:
             click.echo(f"duoactor: {figures.NO_MATPLOTLIB}", err=True)
-        store = Store(directory / kind.lines, settings, kind.record, resume=resume)
-        access = access_to(environment, deployment, verbose)
+        store = Store(directory / kind.lines, settings, kind.record, resume=options.resume)
+        access = access_to(environment, deployment, logs.verbose)
         results = carry_out(kind(deployment, job, access, store, _command()), directory)
     if as_json:
         document = render.plain(results)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 import click
+from msgspec import Meta
 from msgspec.structs import replace
 
-from actors.settings import ControllerSettings
+from actors.settings import ControllerSettings, Settings
 from duoactor import render
 from duoactor.bench.benchmark import Job, SideBySide
 from duoactor.bench.methods import choose
@@ -20,7 +22,7 @@ from duoactor.bench.summary import summarize
 from duoactor.bench.tables import overview
 from duoactor.cli.environment import Environment, available_cpus, private_address
 from duoactor.cli.measuring import access_to
-from duoactor.cli.options import Pair, json_option, log_options, method_option, pair_options
+from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
 from duoactor.launch.deployment import Deployment, deploy
 from duoactor.launch.signals import run_until_signal
 from protocols.messages import ChatTurn, Chunk, FinishReason, Method, Sampling
@@ -37,31 +39,32 @@ PROMPTS = (
 )
 
 
+class DemoOptions(Settings, frozen=True, kw_only=True):
+    """What is asked, and how often it is timed."""
+
+    method: Annotated[Method, Meta(description="how to draft and verify")] = Method.AUTO
+    prompt: Annotated[tuple[str, ...], Meta(description="your own prompt; may be repeated")] = ()
+    max_tokens: Annotated[int, Meta(description="most tokens per answer", ge=1)] = 96
+    temperature: Annotated[float, Meta(description="0 is greedy", ge=0)] = 0.0
+    repeats: Annotated[int, Meta(description="timed runs per prompt and method", ge=1)] = 3
+    no_reference: Annotated[bool, Meta(description="do not time transformers' own generate")] = False
+
+    def job(self) -> Job:
+        return Job(
+            prompts=[Prompt(str(number), "demo", (text,)) for number, text in enumerate(self.prompt or PROMPTS, 1)],
+            rows=choose(self.method if self.no_reference else f"{self.method},transformers"),
+            repeats=self.repeats,
+            sampling=Sampling(temperature=self.temperature, max_tokens=self.max_tokens),
+        )
+
+
 @click.command()
 @pair_options
-@method_option
-@click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="your own prompt; may be repeated")
-@click.option("--max-tokens", default=96, type=click.IntRange(1), metavar="N", help="most tokens per answer  [96]")
-@click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 is greedy  [0]")
-@click.option("--repeats", default=3, type=click.IntRange(1), metavar="N", help="timed runs per prompt and method  [3]")
-@click.option("--no-reference", is_flag=True, help="do not time transformers' own generate")
+@struct_options(DemoOptions)
 @json_option
 @log_options
 @click.pass_obj
-def demo(
-    environment: Environment,
-    /,
-    pair: Pair,
-    method: str,
-    prompts: tuple[str, ...],
-    max_tokens: int,
-    temperature: float,
-    repeats: int,
-    no_reference: bool,
-    as_json: bool,
-    verbose: bool,
-    quiet: bool,
-) -> int:
+def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **flags: Any) -> int:
     """Watch text stream, and see how much faster it came. The same prompts are timed with the target alone, too.
 
     Drafted tokens are green, the target's own magenta. Exit code 1 if a text differs from the target's own: none ever
@@ -72,13 +75,8 @@ def demo(
               duoactor demo --target ./my-model --draft ./my-draft --device cuda
               duoactor demo --json | jq '.table[] | {name, speedup: .cells.average.speedup}'
     """
-    method = method or Method.AUTO
-    job = Job(
-        prompts=[Prompt(str(number), "demo", (text,)) for number, text in enumerate(prompts or PROMPTS, 1)],
-        rows=choose(method if no_reference else f"{method},transformers"),
-        repeats=repeats,
-        sampling=Sampling(temperature=temperature, max_tokens=max_tokens),
-    )
+    options = settings_from(DemoOptions, {}, flags)
+    job = options.job()
     with private_address() as address, TemporaryDirectory() as directory:
         deployment = deploy(
             replace(pair.verifier, bind=address),
@@ -86,12 +84,12 @@ def demo(
             ControllerSettings(),
             cpus=available_cpus(),
             command=environment.command,
-            log_flags=("--verbose",) if verbose else ("--quiet",) if quiet else (),
+            log_flags=logs.flags,
         )
         settings = job.settings(deployment, "demo", "")
         store = Store(Path(directory) / SideBySide.lines, settings, SideBySide.record)
-        bench = SideBySide(deployment, job, access_to(environment, deployment, verbose), store, "duoactor demo")
-        run_until_signal(_run(bench, method, as_json))
+        bench = SideBySide(deployment, job, access_to(environment, deployment, logs.verbose), store, "duoactor demo")
+        run_until_signal(_run(bench, options.method, as_json))
         store.close()
     results = bench.results(complete=True)
     if as_json:

@@ -193,7 +193,20 @@ config_option = click.option(
 )
 
 
-def log_options(command: F) -> F:
-    quiet = click.option("--quiet", "-q", is_flag=True, help="log warnings and errors only")
-    verbose = click.option("--verbose", "-v", is_flag=True, help="log everything")
-    return verbose(quiet(command))
+class Logs(NamedTuple):
+    verbose: bool
+    quiet: bool
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """For the actors that a command starts."""
+        return ("--verbose",) if self.verbose else ("--quiet",) if self.quiet else ()
+
+
+log_options = _as_one(
+    "logs",
+    Logs,
+    Logs._fields,
+    click.option("--verbose", "-v", is_flag=True, help="log everything"),
+    click.option("--quiet", "-q", is_flag=True, help="log warnings and errors only"),
+)

@@ -3,58 +3,45 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated, Any
 
 import click
+from msgspec import Meta
 
-from actors.settings import BUNDLED
+from actors.settings import BUNDLED, Settings
 from duoactor import render
 from duoactor.cli.environment import available_cpus
-from duoactor.cli.options import json_option
+from duoactor.cli.options import json_option, settings_from, struct_options
 from protocols.errors import ConfigError
 from protocols.messages import Method
 
 METHODS = (Method.SPS, Method.PEARL, Method.DUODECODING, Method.TREE, Method.AUTO, Method.PLD, Method.SAM)
 
 
+class ReplayOptions(Settings, frozen=True, kw_only=True):
+    """With which drafts and settings a log is replayed."""
+
+    draft: Annotated[
+        tuple[str, ...], Meta(description="draft model, again for another; not given: the bundled one")
+    ] = ()
+    target: Annotated[str, Meta(description="target model, to be timed only")] = BUNDLED
+    device: Annotated[str, Meta(description="torch device of the target")] = "auto"
+    method: Annotated[tuple[str, ...], Meta(description="again for another; not given: all that can be replayed")] = ()
+    num_speculative_tokens: Annotated[
+        int, Meta(description="draft length gamma; 0: as the system chooses", ge=0, le=256)
+    ] = 0
+    sequences: Annotated[int, Meta(description="draft sequences; 0: likewise", ge=0, le=64)] = 0
+    memory: Annotated[
+        int, Meta(description="tokens of earlier requests that auto finds drafts in, as the verifier's", ge=0)
+    ] = 0
+    limit: Annotated[int, Meta(description="the first N requests; 0: all", ge=0)] = 0
+
+
 @click.command()
 @click.argument("log", nargs=-1, required=True, metavar="LOG...")
-@click.option("--draft", "drafts", multiple=True, metavar="TEXT", help="draft model, again for another  [bundled]")
-@click.option("--target", default=BUNDLED, metavar="TEXT", help="target model, to be timed only  [bundled]")
-@click.option("--device", default="auto", metavar="TEXT", help="torch device of the target  [auto]")
-@click.option(
-    "--method", "methods", multiple=True, metavar="TEXT", help="again for another  [all that can be replayed]"
-)
-@click.option(
-    "--num-speculative-tokens",
-    default=0,
-    type=click.IntRange(0, 256),
-    metavar="N",
-    help="draft length gamma; 0: as the system chooses  [0]",
-)
-@click.option(
-    "--sequences", default=0, type=click.IntRange(0, 64), metavar="N", help="draft sequences; 0: likewise  [0]"
-)
-@click.option(
-    "--memory",
-    default=0,
-    type=click.IntRange(0),
-    metavar="N",
-    help="tokens of earlier requests that auto finds drafts in, as the verifier's  [0]",
-)
-@click.option("--limit", default=0, type=click.IntRange(0), metavar="N", help="the first N requests; 0: all  [0]")
+@struct_options(ReplayOptions)
 @json_option
-def replay(
-    log: tuple[str, ...],
-    drafts: tuple[str, ...],
-    target: str,
-    device: str,
-    methods: tuple[str, ...],
-    num_speculative_tokens: int,
-    sequences: int,
-    memory: int,
-    limit: int,
-    as_json: bool,
-) -> None:
+def replay(log: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Say what other drafts would have brought. The target is timed, but not run.
 
     LOG is what `duoactor up --log-requests LOG` wrote. A draft's agreement with the texts is exact, and so is what sps
@@ -73,16 +60,20 @@ def replay(
     from duoactor.replay.measure import measure
     from duoactor.replay.report import Report
 
+    options = settings_from(ReplayOptions, {}, flags)
     logged = [request for file in log for request in read_log(file)]
-    logged = list(islice(logged, limit or None))
+    logged = list(islice(logged, options.limit or None))
     if not logged:
         raise ConfigError(f"{', '.join(log)} holds no request: wait until one has ended")
-    policies = [Policy(method, num_speculative_tokens, sequences, memory) for method in methods or METHODS]
-    report = Report(log=log, requests=len(logged), target=target, forward_us={}, step_us={})
+    policies = [
+        Policy(method, options.num_speculative_tokens, options.sequences, options.memory)
+        for method in options.method or METHODS
+    ]
+    report = Report(log=log, requests=len(logged), target=options.target, forward_us={}, step_us={})
     spinner = render.Spinner(sys.stderr)
     threads = max(1, len(available_cpus()) - 1)  # one is the drafter's
     try:
-        measure(report, logged, drafts or (BUNDLED,), policies, device, threads, spinner.show)
+        measure(report, logged, options.draft or (BUNDLED,), policies, options.device, threads, spinner.show)
     finally:
         spinner.show("")
     if as_json:

@@ -9,7 +9,7 @@ import msgspec
 
 from duoactor import config
 from duoactor.cli.actors import prepare, supervised_option
-from duoactor.cli.options import config_option, log_options, settings_from, struct_options
+from duoactor.cli.options import Logs, config_option, log_options, settings_from, struct_options
 from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
 from protocols.errors import ConfigError
@@ -20,7 +20,7 @@ from protocols.errors import ConfigError
 @struct_options(GatewaySettings)
 @supervised_option
 @log_options
-def serve(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any) -> int:
+def serve(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     """Serve OpenAI's HTTP API for a running verifier, or several.
 
     Several serve the same model. They may be on other hosts.
@@ -30,7 +30,7 @@ def serve(file: str, supervised: bool, verbose: bool, quiet: bool, **flags: Any)
               duoactor serve --connect tcp://127.0.0.1:7601 --connect tcp://127.0.0.1:7701
               duoactor serve --connect tcp://gpu-box:7601 --key web.key --server-key verifier.pub --http 0.0.0.0:8000
     """
-    prepare(supervised, verbose, quiet)
+    prepare(supervised, logs)
     settings = settings_from(GatewaySettings, config.read(file).gateway, flags)
     settings = msgspec.structs.replace(settings, connect=settings.connect or (default_address(),))
     try:

@@ -12,7 +12,7 @@ import msgspec
 
 from actors.settings import DrafterSettings, VerifierSettings
 from duoactor.cli.environment import Environment, available_cpus
-from duoactor.cli.options import config_option, json_option, log_options, struct_options
+from duoactor.cli.options import Logs, config_option, json_option, log_options, struct_options
 from duoactor.cli.up_on_ray import up_on_ray
 from duoactor.launch.deployment import Deployment, deploy
 from duoactor.launch.progress import LaunchReport
@@ -50,8 +50,7 @@ def up(
     launcher: str,
     verifiers: int,
     as_json: bool,
-    verbose: bool,
-    quiet: bool,
+    logs: Logs,
     **flags: Any,
 ) -> int:
     """Start verifier, drafter and controller, and keep them up.
@@ -71,9 +70,8 @@ def up(
         wanted = read_wanted(file, flags, drafters=count, http=http, learn=learn)
     except ClashError as error:
         raise click.UsageError(str(error)) from None
-    log_flags = ("--verbose",) if verbose else ("--quiet",) if quiet else ()
     if launcher == "ray":
-        return up_on_ray(wanted, verifiers, as_json, log_flags)
+        return up_on_ray(wanted, verifiers, as_json, logs.flags)
     if verifiers != 1:
         raise click.UsageError("several verifiers need several hosts: give --launcher ray, too")
     verifier = wanted.verifier
@@ -85,10 +83,10 @@ def up(
         wanted.learner,
         cpus=available_cpus(),
         command=environment.command,
-        log_flags=log_flags,
+        log_flags=logs.flags,
     )
     check_address(deployment)
-    reporter = LaunchReport(quiet=quiet)
+    reporter = LaunchReport(quiet=logs.quiet)
     try:
         return run_until_signal(_stay_up(deployment, environment.probe(deployment), reporter, as_json))
     except (KeyboardInterrupt, Terminated):
