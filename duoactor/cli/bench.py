@@ -12,7 +12,7 @@ import click
 from msgspec import Meta
 from msgspec.structs import replace
 
-from actors.settings import ControllerSettings, Settings
+from actors.settings import Settings
 from duoactor import config, render
 from duoactor.bench import compare as comparing
 from duoactor.bench import figures
@@ -28,6 +28,7 @@ from duoactor.cli.environment import Environment, available_cpus, private_addres
 from duoactor.cli.measuring import access_to, carry_out
 from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
 from duoactor.launch.deployment import deploy
+from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError
 from protocols.messages import Method, Sampling
 
@@ -107,9 +108,7 @@ def _bench(environment: Environment, options: BenchOptions, pair: Pair, as_json:
     kind: type[Benchmark[Any]] = UnderLoad if job.streams else SideBySide
     with private_address() as address:
         deployment = deploy(
-            replace(pair.verifier, target=target, datastore=stored.directory, bind=address),
-            [pair.drafter],
-            ControllerSettings(),
+            Wanted(replace(pair.verifier, target=target, datastore=stored.directory, bind=address), (pair.drafter,)),
             cpus=available_cpus(),
             command=environment.command,
             log_flags=logs.flags or ("--quiet",),

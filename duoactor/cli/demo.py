@@ -11,7 +11,7 @@ import click
 from msgspec import Meta
 from msgspec.structs import replace
 
-from actors.settings import ControllerSettings, Settings
+from actors.settings import Settings
 from duoactor import render
 from duoactor.bench.benchmark import Job, SideBySide
 from duoactor.bench.methods import choose
@@ -25,6 +25,7 @@ from duoactor.cli.measuring import access_to
 from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
 from duoactor.launch.deployment import Deployment, deploy
 from duoactor.launch.signals import run_until_signal
+from duoactor.launch.wanted import Wanted
 from protocols.messages import ChatTurn, Chunk, FinishReason, Method, Sampling
 
 # in kind what the bundled pair was trained on
@@ -79,9 +80,7 @@ def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **f
     job = options.job()
     with private_address() as address, TemporaryDirectory() as directory:
         deployment = deploy(
-            replace(pair.verifier, bind=address),
-            [pair.drafter],
-            ControllerSettings(),
+            Wanted(replace(pair.verifier, bind=address), (pair.drafter,)),
             cpus=available_cpus(),
             command=environment.command,
             log_flags=logs.flags,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import sys
@@ -74,13 +75,9 @@ def up(
         return up_on_ray(wanted, verifiers, as_json, logs.flags)
     if verifiers != 1:
         raise click.UsageError("several verifiers need several hosts: give --launcher ray, too")
-    verifier = wanted.verifier
+    bound = msgspec.structs.replace(wanted.verifier, bind=wanted.verifier.bind or default_address())
     deployment = deploy(
-        msgspec.structs.replace(verifier, bind=verifier.bind or default_address()),
-        wanted.drafters,
-        wanted.controller,
-        wanted.gateway,
-        wanted.learner,
+        dataclasses.replace(wanted, verifier=bound),
         cpus=available_cpus(),
         command=environment.command,
         log_flags=logs.flags,

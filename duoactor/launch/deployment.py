@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from actors.settings import (
     ControllerSettings,
     DrafterSettings,
     LearnerSettings,
+    PeerSettings,
     Settings,
     VerifierSettings,
     retrieves,
 )
 from duoactor.config import options, resolve_model
 from duoactor.launch.child import GATEWAY, ActorPlan, own_command
-from duoactor.launch.cores import assign_cores, format_cpus
+from duoactor.launch.cores import Cores, assign_cores, format_cpus
 from duoactor.launch.forks import computes_here
-from duoactor.serve.settings import GatewaySettings, parse_http
+from duoactor.launch.wanted import Wanted
+from duoactor.serve.settings import parse_http
 from protocols.address import parse
 from protocols.errors import ConfigError
 from protocols.messages import Role
 
+P = TypeVar("P", bound=PeerSettings)
 ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
-    """One verifier, its drafters, a controller, and maybe a gateway, every option decided."""
+class Deployment(Wanted):
+    """What is wanted with every option decided, and how each actor is started."""
 
-    verifier: VerifierSettings
-    drafters: tuple[DrafterSettings, ...]
-    controller: ControllerSettings
-    plans: tuple[ActorPlan, ...]
-    gateway: GatewaySettings | None = None
-    learner: LearnerSettings | None = None
+    plans: tuple[ActorPlan, ...] = ()
 
     @property
     def address(self) -> str:
@@ -46,11 +45,7 @@ class Deployment:
 
 
 def deploy(
-    verifier: VerifierSettings,
-    drafters: Sequence[DrafterSettings],
-    controller: ControllerSettings,
-    gateway: GatewaySettings | None = None,
-    learner: LearnerSettings | None = None,
+    wanted: Wanted,
     *,
     cpus: Sequence[int],
     log_flags: Sequence[str] = (),
@@ -58,86 +53,86 @@ def deploy(
 ) -> Deployment:
     """Complete the settings and make a plan for each actor.
 
-    ``verifier.bind`` must be given. ``cpus`` are the CPUs that may be used; ``log_flags`` go to every child.
+    ``wanted.verifier.bind`` must be given. ``cpus`` are the CPUs that may be used; ``log_flags`` go to every child.
     Raises ConfigError or ModelError before anything is started.
     """
-    address = _connectable(verifier.bind)
-    names = drafter_names(drafters)
-    cores = assign_cores(
-        cpus, [drafter.threads for drafter in drafters], drafters_need_cores=any(d.device == "cpu" for d in drafters)
-    )
-    lent = {cpu for own in cores.drafters for cpu in own}
-    if verifier.threads or verifier.cpus or learner is not None:  # a learner works where drafters rest
-        lent = set()
-    verifier = msgspec.structs.replace(
-        verifier,
-        target=resolve_model(verifier.target, "target"),
-        cpus=verifier.cpus or format_cpus(cores.verifier),
-        threads=verifier.threads or min(16, len(cores.verifier) or len(cpus)),
-        spare_cpus=verifier.spare_cpus or format_cpus(sorted(lent)),
-    )
-    if inline := _inline_draft(verifier, drafters, learner):
-        verifier = msgspec.structs.replace(verifier, inline_draft=resolve_model(inline, "draft"))
-    keys = _family_keys(verifier)
+    address, keys = _connectable(wanted.verifier.bind), _family_keys(wanted.verifier)
+    names = drafter_names(wanted.drafters)
+    threads = [drafter.threads for drafter in wanted.drafters]
+    cores = assign_cores(cpus, threads, drafters_need_cores=any(d.device == "cpu" for d in wanted.drafters))
     drafters = tuple(
-        msgspec.structs.replace(
-            drafter if drafter.key else msgspec.structs.replace(drafter, **keys),
-            connect=drafter.connect or address,
+        replace(
+            _beside(drafter, address, keys),
             draft=resolve_model(drafter.draft, "draft"),
             cpus=drafter.cpus or format_cpus(own),
             actor_id=name,
         )
-        for drafter, name, own in zip(drafters, names, cores.drafters, strict=True)
+        for drafter, name, own in zip(wanted.drafters, names, cores.drafters, strict=True)
     )
-    controller = msgspec.structs.replace(
-        controller if controller.key else msgspec.structs.replace(controller, **keys),
-        connect=controller.connect or address,
-    )
+    controller = _beside(wanted.controller, address, keys)
+    learner = wanted.learner and _learner(wanted.learner, drafters, controller)
+    gateway = wanted.gateway
+    if gateway is not None:
+        gateway = replace(gateway if gateway.key else replace(gateway, **keys), connect=gateway.connect or (address,))
+    verifier = _verifier(wanted, cores, len(cpus))
+    complete = Wanted(verifier, drafters, controller, gateway, learner)
 
     def line(role: str, settings: Settings) -> tuple[str, ...]:
         return command(str(role), "--supervised", *log_flags, *flags(settings))
 
-    plans: tuple[ActorPlan, ...] = (
-        ActorPlan(
-            Role.VERIFIER,
-            "verifier",
-            line(Role.VERIFIER, verifier),
-            verifier.threads,
-            finish_s=verifier.shutdown_timeout,
-            forked=computes_here(verifier.device),
-        ),
-        *(
-            ActorPlan(
-                Role.DRAFTER,
-                d.actor_id,
-                line(Role.DRAFTER, d),
-                d.threads,
-                forked=computes_here(d.device) and not retrieves(d.draft),
-            )
-            for d in drafters
-        ),
-        ActorPlan(Role.CONTROLLER, "controller", line(Role.CONTROLLER, controller)),
+    plans = tuple(_plans(complete, line))
+    return Deployment(verifier, drafters, controller, gateway, learner, plans)
+
+
+def _plans(settings: Wanted, line: Callable[[str, Settings], tuple[str, ...]]) -> Iterator[ActorPlan]:
+    verifier = settings.verifier
+    yield ActorPlan(
+        Role.VERIFIER,
+        "verifier",
+        line(Role.VERIFIER, verifier),
+        verifier.threads,
+        finish_s=verifier.shutdown_timeout,
+        forked=computes_here(verifier.device),
     )
-    if learner is not None:
-        learner = _learner(learner, drafters, controller)
-        plans = (*plans, ActorPlan(Role.LEARNER, "learner", line(Role.LEARNER, learner)))
-    if gateway is not None:
-        gateway = msgspec.structs.replace(
-            gateway if gateway.key else msgspec.structs.replace(gateway, **keys),
-            connect=gateway.connect or (address,),
-        )
-        plans = (*plans, ActorPlan(GATEWAY, "gateway", line("serve", gateway), http=reachable_http(gateway.http)))
-    return Deployment(verifier, drafters, controller, plans, gateway, learner)
+    for drafter in settings.drafters:
+        forked = computes_here(drafter.device) and not retrieves(drafter.draft)
+        own = line(Role.DRAFTER, drafter)
+        yield ActorPlan(Role.DRAFTER, drafter.actor_id, own, drafter.threads, forked=forked)
+    yield ActorPlan(Role.CONTROLLER, "controller", line(Role.CONTROLLER, settings.controller))
+    if settings.learner is not None:
+        yield ActorPlan(Role.LEARNER, "learner", line(Role.LEARNER, settings.learner))
+    if (gateway := settings.gateway) is not None:
+        yield ActorPlan(GATEWAY, "gateway", line("serve", gateway), http=reachable_http(gateway.http))
 
 
-def _inline_draft(
-    verifier: VerifierSettings, drafters: Sequence[DrafterSettings], learner: LearnerSettings | None
-) -> str:
+def _verifier(wanted: Wanted, cores: Cores, cpus: int) -> VerifierSettings:
+    """``cpus``: how many there are for all."""
+    verifier = wanted.verifier
+    lent = {cpu for own in cores.drafters for cpu in own}
+    if verifier.threads or verifier.cpus or wanted.learner is not None:  # a learner works where drafters rest
+        lent = set()
+    inline = _inline_draft(wanted)
+    return replace(
+        verifier,
+        target=resolve_model(verifier.target, "target"),
+        cpus=verifier.cpus or format_cpus(cores.verifier),
+        threads=verifier.threads or min(16, len(cores.verifier) or cpus),
+        spare_cpus=verifier.spare_cpus or format_cpus(sorted(lent)),
+        inline_draft=inline and resolve_model(inline, "draft"),
+    )
+
+
+def _inline_draft(wanted: Wanted) -> str:
     """What the verifier drafts with itself, if it finds its target on this CPU: what its first drafter would, unless
     that is to learn."""
-    if verifier.inline_draft or learner is not None:
-        return verifier.inline_draft
-    return next((d.draft for d in drafters if d.device == "cpu" and not retrieves(d.draft)), "")
+    if wanted.verifier.inline_draft or wanted.learner is not None:
+        return wanted.verifier.inline_draft
+    return next((d.draft for d in wanted.drafters if d.device == "cpu" and not retrieves(d.draft)), "")
+
+
+def _beside(peer: P, address: str, keys: Mapping[str, str]) -> P:
+    """An actor beside the verifier at ``address``; ``keys`` are for one that has none of its own."""
+    return replace(peer if peer.key else replace(peer, **keys), connect=peer.connect or address)
 
 
 def _learner(
@@ -150,7 +145,7 @@ def _learner(
         raise ConfigError("a learner needs a drafter that has a model: leave --learn out, or give --draft one")
     keys = {} if learner.key else {"key": beside.key, "server_key": beside.server_key}
     cpus = sorted({int(cpu) for drafter in drafters for cpu in drafter.cpus.split(",") if cpu})
-    return msgspec.structs.replace(
+    return replace(
         learner,
         **keys,
         connect=learner.connect or beside.connect,

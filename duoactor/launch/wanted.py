@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor import config
@@ -23,7 +23,7 @@ class Wanted:
 
     verifier: VerifierSettings
     drafters: tuple[DrafterSettings, ...]
-    controller: ControllerSettings
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
     gateway: GatewaySettings | None = None
     learner: LearnerSettings | None = None
 

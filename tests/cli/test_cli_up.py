@@ -14,9 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.settings import ControllerSettings, VerifierSettings
+from actors.settings import VerifierSettings
 from duoactor.cli.up import _tell
 from duoactor.launch.deployment import deploy
+from duoactor.launch.wanted import Wanted
 from protocols.address import parse
 from protocols.ipc import IpcClaim
 
@@ -122,7 +123,7 @@ def test_the_summary_says_how_to_connect(tmp_path: Path):
 def test_a_full_disk_behind_the_summary_does_not_end_what_serves(monkeypatch: pytest.MonkeyPatch):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stdout", full)
-        deployment = deploy(VerifierSettings(bind="ipc:///x"), [], ControllerSettings(), cpus=(0,))
+        deployment = deploy(Wanted(VerifierSettings(bind="ipc:///x"), ()), cpus=(0,))
         _tell(deployment, SimpleNamespace(actors=[]), as_json=False)
         print("and nothing of it is left to be written at the end")
         with contextlib.suppress(OSError):

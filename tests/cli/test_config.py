@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
+from actors.settings import DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor import config
 from duoactor.launch.deployment import deploy, flags
+from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError, ModelError
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ HERE = "ipc:///tmp/d/v.sock"
 
 
 def made(verifier: VerifierSettings, *drafters: DrafterSettings, cpus: tuple[int, ...] = (0, 1)):
-    return deploy(verifier, drafters, ControllerSettings(), cpus=cpus)
+    return deploy(Wanted(verifier, drafters), cpus=cpus)
 
 
 def test_all_actors_of_a_deployment_meet_at_one_address():
@@ -124,10 +125,7 @@ def test_drafters_leave_their_cpus_to_the_target_while_they_rest_unless_somebody
     assert made(VerifierSettings(bind=HERE), DrafterSettings()).verifier.spare_cpus == "1"
     for chosen in (VerifierSettings(bind=HERE, threads=1), VerifierSettings(bind=HERE, cpus="0")):
         assert made(chosen, DrafterSettings()).verifier.spare_cpus == ""
-    learner = LearnerSettings()
-    taught = deploy(
-        VerifierSettings(bind=HERE), [DrafterSettings()], ControllerSettings(), learner=learner, cpus=(0, 1)
-    )
+    taught = deploy(Wanted(VerifierSettings(bind=HERE), (DrafterSettings(),), learner=LearnerSettings()), cpus=(0, 1))
     assert taught.verifier.spare_cpus == ""
 
 

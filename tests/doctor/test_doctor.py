@@ -15,6 +15,7 @@ from duoactor.doctor.agreement import TOKENS, agreement, read, texts
 from duoactor.doctor.examine import compare, examine, predict, sample_prompts
 from duoactor.doctor.report import Agreement, ModelReport, Report
 from duoactor.launch.deployment import deploy
+from duoactor.launch.wanted import Wanted
 from fakes import INFO, ToyCodec, ToyLanguage, ToyTarget
 from protocols.errors import ConfigError
 from protocols.messages import Sampling, TokenizerParts
@@ -196,7 +197,7 @@ def test_the_file_that_fix_writes_can_be_deployed(tmp_path, forward_us, draft):
     [table] = found.drafters
     assert (found.verifier["target"], table["draft"]) == ("bundled", draft)
     verifier = config.build(VerifierSettings, found.verifier, {"bind": f"ipc://{tmp_path}/v"})
-    deploy(verifier, [config.build(DrafterSettings, table)], config.build(config.SECTIONS["controller"]), cpus=(0, 1))
+    deploy(Wanted(verifier, (config.build(DrafterSettings, table),)), cpus=(0, 1))
     with pytest.raises(ConfigError, match="exists already"):
         config.write_new(str(file), "")
 

@@ -2,16 +2,17 @@
 
 import pytest
 
-from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
+from actors.settings import DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor.config import resolve_model
 from duoactor.launch.deployment import deploy
+from duoactor.launch.wanted import Wanted
 
 BUNDLED = resolve_model("bundled", "draft")
 
 
 def told(*drafters: DrafterSettings, learner: LearnerSettings | None = None, **verifier) -> str:
     settings = VerifierSettings(bind="ipc:///tmp/v", **verifier)
-    return deploy(settings, drafters, ControllerSettings(), learner=learner, cpus=(0, 1)).verifier.inline_draft
+    return deploy(Wanted(settings, drafters, learner=learner), cpus=(0, 1)).verifier.inline_draft
 
 
 def test_it_is_the_first_drafters_model():
