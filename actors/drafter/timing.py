@@ -16,7 +16,7 @@ WIDTHS = (1, 2, 4, 8)
 REPEATS = 15
 PATIENCE_S = 4.0  # a slow model is measured fewer times, not for minutes
 PROBES = 3  # steps of one probe
-MAX_PROBE_SHARE = 0.01  # of an idle drafter's time: it may share its core with an actor that is busy
+MAX_PROBE_SHARE = 0.01  # of the time without drafts: an idle drafter may share its core with an actor that is busy
 
 
 def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
@@ -44,31 +44,38 @@ def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_coun
 
 
 class Probe:
-    """Steps that an idle drafter makes for their time alone; without them it would report for ever what its start, or
-    its last request, was like."""
+    """Steps that whoever drafts nothing makes for their time alone; without them a drafter would report for ever what
+    its start, or its last request, was like, and one that was taken for too slow would never draft again."""
 
     def __init__(self, steps: CostModel, timer: Callable[[], float] = time.perf_counter) -> None:
         self.steps, self.timer = steps, timer
         self._next_at = 0.0
 
-    def run(self, model: DraftModel, now: float) -> None:
-        """Let ``steps`` observe the fastest of a few steps; ``now`` in seconds."""
+    def run(self, model: DraftModel, now: float) -> float | None:
+        """Let ``steps`` observe the fastest of a few steps; ``now`` in seconds. Returns what it took to read a token of
+        a text, in microseconds; None: it was not due, or there was no room."""
         if now < self._next_at:
-            return
+            return None
         begin = self.timer()
         prefix = _prefix(model)
         try:
             handle = model.open(prefix, len(prefix), Sampling(max_tokens=1))
         except PoolFull:
-            return
+            return None
         try:
             model.expand([Leaf(handle, prefix[-1], (), is_root=True)])
+            read = self.timer() - begin
             spent = min(_timed_step(model, handle, prefix[:1], self.timer) for _ in range(PROBES))
         finally:
             model.close(handle)
         for _ in range(PROBES):
             self.steps.observe(1, spent * 1e6)
         self._next_at = now + (self.timer() - begin) / MAX_PROBE_SHARE
+        return read * 1e6 / len(prefix)
+
+    def spare(self, now: float) -> None:
+        """A request's step was observed: none is made for as long as if it had been these."""
+        self._next_at = now + PROBES * self.steps(1) / 1e6 / MAX_PROBE_SHARE
 
 
 def _prefix(model: DraftModel) -> list[int]:

@@ -59,7 +59,7 @@ class Budgets:
     def promise(self, method: str, drafter: DrafterPeer, streams: int) -> float:
         """Tokens with that drafter over tokens without, in the same time, before anything is known of the text."""
         steps, streams = drafter.pace.steps, max(1, streams)
-        key = (method, *_scale(DRIFT, steps(1), streams))
+        key = (method, *_scale(DRIFT, self._relative(steps), streams))
         if key not in self._promised:
             belief = Belief(self.cost, steps, streams=streams)
             setting = self._setting(method, steps)
@@ -70,10 +70,14 @@ class Budgets:
     def _setting(self, method: str, steps: CostModel) -> Setting:
         """That which prior chances make best for a stream alone. To find it takes some 40 ms, in which nobody is
         served: so not for every number of streams."""
-        key = (method, *_scale(COARSE_DRIFT, steps(1), 1))
+        key = (method, *_scale(COARSE_DRIFT, self._relative(steps), 1))
         if key not in self._initial:
             self._initial[key] = initial_setting(method, Belief(self.cost, steps))
         return self._initial[key]
+
+    def _relative(self, steps: CostModel) -> float:
+        """A draft step against forwards, which may take longer or shorter now than when they were calibrated."""
+        return steps(1) / self.cost.factor.mean
 
     def _first(self, method: str, steps: CostModel | None, streams: int) -> Budget:
         """The budget before the controller has spoken."""

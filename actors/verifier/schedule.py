@@ -131,16 +131,19 @@ class Schedule:
 
     def _draft_inline(self, requests: Sequence[Request]) -> None:
         state = self.state
-        if state.inline is None:
+        inline = state.inline
+        able = [r for r in requests if r.spec.strategy.inline and not r.suspect]
+        if inline is None or not able:
             return
-        own = [r for r in requests if r.spec.strategy.inline and not r.drafts and not r.suspect]
+        own = [r for r in able if not r.drafts]
         if own:
             rate = state.load().rate or len(requests) / state.cost(len(requests))
             for request in own:
                 request.spec.waiting.begins(self.clock() * 1e6)
                 self.faults.spare(request, request.spec.guess)
             own = [request for request in own if request.state == "decode"]
-            state.inline.grow(own, state.cost, rate, lambda: (self.clock() - state.started) * 1e6)
+            inline.grow(own, state.cost, rate, lambda: (self.clock() - state.started) * 1e6)
+        inline.measure(self.clock() - state.started)
 
     def _window(self, request: Request, others: Others, now: float, most: int) -> Chosen:
         if request.spec.owes_verdict:

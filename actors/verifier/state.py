@@ -143,16 +143,19 @@ class State:
         return message.num_speculative_tokens or self.settings.num_speculative_tokens
 
     def worth_lending(self, request: Request, drafter: DrafterPeer) -> bool:
-        """Whether a drafter may be expected to bring a request more than the verifier's own drafts."""
+        """Whether a drafter may be expected to bring a request more than the verifier's own drafts. Of one that was
+        measured at it its standing tells, which rests it for a while and tries it again."""
         if self.inline is None or not request.spec.strategy.inline or not self.may_rest(request):
             return True
-        return self.prior(request, drafter) >= PAYS
+        return drafter.standing(request).speedup.known or self._promised(request, drafter) >= PAYS
 
     def prior(self, request: Request, drafter: DrafterPeer) -> float:
         """The speed-up that a drafter has brought to other requests like this; what the model of a round promises, as
         long as little is measured."""
-        promised = self.budgets.promise(request.method, drafter, self.streams) / self.without_drafter(request.method)
-        return drafter.standing(request).prior(promised)
+        return drafter.standing(request).prior(self._promised(request, drafter))
+
+    def _promised(self, request: Request, drafter: DrafterPeer) -> float:
+        return self.budgets.promise(request.method, drafter, self.streams) / self.without_drafter(request.method)
 
     def without_drafter(self, method: str) -> float:
         """The speed-up that drafting between forwards brings to requests of that method which no drafter has."""

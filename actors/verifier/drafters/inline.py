@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from actors.cost import CostModel
+from actors.drafter.timing import Probe
 from actors.estimate import Estimate
 from actors.mirrors import Mirrors
 from actors.models import DraftModel
@@ -49,6 +50,7 @@ class InlineDraft:
         self.model, self.timer = model, timer
         self.steps = CostModel(step_us)
         self.read_us = Estimate(self.steps(SPREAD) / SPREAD, weight=READ, memory=8 * READ)  # of a token of a text
+        self.probe = Probe(self.steps, timer)
         self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
         self._mirrors = Mirrors(model)
         self._calibrations = {False: Calibration(), True: Calibration()}  # by whether the text is sampled
@@ -78,6 +80,20 @@ class InlineDraft:
             batch = self._worthwhile(trees, rate, row)
             if not batch or not self._expand(batch, now_us):
                 return
+
+    def measure(self, now: float) -> None:
+        """Between two rounds. Where nothing was drafted for a while, a busy machine may have made it look too dear, and
+        nothing would ever be drafted, or read, that shows what it takes. ``now``: seconds since the verifier's
+        start."""
+        if self._failures >= MAX_FAILURES:
+            return
+        try:
+            read_us = self.probe.run(self.model, now)
+        except Exception as error:
+            self._fail((), error)
+            return
+        if read_us is not None:
+            self.read_us.add(read_us, weight=READ)
 
     def _read(self, request: Request, cost: CostModel, streams: int, rate: float) -> InlineTree | None:
         """Of a request whose text the model has seen. It reads what it has not where that is worth its time."""
@@ -152,6 +168,7 @@ class InlineDraft:
         self._failures = 0
         if all(node.parent is not None for _, node in batch):  # a root computes missing tokens as well
             self.steps.observe(len(batch), spent_us)
+            self.probe.spare(began_us / 1e6)
         for (tree, node), expansion in zip(batch, expansions, strict=True):
             tree.expanded(node, expansion, self.vocab_size)
         for tree in {id(tree): tree for tree, _ in batch}.values():
