@@ -11,8 +11,9 @@ from duoactor.doctor.report import Agreement, Forecast, Help
 from protocols.messages import Method
 
 METHODS = (Method.TREE, Method.DUODECODING, Method.PEARL, Method.SPS)  # that draft with a model alone
-# What a running pair adds to what each model takes by itself. In docs/benchmarks/bundled/report.md SpS waits 3.8 ms for
-# 3.1 draft tokens of 0.7 ms each, where a step by itself takes 0.2 to 0.3: trees grow, verdicts come, caches are cold.
+# What a running pair adds to what each model takes by itself: SpS waited 3.8 ms for 3.1 draft tokens of 0.7 ms each, where
+# a step by itself takes 0.2 to 0.3: trees grow, verdicts come, caches are cold. The compiled layers have changed little:
+# 3.3 ms for 2.0 draft tokens in docs/benchmarks/bundled/report.md.
 MESSAGE_US = 1500.0  # to the drafter and back
 STEP_US = 400.0  # of a draft step
 ROUND_US = 300.0  # of a round beside its forward, as :class:`Belief` has it
