@@ -11,8 +11,8 @@ from duoactor.doctor.report import Agreement, Forecast, Help
 from protocols.messages import Method
 
 METHODS = (Method.TREE, Method.DUODECODING, Method.PEARL, Method.SPS)  # that draft with a model alone
-# What a running pair adds to what each model takes by itself: SpS waited 3.8 ms for 3.1 draft tokens of 0.7 ms each, where
-# a step by itself takes 0.2 to 0.3: trees grow, verdicts come, caches are cold. The compiled layers have changed little:
+# What a running pair adds to what each model takes by itself: SpS waited 3.8 ms for 3.1 draft tokens of 0.7 ms each,
+# where a step by itself takes 0.2 to 0.3: trees grow, verdicts come, caches are cold. Compiled layers changed little:
 # 3.3 ms for 2.0 draft tokens in docs/benchmarks/bundled/report.md.
 MESSAGE_US = 1500.0  # to the drafter and back
 STEP_US = 400.0  # of a draft step

@@ -104,8 +104,8 @@ def test_what_is_said_to_help_is_forecast_by_the_same_model():
 
 
 def test_the_forecast_is_what_was_measured_of_the_bundled_pair():
-    """Measured on a quiet machine on 21 November 2026, with a core for each model: before layers were compiled, and before
-    the target had the drafter's core too while that rests, as it has in docs/benchmarks/bundled/report.md."""
+    """Measured on a quiet machine on 21 November 2026, with a core for each model: before layers were compiled, and
+    before the target had the drafter's core too while that rests, as in docs/benchmarks/bundled/report.md."""
     chain = Agreement(tokens=1300, ranks=(0.56, 0.13, 0.05, 0.025), depths=(0.56,) * 16)
     belief = forecast.belief_of({1: 3520.0, 4: 4180.0, 8: 5200.0, 16: 8300.0}, {1: 250.0, 8: 600.0}, chain)
     measured = {"tree": 1.34, "duodecoding": 1.27, "pearl": 1.20, "sps": 1.04}
