@@ -8,7 +8,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Mi
 
 from actors.engines.attention import span_for
 from actors.engines.backends.llama import engine as fused
-from actors.engines.backends.llama.compiled_body import CompiledBody, compiled_kernels
+from actors.engines.backends.llama.compiled_body import CompiledBody
+from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.backends.llama.engine import LlamaEngine, supports
 from actors.engines.backends.llama.linear import half_rows, has_half, is_half, rows_for
 from actors.engines.backends.llama.numpy_body import NumpyBody

@@ -2,14 +2,17 @@
 
 import gc
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
-from actors.engines.backends.llama.compiled_body import compiled_kernels
-from actors.engines.backends.llama.panels import PanelLinear, Panels, can_use_panels, quickest_linear
-from actors.engines.backends.llama.team import Attention, Team
+from actors.engines.backends.llama.compiler import compiled_kernels
+from actors.engines.backends.llama.panels import PanelLinear, Panels, quickest_linear
+from actors.engines.backends.llama.team import JOB, Team
+from actors.engines.backends.llama.tile import WIDE
 from actors.engines.backends.llama.weights import Matrix
 
 
@@ -60,7 +63,7 @@ def test_a_layer_of_transformers_is_read_in_panels_by_one_thread():
     torch.set_num_threads(1)
     plain = torch.nn.Linear(48, 72)
     layer = quickest_linear(plain.weight, plain.bias, int8=False)
-    assert isinstance(layer, PanelLinear if can_use_panels() else torch.nn.Module)
+    assert isinstance(layer, PanelLinear)
     x = torch.randn(2, 5, 48)
     with torch.inference_mode():
         torch.testing.assert_close(layer(x), plain(x))
@@ -98,8 +101,16 @@ def test_a_team_attends_with_the_bits_of_one_thread_whatever_requests_are_beside
 
     def attend(helpers: int, first: int, end: int, ends) -> np.ndarray:
         out = np.empty((end - first, heads * width), dtype=np.float32)
-        look_up = Attention(Team(helpers), keys, heads, places[first:end].copy(), counts[first:end].copy(), ends)
-        look_up(qkv[first:end], (keys.ctypes.data, values.ctypes.data), out)
+        team, job = Team(helpers), np.zeros(1, JOB)
+        own_scores = max(rows) * heads // kv_heads * places.shape[1]
+        arrays = {"keys": keys, "values": values, "sees": places[first:end].copy(), "counts": counts[first:end].copy()}
+        arrays |= {"ends": ends, "scores": np.empty((team.size, own_scores), dtype=np.float32)}
+        numbers = {"heads": kv_heads, "slots": slots, "width": width, "room": places.shape[1], "requests": len(ends)}
+        for name, number in {**numbers, "own_scores": own_scores}.items():
+            job[name] = number
+        for name, array in arrays.items():
+            job[name] = array.ctypes.data
+        team.run(job, qkv[first:end], out)
         return out
 
     whole = attend(0, 0, ends[-1], ends)
@@ -130,3 +141,41 @@ def test_a_helper_on_a_spare_cpu_changes_no_bit_and_pins_itself_alone():
     while (pinned := os.sched_getaffinity(team.threads[0].native_id)) == own != {cpu}:
         os.sched_yield()  # until the thread has got so far
     assert (pinned, os.sched_getaffinity(0)) == ({cpu}, own)
+
+
+@pytest.mark.skipif(WIDE == 1, reason="that is what this processor uses anyway")
+def test_tiles_for_a_processor_without_avx_512_give_the_same_products(tmp_path):
+    """In a process that sees fewer registers: numba keeps its code by the processor that it sees."""
+    less = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c", "NUMBA_CACHE_DIR": str(tmp_path)}
+    program = """if True:
+        import numpy as np, torch
+        from actors.engines.backends.llama.compiler import compiled_kernels
+        from actors.engines.backends.llama.panels import Panels
+        from actors.engines.backends.llama.tile import PANEL
+        from actors.engines.backends.llama.weights import Matrix
+
+        kernels, chance = compiled_kernels(), torch.Generator().manual_seed(0)
+        assert PANEL == 16
+        for inputs, outputs in ((64, 40), (1100, 192)):
+            weight, x = torch.randn(outputs, inputs, generator=chance), torch.randn(19, inputs, generator=chance)
+            panels = Panels(Matrix(weight), kernels, kernels.Team(1), behind=True)
+            whole = panels.multiply(x.numpy())
+            torch.testing.assert_close(torch.from_numpy(whole), x @ weight.t(), atol=1e-4, rtol=1e-4)
+            for rows in range(1, 19):
+                assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
+    """
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **less}, check=True)
+
+
+@pytest.mark.parametrize("size", [9, 100, 4097])
+def test_the_likeliest_ids_of_every_row_come_best_first_and_of_equal_ones_the_lower(size):
+    logits = torch.randn(5, size + 7, generator=torch.Generator().manual_seed(0))[:, :size] * 3
+    logits[1, [3, 7]] = 50.0
+    logits[2] = 1.0
+    logits[3, 1:] = -torch.inf
+    ids, found = np.empty((5, 8), np.int64), np.empty((5, 8), np.float32)
+    compiled_kernels().rank_rows(logits.numpy(), ids, found)
+    expected = logits.softmax(-1).sort(descending=True, stable=True)
+    assert ids[:3].tolist() == expected.indices[:3, :8].tolist() and ids[4].tolist() == expected.indices[4, :8].tolist()
+    assert ids[3, 0] == 0 and found[3].tolist() == [1.0] + [0.0] * 7
+    np.testing.assert_allclose(found, expected.values[:, :8].numpy(), rtol=1e-4, atol=1e-30)

@@ -1,15 +1,13 @@
-"""The fused decoder in float32 on a CPU where numba is: matrix products, and our kernels between them.
+"""The fused decoder in float32 on a CPU where numba is: a round's forward is one call of compiled code.
 
 What torch does between the products of one row's forward takes longer than reading the weights of a small model: some
-forty operations a layer, most of them on a few hundred numbers.
+forty operations a layer, most of them on a few hundred numbers. With our own kernels between products, each called from
+Python, a third of a small target's forward was still Python.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -20,153 +18,111 @@ from torch import Tensor
 
 from actors.engines.attention import MAX_ROUND
 from actors.engines.backends.llama.batch import Batch
-from actors.engines.backends.llama.linear import Linear, rows_for
-from actors.engines.backends.llama.weights import Layer, Matrix, Shape, Weights
+from actors.engines.backends.llama.panels import Panels
+from actors.engines.backends.llama.weights import Matrix, Shape, Weights
+from actors.engines.engine import Segment
 from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]
-Multiply = Callable[[Array], Array]
-# the layer of a matrix and its scale, as :class:`Linear`; the second argument is ``behind`` of :func:`linear.fast`
-Products = Callable[[Matrix, bool], tuple[Multiply, float]]
-log = logging.getLogger("duoactor.engines")
-
-
-def compiled_kernels() -> ModuleType | None:
-    """The kernels, compiled or read from numba's cache; None without numba, or where it cannot keep or compile them."""
-    if importlib.util.find_spec("numba") is None:
-        return None
-    from numba.core import event
-
-    class Announcement(event.Listener):  # type: ignore[misc]
-        told = False
-
-        def on_start(self, event: object) -> None:
-            if not self.told:
-                log.info("compiling the layers for this processor; the next start reads them from disk")
-            self.told = True
-
-        def on_end(self, event: object) -> None: ...
-
-    try:
-        with event.install_listener("numba:compile", Announcement()):
-            from actors.engines.backends.llama import kernels
-    except Exception as error:
-        log.warning("numba cannot compile the decoder's kernels, and slower operations are used: %s", error)
-        return None
-    return kernels
-
-
-def fits(shape: Shape, lanes: int) -> bool:
-    return shape.width % lanes == 0 and shape.hidden % lanes == 0
-
-
-@dataclass(slots=True)
-class Block:
-    """One layer, ready to run. The norms' weights hold the scale of the product behind them."""
-
-    input_norm: Array
-    qkv: Multiply
-    query_norm: Array  # no rows: the family has none
-    out: Multiply
-    out_scale: float
-    inner_norm: Array
-    gate_up: Multiply
-    down: Multiply
-    down_scale: float
-    keys: Array
-    values: Array
-    pool: tuple[int, int]  # the addresses of both
+_NOTHING = np.empty(0, dtype=np.bool_)
 
 
 class CompiledBody:
-    """From tokens to logits over a pool. The bits of a row depend on what it sees alone, up to ``MAX_ROUND`` rows, if
-    the products' do."""
+    """From tokens to logits over a pool. The bits of a row depend on what it sees alone, up to ``MAX_ROUND`` rows."""
 
-    def __init__(self, weights: Weights, pool: KVPool, kernels: ModuleType, team: Any, product: Products) -> None:
-        """``team``: the :class:`actors.engines.backends.llama.team.Team` that attends."""
+    def __init__(
+        self, weights: Weights, pool: KVPool, kernels: ModuleType, team: Any, int8: bool, vocabulary: int
+    ) -> None:
+        """``team``: the :class:`actors.engines.backends.llama.team.Team` that computes. ``int8``: see
+        :class:`Panels`. ``vocabulary``: ids below it are candidates for the likeliest."""
         self.shape: Shape = weights.shape
         self.pool = pool
         self._kernels, self._team = kernels, team
         self._embedding: Array = weights.embedding.numpy()
-        unnormed = np.zeros((0, self.shape.width), dtype=np.float32)
+        self._kept: list[object] = []  # what stands in the layers by address
+        self._jobs: NDArray[Any] = np.empty(4 * len(weights.layers) + 1, dtype=kernels.JOB)
+        self._layers: NDArray[Any] = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
 
-        def block(layer: Layer, keys: Tensor, values: Tensor) -> Block:
-            (qkv, qkv_scale), (gate_up, inner_scale) = product(layer.qkv, False), product(layer.gate_up, False)
-            return Block(
-                (layer.input_norm * qkv_scale).numpy(),
-                qkv,
-                unnormed if layer.query_norm is None else layer.query_norm.numpy(),
-                *product(layer.out, True),
-                (layer.inner_norm * inner_scale).numpy(),
-                gate_up,
-                *product(layer.down, True),
-                keys.numpy(),
-                values.numpy(),
-                (keys.data_ptr(), values.data_ptr()),
-            )
+        def product(place: int, matrix: Matrix, behind: bool) -> float:
+            panels = Panels(matrix, kernels, team, behind, int8)
+            self._kept.append(panels)
+            self._jobs[place] = panels.job[0]
+            return panels.scale
 
-        self._head, scale = product(weights.head, False)
-        self._norm: Array = (weights.norm * scale).numpy()
-        self.blocks = [block(*parts) for parts in zip(weights.layers, pool.keys, pool.values, strict=True)]
+        def address(tensor: Tensor) -> int:
+            whole = tensor.contiguous()
+            self._kept.append(whole)
+            return whole.data_ptr()
 
-    def run(self, batch: Batch) -> Tensor:
-        """float32 logits of the rows that the batch keeps."""
-        kernels, shape, eps = self._kernels, self.shape, self.shape.eps
-        rows = len(batch.tokens)
-        slots = np.array(batch.slots, dtype=np.int64)
-        turns: Array = torch.view_as_real(batch.turns).numpy().reshape(rows, -1)
-        attend = self._attention(batch)
-        x = self._embedding.take(batch.tokens, 0)
-        normed, seen, gated = (
-            np.empty((rows, n), dtype=np.float32) for n in (shape.hidden, shape.heads * shape.width, shape.inner)
+        for index, layer in enumerate(weights.layers):
+            place, mine = 4 * index, self._layers[index]
+            mine["inputs"] = address(layer.input_norm * product(place, layer.qkv, False))
+            mine["heads"] = 0 if layer.query_norm is None else address(layer.query_norm)
+            mine["out_scale"] = product(place + 1, layer.out, True)
+            mine["inner"] = address(layer.inner_norm * product(place + 2, layer.gate_up, False))
+            mine["down_scale"] = product(place + 3, layer.down, True)
+            mine["keys"], mine["values"] = pool.keys[index].data_ptr(), pool.values[index].data_ptr()
+        self._layers[-1]["inputs"] = address(weights.norm * product(-1, weights.head, False))
+        shape = self.shape
+        self._sizes = np.array(
+            [shape.heads, shape.kv_heads, shape.width, shape.inner, pool.slots, vocabulary, team.size], dtype=np.int64
         )
-        kernels.norm(x, self.blocks[0].input_norm, eps, normed)
-        after = [*(block.input_norm for block in self.blocks[1:]), self._norm]
-        for index, (block, following) in enumerate(zip(self.blocks, after, strict=True)):
-            qkv = block.qkv(normed)
-            kernels.turn_and_store(qkv, turns, block.query_norm, eps, block.keys, block.values, slots)
-            attend(index, qkv, seen)
-            kernels.add_and_norm(x, block.out(seen), block.out_scale, block.inner_norm, eps, normed)
-            kernels.gated(block.gate_up(normed), gated)
-            kernels.add_and_norm(x, block.down(gated), block.down_scale, following, eps, normed)
-        return torch.from_numpy(self._head(normed if batch.keep is None else normed[batch.keep]))
+        self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
+        self._room: Array = np.empty(0, np.float32)
+        self._turns: Array = np.empty((0, shape.width), np.float32)
+        self.best: Tensor | None = None  # the likeliest id of each row of the last forward
 
-    def _attention(self, batch: Batch) -> Callable[[int, Array, Array], None]:
-        """What puts into its last argument what the rows of q/k/v see in a layer."""
-        shape, segments = self.shape, batch.segments
-        if any(segment.rows > MAX_ROUND for segment in segments):  # of a prompt: the library's attention is quicker
-            look = batch.attention(self.pool, shape)
+    def forward(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        segments: Sequence[Segment],
+        select: Sequence[int] | None,
+        turns: Tensor,
+    ) -> Tensor:
+        """float32 logits of the rows ``select``, in ascending order. ``turns``: see :meth:`Weights.turns`, up to the
+        last position at least."""
+        rows = len(tokens)
+        prompt = any(segment.rows > MAX_ROUND for segment in segments)  # the library's attention is quicker
+        looked = () if prompt else segments
+        if len(self._turns) != len(turns):
+            self._turns = torch.view_as_real(turns).numpy().reshape(len(turns), -1)
+        keep = np.arange(rows) if select is None else np.array(select, dtype=np.int64)
+        logits: Array = np.empty((len(keep), self._jobs[-1]["apart"]), np.float32)
+        best = np.empty(len(keep), np.int64)
+        fixed = (
+            *(self._layers, self._jobs, self._sizes, self.shape.eps, self._embedding, self._turns),
+            *(np.array(numbers, dtype=np.int64) for numbers in (tokens, positions, slots)),
+            keep,
+            np.array([(s.rows, s.base, s.span) for s in looked], dtype=np.int64).reshape(-1, 3),
+            np.concatenate([s.visible.reshape(-1) for s in looked]) if looked else _NOTHING,
+            *(self._room_for(rows), logits, best, self._attention, self._team.job, self._team.state),
+        )
+        if prompt:
+            where = torch.tensor(positions, dtype=torch.int64)
+            self._run_prompt(Batch(tokens, turns[where], slots, segments, None), fixed)
+        else:
+            self._kernels.run_layers(*fixed, 0, 2 * self.shape.layers)
+        self.best = torch.from_numpy(best)
+        return torch.from_numpy(logits[:, : self.shape.vocabulary])
 
-            def attend_prompt(index: int, qkv: Array, out: Array) -> None:
-                queries = torch.from_numpy(qkv)[:, : shape.heads * shape.width]
-                out[:] = look(index, queries.view(-1, shape.heads, shape.width)).numpy()
+    def _run_prompt(self, batch: Batch, fixed: tuple[Any, ...]) -> None:
+        """With torch between the halves of each layer."""
+        shape, run, rows = self.shape, self._kernels.run_layers, len(batch.tokens)
+        look = batch.attention(self.pool, shape)
+        start, wide, apart = rows * shape.hidden, shape.heads * shape.width, int(self._jobs[0]["apart"])
+        seen = torch.from_numpy(self._room[start:][: rows * wide]).view(rows, wide)
+        qkv = torch.from_numpy(self._room[start + rows * wide :][: rows * apart]).view(rows, apart)
+        queries = qkv[:, :wide].view(rows, shape.heads, shape.width)
+        run(*fixed, 0, 1)
+        for index in range(shape.layers):
+            seen.copy_(look(index, queries))
+            run(*fixed, 2 * index + 1, min(2 * index + 3, 2 * shape.layers))
 
-            return attend_prompt
-        kernels = self._kernels
-        count, span = len(batch.slots), max(segment.span for segment in segments)
-        room = -(-span // kernels.LANES) * kernels.LANES
-        places, counts = np.empty((count, room), dtype=np.int64), np.empty(count, dtype=np.int64)
-        ends = np.cumsum([segment.rows for segment in segments])
-        for segment, end in zip(segments, ends, strict=True):
-            kernels.collect(np.ascontiguousarray(segment.visible), segment.base, end - segment.rows, places, counts)
-        look_up = kernels.Attention(self._team, self.blocks[0].keys, shape.heads, places, counts, ends)
-
-        def attend(index: int, qkv: Array, out: Array) -> None:
-            look_up(qkv, self.blocks[index].pool, out)
-
-        return attend
-
-
-def on_arrays(linear: Linear, exact: bool) -> tuple[Multiply, float]:
-    """One of torch's layers. ``exact``: its input is filled up to a number of rows whose sums run in one order."""
-    multiply = linear.multiply
-
-    def product(x: Array) -> Array:
-        rows = len(x)
-        padded = rows_for(rows) if exact else rows
-        if padded > rows:
-            x = np.concatenate([x, np.zeros((padded - rows, x.shape[1]), dtype=np.float32)])
-        out: Array = multiply(torch.from_numpy(x)).numpy()
-        return out[:rows]
-
-    return product, linear.scale
+    def _room_for(self, rows: int) -> Array:
+        shape = self.shape
+        row = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
+        if len(self._room) < rows * row:
+            self._room = np.empty(rows * row, np.float32)
+        return self._room

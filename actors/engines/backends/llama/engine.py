@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from actors.engines.backends.llama.batch import Batch
-from actors.engines.backends.llama.compiled_body import CompiledBody, Multiply, compiled_kernels, fits, on_arrays
+from actors.engines.backends.llama.compiled_body import CompiledBody
+from actors.engines.backends.llama.compiler import compiled_kernels, fits
 from actors.engines.backends.llama.graphs import MAX_ROWS, CudaRecorder, Graphs, Recorder
-from actors.engines.backends.llama.linear import fast, rows_for
-from actors.engines.backends.llama.numpy_body import CACHED, NumpyBody, Product
-from actors.engines.backends.llama.panels import Panels, can_use_panels
+from actors.engines.backends.llama.linear import rows_for
+from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.torch_body import TorchBody
-from actors.engines.backends.llama.weights import Matrix, Weights, supports, take_weights
+from actors.engines.backends.llama.weights import Weights, supports, take_weights
 from actors.engines.engine import Segment
 from actors.engines.pool import KVPool
 from actors.models import ModelInfo
@@ -84,28 +83,17 @@ class LlamaEngine:
         weights.spend()
 
     def _float32_body(self, weights: Weights, int8: bool, exact: bool) -> TorchBody | NumpyBody | CompiledBody:
-        small = not exact and weights.count() <= SMALL
         kernels = compiled_kernels()
         if kernels is not None and fits(weights.shape, kernels.LANES):
             self._pads = False
-            threads = torch.get_num_threads() if can_use_panels() else 1
-            spare_cpus = self._spare_cpus if can_use_panels() else ()
-            team = kernels.Team(threads - 1, spare_cpus)
-            if spare_cpus:
+            threads = torch.get_num_threads()
+            team = kernels.Team(threads - 1, self._spare_cpus)
+            if self._spare_cpus:
                 self._team = team
             if threads > 1:
                 torch.set_num_threads(1)  # the threads of its pool would want the same cores
-
-            def product(matrix: Matrix, behind: bool) -> tuple[Multiply, float]:
-                if can_use_panels():
-                    panels = Panels(matrix, kernels, team, behind, int8)
-                    return panels.multiply, panels.scale
-                if small:
-                    return Product(matrix, int8=int8, cached=weights.count() <= CACHED), 1.0
-                return on_arrays(fast(matrix, self.dtype, int8, exact, behind), exact)
-
-            return CompiledBody(weights, self.pool, kernels, team, product)
-        if small:
+            return CompiledBody(weights, self.pool, kernels, team, int8, self.info.vocab_size)
+        if not exact and weights.count() <= SMALL:
             return NumpyBody(weights, self.pool, int8)
         return TorchBody(weights, self.pool, self.dtype, int8, exact)
 
@@ -122,6 +110,8 @@ class LlamaEngine:
 
     @property
     def best(self) -> Tensor | None:
+        if isinstance(self._body, CompiledBody):
+            return self._body.best
         return None if self.graphs is None else self.graphs.best
 
     @torch.inference_mode()
@@ -133,10 +123,11 @@ class LlamaEngine:
         segments: Sequence[Segment],
         select: Sequence[int] | None = None,
     ) -> Tensor:
-        self.pool.positions[np.asarray(slots)] = positions
         last = max(positions)
         if last >= len(self._turns):
             self._turns = self._weights.turns(1 << last.bit_length())
+        if isinstance(self._body, CompiledBody):
+            return self._body.forward(tokens, positions, slots, segments, select, self._turns)
         if self.graphs is not None:
             logits = self.graphs.forward(tokens, positions, slots, segments, select, self._turns)
             if logits is not None:

@@ -1,129 +1,139 @@
-"""What stands between the matrix products of a layer, in float32, compiled by numba (the extra ``duoactor[jit]``).
+"""A forward of few rows in float32, compiled by numba in one piece (the extra ``duoactor[jit]``).
 
 A row's sums run over the slots that it sees, in their order, and over nothing else: so its bits depend neither on the
-rows beside it, nor on the span, nor on where in the pool a branch of a window lies (DESIGN section 3). Each kernel does
-in one call what takes torch up to ten. All are compiled when this module is imported, once per machine: numba keeps
-them on disk. It needs widths that are multiples of ``LANES``.
+rows beside it, nor on the span, nor on where in the pool a branch of a window lies (DESIGN section 3). All is compiled
+when this module is imported, once per machine: numba keeps it on disk. It needs sizes that are multiples of ``LANES``.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import from_dtype, njit, types
 
-from actors.engines.backends.llama.simd import LANES, fma, load, splat, total
-from actors.engines.backends.llama.team import Attention, Team, product
+from actors.engines.backends.llama.atomics import array_at
+from actors.engines.backends.llama.between import add_and_norm, gated, norm, turn_and_store
+from actors.engines.backends.llama.likeliest import largest, rank_rows
+from actors.engines.backends.llama.simd import LANES
+from actors.engines.backends.llama.team import JOB, Team, perform, product
 from actors.engines.backends.llama.tile import PANEL
 
-__all__ = [
-    "LANES",
-    "PANEL",
-    "Attention",
-    "Team",
-    "add_and_norm",
-    "collect",
-    "gated",
-    "norm",
-    "product",
-    "turn_and_store",
-]
+__all__ = ["JOB", "LANES", "LAYER", "PANEL", "Team", "product", "rank_rows", "run_layers"]
 
-_ZERO, _ONE, _HALF = np.float32(0), np.float32(1), np.float32(0.5)
-_LARGEST = np.float32(87)  # whose exponential float32 still holds, and its inverse too
-_kept = {"cache": True, "error_model": "numpy"}
+# Of a layer what is not a product, by address: ``inputs`` and ``inner`` are the norms before its two halves (which hold
+# the scale of the product behind them), ``heads`` the norms of queries and keys, or 0
+LAYER = np.dtype(
+    [(name, np.int64) for name in ("inputs", "heads", "inner", "keys", "values")]
+    + [(name, np.float32) for name in ("out_scale", "down_scale")]
+)
+_kept = {"cache": True, "nogil": True, "error_model": "numpy"}
+_layers, _jobs = types.Array(from_dtype(LAYER), 1, "C"), types.Array(from_dtype(JOB), 1, "C")
+_floats, _table = types.Array(types.float32, 1, "C"), types.Array(types.float32, 2, "C")
+_ints, _i = types.Array(types.int64, 1, "C"), types.int64
 
 
 @njit(error_model="numpy")
-def _exp(x):
-    """Up to ``_LARGEST``, without a call, so that loops over it become vectors (Cephes' expf)."""
-    x = max(x, -_LARGEST)
-    power = np.floor(x * np.float32(1.44269504088896341) + _HALF)
-    x = x - power * np.float32(0.693359375) + power * np.float32(2.12194440e-4)
-    y = np.float32(1.9875691500e-4)
-    y = y * x + np.float32(1.3981999507e-3)
-    y = y * x + np.float32(8.3334519073e-3)
-    y = y * x + np.float32(4.1665795894e-2)
-    y = y * x + np.float32(1.6666665459e-1)
-    y = y * x + np.float32(5.0000001201e-1)
-    y = y * x * x + x + _ONE
-    return y * np.int32((np.int32(power) + 127) << 23).view(np.float32)
+def _collect(segments, visible, places, counts):
+    """The slots that each row sees, in order, and how many they are. The last one is repeated up to a whole vector."""
+    row = at = 0
+    for segment in range(len(segments)):
+        rows, base, span = segments[segment]
+        for _ in range(rows):
+            count = 0
+            for slot in range(span):
+                if visible[at + slot]:
+                    places[row, count] = base + slot
+                    count += 1
+            counts[row] = count
+            for more in range(count, (count + LANES - 1) // LANES * LANES):
+                places[row, more] = places[row, count - 1]
+            row, at = row + 1, at + span
 
 
 @njit(error_model="numpy")
-def _rms_factor(x, start, size, eps):
-    """By what ``x[start : start + size]`` is multiplied to have a mean square of one."""
-    squares = splat(_ZERO)
-    for i in range(start, start + size, LANES):
-        part = load(x, i)
-        squares = fma(part, part, squares)
-    return _ONE / np.sqrt(total(squares) / np.float32(size) + eps)
+def _cut(room, rows, hidden, seen, qkv, narrow, both, inner):
+    """Parts of ``room`` of so many numbers a row: of the residual stream, what attention gives and takes, the norms',
+    a narrow product's and a wide one's, and the activations."""
+    a = rows * hidden
+    b = a + rows * seen
+    c = b + rows * qkv
+    d = c + rows * hidden
+    e = d + rows * narrow
+    f = e + rows * both
+    return room[:a], room[a:b], room[b:c], room[c:d], room[d:e], room[e:f], room[f : f + rows * inner]
 
 
-@njit("void(f4[:, ::1], f4[::1], f4, f4[:, ::1])", **_kept)
-def norm(x, weight, eps, out):
-    """RMS norm of every row of ``x`` into ``out``."""
-    size = x.shape[1]
-    flat = x.reshape(-1)
-    for row in range(x.shape[0]):
-        factor = _rms_factor(flat, row * size, size, eps)
-        for i in range(size):
-            out[row, i] = x[row, i] * factor * weight[i]
+@njit(
+    types.void(
+        *[_layers, _jobs, _ints, types.float32, _table, _table, _ints, _ints, _ints, _ints],
+        *[types.Array(types.int64, 2, "C"), types.Array(types.boolean, 1, "C")],
+        *[_floats, _table, _ints, _jobs, _jobs, _ints, _i, _i],
+    ),
+    **_kept,
+)
+def run_layers(
+    layers, jobs, sizes, eps, embedding, turns, tokens, positions, slots, keep,
+    segments, visible, room, logits, best, attention, current, state, first, last,
+):  # fmt: skip
+    """From tokens to ``logits`` of the rows ``keep`` (in ascending order), and the likeliest id of each, ``best``.
 
+    ``layers``: of :data:`LAYER`, the last of which has the norm before the head alone; ``jobs``: q/k/v, out, gate and
+    up, down of each, and the head. ``sizes``: heads, heads of keys, width, inner, slots of the pool, ids among which
+    the likeliest is looked for, threads. ``turns``: cosine and sine of every pair, by position. ``segments``: rows,
+    base and span of each request's; ``visible``: which slots of the span each row sees. ``room``: for what is computed
+    in between, see ``_cut``. ``attention``: a job of a layer's.
 
-@njit("void(f4[:, ::1], f4[:, ::1], f4, f4[::1], f4, f4[:, ::1])", **_kept)
-def add_and_norm(x, more, scale, weight, eps, out):
-    """``x += scale * more``, then its norm."""
-    for row in range(x.shape[0]):
-        for i in range(x.shape[1]):
-            x[row, i] += scale * more[row, i]
-    norm(x, weight, eps, out)
-
-
-@njit("void(f4[:, ::1], f4[:, ::1])", **_kept)
-def gated(both, out):
-    """``silu(gate) * up`` of gate and up side by side."""
-    rows, inner = out.shape
-    for row in range(rows):
-        for i in range(inner):
-            gate = both[row, i]
-            out[row, i] = gate / (_ONE + _exp(min(-gate, _LARGEST))) * both[row, inner + i]
-
-
-@njit("void(f4[:, ::1], f4[:, ::1], f4[:, ::1], f4, f4[:, :, ::1], f4[:, :, ::1], i8[::1])", **_kept)
-def turn_and_store(qkv, turns, weight, eps, keys, values, slots):
-    """Queries and keys normed (unless ``weight`` has no rows) and turned where they lie; keys and values written into
-    the pool's ``slots``, one per row. ``turns``: cosine and sine of every pair ``(rows, width)``."""
-    kv_heads, _, width = keys.shape
-    turned = qkv.shape[1] // width - kv_heads
-    heads = turned - kv_heads
-    flat = qkv.reshape(-1)
-    for row in range(len(slots)):
-        for head in range(turned):
-            start = head * width
-            if len(weight):
-                factor = _rms_factor(flat, row * qkv.shape[1] + start, width, eps)
-                for i in range(width):
-                    qkv[row, start + i] *= factor * weight[head, i]
-            for i in range(width // 2):
-                cosine, sine = turns[row, 2 * i], turns[row, 2 * i + 1]
-                x, y = qkv[row, start + 2 * i], qkv[row, start + 2 * i + 1]
-                qkv[row, start + 2 * i] = x * cosine - y * sine
-                qkv[row, start + 2 * i + 1] = x * sine + y * cosine
-        for head in range(kv_heads):
-            keys[head, slots[row]] = qkv[row, (heads + head) * width : (heads + head + 1) * width]
-            values[head, slots[row]] = qkv[row, (turned + head) * width : (turned + head + 1) * width]
-
-
-@njit("void(b1[:, ::1], i8, i8, i8[:, ::1], i8[::1])", **_kept)
-def collect(visible, base, first, places, counts):
-    """The slots that rows ``first ..`` see of a segment at ``base``, in order, and how many they are. The last one is
-    repeated up to a whole vector."""
-    for row in range(visible.shape[0]):
-        count = 0
-        for slot in range(visible.shape[1]):
-            if visible[row, slot]:
-                places[first + row, count] = base + slot
-                count += 1
-        counts[first + row] = count
-        for more in range(count, (count + LANES - 1) // LANES * LANES):
-            places[first + row, more] = places[first + row, count - 1]
+    From half ``first`` to ``last``: a layer's halves end before and behind its attention, which is left out where the
+    range ends with a first half or begins with a second. The head comes behind the last.
+    """
+    heads, kv_heads, width, inner, pool, ids, threads = sizes
+    rows, hidden = len(tokens), embedding.shape[1]
+    x, seen, qkv, normed, narrow, both, activated = _cut(
+        room, rows, hidden, heads * width, jobs[0].apart, jobs[1].apart, jobs[2].apart, inner
+    )
+    if first == 0:
+        for row in range(rows):
+            x[row * hidden : (row + 1) * hidden] = embedding[tokens[row]]
+        norm(x, array_at(layers[0].inputs, hidden, np.float32), eps, normed, rows)
+    most, span = 0, 1
+    for segment in range(len(segments)):
+        most, span = max(most, segments[segment, 0]), max(span, segments[segment, 2])
+    look = attention[0]
+    look.columns, look.apart, look.requests = jobs[0].apart, heads * width, len(segments)
+    look.heads, look.slots, look.width = kv_heads, pool, width
+    look.room = (span + LANES - 1) // LANES * LANES
+    look.own_scores = most * heads // kv_heads * look.room
+    places, counts = np.empty((rows, look.room), np.int64), np.empty(rows, np.int64)
+    ends, scores = np.cumsum(segments[:, 0]), np.empty(threads * look.own_scores, np.float32)
+    look.sees, look.counts, look.ends = places.ctypes.data, counts.ctypes.data, ends.ctypes.data
+    look.scores = scores.ctypes.data
+    _collect(segments, visible, places, counts)
+    for half in range(first, last):
+        index = half // 2
+        layer = layers[index]
+        if half % 2 == 0:
+            perform(jobs[4 * index], normed, rows, qkv, current, state)
+            keys = array_at(layer.keys, kv_heads * pool * width, np.float32)
+            values = array_at(layer.values, kv_heads * pool * width, np.float32)
+            turn_and_store(
+                qkv, jobs[0].apart, turns, positions, layer.heads, eps, heads, kv_heads, keys, values, pool, slots
+            )
+            if half + 1 < last:
+                look.keys, look.values = layer.keys, layer.values
+                perform(look, qkv, rows, seen, current, state)
+        else:
+            perform(jobs[4 * index + 1], seen, rows, narrow, current, state)
+            weight = array_at(layer.inner, hidden, np.float32)
+            add_and_norm(x, narrow, jobs[1].apart, layer.out_scale, weight, eps, normed, rows)
+            perform(jobs[4 * index + 2], normed, rows, both, current, state)
+            gated(both, jobs[2].apart, activated, rows, inner)
+            perform(jobs[4 * index + 3], activated, rows, narrow, current, state)
+            weight = array_at(layers[index + 1].inputs, hidden, np.float32)
+            add_and_norm(x, narrow, jobs[3].apart, layer.down_scale, weight, eps, normed, rows)
+    if last == 2 * (len(layers) - 1):
+        for at in range(len(keep)):
+            if keep[at] != at:
+                normed[at * hidden : (at + 1) * hidden] = normed[keep[at] * hidden : (keep[at] + 1) * hidden]
+        perform(jobs[len(jobs) - 1], normed, len(keep), logits.reshape(-1), current, state)
+        value = np.empty(1, np.float32)
+        for at in range(len(keep)):
+            largest(logits[at, :ids], best[at : at + 1], value)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actors.engines.backends.llama.compiled_body import compiled_kernels
+from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.backends.llama.linear import exponent, is_half
 from actors.engines.backends.llama.weights import Matrix
 from actors.engines.packed import make_linear
@@ -21,15 +21,10 @@ from actors.engines.packed import make_linear
 Array = NDArray[np.float32]
 
 
-def can_use_panels() -> bool:
-    """Fewer registers than AVX-512 has do not hold their sums."""
-    return torch.backends.cpu.get_cpu_capability() == "AVX512"
-
-
 class Panels:
     """``multiply(x) * scale == x W^T + b`` for float32 x ``(rows, in)``; every row's bits are its own."""
 
-    __slots__ = ("_bias", "_columns", "_job", "_outputs", "_pieces", "_steps", "_team", "_weights", "scale")
+    __slots__ = ("_bias", "_outputs", "_steps", "_team", "_weights", "job", "scale")
 
     def __init__(self, matrix: Matrix, kernels: ModuleType, team: Any, behind: bool, int8: bool = False) -> None:
         """``team``: the :class:`actors.engines.backends.llama.team.Team` that multiplies. ``behind``: see
@@ -52,20 +47,17 @@ class Panels:
             self._weights = panels.to(torch.int8).numpy()
         elif half:
             self._weights = panels.half().numpy().view(np.uint16)
-        self._columns = max(self._outputs, panel)
-        self._job, self._pieces = kernels.product(self._weights)
         self._bias: Array | None = None if bias is None else (bias * power if behind else bias).numpy()
+        self.job: NDArray[Any] = kernels.product(self._weights, self._outputs)
+        for name, array in (("steps", self._steps), ("bias", self._bias)):
+            self.job[name] = 0 if array is None else array.ctypes.data
         self.scale = 1.0 / power
 
     def multiply(self, x: Array) -> Array:
-        out = np.empty((len(x), self._columns), dtype=np.float32)
-        self._team.run(self._job, x, out, self._pieces)
-        if self._outputs < self._columns:
+        out: Array = np.empty((len(x), self.job["apart"][0]), dtype=np.float32)
+        self._team.run(self.job, x, out)
+        if self._outputs < out.shape[1]:
             out = np.ascontiguousarray(out[:, : self._outputs])
-        if self._steps is not None:
-            out *= self._steps
-        if self._bias is not None:
-            out += self._bias
         return out
 
 
@@ -85,7 +77,7 @@ def quickest_linear(weight: Tensor, bias: Tensor | None, int8: bool) -> nn.Modul
     """:func:`make_linear`, or panels for one thread in float32: where they have 16 bits, half the memory is read."""
     if not int8 and weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.get_num_threads() == 1:
         kernels = compiled_kernels()
-        if kernels is not None and can_use_panels():
+        if kernels is not None:
             matrix = Matrix(weight.detach(), None if bias is None else bias.detach())
             return PanelLinear(Panels(matrix, kernels, kernels.Team(0), behind=True))
     return make_linear(weight, bias, int8)

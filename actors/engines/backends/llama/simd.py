@@ -170,6 +170,31 @@ def exponential(typing, vector):
     return _vector(_vector), generate
 
 
+@intrinsic
+def divided(typing, x, y):
+    def generate(context, builder, signature, arguments):
+        return builder.fdiv(*arguments)
+
+    return _vector(_vector, _vector), generate
+
+
+@intrinsic
+def turned(typing, pairs, turns):
+    """Complex numbers, real and imaginary parts side by side, times others."""
+
+    def generate(context, builder, signature, arguments):
+        pairs, turns = arguments
+        nothing = ir.Constant(VECTOR, ir.Undefined)
+        lanes = range(LANES)
+        real = builder.shuffle_vector(turns, nothing, picked([lane & ~1 for lane in lanes]))
+        imaginary = builder.shuffle_vector(turns, nothing, picked([lane | 1 for lane in lanes]))
+        swapped = builder.shuffle_vector(pairs, nothing, picked([lane ^ 1 for lane in lanes]))
+        signs = ir.Constant(VECTOR, [-1.0, 1.0] * (LANES // 2))
+        return multiplied(builder, pairs, real, builder.fmul(swapped, builder.fmul(imaginary, signs)))
+
+    return _vector(_vector, _vector), generate
+
+
 def _larger(builder, x, y):
     return builder.select(builder.fcmp_ordered(">", x, y), x, y)
 

@@ -31,12 +31,13 @@ YIELD = (
 NAP_US = 1_000
 REST = YIELD + 1_000  # naps in a row, a second: then they are longer
 PATIENCE = 10_000  # looks for the last piece, some 10 us
-PIECE = 2  # panels: of the bundled target's smallest product each of two threads has four
+PIECE = 96 // PANEL  # panels: the bundled target's smallest product has four pieces
 
-# A job, whose arrays are addresses. The first line is told with each run; ``size``: bytes of a weight, or 0: attention
+# A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``size``:
+# bytes of a weight, or 0: attention; ``steps``, ``bias``: by which outputs are multiplied and what is added, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
-    + [(name, np.int64) for name in ("size", "weights", "panels")]
+    + [(name, np.int64) for name in ("size", "weights", "panels", "outputs", "steps", "bias")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "ends", "requests", "scores", "own_scores")]
 )
@@ -96,11 +97,12 @@ def help_out(job, state, me):
             _yield()
 
 
-@njit(types.void(_job, types.float32[:, ::1], types.float32[:, ::1], types.int64, _job, _state), **_kept)
-def _share(job, x, out, pieces, current, state):
-    job[0].rows, job[0].columns, job[0].apart = x.shape[0], x.shape[1], out.shape[1]
-    job[0].x, job[0].out = x.ctypes.data, out.ctypes.data
-    current[0] = job[0]
+@njit(error_model="numpy")
+def perform(job, x, rows, out, current, state):
+    """``job`` for flat ``x`` into flat ``out``, together with the helpers, who see it in ``current``."""
+    current[0] = job
+    current[0].rows, current[0].x, current[0].out = rows, x.ctypes.data, out.ctypes.data
+    pieces = job.requests * job.heads if job.size == 0 else (job.panels + PIECE - 1) // PIECE
     write(state, DONE, 0)
     write(state, LEFT, pieces)
     _take(current, state, 0)
@@ -109,6 +111,22 @@ def _share(job, x, out, pieces, current, state):
         waited += 1
         if waited > PATIENCE:  # a helper on this very core may be the one that is waited for
             _yield()
+    if job.steps != 0:
+        steps = array_at(job.steps, job.outputs, np.float32)
+        for row in range(rows):
+            for i in range(job.outputs):
+                out[row * job.apart + i] *= steps[i]
+    if job.bias != 0:
+        bias = array_at(job.bias, job.outputs, np.float32)
+        for row in range(rows):
+            for i in range(job.outputs):
+                out[row * job.apart + i] += bias[i]
+
+
+@njit(types.void(_job, types.float32[:, ::1], types.float32[:, ::1], _job, _state), **_kept)
+def _run(job, x, out, current, state):
+    job[0].columns, job[0].apart = x.shape[1], out.shape[1]
+    perform(job[0], x.reshape(-1), len(x), out.reshape(-1), current, state)
 
 
 class Team:
@@ -117,16 +135,16 @@ class Team:
     def __init__(self, helpers: int, spare_cpus: Sequence[int] = ()) -> None:
         """``spare_cpus``: where there is one more helper each, that sleeps until it is told to work."""
         self.size, self._own = 1 + helpers + len(spare_cpus), helpers
-        self._job, self._state = np.zeros(1, JOB), np.zeros(SIZE, dtype=np.int64)
-        self._state[AWAKE] = helpers
+        self.job, self.state = np.zeros(1, JOB), np.zeros(SIZE, dtype=np.int64)
+        self.state[AWAKE] = helpers
         places: list[int | None] = [*[None] * helpers, *spare_cpus]
         self.threads = [
-            threading.Thread(target=self._help, args=(self._job, self._state, me, cpu), name="helper", daemon=True)
+            threading.Thread(target=self._help, args=(self.job, self.state, me, cpu), name="helper", daemon=True)
             for me, cpu in enumerate(places, 1)
         ]
         for thread in self.threads:
             thread.start()
-        weakref.finalize(self, _stop, self._state, self.threads)
+        weakref.finalize(self, _stop, self.state, self.threads)
 
     @staticmethod
     def _help(job: np.ndarray, state: np.ndarray, me: int, cpu: int | None) -> None:
@@ -136,11 +154,11 @@ class Team:
         help_out(job, state, me)
 
     def use_spare_cpus(self, used: bool) -> None:
-        self._state[AWAKE] = self.size - 1 if used else self._own
+        self.state[AWAKE] = self.size - 1 if used else self._own
 
-    def run(self, job: np.ndarray, x: np.ndarray, out: np.ndarray, pieces: int) -> None:
-        """A job made by :func:`product` or :func:`attention`, for float32 ``x`` and ``out`` of a row each."""
-        _share(job, x, out, pieces, self._job, self._state)
+    def run(self, job: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
+        """A job of :func:`product`, or a layer's attention, for float32 ``x`` and ``out`` of a row each."""
+        _run(job, x, out, self.job, self.state)
 
 
 def _stop(state: np.ndarray, threads: list[threading.Thread]) -> None:
@@ -150,33 +168,9 @@ def _stop(state: np.ndarray, threads: list[threading.Thread]) -> None:
         thread.join()
 
 
-def product(weights: np.ndarray) -> tuple[np.ndarray, int]:
-    """``out = x W^T`` and its pieces, for weights in panels, which must live as long: float32, int8, or the bits of
-    float16."""
+def product(weights: np.ndarray, outputs: int) -> np.ndarray:
+    """The job ``out = x W^T``. ``weights``: in panels, float32, int8 or the bits of float16; they must live as long."""
     job = np.zeros(1, JOB)
     job["size"], job["weights"], job["panels"] = weights.itemsize, weights.ctypes.data, len(weights)
-    return job, -(-len(weights) // PIECE)
-
-
-class Attention:
-    """Of the rows of a round, in one layer after another of pools of the same shape."""
-
-    def __init__(
-        self, team: Team, keys: np.ndarray, heads: int, places: np.ndarray, counts: np.ndarray, ends: np.ndarray
-    ) -> None:
-        """``keys``: of any layer; ``heads``: of the queries. Row r sees the slots ``places[r, : counts[r]]``, which are
-        filled up to whole vectors; ``ends``: where each request's rows end."""
-        self._team, self._pieces = team, len(ends) * len(keys)
-        own_scores = int(np.diff(ends, prepend=0).max()) * heads // len(keys) * places.shape[1]
-        scores = np.empty((team.size, own_scores), dtype=np.float32)
-        self._arrays = arrays = {"sees": places, "counts": counts, "ends": ends, "scores": scores}
-        self._job = np.zeros(1, JOB)
-        self._job["heads"], self._job["slots"], self._job["width"] = keys.shape
-        self._job["room"], self._job["requests"], self._job["own_scores"] = places.shape[1], len(ends), own_scores
-        for name, array in arrays.items():
-            self._job[name] = array.ctypes.data
-
-    def __call__(self, qkv: np.ndarray, pool: tuple[int, int], out: np.ndarray) -> None:
-        """``pool``: the addresses of a layer's keys and values."""
-        self._job["keys"], self._job["values"] = pool
-        self._team.run(self._job, qkv, out, self._pieces)
+    job["columns"], job["outputs"], job["apart"] = weights.shape[1], outputs, max(outputs, PANEL)
+    return job

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 from numba.core import types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from actors.engines.backends.llama.simd import LANES, LINE, VECTOR, address, asked, loaded, multiplied, splatted
 
-WIDE = 3  # vectors of a panel: the sums of 8 rows, the weights and an input fill the 32 registers of AVX-512
+# Vectors of a panel, and rows of a tile: their sums, the weights and an input fill the registers, 32 of 16 floats with
+# AVX-512, 16 of 8 with AVX2, 32 of 4 elsewhere. As numba sees the processor, since it keeps code by that on disk.
+WIDE, ROWS = (3, 8) if "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2] else (1, 6)
 PANEL = WIDE * LANES  # outputs whose weights lie together: (outputs / PANEL, inputs, PANEL)
-ROWS = 8
 _INT = ir.IntType(64)
 
 

@@ -1,0 +1,94 @@
+"""What stands between the matrix products of a layer. Arrays are flat; ``apart``: numbers from a row to the next."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from actors.engines.backends.llama.atomics import array_at
+from actors.engines.backends.llama.simd import (
+    LANES,
+    add,
+    divided,
+    exponential,
+    fma,
+    larger,
+    load,
+    splat,
+    store,
+    total,
+    turned,
+)
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_LEAST = np.float32(-87)  # whose negative's exponential float32 still holds
+
+
+@njit(error_model="numpy")
+def _rms_factor(x, start, size, eps):
+    """By what ``x[start : start + size]`` is multiplied to have a mean square of one."""
+    squares = splat(_ZERO)
+    for i in range(start, start + size, LANES):
+        part = load(x, i)
+        squares = fma(part, part, squares)
+    return _ONE / np.sqrt(total(squares) / np.float32(size) + eps)
+
+
+@njit(error_model="numpy")
+def _scaled(x, start, size, factor, weight, skipped, out):
+    """``out[start : start + size]``: times a factor and the weights from ``skipped`` on."""
+    both, zero = splat(factor), splat(_ZERO)
+    for i in range(0, size, LANES):
+        store(out, start + i, fma(fma(load(x, start + i), both, zero), load(weight, skipped + i), zero))
+
+
+@njit(error_model="numpy")
+def norm(x, weight, eps, out, rows):
+    """RMS norm of every row of ``x`` into ``out``."""
+    size = len(weight)
+    for start in range(0, rows * size, size):
+        _scaled(x, start, size, _rms_factor(x, start, size, eps), weight, 0, out)
+
+
+@njit(error_model="numpy")
+def add_and_norm(x, more, apart, scale, weight, eps, out, rows):
+    """``x += scale * more``, then its norm."""
+    size, factor = len(weight), splat(scale)
+    for row in range(rows):
+        for i in range(0, size, LANES):
+            store(x, row * size + i, fma(load(more, row * apart + i), factor, load(x, row * size + i)))
+    norm(x, weight, eps, out, rows)
+
+
+@njit(error_model="numpy")
+def gated(both, apart, out, rows, inner):
+    """``silu(gate) * up`` of gate and up side by side."""
+    zero, one, minus = splat(_ZERO), splat(_ONE), splat(-_ONE)
+    for row in range(rows):
+        for i in range(0, inner, LANES):
+            gate = load(both, row * apart + i)
+            inverse = exponential(fma(larger(gate, splat(_LEAST)), minus, zero))
+            up = load(both, row * apart + inner + i)
+            store(out, row * inner + i, fma(divided(gate, add(one, inverse)), up, zero))
+
+
+@njit(error_model="numpy")
+def turn_and_store(qkv, apart, turns, positions, norms, eps, heads, kv_heads, keys, values, pool, slots):
+    """Queries and keys normed (unless the address ``norms`` is 0) and turned where they lie; keys and values written
+    into the ``slots``, one per row, of ``pool`` in each of ``kv_heads``."""
+    width = turns.shape[1]
+    angles = turns.reshape(-1)
+    for row in range(len(slots)):
+        for head in range(heads + kv_heads):
+            start = row * apart + head * width
+            if norms != 0:
+                weight = array_at(norms, (heads + kv_heads) * width, np.float32)
+                _scaled(qkv, start, width, _rms_factor(qkv, start, width, eps), weight, head * width, qkv)
+            for i in range(0, width, LANES):
+                store(qkv, start + i, turned(load(qkv, start + i), load(angles, positions[row] * width + i)))
+        for head in range(kv_heads):
+            key = row * apart + (heads + head) * width
+            value, to = key + kv_heads * width, (head * pool + slots[row]) * width
+            for i in range(0, width, LANES):
+                store(keys, to + i, load(qkv, key + i))
+                store(values, to + i, load(qkv, value + i))
