@@ -108,6 +108,8 @@ class LoggedTarget:
 class VirtualCompute:
     """:class:`actors.verifier.compute.Compute`: a thread's work is done at once, and known of when its time is up."""
 
+    overlaps = True
+
     def __init__(self, target: LoggedTarget, overhead_s: float) -> None:
         self._target, self._overhead_s = target, overhead_s
         self._known_s = 0.0  # of what was computed, that has passed

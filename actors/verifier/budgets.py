@@ -18,6 +18,7 @@ MAX_SAID = 64  # as many as a StatusReport holds
 # A draft step, or a number of streams, that changed by less leaves what is promised as it was, and the initial setting:
 # speed is flat in that (the paper's table 3: two tokens to either side cost 3%).
 DRIFT, COARSE_DRIFT = 1.25, 2.0
+UNKNOWN = CostModel({1: DEFAULT_STEP_US})  # steps of a drafter that is not there
 
 
 class Budgets:
@@ -50,7 +51,7 @@ class Budgets:
             budget, until = self._said.get(key, (None, 0.0))
             if budget is not None and now < until:
                 return budget
-        return self._first(kind.method, drafter.pace.steps if drafter is not None else None, max(1, streams()))
+        return self._first(kind.method, drafter.pace.steps if drafter is not None else UNKNOWN, max(1, streams()))
 
     def prepare(self, method: str, drafter: DrafterPeer) -> None:
         """What requests of that method will ask first of a drafter is found before they do."""
@@ -79,9 +80,8 @@ class Budgets:
         """A draft step against forwards, which may take longer or shorter now than when they were calibrated."""
         return steps(1) / self.cost.factor.mean
 
-    def _first(self, method: str, steps: CostModel | None, streams: int) -> Budget:
+    def _first(self, method: str, steps: CostModel, streams: int) -> Budget:
         """The budget before the controller has spoken."""
-        steps = steps or CostModel({1: DEFAULT_STEP_US})
         key = (method, *_scale(DRIFT, steps(1), streams))
         if key not in self._first_budgets:
             belief = Belief(self.cost, steps, streams=streams)

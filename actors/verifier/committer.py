@@ -68,12 +68,13 @@ class Committer:
             self._commit_round(job, outcomes[: len(job.requests)], rows, forward_us)
         if job.piece is not None and isinstance(outcome := outcomes[-1], Outcome) and job.piece.state == "prefill":
             self.faults.spare(job.piece, partial(self._begin, job.piece, outcome))
+            self.tell_clients()  # a first token waits for no draft of the second
 
     def _commit_round(self, job: Job, outcomes: list[Outcome | Exception | None], rows: int, forward_us: float) -> None:
         """``rows``: of the forward, those of a prompt included."""
         state = self.state
         started_us = (job.started - state.started) * 1e6
-        load = state.load()
+        load = job.load
         forward = Forward(started_us, job.started, forward_us, rows, load.streams, state.cost.factor.mean)
         drafted: Counter[bytes | None] = Counter()  # rows that each drafter's drafts took
         for request, chosen in zip(job.requests, job.windows, strict=True):
@@ -115,7 +116,8 @@ class Committer:
         stats = account(request, drafter, forward, chosen, committed, self.clock())
         self.state.totals.round(stats, self.state.cost.plain(streams))
         self._round_stats.append(stats)
-        self._weigh(request, drafter, committed, stats, bare, streams)
+        if request.spec.strategy.drafter:
+            self._weigh(request, drafter, committed, stats, bare, streams)
         trace = None if seen is None else seen(stats)
         return self._settle(request, drafter, committed, covered, others, trace)
 

@@ -20,6 +20,8 @@ INLINE_US = 50_000.0  # a CPU forward this short runs in the event loop: handing
 
 
 class Compute(Protocol):
+    overlaps: bool  # whether the event loop goes on while a job runs
+
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
         """Begin the job now; jobs run one at a time, in order."""
         ...
@@ -34,6 +36,8 @@ def runs_inline(device: str, openmp_threads: int, forward_us: float) -> bool:
 
 class ThreadCompute:
     """One thread for all model code: models are not thread-safe, and a second thread would only fight for the core."""
+
+    overlaps = True
 
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
@@ -51,6 +55,8 @@ class InlineCompute:
     With a target on a CPU a thread for it has no core of its own: waking it and sharing the interpreter lock with it
     cost more than they hide (docs/experiments.md). Also for tests on a virtual clock.
     """
+
+    overlaps = False
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()

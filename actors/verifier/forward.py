@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from actors.models import Outcome, TargetModel, Window
-from actors.verifier.decoding.rounds import Chosen
+from actors.verifier.decoding.rounds import IDLE, Chosen, Load
 from actors.verifier.requests.request import Request
 
 log = logging.getLogger("duoactor.verifier")
@@ -15,10 +15,11 @@ log = logging.getLogger("duoactor.verifier")
 @dataclass(slots=True)
 class Job:
     """One flat forward: the windows of a round, ``rows`` in all; the next piece of a request's prompt, of at most
-    ``piece_rows`` (0: as many as suit the model); or both."""
+    ``piece_rows`` (0: as many as suit the model); or both. ``load``: when the round's windows were chosen."""
 
     requests: list[Request]
     windows: list[Chosen]
+    load: Load = IDLE
     rows: int = 0
     piece: Request | None = None
     piece_rows: int = 0

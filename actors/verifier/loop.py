@@ -216,14 +216,21 @@ class Verifier:
                     await self._rest()
                 continue
             computing = self._start(job)
-            if job.piece is not None:
-                self.faults.spare(job.piece, job.piece.spec.prepare)
+            if self.compute.overlaps:
+                self._prepare(job)
             self.committer.tell_clients()
             self.state.sources.read()
             outcomes, forward_us = await computing
             self._file()  # before the commit, which looks at what was drafted
             self.committer.commit(job, outcomes, forward_us)
+            if not self.compute.overlaps:
+                self._prepare(job)  # once its first token is on its way
             self._file()  # and before the next window is chosen
+
+    def _prepare(self, job: Job) -> None:
+        """Let the verifier's own proposers read the prompt that is being computed."""
+        if job.piece is not None and job.piece.state in ("prefill", "decode"):
+            self.faults.spare(job.piece, job.piece.spec.prepare)
 
     def _share_cpus(self) -> None:
         """What drafters have of this machine's CPUs is the target's while all of them rest."""

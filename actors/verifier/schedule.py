@@ -114,12 +114,12 @@ class Schedule:
     def _round(self, requests: list[Request], most: int) -> Job | None:
         """A row for each request, the one that waited longest first, and what is left of ``most`` rows for their
         drafts."""
-        job = Job([], [])
+        job = Job([], [], load := self.state.load())
         if len(requests) > MAX_ROWS:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
-        self._draft_inline(requests)
+        self._draft_inline(requests, load.rate)
         requests = [request for request in requests if request.state == "decode"]
-        now, load = self.clock(), self.state.load()
+        now = self.clock()
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
             chosen = self.faults.spare(request, partial(self._window, request, others, now, most))
@@ -129,7 +129,8 @@ class Schedule:
                 job.rows += 1 + len(chosen.nodes)
         return job if job.requests else None
 
-    def _draft_inline(self, requests: Sequence[Request]) -> None:
+    def _draft_inline(self, requests: Sequence[Request], rate: float) -> None:
+        """``rate``: tokens per microsecond that those reach together; 0: not known."""
         state = self.state
         inline = state.inline
         able = [r for r in requests if r.spec.strategy.inline and not r.suspect]
@@ -137,7 +138,7 @@ class Schedule:
             return
         own = [r for r in able if not r.drafts]
         if own:
-            rate = state.load().rate or len(requests) / state.cost(len(requests))
+            rate = rate or len(requests) / state.cost(len(requests))
             for request in own:
                 request.spec.waiting.begins(self.clock() * 1e6)
                 self.faults.spare(request, request.spec.guess)

@@ -247,6 +247,8 @@ class TimedDraft:
 class TimedCompute:
     """A forward on a thread of its own: it happens at its beginning, and is known of at its end."""
 
+    overlaps = True
+
     def __init__(self, target: TimedTarget) -> None:
         self.target = target
 
@@ -281,6 +283,8 @@ class HeldInbox(Inbox):
 class TimedInlineCompute(TimedCompute):
     """A forward in the event loop's own turn: nothing that arrives is read before it ends, and whoever waits for the
     forward has the next turn."""
+
+    overlaps = False
 
     def __init__(self, target: TimedTarget, inbox: HeldInbox) -> None:
         super().__init__(target)

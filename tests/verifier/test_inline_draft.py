@@ -86,6 +86,25 @@ def test_streams_that_join_and_are_cancelled_have_their_texts_and_share_draft_st
     run(story())
 
 
+def test_a_first_token_waits_for_no_draft_of_the_second():
+    events = []
+
+    class Told(ToyDraft):
+        def open(self, *arguments):
+            events.append("draft")
+            return super().open(*arguments)
+
+    async def story():
+        async with cluster(Told()) as system:
+            send = system.verifier.committer.send
+            system.verifier.committer.send = lambda peer, message: events.append("chunk") or send(peer, message)
+            caller = await system.caller()
+            await caller.generate(PROMPT, LONG)
+
+    run(story())
+    assert events[:2] == ["chunk", "draft"]
+
+
 def test_a_trace_tells_when_a_round_waited_for_its_own_drafts():
     async def story():
         async with cluster(ToyDraft()) as system:

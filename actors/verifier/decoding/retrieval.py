@@ -197,8 +197,10 @@ class FallbackProposer(_Consulted):
         if self.proposal is None:
             self._ask(tree, committed)
         assert self.proposal is not None
-        bound = math.log(max(least, FLOOR))
         held = self.held
+        if len(held) > len(self.likely):
+            return
+        bound = math.log(max(least, FLOOR))
         for row, parent, logprob, total in self.likely:
             if total >= bound and row not in held:
                 held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)

@@ -59,6 +59,9 @@ class Load:
         return Others(self.streams - 1, rows, max(0.0, self.rate - rate))
 
 
+IDLE = Load(0, 0.0)
+
+
 @dataclass(slots=True)
 class Counters:
     rounds: int = 0

@@ -160,7 +160,7 @@ class Speculation:
     # --- rounds ------------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Let the verifier's own proposers read the prompt; called while it is computed."""
+        """Let the verifier's own proposers read the prompt, a slice for each of its pieces."""
         for guesser in (*self.fallbacks, *([self.sole] if self.sole is not None else [])):
             guesser.prepare(self.committed)
 
@@ -203,8 +203,12 @@ class Speculation:
     def drafted(self, began_us: float, spent_us: float) -> None:
         """The verifier's own draft model made a step for it, and the round waited meanwhile."""
         self.next = None
-        self.counters.wait_us += spent_us
+        self.waited(spent_us)
         self.draft_log.stepped(began_us, spent_us)
+
+    def waited(self, spent_us: float) -> None:
+        """The round waited for the verifier's own draft model."""
+        self.counters.wait_us += spent_us
 
     def _window(self, likely: list[Likely]) -> Chosen:
         order, parents = in_tree_order([one.node for one in likely], self.tree.root)

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 Decode = Callable[[Sequence[int]], str]
+DECODED = 1 << 14  # groups of a few tokens whose text is kept, some 3 MB: a word's is asked for again and again
 REPLACEMENT = "�"
+
+
+def remembering(decode: Decode) -> Decode:
+    """``decode`` for groups of a few tokens. Thread-safe if that is."""
+    kept = lru_cache(DECODED)(decode)
+    return lambda ids: kept(tuple(ids))
 
 
 class Detokenizer:

@@ -114,7 +114,9 @@ class InlineDraft:
         except Exception as error:
             self._fail([tree], error)
             return None
-        self.read_us.add((self.timer() - begin) * 1e6 / tokens, weight=tokens)
+        spent_us = (self.timer() - begin) * 1e6
+        self.read_us.add(spent_us / tokens, weight=tokens)
+        request.spec.waited(spent_us)
         return tree if missing <= READ else None
 
     def _repays(self, spec: Speculation, missing: int, cost: CostModel, streams: int, rate: float) -> bool:

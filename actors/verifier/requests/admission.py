@@ -20,6 +20,7 @@ from actors.verifier.compute import Compute
 from actors.verifier.decoding.grammar import Grammar, Grammars
 from actors.verifier.decoding.output import Output
 from actors.verifier.decoding.speculation import Speculation
+from actors.verifier.decoding.text import Decode, remembering
 from actors.verifier.decoding.trace import Trace
 from actors.verifier.drafters.leases import Leases
 from actors.verifier.requests.request import Request
@@ -76,6 +77,7 @@ class Admission:
         self.state, self.codec, self.leases = state, codec, leases
         self.send, self.clock, self.wake = send, clock, wake
         self.tokenizing, self.grammars = tokenizing, grammars
+        self._decoders = {skip: remembering(partial(codec.decode, skip_special_tokens=skip)) for skip in (False, True)}
         self._arriving: dict[str, Arrival] = {}
         self._ends: deque[float] = deque(maxlen=PACE)
 
@@ -91,7 +93,8 @@ class Admission:
             self._refuse(arrival, error)
             return
         self._arriving[message.rid] = arrival
-        job = partial(prepare, self.codec, self.state.info, self.grammars, message)
+        decode = self._decoders[message.sampling.skip_special_tokens]
+        job = partial(prepare, self.codec, decode, self.state.info, self.grammars, message)
         if _is_short(message):
             self._prepared(arrival, _done(job))
         else:
@@ -242,13 +245,12 @@ class Admission:
         return (*(request.status() for request in self.state.requests if visible(request.client)), *arriving)
 
 
-def prepare(codec: Codec, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:
+def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:
     """Runs on any thread. RequestError if the request cannot be served."""
     prompt = _prompt(codec, message)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
     wanted = message.structured_outputs
     grammar = grammars.grammar(wanted, message.generated) if wanted is not None else None
-    decode = partial(codec.decode, skip_special_tokens=sampling.skip_special_tokens)
     output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
     return Prepared(prompt, sampling, output, grammar)
 

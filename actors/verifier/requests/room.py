@@ -45,8 +45,10 @@ class Room:
         """The lowest ``priority`` first, then first come, first served: a request that does not fit waits, and so do
         those behind it. None that waits takes room from one that runs."""
         requests = self.state.requests
+        if not (queued := requests.of("queued")):
+            return
         suspects = any(r.suspect for r in requests if r.state != "queued")
-        for request in sorted(requests.of("queued"), key=_rank):
+        for request in sorted(queued, key=_rank):
             if request.suspect and suspects:
                 continue
             spec, message = request.spec, request.message
