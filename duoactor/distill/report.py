@@ -9,7 +9,7 @@ from pathlib import Path
 from actors.engines.training.plan import Plan, Reading, Result
 from duoactor import render
 from duoactor.doctor.agreement import agreement
-from duoactor.doctor.forecast import PAYS, belief_of, forecasts
+from duoactor.doctor.forecast import PAYS, Measured, forecasts
 
 PICTURE = "agreement.png"
 SHOWN = (1, 2, 4)  # the draft's choices among which the target's token is looked for
@@ -60,7 +60,7 @@ def predicted(result: Result) -> dict[float, tuple[float, float]]:
 
 def _speedup(result: Result, step_us: Mapping[int, float], readings: Sequence[Reading]) -> float:
     seen = agreement([one.ranks for one in readings])
-    return forecasts(belief_of(result.target_us, step_us, seen))[0].speedup
+    return forecasts(Measured(result.target_us, step_us, seen))[0].speedup
 
 
 def verdict(result: Result) -> str:

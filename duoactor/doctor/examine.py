@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from actors.cost import CostModel
 from actors.models import Codec, ModelInfo
 from actors.process import pin
 from actors.settings import DrafterSettings, VerifierSettings, retrieves
@@ -116,26 +117,26 @@ def compare(target: ModelInfo, draft: ModelInfo, report: Report) -> bool:
 def predict(report: Report) -> None:
     """Fills in what the cost model says of the times and the agreement that were measured."""
     assert report.target is not None and report.draft is not None and report.agreement is not None
-    belief = forecast.belief_of(report.target.step_us, report.draft.step_us, report.agreement)
-    report.forecasts = forecast.forecasts(belief)
-    if report.target.device == report.draft.device == "cpu" and belief.cost(8) <= INLINE_US:
-        own = forecast.between_forwards(report.target.step_us, report.draft.step_us, report.agreement)
-        report.forecasts = tuple(sorted((*report.forecasts, own), key=lambda one: -one.speedup))
-    report.alone_tokens_per_second = report.forecasts[0].tokens_per_second / report.forecasts[0].speedup
-    report.helps = forecast.helps(belief, report.forecasts[0])
+    target, draft = report.target, report.draft
+    inline = target.device == draft.device == "cpu" and CostModel(target.step_us)(8) <= INLINE_US
+    known = forecast.Measured(target.step_us, draft.step_us, report.agreement, report.spare, inline)
+    report.forecasts, report.helps = forecast.forecasts(known), forecast.helps(known)
+    report.alone_tokens_per_second = known.alone * 1e6
 
 
 def _target(settings: VerifierSettings, report: Report) -> tuple[Target, Codec]:
     from actors.engines.build import build_target
-    from actors.verifier.timing import measure_target
+    from actors.verifier.timing import measure_spare, measure_target
 
     name = resolve_model(settings.target, "target")
     with _pinned(report.verifier_cpus):
         threads = settings.threads or min(16, len(report.verifier_cpus) or os.cpu_count() or 1)
-        target, codec = build_target(name, settings.device, settings.dtype, settings.kv_tokens, threads)
+        lent = () if settings.threads or settings.cpus else report.drafter_cpus  # as `up` does
+        target, codec = build_target(name, settings.device, settings.dtype, settings.kv_tokens, threads, lent)
         report.target = _facts(
             settings.target, target.info, name, target.kv_slots, target.full_requests, measure_target(target)
         )
+        report.spare = measure_spare(target)
     if target.engine.recurrence is not None:
         report.add("warning", "the target has recurrent layers, so that windows hold the likeliest path only")
     elif not target.branches:

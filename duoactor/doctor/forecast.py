@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from actors.controller.goodput import MAX_GAMMA, Belief, goodput, initial_setting
 from actors.cost import CostModel
@@ -22,82 +22,90 @@ WORTH_SAYING = 1.03  # what helps by less is within what gamma is flat to
 PAYS = 1.05  # less is within the noise of a usual machine
 
 
-def belief_of(forward_us: Mapping[int, float], step_us: Mapping[int, float], agreement: Agreement) -> Belief:
-    """What would be believed after some rounds. Times are microseconds, of a forward by rows, of a step by width."""
-    steps = CostModel(step_us)
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known of a pair on a machine. Times are microseconds, of a forward by rows, of a draft step by width."""
+
+    forward_us: Mapping[int, float]
+    step_us: Mapping[int, float]
+    agreement: Agreement
+    spare: float = 1.0  # a forward's time with the CPUs that resting drafters leave, over its time without
+    inline: bool = False  # the verifier drafts itself, between forwards
+
+    @property
+    def lent(self) -> CostModel:
+        """Of a target that has the drafters' CPUs, too."""
+        return CostModel({rows: us * self.spare for rows, us in self.forward_us.items()})
+
+    @property
+    def alone(self) -> float:
+        """Tokens of the target alone in a microsecond. Nobody needs the drafters' CPUs then."""
+        return goodput(Method.VANILLA, None, replace(belief_of(self), cost=self.lent))
+
+
+def belief_of(known: Measured) -> Belief:
+    """What would be believed after some rounds."""
+    steps = CostModel(known.step_us)
     return Belief(
-        CostModel(forward_us),
+        CostModel(known.forward_us),
         lambda leaves: steps(leaves) + STEP_US,
-        ranks=agreement.ranks,
-        acceptance=agreement.depths,
+        ranks=known.agreement.ranks,
+        acceptance=known.agreement.depths,
         message_us=MESSAGE_US,
     )
 
 
-def forecast(method: str, belief: Belief) -> Forecast:
-    """One stream, with the best setting of the controller's grid."""
-    alone = goodput(Method.VANILLA, None, belief)
-    setting = initial_setting(method, belief)
-    rate = goodput(method, setting, belief)
-    return Forecast(
-        method=method,
-        gamma=setting.gamma,
-        sequences=setting.sequences,
-        tokens_per_second=rate * 1e6,
-        speedup=rate / alone,
-    )
+def forecasts(known: Measured) -> tuple[Forecast, ...]:
+    """One stream by every method with its best setting, the best first."""
+    belief, alone = belief_of(known), known.alone
+    found = [between_forwards(known)] if known.inline else []
+    for method in METHODS:
+        setting = initial_setting(method, belief)
+        rate = goodput(method, setting, belief)
+        found.append(Forecast(method, setting.gamma, setting.sequences, rate * 1e6, rate / alone))
+    return tuple(sorted(found, key=lambda one: -one.speedup))
 
 
-def forecasts(belief: Belief) -> tuple[Forecast, ...]:
-    """Of every method, the best first."""
-    return tuple(sorted((forecast(method, belief) for method in METHODS), key=lambda one: -one.speedup))
-
-
-def between_forwards(forward_us: Mapping[int, float], step_us: Mapping[int, float], agreement: Agreement) -> Forecast:
+def between_forwards(known: Measured) -> Forecast:
     """Of ``auto``, where target and draft share a CPU and the verifier drafts itself: chains alone are counted. Nothing
     is sent, and steps take what they take alone."""
-    cost, step = CostModel(forward_us), CostModel(step_us)(1)
+    cost, step, depths = known.lent, CostModel(known.step_us)(1), known.agreement.depths
     alone = 1.0 / (cost(1) + ROUND_US)
     rates = [alone]
     expected, reached = 1.0, 1.0
     for depth in range(MAX_GAMMA):
-        reached *= agreement.depths[min(depth, len(agreement.depths) - 1)]
+        reached *= depths[min(depth, len(depths) - 1)]
         expected += reached
         rates.append(expected / (cost(2 + depth) + ROUND_US + (1 + depth) * step))
     gamma = max(range(len(rates)), key=rates.__getitem__)
-    rate = rates[gamma]
-    return Forecast(method=Method.AUTO, gamma=gamma, sequences=1, tokens_per_second=rate * 1e6, speedup=rate / alone)
+    return Forecast(Method.AUTO, gamma, 1, rates[gamma] * 1e6, rates[gamma] / alone)
 
 
-def helps(belief: Belief, known: Forecast) -> tuple[Help, ...]:
+def helps(known: Measured) -> tuple[Help, ...]:
     """What would make the best method faster, the most helpful first; what would not help is left out."""
     changes = (
-        (f"a draft that agrees with the target {BETTER_AGREEMENT:.0%} more often", _agreeing(belief)),
-        ("a draft step of half the time (a smaller draft, int8, a core of its own)", _quicker(belief)),
-        ("verifying in which eight tokens cost no more than one (a GPU, or bfloat16 in hardware)", _flat(belief)),
+        (f"a draft that agrees with the target {BETTER_AGREEMENT:.0%} more often", _agreeing(known)),
+        ("a draft step of half the time (a smaller draft, int8, a core of its own)", _quicker(known)),
+        ("verifying in which eight tokens cost no more than one (a GPU, or bfloat16 in hardware)", _flat(known)),
     )
-    alone = goodput(Method.VANILLA, None, belief)
-    found = [
-        Help(what=what, speedup=max(forecast(method, changed).tokens_per_second for method in METHODS) / alone / 1e6)
-        for what, changed in changes
-    ]
-    found = [one for one in found if one.speedup > known.speedup * WORTH_SAYING]
-    return tuple(sorted(found, key=lambda one: -one.speedup))
+    enough, alone = forecasts(known)[0].speedup * WORTH_SAYING, known.alone * 1e6
+    found = [Help(what=what, speedup=forecasts(changed)[0].tokens_per_second / alone) for what, changed in changes]
+    return tuple(sorted((one for one in found if one.speedup > enough), key=lambda one: -one.speedup))
 
 
-def _agreeing(belief: Belief) -> Belief:
-    better = min(0.97, belief.ranks[0] + BETTER_AGREEMENT)
-    left = (1 - better) / max(1e-9, 1 - belief.ranks[0])  # of what was wrong at once
-    return replace(
-        belief,
-        ranks=(better, *(chance * left for chance in belief.ranks[1:])),
-        acceptance=[1 - (1 - chance) * left for chance in belief.acceptance],
-    )
+def _agreeing(known: Measured) -> Measured:
+    seen = known.agreement
+    better = min(0.97, seen.first + BETTER_AGREEMENT)
+    left = (1 - better) / max(1e-9, 1 - seen.first)  # of what was wrong at once
+    ranks = (better, *(chance * left for chance in seen.ranks[1:]))
+    depths = tuple(1 - (1 - chance) * left for chance in seen.depths)
+    return replace(known, agreement=Agreement(tokens=seen.tokens, ranks=ranks, depths=depths))
 
 
-def _quicker(belief: Belief) -> Belief:
-    return replace(belief, step=lambda leaves: belief.step(leaves) / 2)
+def _quicker(known: Measured) -> Measured:
+    return replace(known, step_us={width: us / 2 for width, us in known.step_us.items()})
 
 
-def _flat(belief: Belief) -> Belief:
-    return replace(belief, cost=lambda rows: belief.cost(1) if rows <= 8 else belief.cost(rows - 7))
+def _flat(known: Measured) -> Measured:
+    cost = CostModel(known.forward_us)
+    return replace(known, forward_us={1: cost(1), 8: cost(1), **{rows: cost(rows - 7) for rows in (16, 32)}})

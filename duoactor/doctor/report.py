@@ -40,7 +40,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         return self.ranks[0]
 
 
-class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+class Forecast(msgspec.Struct, frozen=True):
     """What the cost model promises of a method with the setting that it thinks best. No retrieval is in it."""
 
     method: str
@@ -66,6 +66,7 @@ class Report(msgspec.Struct, kw_only=True):
     target: ModelReport | None = None
     draft: ModelReport | None = None
     agreement: Agreement | None = None
+    spare: float = 1.0  # a forward of the target with the CPUs that resting drafters leave it, over one without
     alone_tokens_per_second: float = 0.0
     forecasts: tuple[Forecast, ...] = ()
     helps: tuple[Help, ...] = ()
