@@ -125,9 +125,10 @@ class State:
 
     def limits(self, request: Request, now: float) -> RoundLimits:
         """What one round of a request may do."""
-        if not request.spec.strategy.drafter:
+        drafter = self.drafters.of(request.drafter)
+        if drafter is None:  # its rows are priced, and nobody is waited for
             return NO_LIMITS
-        budget = self._budget(request.spec.strategy, request.message, self.drafters.of(request.drafter), now)
+        budget = self._budget(request.spec.strategy, request.message, drafter, now)
         return RoundLimits(budget.window, budget.wait_us)
 
     def _budget(self, strategy: Strategy, message: Generate, drafter: DrafterPeer | None, now: float) -> Budget:

@@ -153,6 +153,8 @@ class InlineDraft:
         found.sort(key=lambda one: -one[0])
         best, most, gain = 0, 0.0, 0.0
         for count, (worth, _, _) in enumerate(found[:MAX_LEAVES], 1):
+            if worth <= 0:
+                break
             gain += worth
             if gain - rate * self.steps(count) > most:
                 best, most = count, gain - rate * self.steps(count)
@@ -160,6 +162,8 @@ class InlineDraft:
 
     def _expand(self, batch: list[tuple[InlineTree, Node]], now_us: Callable[[], float]) -> bool:
         """One draft step; False if the model failed."""
+        # A root computes what its text misses as well.
+        rows = len(batch) + sum(self.model.missing(tree.handle) for tree, node in batch if node.parent is None)
         began_us, begin = now_us(), self.timer()
         try:
             expansions = self.model.expand([tree.leaf(node) for tree, node in batch])
@@ -168,9 +172,8 @@ class InlineDraft:
             return False
         spent_us = (self.timer() - begin) * 1e6
         self._failures = 0
-        if all(node.parent is not None for _, node in batch):  # a root computes missing tokens as well
-            self.steps.observe(len(batch), spent_us)
-            self.probe.spare(began_us / 1e6)
+        self.steps.observe(rows, spent_us)
+        self.probe.spare(began_us / 1e6)
         for (tree, node), expansion in zip(batch, expansions, strict=True):
             tree.expanded(node, expansion, self.vocab_size)
         for tree in {id(tree): tree for tree, _ in batch}.values():
