@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from actors.engines.backends.llama.compiler import multiplies_bfloat16
 from actors.engines.backends.llama.engine import LlamaEngine, supports
 from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.backends.transformers import TransformersEngine
@@ -87,7 +88,8 @@ def build_target(
 
 
 def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> Draft:
-    """The drafter's model. On a CPU its weights are int8 unless it is too small to gain from it."""
+    """The drafter's model. On a CPU its weights are int8, or bfloat16 where it is too small to gain from int8 and the
+    processor multiplies bfloat16."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
     parameters = _parameters(name)
@@ -95,6 +97,8 @@ def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int
     if int8 and where.type != "cpu":
         raise ConfigError("int8 drafts run on a CPU; choose --draft-dtype bfloat16 on a GPU")
     kind = torch.float32 if int8 else resolve_dtype(dtype, where, parameters)
+    if not int8 and dtype == "auto" and supports(load_config(name)) and multiplies_bfloat16():
+        kind = torch.bfloat16
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, "int8" if int8 else str(kind).removeprefix("torch."))

@@ -167,11 +167,14 @@ def test_scaled_rotations_agree_and_texts_may_outgrow_the_first_table(exact, mon
     close(chain(LlamaEngine(model, info(model), SLOTS, exact=exact), tokens, 0, 90), expected)
 
 
-@pytest.mark.parametrize("kernels", [compiled_kernels, lambda: None])
-def test_the_targets_bits_do_not_depend_on_the_rows_beside_or_on_the_span(kernels, monkeypatch):
+@pytest.mark.parametrize(
+    ("kernels", "dtype"),
+    [(compiled_kernels, torch.float32), (compiled_kernels, torch.bfloat16), (lambda: None, torch.float32)],
+)
+def test_the_targets_bits_do_not_depend_on_the_rows_beside_or_on_the_span(kernels, dtype, monkeypatch):
     torch.set_num_threads(1)
     monkeypatch.setattr(fused, "compiled_kernels", kernels)
-    engine = bundled("target")
+    engine = LlamaEngine(load("target", dtype), BUNDLED, SLOTS)
     tokens = ids(340, vocabulary=8192)
     for start in (37, 119, 250):
         chain(engine, tokens, 0, start)

@@ -41,6 +41,20 @@ def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, input
         assert (panels.multiply(given[:rows].numpy()) == whole[:rows]).all(), rows
 
 
+@pytest.mark.parametrize("outputs, inputs", [(40, 48), (72, 2200), (192, 48)])
+def test_panels_of_bfloat16_multiply_inputs_rounded_to_it_and_every_row_has_its_own_bits(outputs, inputs, team):
+    chance = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(outputs, inputs, generator=chance).bfloat16(), torch.randn(19, inputs, generator=chance)
+    team.make_room(x.numel())
+    panels = Panels(Matrix(weight), compiled_kernels(), team, behind=True)
+    whole = panels.multiply(x.numpy())
+    expected = x.bfloat16().float() @ weight.float().t()
+    torch.testing.assert_close(torch.from_numpy(whole), expected, atol=1e-3, rtol=1e-4)
+    assert (expected - x @ weight.float().t()).abs().max() > 0.01, "rounding is seen"
+    for rows in range(1, 19):
+        assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
+
+
 @pytest.mark.parametrize("behind", [True, False])
 @pytest.mark.parametrize("outputs, inputs", [(40, 48), (72, 1100)])
 def test_panels_of_8_bits_are_off_by_half_a_step_of_each_outputs_weights_at_most(outputs, inputs, behind, team):
@@ -156,11 +170,13 @@ def test_tiles_for_a_processor_without_avx_512_give_the_same_products(tmp_path):
 
         kernels, chance = compiled_kernels(), torch.Generator().manual_seed(0)
         assert PANEL == 16
-        for inputs, outputs in ((64, 40), (1100, 192)):
+        for inputs, outputs, kind in ((64, 40, torch.float32), (1100, 192, torch.float32), (64, 40, torch.bfloat16)):
             weight, x = torch.randn(outputs, inputs, generator=chance), torch.randn(19, inputs, generator=chance)
-            panels = Panels(Matrix(weight), kernels, kernels.Team(1), behind=True)
+            weight, x, team = weight.to(kind), x.to(kind).float(), kernels.Team(1)
+            team.make_room(x.numel())
+            panels = Panels(Matrix(weight), kernels, team, behind=True)
             whole = panels.multiply(x.numpy())
-            torch.testing.assert_close(torch.from_numpy(whole), x @ weight.t(), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(torch.from_numpy(whole), x @ weight.float().t(), atol=1e-4, rtol=1e-4)
             for rows in range(1, 19):
                 assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
     """

@@ -1,7 +1,8 @@
-"""Loads, stores and sums in an array of int64 that several threads share, and arrays by their addresses."""
+"""Loads, stores and sums in an array of int64 that several threads share, and arrays and functions by address."""
 
 from __future__ import annotations
 
+import llvmlite.ir as ir
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -51,3 +52,16 @@ def _pointer(typing, number):
 def array_at(number, count, kind):
     """The array of ``count`` elements whose data begins at that address."""
     return carray(_pointer(number), (count,), kind)
+
+
+@intrinsic
+def call(typing, function, one, two, three):
+    """A ``cfunc`` of three int64: code that several others call is compiled once that way, not again in each."""
+
+    def generate(context, builder, signature, arguments):
+        number = ir.IntType(64)
+        kind = ir.FunctionType(ir.VoidType(), [number] * 3).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], kind), arguments[1:])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, types.int64), generate

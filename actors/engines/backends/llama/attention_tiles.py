@@ -144,7 +144,7 @@ def fetch_rows(typing, array, sees, first, width):
         j = builder.phi(_INT)
         for begin in begins:
             asked(builder, builder.gep(begin, [j]))
-        following = builder.add(j, _INT(LINE // 4))
+        following = builder.add(j, _INT(8 * LINE // kinds[0].dtype.bitwidth))
         j.add_incoming(_INT(0), before)
         j.add_incoming(following, loop)
         builder.cbranch(builder.icmp_signed("<", following, width), loop, after)

@@ -73,22 +73,40 @@ def gated(both, apart, out, rows, inner):
 
 
 @njit(error_model="numpy")
-def turn_and_store(qkv, apart, turns, positions, norms, eps, heads, kv_heads, keys, values, pool, slots):
-    """Queries and keys normed (unless the address ``norms`` is 0) and turned where they lie; keys and values written
-    into the ``slots``, one per row, of ``pool`` in each of ``kv_heads``."""
+def turn(qkv, apart, turns, positions, norms, eps, heads):
+    """The first ``heads`` of every row normed (unless the address ``norms`` is 0) and turned where they lie."""
     width = turns.shape[1]
     angles = turns.reshape(-1)
-    for row in range(len(slots)):
-        for head in range(heads + kv_heads):
+    for row in range(len(positions)):
+        for head in range(heads):
             start = row * apart + head * width
             if norms != 0:
-                weight = array_at(norms, (heads + kv_heads) * width, np.float32)
+                weight = array_at(norms, heads * width, np.float32)
                 _scaled(qkv, start, width, _rms_factor(qkv, start, width, eps), weight, head * width, qkv)
             for i in range(0, width, LANES):
                 store(qkv, start + i, turned(load(qkv, start + i), load(angles, positions[row] * width + i)))
-        for head in range(kv_heads):
-            key = row * apart + (heads + head) * width
-            value, to = key + kv_heads * width, (head * pool + slots[row]) * width
-            for i in range(0, width, LANES):
-                store(keys, to + i, load(qkv, key + i))
-                store(values, to + i, load(qkv, value + i))
+
+
+@njit(error_model="numpy")
+def keep_heads(qkv, apart, skipped, pool, half, heads, width, size, slots):
+    """Every row's ``heads`` from ``skipped`` on into its slot of a layer's ``pool``: an address of ``size`` slots for
+    each head, in bfloat16 if ``half``."""
+    whole, bits = array_at(pool, heads * size * width, np.float32), array_at(pool, heads * size * width, np.int16)
+    for row in range(len(slots)):
+        for head in range(heads):
+            start, to = row * apart + skipped + head * width, (head * size + slots[row]) * width
+            if half:
+                halved(qkv, start, bits, to, width)
+            else:
+                for i in range(0, width, LANES):
+                    store(whole, to + i, load(qkv, start + i))
+
+
+@njit(error_model="numpy")
+def halved(source, start, target, to, count):
+    """float32 into the bits of bfloat16, rounded to the nearest, ties to even."""
+    bits = array_at(source.ctypes.data, len(source), np.uint32)
+    for i in range(count):
+        known = bits[start + i]
+        rounded = known + np.uint32(0x7FFF) + ((known >> np.uint32(16)) & np.uint32(1))
+        target[to + i] = np.int16(rounded >> np.uint32(16))

@@ -38,7 +38,7 @@ class CompiledBody:
         self.shape: Shape = weights.shape
         self.pool = pool
         self._kernels, self._team = kernels, team
-        self._embedding: Array = weights.embedding.numpy()
+        self._embedding = weights.embedding
         self._kept: list[object] = []  # what stands in the layers by address
         self._jobs: NDArray[Any] = np.empty(4 * len(weights.layers) + 1, dtype=kernels.JOB)
         self._layers: NDArray[Any] = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
@@ -50,7 +50,7 @@ class CompiledBody:
             return panels.scale
 
         def address(tensor: Tensor) -> int:
-            whole = tensor.contiguous()
+            whole = tensor.float().contiguous()
             self._kept.append(whole)
             return whole.data_ptr()
 
@@ -65,9 +65,11 @@ class CompiledBody:
         self._layers[-1]["inputs"] = address(weights.norm * product(-1, weights.head, False))
         shape = self.shape
         self._sizes = np.array(
-            [shape.heads, shape.kv_heads, shape.width, shape.inner, pool.slots, vocabulary, team.size], dtype=np.int64
+            [shape.hidden, shape.heads, shape.kv_heads, shape.width, shape.inner, pool.slots, vocabulary],
+            dtype=np.int64,
         )
         self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
+        self._attention["half"] = pool.whole.dtype == torch.bfloat16
         self._room: Array = np.empty(0, np.float32)
         self._turns: Array = np.empty((0, shape.width), np.float32)
         self.best: Tensor | None = None  # the likeliest id of each row of the last forward
@@ -83,7 +85,7 @@ class CompiledBody:
     ) -> Tensor:
         """float32 logits of the rows ``select``, in ascending order. ``turns``: see :meth:`Weights.turns`, up to the
         last position at least."""
-        rows = len(tokens)
+        rows, shape = len(tokens), self.shape
         prompt = any(segment.rows > MAX_ROUND for segment in segments)  # the library's attention is quicker
         looked = () if prompt else segments
         if len(self._turns) != len(turns):
@@ -91,13 +93,19 @@ class CompiledBody:
         keep = np.arange(rows) if select is None else np.array(select, dtype=np.int64)
         logits: Array = np.empty((len(keep), self._jobs[-1]["apart"]), np.float32)
         best = np.empty(len(keep), np.int64)
+        most, span = max((s.rows for s in looked), default=0), max((s.span for s in looked), default=0)
+        span = -(-span // self._kernels.LANES) * self._kernels.LANES
+        room = self._room_for(rows)
+        x = torch.from_numpy(room[: rows * shape.hidden]).view(rows, shape.hidden)
+        x.copy_(self._embedding[torch.tensor(tokens)])
         fixed = (
-            *(self._layers, self._jobs, self._sizes, self.shape.eps, self._embedding, self._turns),
-            *(np.array(numbers, dtype=np.int64) for numbers in (tokens, positions, slots)),
-            keep,
+            *(self._layers, self._jobs, self._sizes, shape.eps, self._turns),
+            *(np.array(positions, dtype=np.int64), np.array(slots, dtype=np.int64), keep),
             np.array([(s.rows, s.base, s.span) for s in looked], dtype=np.int64).reshape(-1, 3),
             np.concatenate([s.visible.reshape(-1) for s in looked]) if looked else _NOTHING,
-            *(self._room_for(rows), logits, best, self._attention, self._team.job, self._team.state),
+            *(room, np.empty(rows * (span + 1) + len(looked), np.int64)),
+            np.empty((self._team.size, most * shape.heads // shape.kv_heads * span), np.float32),
+            *(logits, best, self._attention, self._team.job, self._team.state),
         )
         if prompt:
             where = torch.tensor(positions, dtype=torch.int64)
@@ -117,7 +125,7 @@ class CompiledBody:
         queries = qkv[:, :wide].view(rows, shape.heads, shape.width)
         run(*fixed, 0, 1)
         for index in range(shape.layers):
-            seen.copy_(look(index, queries))
+            seen.copy_(look(index, queries.to(self.pool.whole.dtype)))
             run(*fixed, 2 * index + 1, min(2 * index + 3, 2 * shape.layers))
 
     def _room_for(self, rows: int) -> Array:
@@ -125,4 +133,5 @@ class CompiledBody:
         row = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
         if len(self._room) < rows * row:
             self._room = np.empty(rows * row, np.float32)
+            self._team.make_room(rows * max(shape.hidden, shape.heads * shape.width, shape.inner))
         return self._room

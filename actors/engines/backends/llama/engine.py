@@ -74,15 +74,15 @@ class LlamaEngine:
         self.graphs: Graphs | None = None
         self._team: Any = None
         self._spare_cpus = spare_cpus
-        if recorder is None and self.device.type == "cpu" and self.dtype == torch.float32:
-            self._body = self._float32_body(weights, int8, exact)
+        if recorder is None and self.device.type == "cpu" and self.dtype in (torch.float32, torch.bfloat16):
+            self._body = self._cpu_body(weights, int8, exact)
         else:
             self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
             if recorder is not None:
                 self.graphs = Graphs(self._body, recorder, info.vocab_size, self._pads)
         weights.spend()
 
-    def _float32_body(self, weights: Weights, int8: bool, exact: bool) -> TorchBody | NumpyBody | CompiledBody:
+    def _cpu_body(self, weights: Weights, int8: bool, exact: bool) -> TorchBody | NumpyBody | CompiledBody:
         kernels = compiled_kernels()
         if kernels is not None and fits(weights.shape, kernels.LANES):
             self._pads = False
@@ -93,7 +93,7 @@ class LlamaEngine:
             if threads > 1:
                 torch.set_num_threads(1)  # the threads of its pool would want the same cores
             return CompiledBody(weights, self.pool, kernels, team, int8, self.info.vocab_size)
-        if not exact and weights.count() <= SMALL:
+        if not exact and weights.count() <= SMALL and self.dtype == torch.float32:
             return NumpyBody(weights, self.pool, int8)
         return TorchBody(weights, self.pool, self.dtype, int8, exact)
 

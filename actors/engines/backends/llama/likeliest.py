@@ -16,8 +16,8 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 def largest(logits, ids, values):
     """The largest of ``logits``, best first and lower ids before higher ones, into ``ids`` and ``values``."""
     count = len(ids)
-    values[:] = -np.inf
-    ids[:] = 0
+    for place in range(count):
+        values[place], ids[place] = -np.inf, 0
     for start in range(0, len(logits), STRIDE):
         end = min(start + STRIDE, len(logits))
         if end == start + STRIDE:

@@ -30,25 +30,11 @@ class Panels:
         """``team``: the :class:`actors.engines.backends.llama.team.Team` that multiplies. ``behind``: see
         :func:`actors.engines.backends.llama.linear.fast`. ``int8``: each output's weights are rounded to 1/127 of the
         largest of them."""
-        self._team, panel = team, kernels.PANEL
-        weight, bias = matrix.weight, matrix.bias
-        self._outputs, inputs = weight.shape
-        self._steps: Array | None = None
-        if int8:
-            steps = (weight.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
-            weight, self._steps = (weight / steps[:, None]).round(), steps.numpy()
-        half = not int8 and is_half(weight)
-        power = 2.0 ** exponent(weight) if half else 1.0
-        padded = torch.cat([weight * power, weight.new_zeros(max(0, panel - self._outputs), inputs)])
-        starts = [*range(0, len(padded) - panel, panel), len(padded) - panel]  # the last one ends with the last output
-        panels = torch.stack([padded[start : start + panel].t() for start in starts])
-        self._weights: NDArray[Any] = panels.numpy()
-        if int8:
-            self._weights = panels.to(torch.int8).numpy()
-        elif half:
-            self._weights = panels.half().numpy().view(np.uint16)
-        self._bias: Array | None = None if bias is None else (bias * power if behind else bias).numpy()
-        self.job: NDArray[Any] = kernels.product(self._weights, self._outputs)
+        self._team, bias = team, matrix.bias
+        self._outputs, inputs = matrix.weight.shape
+        self._weights, power, self._steps = _packed(matrix.weight, kernels.PANEL, int8)
+        self._bias: Array | None = None if bias is None else (bias * power if behind else bias).float().numpy()
+        self.job: NDArray[Any] = kernels.product(self._weights, inputs, self._outputs)
         for name, array in (("steps", self._steps), ("bias", self._bias)):
             self.job[name] = 0 if array is None else array.ctypes.data
         self.scale = 1.0 / power
@@ -59,6 +45,26 @@ class Panels:
         if self._outputs < out.shape[1]:
             out = np.ascontiguousarray(out[:, : self._outputs])
         return out
+
+
+def _packed(weight: Tensor, panel: int, int8: bool) -> tuple[NDArray[Any], float, Array | None]:
+    """``weight`` in panels; by what it was multiplied, as a whole; and what each output is to be multiplied by."""
+    power, steps = 1.0, None
+    if int8:
+        most = (weight.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+        weight, steps = (weight / most[:, None]).round().to(torch.int8), most.numpy()
+    elif weight.dtype == torch.float32 and is_half(weight):
+        power = 2.0 ** exponent(weight)
+        weight = (weight * power).half()
+    padded = torch.cat([weight, weight.new_zeros(max(0, panel - len(weight)), weight.shape[1])])
+    starts = [*range(0, len(padded) - panel, panel), len(padded) - panel]  # the last one ends with the last output
+    panels = torch.stack([padded[start : start + panel].t() for start in starts])
+    if weight.dtype == torch.bfloat16:
+        pairs = panels.view(torch.int16).view(len(starts), -1, 2, panel).transpose(2, 3).contiguous()
+        return pairs.view(torch.int32).numpy().view(np.uint32), power, steps
+    if weight.dtype == torch.float16:
+        return panels.view(torch.int16).numpy().view(np.uint16), power, steps
+    return panels.numpy(), power, steps
 
 
 class PanelLinear(nn.Module):

@@ -52,7 +52,9 @@ def _attend_head(
 ):
     """Rows ``first .. end`` of one request and the ``group`` heads that share these keys and values. ``queries`` and
     ``out`` begin with the first of them; their rows are ``columns`` and ``apart`` numbers apart."""
-    longest = counts[first:end].max()
+    longest = 0
+    for row in range(first, end):
+        longest = max(longest, counts[row])
     for block in range(0, longest, BLOCK):
         for row in range(first, end):
             for at in range(block, min(block + BLOCK, counts[row]), LANES):

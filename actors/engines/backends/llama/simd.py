@@ -13,6 +13,7 @@ from numba.extending import intrinsic, models, register_model
 LANES = 16
 LINE = 64  # bytes of the cache's
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
+WORDS = ir.VectorType(ir.IntType(32), LANES)
 
 
 class _Vector(types.Type):
@@ -35,7 +36,7 @@ def address(context, builder, kind, array, at):
 
 
 def loaded(context, builder, kind, array, at):
-    """``array[at : at + 16]``: float32, int8, or the bits of float16 in uint16."""
+    """``array[at : at + 16]``: float32, int8, or the bits of float16 in uint16, of bfloat16 in int16."""
     place = address(context, builder, kind, array, at)
     if kind.dtype == types.int8:
         bytes_ = builder.bitcast(place, ir.VectorType(ir.IntType(8), LANES).as_pointer())
@@ -43,12 +44,16 @@ def loaded(context, builder, kind, array, at):
     if kind.dtype == types.uint16:
         halves = builder.bitcast(place, ir.VectorType(ir.HalfType(), LANES).as_pointer())
         return builder.fpext(builder.load(halves, align=2), VECTOR)
+    if kind.dtype == types.int16:
+        bits = builder.load(builder.bitcast(place, ir.VectorType(ir.IntType(16), LANES).as_pointer()), align=2)
+        return builder.bitcast(builder.shl(builder.zext(bits, WORDS), picked([16] * LANES)), VECTOR)
     return builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=4)
 
 
 def splatted(builder, number):
-    one = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, ir.Constant(VECTOR, ir.Undefined), picked([0] * LANES))
+    nothing = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
+    one = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, nothing, picked([0] * LANES))
 
 
 def multiplied(builder, x, y, z):

@@ -15,15 +15,17 @@ import weakref
 from collections.abc import Sequence
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import cfunc, from_dtype, njit, types
 
-from actors.engines.backends.llama.atomics import add, array_at, read, write
+from actors.engines.backends.llama.atomics import add, array_at, call, read, write
+from actors.engines.backends.llama.between import halved
 from actors.engines.backends.llama.pool_attention import attend_piece
 from actors.engines.backends.llama.products import multiply_panels
 from actors.engines.backends.llama.tile import PANEL
 
-# places in the state that threads write to, in cache lines of their own
-LEFT, DONE, STOP, AWAKE, SIZE = 0, 8, 16, 17, 24
+# places in the state: those that threads write to have cache lines of their own; TAKE: the address of what takes
+# pieces; ROUNDED: of room for a product's input in bfloat16
+LEFT, DONE, STOP, AWAKE, TAKE, ROUNDED, SIZE = 0, 8, 16, 17, 18, 19, 24
 SPIN = 200_000  # looks for work, some 0.2 ms, longer than what stands between two jobs: then others may have the core
 YIELD = (
     SPIN + 100_000
@@ -34,10 +36,11 @@ PATIENCE = 10_000  # looks for the last piece, some 10 us
 PIECE = 96 // PANEL  # panels: the bundled target's smallest product has four pieces
 
 # A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``size``:
-# bytes of a weight, or 0: attention; ``steps``, ``bias``: by which outputs are multiplied and what is added, or 0
+# bytes of a weight, or 0: attention; ``half``: 1 where weights, or keys and values, are bfloat16; ``steps``, ``bias``:
+# by which outputs are multiplied and what is added, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
-    + [(name, np.int64) for name in ("size", "weights", "panels", "outputs", "steps", "bias")]
+    + [(name, np.int64) for name in ("size", "half", "weights", "panels", "outputs", "steps", "bias")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "ends", "requests", "scores", "own_scores")]
 )
@@ -55,16 +58,40 @@ def _compute(job, piece, me):
     if job.size == 0:
         pool = job.heads * job.slots * job.width
         heads, width, room = job.heads, job.width, job.room
-        keys, values = array_at(job.keys, pool, np.float32), array_at(job.values, pool, np.float32)
         sees, counts = array_at(job.sees, job.rows * room, np.int64), array_at(job.counts, job.rows, np.int64)
         ends = array_at(job.ends, job.requests, np.int64)
         scores = array_at(job.scores + 4 * me * job.own_scores, job.own_scores, np.float32)
-        attend_piece(
-            piece, x, job.columns, keys, values, heads, sees, room, counts, ends, width, scores, out, job.apart
-        )
+        if job.half:
+            keys, values = array_at(job.keys, pool, np.int16), array_at(job.values, pool, np.int16)
+            attend_piece(
+                piece, x, job.columns, keys, values, heads, sees, room, counts, ends, width, scores, out, job.apart
+            )
+        else:
+            whole_keys, whole_values = array_at(job.keys, pool, np.float32), array_at(job.values, pool, np.float32)
+            attend_piece(
+                piece,
+                x,
+                job.columns,
+                whole_keys,
+                whole_values,
+                heads,
+                sees,
+                room,
+                counts,
+                ends,
+                width,
+                scores,
+                out,
+                job.apart,
+            )
         return
     first, end, count = PIECE * piece, min(PIECE * (piece + 1), job.panels), job.panels * job.columns * PANEL
-    if job.size == 4:
+    if job.half:
+        pairs, weights = job.columns // 2, array_at(job.weights, count // 2, np.uint32)
+        multiply_panels(
+            array_at(job.x, job.rows * pairs, np.uint32), job.rows, pairs, weights, first, end, out, job.apart
+        )
+    elif job.size == 4:
         multiply_panels(x, job.rows, job.columns, array_at(job.weights, count, np.float32), first, end, out, job.apart)
     elif job.size == 2:
         multiply_panels(x, job.rows, job.columns, array_at(job.weights, count, np.uint16), first, end, out, job.apart)
@@ -72,9 +99,10 @@ def _compute(job, piece, me):
         multiply_panels(x, job.rows, job.columns, array_at(job.weights, count, np.int8), first, end, out, job.apart)
 
 
-@njit(error_model="numpy")
-def _take(job, state, me):
+@cfunc("void(int64, int64, int64)", cache=True)
+def _take(jobs, states, me):
     """Compute pieces until all are taken. What a job consists of is read behind a piece of it, so it is that job's."""
+    job, state = array_at(jobs, 1, JOB), array_at(states, SIZE, np.int64)
     while read(state, LEFT) > 0:
         piece = add(state, LEFT, -1) - 1
         if piece >= 0:
@@ -89,7 +117,7 @@ def help_out(job, state, me):
     while read(state, STOP) == 0:
         idle += 1
         if me <= read(state, AWAKE) and read(state, LEFT) > 0:
-            _take(job, state, me)
+            call(state[TAKE], job.ctypes.data, state.ctypes.data, me)
             idle = 0
         elif idle > YIELD:
             _sleep(NAP_US if idle < REST else 10 * NAP_US)
@@ -102,10 +130,13 @@ def perform(job, x, rows, out, current, state):
     """``job`` for flat ``x`` into flat ``out``, together with the helpers, who see it in ``current``."""
     current[0] = job
     current[0].rows, current[0].x, current[0].out = rows, x.ctypes.data, out.ctypes.data
+    if job.half and job.size:
+        current[0].x = state[ROUNDED]
+        halved(x, 0, array_at(state[ROUNDED], rows * job.columns, np.int16), 0, rows * job.columns)
     pieces = job.requests * job.heads if job.size == 0 else (job.panels + PIECE - 1) // PIECE
     write(state, DONE, 0)
     write(state, LEFT, pieces)
-    _take(current, state, 0)
+    call(state[TAKE], current.ctypes.data, state.ctypes.data, 0)
     waited = 0
     while read(state, DONE) < pieces:
         waited += 1
@@ -136,7 +167,8 @@ class Team:
         """``spare_cpus``: where there is one more helper each, that sleeps until it is told to work."""
         self.size, self._own = 1 + helpers + len(spare_cpus), helpers
         self.job, self.state = np.zeros(1, JOB), np.zeros(SIZE, dtype=np.int64)
-        self.state[AWAKE] = helpers
+        self._rounded = np.empty(0, dtype=np.int16)
+        self.state[AWAKE], self.state[TAKE] = helpers, _take.address
         places: list[int | None] = [*[None] * helpers, *spare_cpus]
         self.threads = [
             threading.Thread(target=self._help, args=(self.job, self.state, me, cpu), name="helper", daemon=True)
@@ -153,6 +185,12 @@ class Team:
                 os.sched_setaffinity(0, {cpu})  # of this thread
         help_out(job, state, me)
 
+    def make_room(self, numbers: int) -> None:
+        """For the largest input of a product in bfloat16."""
+        if len(self._rounded) < numbers:
+            self._rounded = np.empty(numbers, dtype=np.int16)
+            self.state[ROUNDED] = self._rounded.ctypes.data
+
     def use_spare_cpus(self, used: bool) -> None:
         self.state[AWAKE] = self.size - 1 if used else self._own
 
@@ -168,9 +206,12 @@ def _stop(state: np.ndarray, threads: list[threading.Thread]) -> None:
         thread.join()
 
 
-def product(weights: np.ndarray, outputs: int) -> np.ndarray:
-    """The job ``out = x W^T``. ``weights``: in panels, float32, int8 or the bits of float16; they must live as long."""
+def product(weights: np.ndarray, inputs: int, outputs: int) -> np.ndarray:
+    """The job ``out = x W^T``. ``weights``: in panels, float32, int8, the bits of float16 (uint16) or pairs of bfloat16
+    (uint32); they must live as long."""
+    half = weights.dtype == np.uint32
     job = np.zeros(1, JOB)
-    job["size"], job["weights"], job["panels"] = weights.itemsize, weights.ctypes.data, len(weights)
-    job["columns"], job["outputs"], job["apart"] = weights.shape[1], outputs, max(outputs, PANEL)
+    job["size"], job["half"] = 2 if half else weights.itemsize, half
+    job["weights"], job["panels"] = weights.ctypes.data, len(weights)
+    job["columns"], job["outputs"], job["apart"] = inputs, outputs, max(outputs, PANEL)
     return job
