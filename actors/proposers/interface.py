@@ -126,6 +126,12 @@ def match_confidence(length: int) -> float:
     return _CONFIDENCE[min(length, len(_CONFIDENCE) - 1)]
 
 
+def match_confidences(length: int, count: int) -> tuple[float, ...]:
+    """Of so many tokens behind a match of ``length``: each makes it longer for the next."""
+    known = _CONFIDENCE[length : length + count]
+    return known + _CONFIDENCE[-1:] * (count - len(known))
+
+
 def copy_ahead(text: Sequence[int], at: int, count: int) -> list[int]:
     """``count`` tokens of ``text`` from index ``at``; behind the end the copy feeds on itself.
 

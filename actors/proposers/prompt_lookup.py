@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.proposers.interface import NOTHING, ROOT, Proposal, copy_ahead, match_confidence
+from actors.proposers.interface import NOTHING, ROOT, Proposal, copy_ahead, match_confidences
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,6 @@ class PromptLookupSession:
             return Proposal(
                 tuple(copied),
                 tuple(range(ROOT, len(copied) - 1)),
-                tuple(match_confidence(n + depth) for depth in range(len(copied))),
+                match_confidences(n, len(copied)),
             )
         return NOTHING

@@ -11,7 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.proposers.interface import NOTHING, ROOT, Proposal, TrieBuilder, copy_ahead, match_confidence
+from actors.proposers.interface import (
+    NOTHING,
+    ROOT,
+    Proposal,
+    TrieBuilder,
+    copy_ahead,
+    match_confidence,
+    match_confidences,
+)
 
 _REMEMBER = 4  # of the suffix and its shorter matches, this many are kept up to date and tried
 
@@ -111,5 +119,4 @@ class SuffixAutomatonSession:
         if state <= 0 or length < self.options.shortest or count <= 0:
             return NOTHING
         path = copy_ahead(self.text, self._behind[state], count)
-        scores = [match_confidence(length + depth) for depth in range(len(path))]
-        return Proposal(tuple(path), tuple(range(ROOT, len(path) - 1)), tuple(scores))
+        return Proposal(tuple(path), tuple(range(ROOT, len(path) - 1)), match_confidences(length, len(path)))

@@ -125,7 +125,7 @@ class TokenTree:
             node = Node(tokens[-1], self.length - 1 + len(tokens))
         node.parent = None
         self.root = node
-        self.size = sum(1 for _ in self.nodes())
+        self.size -= len(dead) + sum(one is not None for one in held)
         return Advance(held, dead)
 
     def chain(self, limit: int, counts: Callable[[Node], bool] | None = None) -> list[Node]:

@@ -6,15 +6,14 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from actors.tree.tree import Node, TokenTree
 
 Cost = Callable[[int], float]  # microseconds of a target forward with that many rows
 
 
-@dataclass(frozen=True, slots=True)
-class Likely:
+class Likely(NamedTuple):
     """A node and the chance that the target follows the path from the root to it."""
 
     node: Node
@@ -32,15 +31,19 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
     tickets = itertools.count()
     node, chance = tree.root, 1.0
     while len(chosen) < limit:
-        if node.children:
-            each = [(child, math.exp(min(0.0, child.logprob))) for child in node.children.values()]
+        below = node.children.values()
+        if len(below) == 1 and not heap:  # a chain, as what is retrieved
+            (node,) = below
+            chance *= math.exp(min(0.0, node.logprob))
+        else:
+            each = [(child, math.exp(min(0.0, child.logprob))) for child in below]
             share = chance / max(1.0, sum(p for _, p in each))
             for child, p in each:
                 heapq.heappush(heap, (-share * p, next(tickets), child))
-        if not heap:
-            break
-        negative, _, node = heapq.heappop(heap)
-        chance = -negative
+            if not heap:
+                break
+            negative, _, node = heapq.heappop(heap)
+            chance = -negative
         chosen.append(Likely(node, chance))
     return chosen
 
