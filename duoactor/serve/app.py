@@ -35,7 +35,7 @@ from duoactor.serve.tool_calls.events import Parser
 from protocols.messages import Chunk
 
 
-class Wanted(Protocol):
+class Parameters(Protocol):
     """A request's parameters, of any API."""
 
     @property
@@ -44,7 +44,7 @@ class Wanted(Protocol):
     def stream(self) -> bool: ...
 
 
-W = TypeVar("W", bound=Wanted)
+P = TypeVar("P", bound=Parameters)
 
 
 def make_app(
@@ -110,8 +110,8 @@ class Routes:
     async def _answer(
         self,
         request: Request,
-        parse: Callable[[bytes], tuple[W, Question]],
-        make: Callable[[W, str, Callable[[], Parser]], Answer],
+        parse: Callable[[bytes], tuple[P, Question]],
+        make: Callable[[P, str, Callable[[], Parser]], Answer],
         operation: str = "chat",
     ) -> Response:
         """``operation``: as the semantic conventions for generative AI call it."""

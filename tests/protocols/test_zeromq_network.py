@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 import zmq
 
+from protocols.ends import ZmqLink, ZmqListener
 from protocols.errors import ConfigError, ConnectionLost, ProtocolError
 from protocols.messages import Cancel, Message, ToVerifier
 from protocols.wire import Decoder, encode
-from protocols.zeromq import ZmqLink, ZmqListener, ZmqNetwork
+from protocols.zeromq import ZmqNetwork
 
 Run = Callable[[Awaitable[None]], None]
 TCP = "tcp://127.0.0.1:0"
