@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from actors.engines.training.plan import Plan, Progress, Text
+from actors.engines.training.plan import Plan, Progress, Result, Text
 from duoactor import config, render
 from duoactor.bench.figures import NO_MATPLOTLIB, available
 from duoactor.bench.suites import BUILTIN, load_suite
@@ -75,18 +75,22 @@ def distill(
         result = train(plan, report)
     finally:
         spinner.show("")
+    _tell(plan, result, as_json)
+
+
+def _tell(plan: Plan, result: Result, as_json: bool) -> None:
+    """Write the draft's card, and its picture where it can be drawn; print what came out."""
     picture = available()
     if picture:
         from duoactor.distill.picture import draw
 
-        draw(result, Path(out) / PICTURE)
-    (Path(out) / "README.md").write_text(card(plan, result, picture), "utf-8")
-    found = rows(result)
-    speedups = predicted(result)
+        draw(result, Path(plan.out) / PICTURE)
+    (Path(plan.out) / "README.md").write_text(card(plan, result, picture), "utf-8")
+    found, speedups = rows(result), predicted(result)
     if as_json:
         facts = {name: value for name, value in render.plain(result).items() if name not in ("before", "after")}
         gains = {f"{t:g}": {"before": was, "after": now} for t, (was, now) in speedups.items()}
-        said = {"directory": out, "verdict": verdict(result), "predicted": gains, "agreement": found}
+        said = {"directory": plan.out, "verdict": verdict(result), "predicted": gains, "agreement": found}
         render.print_json({**said, **facts})
         return
     made = render.table(">temperature", ">agreement before", ">after", ">predicted before", ">after")
@@ -95,7 +99,8 @@ def distill(
             speed = (f"{speed:.2f}x" for speed in speedups[row.temperature])
             made.add_row(f"{row.temperature:g}", f"{row.before[0]:.3f}", f"{row.after[0]:.3f}", *speed)
     render.print_table(made)
-    print(f"wrote {out}: shape {result.shape}, {result.parameters / 1e6:.2f}M parameters; use it with --draft {out}")
+    size = f"{result.parameters / 1e6:.2f}M parameters"
+    print(f"wrote {plan.out}: shape {result.shape}, {size}; use it with --draft {plan.out}")
     print(verdict(result))
     if not picture:
         print(NO_MATPLOTLIB, file=sys.stderr)
