@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +18,8 @@ from actors.engines.sampler import SamplerState
 from protocols.messages import Sampling
 
 RANKED = 256  # likeliest tokens that compete once noise is added; 64 hold 0.87 of a small draft's mass at T=1, 256 0.94
+
+LEAST = 16  # ids of a vocabulary, for compiled kernels: a vector of them
 
 Value = TypeVar("Value", bound=np.generic)
 
@@ -63,9 +66,14 @@ def _penalised(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return torch.cat(parts)
 
 
+def _compiled(logits: Tensor) -> ModuleType | None:
+    """Where torch and numpy take as long to rank a small draft's candidates as its layers take to compute them."""
+    fit = logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.stride(1) == 1
+    return compiled_kernels() if fit and logits.shape[1] >= LEAST else None
+
+
 def _rank_greedy(logits: Tensor, count: int) -> list[tuple[list[int], list[float]]]:
-    kernels = compiled_kernels() if logits.device.type == "cpu" and logits.stride(1) == 1 else None
-    if kernels is not None and logits.dtype == torch.float32:  # a fifth of a small draft's step otherwise
+    if (kernels := _compiled(logits)) is not None:
         ids, probs = np.empty((len(logits), count), np.int64), np.empty((len(logits), count), np.float32)
         kernels.rank_rows(logits.numpy(), ids, probs)
         return list(zip(ids.tolist(), probs.tolist(), strict=True))
@@ -74,15 +82,22 @@ def _rank_greedy(logits: Tensor, count: int) -> list[tuple[list[int], list[float
 
 
 def _rank_noisy(logits: Tensor, rows: Sequence[Row], count: int) -> list[tuple[list[int], list[float]]]:
-    """Add the shared noise to the ``RANKED`` likeliest tokens only: it is random access."""
+    """The shared noise is random access: where it is not compiled, it is added to the ``RANKED`` likeliest only."""
     settings = [row.sampler.sampling for row in rows]
-    ids, values = _likeliest(logits, min(RANKED, logits.shape[1]))
+    keyed = [keys(s.seed, r.position) for s, r in zip(settings, rows, strict=True)]
+    colder = np.array([1.0 / s.temperature for s in settings], dtype=np.float32)
     filtered = any(s.top_k or s.top_p < 1 or s.min_p for s in settings)
+    if not filtered and (kernels := _compiled(logits)) is not None:
+        found, probs = np.empty((len(logits), count), np.int64), np.empty((len(logits), count), np.float32)
+        scores = np.empty(logits.shape[1], np.float32)
+        kernels.rank_noisy_rows(logits.numpy(), np.array(keyed, dtype=np.uint32), colder, scores, found, probs)
+        return list(zip(found.tolist(), probs.tolist(), strict=True))
+    ids, values = _likeliest(logits, min(RANKED, logits.shape[1]))
     if filtered:
         best_first = np.argsort(-values, axis=1)
         ids, values = _picked(ids, best_first), _picked(values, best_first)
-    scaled = values * np.array([1.0 / s.temperature for s in settings], dtype=np.float32)[:, None]
-    scores = scaled + gumbel_host([keys(s.seed, r.position) for s, r in zip(settings, rows, strict=True)], ids)
+    scaled = values * colder[:, None]
+    scores = scaled + gumbel_host(keyed, ids)
     if filtered:
         scores[_removed(logits, scaled, settings)] = -np.inf
     order = np.argsort(-scores, axis=1)[:, :count]

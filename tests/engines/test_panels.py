@@ -181,17 +181,3 @@ def test_tiles_for_a_processor_without_avx_512_give_the_same_products(tmp_path):
                 assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
     """
     subprocess.run([sys.executable, "-c", program], env={**os.environ, **less}, check=True)
-
-
-@pytest.mark.parametrize("size", [9, 100, 4097])
-def test_the_likeliest_ids_of_every_row_come_best_first_and_of_equal_ones_the_lower(size):
-    logits = torch.randn(5, size + 7, generator=torch.Generator().manual_seed(0))[:, :size] * 3
-    logits[1, [3, 7]] = 50.0
-    logits[2] = 1.0
-    logits[3, 1:] = -torch.inf
-    ids, found = np.empty((5, 8), np.int64), np.empty((5, 8), np.float32)
-    compiled_kernels().rank_rows(logits.numpy(), ids, found)
-    expected = logits.softmax(-1).sort(descending=True, stable=True)
-    assert ids[:3].tolist() == expected.indices[:3, :8].tolist() and ids[4].tolist() == expected.indices[4, :8].tolist()
-    assert ids[3, 0] == 0 and found[3].tolist() == [1.0] + [0.0] * 7
-    np.testing.assert_allclose(found, expected.values[:, :8].numpy(), rtol=1e-4, atol=1e-30)

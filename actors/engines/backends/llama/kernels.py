@@ -12,12 +12,23 @@ from numba import from_dtype, njit, types
 
 from actors.engines.backends.llama.atomics import array_at
 from actors.engines.backends.llama.between import add_and_norm, gated, keep_heads, norm, turn
-from actors.engines.backends.llama.likeliest import largest, rank_rows
+from actors.engines.backends.llama.likeliest import largest, rank_noisy_rows, rank_rows
 from actors.engines.backends.llama.simd import LANES
 from actors.engines.backends.llama.team import JOB, Team, perform, product
 from actors.engines.backends.llama.tile import HAS_BFLOAT16, PANEL
 
-__all__ = ["HAS_BFLOAT16", "JOB", "LANES", "LAYER", "PANEL", "Team", "product", "rank_rows", "run_layers"]
+__all__ = [
+    "HAS_BFLOAT16",
+    "JOB",
+    "LANES",
+    "LAYER",
+    "PANEL",
+    "Team",
+    "product",
+    "rank_noisy_rows",
+    "rank_rows",
+    "run_layers",
+]
 
 # Of a layer what is not a product, by address: ``inputs`` and ``inner`` are the norms before its two halves (which hold
 # the scale of the product behind them), ``heads`` the norms of queries and keys, or 0

@@ -16,15 +16,15 @@ VECTOR = ir.VectorType(ir.FloatType(), LANES)
 WORDS = ir.VectorType(ir.IntType(32), LANES)
 
 
-class _Vector(types.Type):
+class Vector(types.Type):
     def __init__(self):
         super().__init__(name="f32x16")
 
 
-_vector = _Vector()
+_vector = Vector()
 
 
-@register_model(_Vector)
+@register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager, kind):
         super().__init__(manager, kind, VECTOR)

@@ -1,0 +1,47 @@
+"""A draft's candidates, by the compiled layers and by torch's operations."""
+
+import numpy as np
+import pytest
+import torch
+
+import actors.engines.ranking as ranking
+from actors.engines.backends.llama.compiler import compiled_kernels
+from actors.engines.noise import gumbel
+from actors.engines.ranking import Row, rank
+from actors.engines.sampler import SamplerState
+from protocols.messages import Sampling
+
+
+@pytest.mark.parametrize("size", [9, 100, 4097])
+def test_the_likeliest_ids_of_every_row_come_best_first_and_of_equal_ones_the_lower(size):
+    logits = torch.randn(5, size + 7, generator=torch.Generator().manual_seed(0))[:, :size] * 3
+    logits[1, [3, 7]] = 50.0
+    logits[2] = 1.0
+    logits[3, 1:] = -torch.inf
+    ids, found = np.empty((5, 8), np.int64), np.empty((5, 8), np.float32)
+    compiled_kernels().rank_rows(logits.numpy(), ids, found)
+    expected = logits.softmax(-1).sort(descending=True, stable=True)
+    assert ids[:3].tolist() == expected.indices[:3, :8].tolist() and ids[4].tolist() == expected.indices[4, :8].tolist()
+    assert ids[3, 0] == 0 and found[3].tolist() == [1.0] + [0.0] * 7
+    np.testing.assert_allclose(found, expected.values[:, :8].numpy(), rtol=1e-4, atol=1e-30)
+
+
+@pytest.mark.parametrize("kernels", [compiled_kernels, lambda: None], ids=["compiled", "torch and numpy"])
+@pytest.mark.parametrize("size", [17, 200, 4099])
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 1.5])
+def test_candidates_are_the_best_with_the_shared_noise_and_confidence_is_their_part(
+    kernels, size, temperature, monkeypatch
+):
+    monkeypatch.setattr(ranking, "compiled_kernels", kernels)
+    monkeypatch.setattr(ranking, "RANKED", size)  # numpy would leave the least likely out
+    for seed in range(20):
+        sampling = Sampling(temperature=temperature, seed=7919 * seed)
+        logits = torch.randn(3, size, generator=torch.Generator().manual_seed(seed)) * 6
+        rows = [Row(i, i, SamplerState(sampling, [1, 2]), 7 + i, []) for i in range(3)]
+        noisy = logits / temperature + gumbel(sampling.seed, [7, 8, 9], size) if temperature else logits
+        expected = noisy.softmax(-1).topk(8)
+        for (ids, confidence), best, parts in zip(
+            rank(logits, rows, 8), expected.indices.tolist(), expected.values.tolist(), strict=True
+        ):
+            assert ids == best
+            np.testing.assert_allclose(confidence, parts, rtol=1e-3, atol=1e-5)
