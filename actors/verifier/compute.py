@@ -5,7 +5,7 @@ A target that computes with several of OpenMP's threads is served by the thread 
 workers for each thread that ever ran a parallel region. Once there are more workers than CPUs, libgomp's no longer spin
 between regions but sleep, and each of a forward's hundreds of regions waits for the kernel to wake them: on two CPUs
 the bundled target made 155 tokens/s from a second thread's team, 350 from the first's (docs/experiments.md).
-Where layers are compiled, helpers of our own serve whoever calls (:mod:`actors.engines.backends.llama.team`).
+Where layers are compiled, helpers of our own serve whoever calls (:mod:`actors.engines.backends.compiled.team`).
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from actors.engines.backends.compiled.team import JOB, Team
+from actors.engines.backends.compiled.tile import WIDE
 from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.backends.llama.panels import PanelLinear, Panels, quickest_linear
-from actors.engines.backends.llama.team import JOB, Team
-from actors.engines.backends.llama.tile import WIDE
 from actors.engines.backends.llama.weights import Matrix
 
 
@@ -165,7 +165,7 @@ def test_tiles_for_a_processor_without_avx_512_give_the_same_products(tmp_path):
         import numpy as np, torch
         from actors.engines.backends.llama.compiler import compiled_kernels
         from actors.engines.backends.llama.panels import Panels
-        from actors.engines.backends.llama.tile import PANEL
+        from actors.engines.backends.compiled.tile import PANEL
         from actors.engines.backends.llama.weights import Matrix
 
         kernels, chance = compiled_kernels(), torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""The fused decoder in float32 on a CPU where numba is: a round's forward is one call of compiled code.
+"""The fused decoder on a CPU where numba is: a round's forward is one call of compiled code.
 
 What torch does between the products of one row's forward takes longer than reading the weights of a small model: some
 forty operations a layer, most of them on a few hundred numbers. With our own kernels between products, each called from
@@ -33,7 +33,7 @@ class CompiledBody:
     def __init__(
         self, weights: Weights, pool: KVPool, kernels: ModuleType, team: Any, int8: bool, vocabulary: int
     ) -> None:
-        """``team``: the :class:`actors.engines.backends.llama.team.Team` that computes. ``int8``: see
+        """``team``: the :class:`actors.engines.backends.compiled.team.Team` that computes. ``int8``: see
         :class:`Panels`. ``vocabulary``: ids below it are candidates for the likeliest."""
         self.shape: Shape = weights.shape
         self.pool = pool

@@ -31,7 +31,7 @@ def compiled_kernels() -> ModuleType | None:
 
     try:
         with event.install_listener("numba:compile", Announcement()):
-            from actors.engines.backends.llama import kernels
+            from actors.engines.backends.compiled import kernels
     except Exception as error:
         log.warning("numba cannot compile the decoder's kernels, and slower operations are used: %s", error)
         return None

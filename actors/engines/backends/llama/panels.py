@@ -27,7 +27,7 @@ class Panels:
     __slots__ = ("_bias", "_outputs", "_steps", "_team", "_weights", "job", "scale")
 
     def __init__(self, matrix: Matrix, kernels: ModuleType, team: Any, behind: bool, int8: bool = False) -> None:
-        """``team``: the :class:`actors.engines.backends.llama.team.Team` that multiplies. ``behind``: see
+        """``team``: the :class:`actors.engines.backends.compiled.team.Team` that multiplies. ``behind``: see
         :func:`actors.engines.backends.llama.linear.fast`. ``int8``: each output's weights are rounded to 1/127 of the
         largest of them."""
         self._team, bias = team, matrix.bias

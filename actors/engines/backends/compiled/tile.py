@@ -14,7 +14,7 @@ from numba.core import types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from actors.engines.backends.llama.simd import (
+from actors.engines.backends.compiled.simd import (
     LANES,
     LINE,
     VECTOR,

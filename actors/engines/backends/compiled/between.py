@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from actors.engines.backends.llama.atomics import array_at
-from actors.engines.backends.llama.simd import (
+from actors.engines.backends.compiled.atomics import array_at
+from actors.engines.backends.compiled.simd import (
     LANES,
     add,
     divided,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from actors.engines.backends.llama.tile import PANEL, ROWS, multiply_tile
+from actors.engines.backends.compiled.tile import PANEL, ROWS, multiply_tile
 
 DEPTH = (
     1024  # inputs whose weights in a panel stay in the second cache (96 KiB in 16 bits) while rows pass by in eights

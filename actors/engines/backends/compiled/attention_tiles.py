@@ -1,7 +1,7 @@
 """The innermost loops of attention: a query's products with sixteen keys, and sums of weighted values.
 
-Written as LLVM's code, like :mod:`actors.engines.backends.llama.tile`. Keys and values are read where they lie in the
-pool: ``sees`` holds their slots.
+Written as LLVM's code, like :mod:`actors.engines.backends.compiled.tile`. Keys and values are read where they lie in
+the pool: ``sees`` holds their slots.
 """
 
 from __future__ import annotations
@@ -10,7 +10,17 @@ import llvmlite.ir as ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from actors.engines.backends.llama.simd import LANES, LINE, VECTOR, address, asked, loaded, multiplied, picked, splatted
+from actors.engines.backends.compiled.simd import (
+    LANES,
+    LINE,
+    VECTOR,
+    address,
+    asked,
+    loaded,
+    multiplied,
+    picked,
+    splatted,
+)
 
 VECTORS = 4  # of a value at a time, each in two sums: an addition waits for the one before
 _INT = ir.IntType(64)

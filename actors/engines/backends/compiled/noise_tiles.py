@@ -9,7 +9,7 @@ import llvmlite.ir as ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from actors.engines.backends.llama.simd import LANES, VECTOR, WORDS, Vector, multiplied, picked, splatted
+from actors.engines.backends.compiled.simd import LANES, VECTOR, WORDS, Vector, multiplied, picked, splatted
 
 _GOLDEN, _MUL1, _MUL2 = 0x9E3779B1, 0x7FEB352D, 0x846CA68B
 

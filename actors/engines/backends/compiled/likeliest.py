@@ -5,9 +5,20 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
-from actors.engines.backends.llama.atomics import array_at
-from actors.engines.backends.llama.noise_tiles import gumbel_tile
-from actors.engines.backends.llama.simd import LANES, add, exponential, fma, highest, larger, load, splat, store, total
+from actors.engines.backends.compiled.atomics import array_at
+from actors.engines.backends.compiled.noise_tiles import gumbel_tile
+from actors.engines.backends.compiled.simd import (
+    LANES,
+    add,
+    exponential,
+    fma,
+    highest,
+    larger,
+    load,
+    splat,
+    store,
+    total,
+)
 
 STRIDE = 4 * LANES  # logits that are compared with what is known at once: hardly ever is one of them larger
 _ZERO, _ONE = np.float32(0), np.float32(1)

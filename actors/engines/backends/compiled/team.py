@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 from numba import cfunc, from_dtype, njit, types
 
-from actors.engines.backends.llama.atomics import add, array_at, call, read, write
-from actors.engines.backends.llama.between import halved
-from actors.engines.backends.llama.pool_attention import attend_piece
-from actors.engines.backends.llama.products import multiply_panels
-from actors.engines.backends.llama.tile import PANEL
+from actors.engines.backends.compiled.atomics import add, array_at, call, read, write
+from actors.engines.backends.compiled.between import halved
+from actors.engines.backends.compiled.pool_attention import attend_piece
+from actors.engines.backends.compiled.products import multiply_panels
+from actors.engines.backends.compiled.tile import PANEL
 
 # places in the state: those that threads write to have cache lines of their own; TAKE: the address of what takes
 # pieces; ROUNDED: of room for a product's input in bfloat16

@@ -9,8 +9,19 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from actors.engines.backends.llama.attention_tiles import VECTORS, fetch_rows, mix_values, score_keys
-from actors.engines.backends.llama.simd import LANES, add, exponential, fma, highest, larger, load, splat, store, total
+from actors.engines.backends.compiled.attention_tiles import VECTORS, fetch_rows, mix_values, score_keys
+from actors.engines.backends.compiled.simd import (
+    LANES,
+    add,
+    exponential,
+    fma,
+    highest,
+    larger,
+    load,
+    splat,
+    store,
+    total,
+)
 
 BLOCK = 4 * LANES  # slots: their keys in a head of 64 are 16 KiB, which the first cache holds
 _ZERO, _ONE = np.float32(0), np.float32(1)

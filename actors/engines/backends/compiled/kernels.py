@@ -1,4 +1,4 @@
-"""A forward of few rows in float32, compiled by numba in one piece (the extra ``duoactor[jit]``).
+"""A forward of few rows on a CPU, compiled by numba in one piece (the extra ``duoactor[jit]``).
 
 A row's sums run over the slots that it sees, in their order, and over nothing else: so its bits depend neither on the
 rows beside it, nor on the span, nor on where in the pool a branch of a window lies (DESIGN section 3). All is compiled
@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 from numba import from_dtype, njit, types
 
-from actors.engines.backends.llama.atomics import array_at
-from actors.engines.backends.llama.between import add_and_norm, gated, keep_heads, norm, turn
-from actors.engines.backends.llama.likeliest import largest, rank_noisy_rows, rank_rows
-from actors.engines.backends.llama.simd import LANES
-from actors.engines.backends.llama.team import JOB, Team, perform, product
-from actors.engines.backends.llama.tile import HAS_BFLOAT16, PANEL
+from actors.engines.backends.compiled.atomics import array_at
+from actors.engines.backends.compiled.between import add_and_norm, gated, keep_heads, norm, turn
+from actors.engines.backends.compiled.likeliest import largest, rank_noisy_rows, rank_rows
+from actors.engines.backends.compiled.simd import LANES
+from actors.engines.backends.compiled.team import JOB, Team, perform, product
+from actors.engines.backends.compiled.tile import HAS_BFLOAT16, PANEL
 
 __all__ = [
     "HAS_BFLOAT16",

@@ -7,7 +7,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from actors.engines.backends.llama.simd import address
+from actors.engines.backends.compiled.simd import address
 
 
 @intrinsic
