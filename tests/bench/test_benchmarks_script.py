@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from duoactor.bench.methods import choose
-from duoactor.cli.bench import bench
+from duoactor.bench.suites import BUILTIN
+from duoactor.cli.bench import BenchOptions, bench
+from duoactor.cli.options import settings_from
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "benchmarks.sh"
 SECTIONS = ("bundled", "inflated", "sampled", "sweep", "load", "load-inflated", "spec-bench", "humaneval")
@@ -51,10 +53,10 @@ def test_every_section_asks_for_options_and_rows_that_there_are_and_leaves_a_rep
     code, commands = called(checkout, section, SPEC_BENCH="question.jsonl", HUMANEVAL="HumanEval.jsonl")
     assert code == 0
     (measured,) = [command for command in commands if command[0] == "bench"]
-    options = bench.make_context("bench", measured[1:]).params
-    assert choose(options["methods"])
-    assert bool(options["streams"]) == section.startswith("load")
-    assert (options["limit"] == 0) == (section in ("bundled", "inflated"))  # 0: every prompt of the built-in suite
+    options = settings_from(BenchOptions, {}, bench.make_context("bench", measured[1:]).params)
+    assert options.job().rows if options.suite == BUILTIN else choose(options.methods)
+    assert bool(options.streams) == section.startswith("load")
+    assert (options.limit == 0) == (section in ("bundled", "inflated"))  # 0: every prompt of the built-in suite
     made = {path.name for path in (checkout / "docs" / "benchmarks" / section).iterdir()}
     assert made == {"report.md", "speedup.png"}
     index = (checkout / "docs" / "benchmarks" / "README.md").read_text()
