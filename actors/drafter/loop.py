@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 from actors.cost import CostModel
+from actors.draft_timing import WIDTHS, Probe
 from actors.drafter.held import Held
 from actors.drafter.lease import Lease
 from actors.drafter.prefill import Prefill
-from actors.drafter.timing import WIDTHS, Probe
 from actors.drafter.weights import Generations, Loader
 from actors.models import DraftModel
 from actors.peer import Line

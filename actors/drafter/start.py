@@ -44,8 +44,8 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
     """Load the draft model, measure it, draft until a signal or until drained. Returns the process's exit code."""
 
     async def main(stop: asyncio.Event) -> None:
+        from actors.draft_timing import measure_draft
         from actors.drafter.loop import Drafter
-        from actors.drafter.timing import measure_draft
 
         def warm(path: str) -> DraftModel:
             model = load(replace(settings, draft=path or settings.draft))

@@ -46,7 +46,7 @@ def _capacity(slots: int, full_requests: int, max_context: int) -> str:
 
 def _inline_draft(settings: VerifierSettings, target: TargetModel) -> InlineDraft | None:
     """The draft model that the verifier itself drafts with. ModelError in one sentence."""
-    from actors.drafter.timing import measure_draft
+    from actors.draft_timing import measure_draft
     from actors.engines.build import build_draft
     from actors.verifier.drafters.inline import InlineDraft
     from actors.verifier.drafters.preflight import tokenizers_differ

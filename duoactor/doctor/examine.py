@@ -149,7 +149,7 @@ def _target(settings: VerifierSettings, report: Report) -> tuple[Target, Codec]:
 
 
 def _draft(settings: DrafterSettings, report: Report) -> Draft | None:
-    from actors.drafter.timing import measure_draft
+    from actors.draft_timing import measure_draft
     from actors.engines.build import build_draft
 
     if retrieves(settings.draft):

@@ -90,8 +90,8 @@ def _target(name: str, device: str, threads: int) -> tuple[str, bool, dict[int, 
 
 
 def _draft(name: str) -> tuple[DraftModel, dict[int, float]]:
+    from actors.draft_timing import measure_draft
     from actors.drafter.start import load_draft
-    from actors.drafter.timing import measure_draft
     from actors.settings import DrafterSettings
 
     model = load_draft(DrafterSettings(draft=resolve_model(name, "draft")))

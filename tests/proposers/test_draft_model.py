@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from actors.drafter.timing import measure_draft
+from actors.draft_timing import measure_draft
 from actors.models import Leaf
 from actors.proposers.datastore import build
 from actors.proposers.draft_model import build_proposer_draft
@@ -113,7 +113,7 @@ def test_another_name_is_one_sentence():
 
 def test_a_drafter_without_a_model_needs_no_torch():
     program = (
-        "import sys, actors.drafter.start, actors.drafter.loop, actors.drafter.timing\n"
+        "import sys, actors.drafter.start, actors.drafter.loop, actors.draft_timing\n"
         "from actors.settings import DrafterSettings\n"
         "from actors.drafter.start import load_draft\n"
         "load_draft(DrafterSettings(draft='sam'))\n"

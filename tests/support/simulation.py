@@ -29,8 +29,8 @@ from timed import (
 
 from actors.controller.loop import Controller
 from actors.cost import CostModel
+from actors.draft_timing import WIDTHS
 from actors.drafter.loop import Drafter
-from actors.drafter.timing import WIDTHS
 from actors.replay.clock import run
 from actors.settings import VerifierSettings
 from actors.verifier.loop import Verifier

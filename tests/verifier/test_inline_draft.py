@@ -7,7 +7,7 @@ import pytest
 from cluster import Cluster, tokens_of
 from inline_drafts import FORWARD_S, LONG, PROMPT, Counting, Unread, cluster, inline, one_stream
 
-from actors.drafter.timing import PROBES
+from actors.draft_timing import PROBES
 from actors.replay.clock import run
 from actors.verifier.drafters.inline import MAX_FAILURES
 from fakes import INFO, VOCAB, ToyDraft, ToyLanguage

@@ -14,7 +14,7 @@ import msgspec
 import torch
 from torch import nn
 
-from actors.drafter.timing import measure_draft
+from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft, build_target
 from actors.engines.loading import TokenizerCodec, load_config, load_model, load_tokenizer, resolve_device
 from actors.engines.replay import replay_draft

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from actors.drafter.timing import measure_draft
+from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft
 from actors.engines.training.start import HEAD, Shape, draft_config, empty_draft
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from actors.cost import CostModel
-from actors.drafter.timing import Probe
+from actors.draft_timing import Probe
 from actors.estimate import Estimate
 from actors.mirrors import Mirrors
 from actors.models import DraftModel
