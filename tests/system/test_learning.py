@@ -137,19 +137,19 @@ def test_a_grammars_choices_are_not_told():
             pupil = Pupil(cluster.network)
             await pupil.hello()
             request = Generate("r", PROMPT, sampling=SHORT)
-            cluster.verifier.learning.ended(ended(request))
-            cluster.verifier.learning.ended(ended(replace_structured(request)))
+            cluster.verifier.learning.ended(ended(request, first=1))
+            cluster.verifier.learning.ended(ended(replace_structured(request), first=2))
             return await pupil.heard(1.0)
 
-    assert [text.rid for text in run(go())] == ["r"]
+    assert [text.tokens[0] for text in run(go())] == [1]
 
 
 class ended:
     """A request as ``Learning`` sees it."""
 
-    def __init__(self, message: Generate, length: int = 8) -> None:
+    def __init__(self, message: Generate, first: int, length: int = 8) -> None:
         self.message, self.rid, self.spec = message, message.rid, self
-        self.committed, self.prompt_len, self.sampling = list(range(length)), 3, message.sampling
+        self.committed, self.prompt_len, self.sampling = [first, *range(1, length)], 3, message.sampling
 
 
 def replace_structured(message: Generate) -> Generate:
@@ -162,11 +162,11 @@ def test_where_more_ends_than_is_told_the_oldest_is_lost_and_nothing_waits():
             pupil = Pupil(cluster.network)
             await pupil.hello()
             for number in range(MAX_WAITING + 10):
-                cluster.verifier.learning.ended(ended(Generate(str(number), PROMPT, sampling=SHORT)))
-            cluster.verifier.learning.ended(ended(Generate("long", PROMPT, sampling=SHORT), 20_000))
+                cluster.verifier.learning.ended(ended(Generate(str(number), PROMPT, sampling=SHORT), number))
+            cluster.verifier.learning.ended(ended(Generate("long", PROMPT, sampling=SHORT), 0, 20_000))
             return await pupil.heard(10.0)
 
-    assert [text.rid for text in run(go())] == [str(number) for number in range(10, MAX_WAITING + 10)]
+    assert [text.tokens[0] for text in run(go())] == list(range(10, MAX_WAITING + 10))
 
 
 def test_there_is_one_learner_and_its_model_has_the_targets_tokenizer():
