@@ -10,9 +10,8 @@ from numba import njit
 
 from actors.engines.backends.compiled.tile import PANEL, ROWS, multiply_tile
 
-DEPTH = (
-    1024  # inputs whose weights in a panel stay in the second cache (96 KiB in 16 bits) while rows pass by in eights
-)
+# Inputs whose weights in a panel stay in the second cache (96 KiB in 16 bits) while rows pass by in eights
+DEPTH = 1024
 NEAR = 4096  # weights between those that one pass computes with and those that it asks for
 
 

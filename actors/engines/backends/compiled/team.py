@@ -27,9 +27,8 @@ from actors.engines.backends.compiled.tile import PANEL
 # pieces; ROUNDED: of room for a product's input in bfloat16
 LEFT, DONE, STOP, AWAKE, TAKE, ROUNDED, SIZE = 0, 8, 16, 17, 18, 19, 24
 SPIN = 200_000  # looks for work, some 0.2 ms, longer than what stands between two jobs: then others may have the core
-YIELD = (
-    SPIN + 100_000
-)  # some 30 ms: rounds are nearer to each other (with 1 ms it slept into every other forward: 1.14x)
+# Some 30 ms: rounds are nearer to each other (with 1 ms it slept into every other forward: 1.14x)
+YIELD = SPIN + 100_000
 NAP_US = 1_000
 REST = YIELD + 1_000  # naps in a row, a second: then they are longer
 PATIENCE = 10_000  # looks for the last piece, some 10 us
