@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from types import ModuleType
 from typing import TypeVar
 
 import numpy as np
@@ -12,14 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.noise import gumbel_host, keys
-from actors.engines.sampler import SamplerState
+from actors.engines.sampler import SamplerState, kernels_for
 from protocols.messages import Sampling
 
 RANKED = 256  # likeliest tokens that compete once noise is added; 64 hold 0.87 of a small draft's mass at T=1, 256 0.94
-
-LEAST = 16  # ids of a vocabulary, for compiled kernels: a vector of them
 
 Value = TypeVar("Value", bound=np.generic)
 
@@ -66,14 +62,8 @@ def _penalised(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return torch.cat(parts)
 
 
-def _compiled(logits: Tensor) -> ModuleType | None:
-    """Where torch and numpy take as long to rank a small draft's candidates as its layers take to compute them."""
-    fit = logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.stride(1) == 1
-    return compiled_kernels() if fit and logits.shape[1] >= LEAST else None
-
-
 def _rank_greedy(logits: Tensor, count: int) -> list[tuple[list[int], list[float]]]:
-    if (kernels := _compiled(logits)) is not None:
+    if (kernels := kernels_for(logits)) is not None:
         ids, probs = np.empty((len(logits), count), np.int64), np.empty((len(logits), count), np.float32)
         kernels.rank_rows(logits.numpy(), ids, probs)
         return list(zip(ids.tolist(), probs.tolist(), strict=True))
@@ -87,7 +77,7 @@ def _rank_noisy(logits: Tensor, rows: Sequence[Row], count: int) -> list[tuple[l
     keyed = [keys(s.seed, r.position) for s, r in zip(settings, rows, strict=True)]
     colder = np.array([1.0 / s.temperature for s in settings], dtype=np.float32)
     filtered = any(s.top_k or s.top_p < 1 or s.min_p for s in settings)
-    if not filtered and (kernels := _compiled(logits)) is not None:
+    if not filtered and (kernels := kernels_for(logits)) is not None:
         found, probs = np.empty((len(logits), count), np.int64), np.empty((len(logits), count), np.float32)
         scores = np.empty(logits.shape[1], np.float32)
         kernels.rank_noisy_rows(logits.numpy(), np.array(keyed, dtype=np.uint32), colder, scores, found, probs)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import actors.engines.ranking as ranking
+import actors.engines.sampler as sampler
 from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.noise import gumbel
 from actors.engines.ranking import Row, rank
@@ -32,7 +33,7 @@ def test_the_likeliest_ids_of_every_row_come_best_first_and_of_equal_ones_the_lo
 def test_candidates_are_the_best_with_the_shared_noise_and_confidence_is_their_part(
     kernels, size, temperature, monkeypatch
 ):
-    monkeypatch.setattr(ranking, "compiled_kernels", kernels)
+    monkeypatch.setattr(sampler, "compiled_kernels", kernels)
     monkeypatch.setattr(ranking, "RANKED", size)  # numpy would leave the least likely out
     for seed in range(20):
         sampling = Sampling(temperature=temperature, seed=7919 * seed)

@@ -5,6 +5,8 @@ Written in Python its integers and logarithms do not become vectors: 27 ns for a
 
 from __future__ import annotations
 
+import math
+
 import llvmlite.ir as ir
 from numba.core import types
 from numba.extending import intrinsic
@@ -43,19 +45,39 @@ def _logarithm(builder, x):
     return multiplied(builder, power, _floats(0.693359375), builder.fadd(part, y))
 
 
+def _uniform(builder, arguments):
+    """``u`` before it is kept below one."""
+    first, one, other = (splatted(builder, number) for number in arguments)
+    x = builder.add(first, picked(list(range(LANES))))
+    x = builder.add(builder.mul(x, _words(_GOLDEN)), one)
+    x = builder.mul(builder.xor(x, builder.lshr(x, _words(16))), _words(_MUL1))
+    x = builder.xor(builder.xor(x, builder.lshr(x, _words(15))), other)
+    x = builder.mul(x, _words(_MUL2))
+    x = builder.lshr(builder.xor(x, builder.lshr(x, _words(16))), _words(1))
+    return builder.fmul(builder.fadd(builder.sitofp(x, VECTOR), _floats(0.5)), _floats(2.0**-31))
+
+
+@intrinsic
+def noise_limit_tile(typing, first, one, other):
+    """What the noise of those tokens is at most, for a fraction of its time: less than 0.1 above it where it is large.
+
+    ``G = -log(-log1p(-u)) <= -log(u)``, and a float's bits, read as a number, are its binary logarithm or less.
+    """
+
+    def generate(context, builder, signature, arguments):
+        bits = builder.sitofp(builder.bitcast(_uniform(builder, arguments), WORDS), VECTOR)
+        slope, above = -math.log(2) / 2**23, 127 * math.log(2) + 1e-4  # more than all roundings take away
+        return multiplied(builder, bits, _floats(slope), _floats(above))
+
+    return Vector()(types.uint32, types.uint32, types.uint32), generate
+
+
 @intrinsic
 def gumbel_tile(typing, first, one, other):
     """Of tokens ``first .. first + 16`` at the position of keys ``one`` and ``other``, up to the last places."""
 
     def generate(context, builder, signature, arguments):
-        first, one, other = (splatted(builder, number) for number in arguments)
-        x = builder.add(first, picked(list(range(LANES))))
-        x = builder.add(builder.mul(x, _words(_GOLDEN)), one)
-        x = builder.mul(builder.xor(x, builder.lshr(x, _words(16))), _words(_MUL1))
-        x = builder.xor(builder.xor(x, builder.lshr(x, _words(15))), other)
-        x = builder.mul(x, _words(_MUL2))
-        x = builder.lshr(builder.xor(x, builder.lshr(x, _words(16))), _words(1))
-        u = builder.fmul(builder.fadd(builder.sitofp(x, VECTOR), _floats(0.5)), _floats(2.0**-31))
+        u = _uniform(builder, arguments)
         u = builder.select(builder.fcmp_ordered("<", u, _floats(1.0 - 2.0**-24)), u, _floats(1.0 - 2.0**-24))
         rest = builder.fsub(_floats(1.0), u)
         seen = builder.fsub(_floats(1.0), rest)  # of u, in a number near one; what is lost of it is put back

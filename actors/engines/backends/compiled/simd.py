@@ -1,8 +1,8 @@
 """Vectors of 16 floats for numba's kernels: sums whose order is written down, not chosen by a compiler.
 
 LLVM maps them to the registers that the processor has (one of AVX-512, two of AVX2, four of NEON); the bits are the
-same on all of them. numba's cache on disk sees changes of ``kernels``, ``team`` and ``likeliest`` alone, whose
-functions it keeps: after a change of what they call touch them too.
+same on all of them. numba's cache on disk sees changes of ``kernels``, ``team``, ``likeliest`` and ``choice`` alone,
+whose functions it keeps: after a change of what they call touch them too.
 """
 
 from __future__ import annotations
@@ -131,6 +131,29 @@ def larger(typing, x, y):
         return _larger(builder, *arguments)
 
     return _vector(_vector, _vector), generate
+
+
+@intrinsic
+def reaches(typing, vector, least):
+    """Whether any lane is at least that."""
+
+    def generate(context, builder, signature, arguments):
+        found = builder.fcmp_ordered(">=", arguments[0], splatted(builder, arguments[1]))
+        bits = builder.bitcast(found, ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", bits, ir.IntType(LANES)(0))
+
+    return types.boolean(_vector, types.float32), generate
+
+
+@intrinsic
+def only_from(typing, vector, least, other):
+    """The lanes of ``other`` where ``vector`` is at least that, and 0 elsewhere."""
+
+    def generate(context, builder, signature, arguments):
+        found = builder.fcmp_ordered(">=", arguments[0], splatted(builder, arguments[1]))
+        return builder.select(found, arguments[2], ir.Constant(VECTOR, [0.0] * LANES))
+
+    return _vector(_vector, types.float32, _vector), generate
 
 
 @intrinsic
