@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.noise import gumbel_host, keys
-from actors.engines.sampler import SamplerState, kernels_for
+from actors.engines.sampler import SamplerState, choices, kernels_for
 from protocols.messages import Sampling
 
 RANKED = 256  # likeliest tokens that compete once noise is added; 64 hold 0.87 of a small draft's mass at T=1, 256 0.94
@@ -37,6 +38,8 @@ def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[tuple[list[int
     """The ``count`` best candidates of every row and the draft's confidence in each (see :class:`Expansion`)."""
     if any(row.sampler.penalised for row in rows):
         logits = _penalised(logits, rows)
+    if (kernels := kernels_for(logits)) is not None:
+        return _rank_compiled(kernels, logits, rows, count)
     greedy = [row.sampler.greedy for row in rows]
     if all(greedy):
         return _rank_greedy(logits, count)
@@ -62,26 +65,28 @@ def _penalised(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return torch.cat(parts)
 
 
+def _rank_compiled(
+    kernels: ModuleType, logits: Tensor, rows: Sequence[Row], count: int
+) -> list[tuple[list[int], list[float]]]:
+    """With the noise of the whole vocabulary: torch and numpy take as long to rank a small draft's candidates as its
+    layers take to compute them."""
+    table = choices(logits, [row.sampler for row in rows], [row.position for row in rows])
+    ids, probs = np.empty((len(rows), count), np.int64), np.empty((len(rows), count), np.float32)
+    kernels.rank_rows(np.array(table, dtype=kernels.CHOICE), logits.shape[1], ids, probs)
+    return list(zip(ids.tolist(), probs.tolist(), strict=True))
+
+
 def _rank_greedy(logits: Tensor, count: int) -> list[tuple[list[int], list[float]]]:
-    if (kernels := kernels_for(logits)) is not None:
-        ids, probs = np.empty((len(logits), count), np.int64), np.empty((len(logits), count), np.float32)
-        kernels.rank_rows(logits.numpy(), ids, probs)
-        return list(zip(ids.tolist(), probs.tolist(), strict=True))
     best, places = logits.softmax(-1).topk(count)
     return list(zip(places.tolist(), best.tolist(), strict=True))
 
 
 def _rank_noisy(logits: Tensor, rows: Sequence[Row], count: int) -> list[tuple[list[int], list[float]]]:
-    """The shared noise is random access: where it is not compiled, it is added to the ``RANKED`` likeliest only."""
+    """The shared noise is random access: it is added to the ``RANKED`` likeliest only."""
     settings = [row.sampler.sampling for row in rows]
     keyed = [keys(s.seed, r.position) for s, r in zip(settings, rows, strict=True)]
     colder = np.array([1.0 / s.temperature for s in settings], dtype=np.float32)
     filtered = any(s.top_k or s.top_p < 1 or s.min_p for s in settings)
-    if not filtered and (kernels := kernels_for(logits)) is not None:
-        found, probs = np.empty((len(logits), count), np.int64), np.empty((len(logits), count), np.float32)
-        scores = np.empty(logits.shape[1], np.float32)
-        kernels.rank_noisy_rows(logits.numpy(), np.array(keyed, dtype=np.uint32), colder, scores, found, probs)
-        return list(zip(found.tolist(), probs.tolist(), strict=True))
     ids, values = _likeliest(logits, min(RANKED, logits.shape[1]))
     if filtered:
         best_first = np.argsort(-values, axis=1)

@@ -9,7 +9,7 @@ last token that is kept is kept too), and argmax takes the lowest id of equal va
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -213,14 +213,21 @@ def kernels_for(logits: Tensor) -> ModuleType | None:
     return compiled_kernels() if fit and logits.shape[1] >= LEAST else None
 
 
+def choices(logits: Tensor, states: Iterable[SamplerState], positions: Iterable[int]) -> list[tuple[float, ...]]:
+    """Rows as compiled code wants them. ``positions``: of the tokens to be chosen."""
+    first, apart = logits.data_ptr(), logits.stride(0) * logits.element_size()
+    each = enumerate(zip(states, positions, strict=True))
+    return [(first + row * apart, position, *state.choice) for row, (state, position) in each]
+
+
 def _choose_compiled(kernels: ModuleType, logits: Tensor, groups: Sequence[Rows]) -> list[int]:
     """The same tokens (see :mod:`actors.engines.backends.compiled.choice`), in a thirtieth of the time."""
     parts = list(_parts(logits, groups))
     processed = [group.state.penalise(own, group.paths) for group, own in parts]
     rows = [
-        (own.data_ptr() + place * own.stride(0) * own.element_size(), position, *group.state.choice)
+        row
         for group, own in zip(groups, processed, strict=True)
-        for place, position in enumerate(group.positions)
+        for row in choices(own, [group.state] * len(own), group.positions)
     ]
     tokens = np.empty(len(rows), np.int64)
     kernels.choose_rows(np.array(rows, dtype=kernels.CHOICE), logits.shape[1], tokens)

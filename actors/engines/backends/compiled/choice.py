@@ -1,10 +1,10 @@
-"""The token that a sampled row chooses, compiled by numba: the one that :mod:`actors.engines.sampler` would choose, or
-none, where that takes its very operations to tell.
+"""Which tokens sampling chooses, compiled by numba: of a target's row the one that :mod:`actors.engines.sampler` would
+choose, or none, where that takes its very operations to tell; of a draft's row the best few.
 
 Logarithms and sums differ in the last places from torch's, and so might the token where two scores are that near to
 each other. Which rows are so is known: the second best score is too near, or the nucleus ends too near to the token
 (one row of some 25,000 without filters). All others cost an upper bound of each token's noise, which needs no
-logarithm, and the noise itself of a few dozen tokens.
+logarithm, and the noise itself of a few dozen tokens. A draft's last places are its own affair.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numba import from_dtype, njit, types
 
 from actors.engines.backends.compiled.atomics import array_at
-from actors.engines.backends.compiled.likeliest import largest
+from actors.engines.backends.compiled.likeliest import largest, rank
 from actors.engines.backends.compiled.noise_tiles import gumbel_tile, noise_limit_tile
 from actors.engines.backends.compiled.simd import (
     LANES,
@@ -45,6 +45,9 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 _NEAR, _LAST_PLACES = np.float32(3e-5), np.float32(4 * 2.0**-23)
 _UNSURE_MASS = 1e-5  # of the row's: sums of 150,000 float32 parts differ by 1e-6
 _SAME = np.float32(1e-5)  # scaled logits nearer to each other may have the same probability
+# Of a draft's nucleus: it ends above what is e^-20 as likely as the likeliest; to within 1e-4 of a scaled logit.
+_WIDEST, _HALVINGS = np.float32(20), 18
+_LAST = np.float32(-1e30)  # score of what a filter removed: behind all others, each id once
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -152,20 +155,29 @@ def _noisy_best(logits, factor, keys, least, tile):
 
 
 @njit(error_model="numpy")
+def _filters(row, logits):
+    """The least scaled logit that ``top_k`` and ``min_p`` leave; where they are needed, the largest, and the mass of
+    what ``top_k`` leaves."""
+    least, top, kept = np.float32(-np.inf), _ZERO, 0.0
+    if 0 < row.top_k < len(logits):
+        least = _nth(logits, row.top_k) * row.colder
+    if row.top_p < 1 or row.min_p > -np.inf:
+        top = _top(logits) * row.colder
+    if row.top_p < 1:
+        kept = _mass(logits, row.colder, top, least)
+    if row.min_p > -np.inf:
+        least = max(least, top + row.min_p)
+    return least, top, kept
+
+
+@njit(error_model="numpy")
 def _choose(row, logits, tile):
     if row.colder == 0:
         place = np.empty(1, np.int64)
         largest(logits, place, tile[:1])
         return place[0]
     factor, keys = row.colder, _keys(row.seed, row.position)
-    least, kept, top = np.float32(-np.inf), 0.0, _ZERO
-    if 0 < row.top_k < len(logits):
-        least = _nth(logits, row.top_k) * factor
-    if row.top_p < 1 or row.min_p > -np.inf:
-        top = _top(logits) * factor
-    if row.top_p < 1:
-        kept = _mass(logits, factor, top, least)
-    least = max(least, top + row.min_p)
+    least, top, kept = _filters(row, logits)
     while True:
         token = _noisy_best(logits, factor, keys, least, tile)
         if row.top_p == 1 or token == UNSURE:
@@ -180,13 +192,54 @@ def _choose(row, logits, tile):
         least = above  # the nucleus ends above it
 
 
-@njit(
-    types.void(types.Array(from_dtype(CHOICE), 1, "C"), types.int64, types.Array(types.int64, 1, "C")),
-    cache=True,
-    error_model="numpy",
-)
+@njit(error_model="numpy")
+def _nucleus(logits, factor, top, least, wanted):
+    """The least scaled logit of the likeliest that together have so much mass, near enough."""
+    low, high = max(least, top - _WIDEST), top
+    for _ in range(_HALVINGS):
+        middle = (low + high) / np.float32(2)
+        if _mass(logits, factor, top, middle) >= wanted:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(error_model="numpy")
+def _rank(row, logits, scores, ids, probabilities):
+    if row.colder == 0:
+        rank(logits, ids, probabilities)
+        return
+    factor, (one, other) = row.colder, _keys(row.seed, row.position)
+    least, top, kept = _filters(row, logits)
+    if row.top_p < 1:
+        least = _nucleus(logits, factor, top, least, row.top_p * kept)
+    times = splat(factor)
+    for start in range(0, len(logits), LANES):
+        first = min(start, len(logits) - LANES)
+        store(scores, first, fma(load(logits, first), times, gumbel_tile(np.uint32(first), one, other)))
+    if least > -np.inf:
+        for i in range(len(logits)):
+            if logits[i] * factor < least:
+                scores[i] = _LAST
+    rank(scores, ids, probabilities)
+
+
+_rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
+
+
+@njit(types.void(_rows, types.int64, types.Array(types.int64, 1, "C")), **_kept)
 def choose_rows(rows, size, tokens):
     """The token of each row of ``size`` logits, at least ``LANES``; ``UNSURE`` where torch has to tell."""
     tile = np.empty(LANES, np.float32)
     for at in range(len(rows)):
         tokens[at] = _choose(rows[at], array_at(rows[at].logits, size, np.float32), tile)
+
+
+@njit(types.void(_rows, types.int64, types.Array(types.int64, 2, "C"), types.Array(types.float32, 2, "C")), **_kept)
+def rank_rows(rows, size, ids, probabilities):
+    """The likeliest ``ids`` of each row of ``size`` logits, with its noise, best first, and their probabilities."""
+    scores = np.empty(size, np.float32)
+    for at in range(len(rows)):
+        logits = array_at(rows[at].logits, size, np.float32)
+        _rank(rows[at], logits, scores, ids[at], probabilities[at])

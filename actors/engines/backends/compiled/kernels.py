@@ -12,8 +12,8 @@ from numba import from_dtype, njit, types
 
 from actors.engines.backends.compiled.atomics import array_at
 from actors.engines.backends.compiled.between import add_and_norm, gated, keep_heads, norm, turn
-from actors.engines.backends.compiled.choice import CHOICE, UNSURE, choose_rows
-from actors.engines.backends.compiled.likeliest import largest, rank_noisy_rows, rank_rows
+from actors.engines.backends.compiled.choice import CHOICE, UNSURE, choose_rows, rank_rows
+from actors.engines.backends.compiled.likeliest import largest
 from actors.engines.backends.compiled.simd import LANES
 from actors.engines.backends.compiled.team import JOB, Team, perform, product
 from actors.engines.backends.compiled.tile import HAS_BFLOAT16, PANEL
@@ -29,7 +29,6 @@ __all__ = [
     "Team",
     "choose_rows",
     "product",
-    "rank_noisy_rows",
     "rank_rows",
     "run_layers",
 ]

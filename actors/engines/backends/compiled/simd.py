@@ -1,8 +1,8 @@
 """Vectors of 16 floats for numba's kernels: sums whose order is written down, not chosen by a compiler.
 
 LLVM maps them to the registers that the processor has (one of AVX-512, two of AVX2, four of NEON); the bits are the
-same on all of them. numba's cache on disk sees changes of ``kernels``, ``team``, ``likeliest`` and ``choice`` alone,
-whose functions it keeps: after a change of what they call touch them too.
+same on all of them. numba's cache on disk sees changes of ``kernels``, ``team`` and ``choice`` alone, whose
+functions it keeps: after a change of what they call touch them too.
 """
 
 from __future__ import annotations
