@@ -95,7 +95,10 @@ class Undo(Message, frozen=True):
 
 
 class Chunk(Message, frozen=True):
-    """Tokens ``offset ..`` of the output. ``pieces[i]`` is the text that token i completes ("" inside a character)."""
+    """Tokens ``offset ..`` of the output. ``pieces[i]`` is the text that token i completes ("" inside a character).
+
+    The first token has a chunk of its own. Later ones share it where rounds are shorter than a 60th of a second, unless
+    the request asked for a trace."""
 
     rid: RequestId
     offset: Position

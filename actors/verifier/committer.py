@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from actors.models import Outcome
@@ -17,20 +16,11 @@ from actors.verifier.forward import Job
 from actors.verifier.peers import Peers
 from actors.verifier.requests.admission import Admission
 from actors.verifier.requests.faults import Faults
-from actors.verifier.requests.request import Request
+from actors.verifier.requests.request import News, Request
 from actors.verifier.state import State
 from protocols.messages import Message, RoundStats, RoundTrace
 
 TELEMETRY_BURST = 8  # rounds
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """What a client has not been told yet."""
-
-    request: Request
-    committed: Committed
-    trace: RoundTrace | None
 
 
 class Committer:
@@ -47,7 +37,8 @@ class Committer:
     ) -> None:
         self.state, self.leases, self.admission, self.peers, self.faults = state, leases, admission, peers, faults
         self.send, self.publish, self.clock = send, publish, clock
-        self._news: list[News] = []
+        self._untold: list[Request] = []  # whose client has not been told everything
+        self._looked_at = 0.0  # for clients that are due
         self._round_stats: list[RoundStats] = []
 
     # --- commit ------------------------------------------------------------------------------------------------------
@@ -170,7 +161,9 @@ class Committer:
         """The drafter hears first. Returns the rows that the request adds to the next forward, unless it waits."""
         now = self.clock()
         request.grew(now, over=committed.finish is not None)
-        self._news.append(News(request, committed, trace))
+        if not request.untold:
+            self._untold.append(request)
+        request.untold.append(News(committed, trace))
         if committed.finish is not None:
             self.leases.ended(request, now)
             return 0
@@ -201,14 +194,18 @@ class Committer:
             self.publish(stats)
         self._round_stats.clear()
 
-    def tell_clients(self) -> None:
-        """Turn committed tokens into text and stream it."""
-        news, self._news = self._news, []
-        for item in news:
-            request = item.request
+    def tell_clients(self, wait: bool = True) -> None:
+        """Turn committed tokens into text and stream it. Where rounds are short a chunk may ``wait`` for the next."""
+        now = self.clock()
+        next_at, self._looked_at = now + (now - self._looked_at), now  # the next round is taken to be like the last
+        untold, self._untold = self._untold, []
+        for request in untold:
             if request.state == "ended":
                 continue
-            chunk = self.faults.spare(request, partial(request.chunk, item.committed, item.trace))
+            if wait and not request.due(now, next_at):
+                self._untold.append(request)
+                continue
+            chunk = self.faults.spare(request, partial(request.chunk, now))
             if chunk is None:
                 continue
             self.state.totals.told(chunk)

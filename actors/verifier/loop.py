@@ -142,7 +142,7 @@ class Verifier:
 
     async def _farewell(self) -> None:
         self.state.draining = True
-        self.committer.tell_clients()
+        self.committer.tell_clients(wait=False)
         self.admission.close()
         for peer in [*self.state.clients]:
             if not self._send(peer, Drain()):  # drafters stay: they serve the next verifier at this address
@@ -207,7 +207,7 @@ class Verifier:
             self._share_cpus()
             job = self.schedule.next()
             if job is None:
-                self.committer.tell_clients()
+                self.committer.tell_clients(wait=False)
                 if self.state.draining and not self.state.requests:
                     return
                 if self.state.sources.read():

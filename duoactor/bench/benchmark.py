@@ -114,6 +114,17 @@ class Benchmark(ABC, Generic[R]):
         """Whether something was found that should not be."""
 
     @asynccontextmanager
+    async def rounds(self) -> AsyncIterator[Rounds | None]:
+        """What the verifier's telemetry tells of every round, if we may hear it."""
+        if self.access.subscribe is None:
+            yield None
+            return
+        async with self.access.subscribe(str(parse(self.deployment.address).telemetry)) as feed:
+            rounds = Rounds(feed)
+            async with _running(rounds.listen()):
+                yield rounds
+
+    @asynccontextmanager
     async def deployed(self) -> AsyncIterator[tuple[AsyncClient, StatusReport]]:
         """The actors are up, and a client of theirs is connected."""
         deployment, access = self.deployment, self.access
@@ -174,12 +185,7 @@ class SideBySide(Benchmark[Run]):
         """Who answers each row, as long as the block runs. ``shown``: told every chunk of the verifier's."""
         async with AsyncExitStack() as stack:
             client, status = await stack.enter_async_context(self.deployed())
-            rounds = None
-            if self.access.subscribe is not None:
-                telemetry = str(parse(self.deployment.address).telemetry)
-                rounds = Rounds(await stack.enter_async_context(self.access.subscribe(telemetry)))
-                await stack.enter_async_context(_running(rounds.listen()))
-            ours = Ours(client, rounds, shown)
+            ours = Ours(client, await stack.enter_async_context(self.rounds()), shown)
             answers: dict[str, Answers] = {row.name: ours for row in self.job.rows if row.ours}
             if others := [row for row in self.job.rows if not row.ours]:
                 show("loading transformers", 0, 1)

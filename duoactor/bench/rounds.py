@@ -20,7 +20,7 @@ LATE_S = 0.5  # how long telemetry may lag behind the last chunk
 
 @dataclass(slots=True)
 class Rounds:
-    """Listens to the verifier's telemetry and keeps the rounds of the request under way."""
+    """Listens to the verifier's telemetry and keeps the rounds of requests until they are taken."""
 
     feed: Feed
     by_rid: dict[str, list[RoundStats]] = field(default_factory=dict)
@@ -44,9 +44,7 @@ class Rounds:
                 while len(self.by_rid.get(rid, ())) < count:
                     self._news.clear()
                     await self._news.wait()
-        found = self.by_rid.get(rid, [])
-        self.by_rid.clear()
-        return found
+        return self.by_rid.pop(rid, [])
 
 
 def round_of(one: RoundStats) -> Round:

@@ -32,7 +32,7 @@ PROMPTS = [Prompt(f"qa-{n}", "qa", (f"q{n}",)) for n in range(3)]
 
 def told(prompt: str, sent: float, first: float, step: float, chunks: int, tokens: int = 1, **more) -> Told:
     times = tuple(first + step * n for n in range(chunks))
-    values = {"digest": prompt, "rounds": chunks - 1, "forward_ms": 10.0 * (chunks - 1)} | more
+    values = {"digest": prompt, "rounds": chunks - 1, "forward_ms": 10.0 * (chunks - 1), "turns": times} | more
     return Told(prompt=prompt, sent=sent, times=times, tokens=(tokens,) * chunks, **values)
 
 
@@ -129,7 +129,7 @@ def test_a_stream_that_ran_alone_for_a_while_had_its_share():
 
 def test_a_pause_while_somebodys_long_prompt_is_read_is_told_in_rounds():
     times = (0.0, 10.0, 20.0, 70.0, 80.0, 90.0)
-    paused = Told(prompt="qa-0", sent=0, times=times, tokens=(1,) * 6, rounds=5, forward_ms=50.0)
+    paused = Told(prompt="qa-0", sent=0, times=(0.0, 90.0), tokens=(1, 5), turns=times, rounds=5, forward_ms=50.0)
     long = told(LONG, 15, 75, 10, 9)
     (line,) = summarize_load(results(cell(answers=(paused, long))))
     assert line.stall[-1] == pytest.approx(5.0)  # 50 ms; a round is one of 10

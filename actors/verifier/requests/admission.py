@@ -6,6 +6,7 @@ A long text is turned into tokens on a thread of its own, so that it holds up no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -190,8 +191,18 @@ class Admission:
 
     def fail(self, request: Request, code: FailureCode, detail: str, retry_after_ms: float = 0.0) -> None:
         if request.state != "ended":
+            self._tell_rest(request)
             self.send(request.client, Failed(request.rid, code, clipped(detail), retry_after_ms))
             self.end(request)
+
+    def _tell_rest(self, request: Request) -> None:
+        """What was committed and waited for the next chunk. An exception in making that text changes nothing: the
+        request fails already, perhaps because of it."""
+        if request.untold:
+            with contextlib.suppress(Exception):
+                chunk = request.chunk(self.clock())
+                self.state.totals.told(chunk)
+                self.send(request.client, chunk)
 
     def expire(self) -> None:
         """Requests whose deadline has passed end."""

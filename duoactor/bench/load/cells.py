@@ -19,6 +19,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     sent: float
     times: tuple[float, ...] = ()  # of the chunks that had tokens
     tokens: tuple[int, ...] = ()  # of each of them
+    turns: tuple[float, ...] = ()  # when its rounds ended, by the verifier's telemetry
     digest: str = ""
     error: str = ""
     rounds: int = 0

@@ -22,9 +22,9 @@ class UnderLoad(Benchmark[Cell]):
 
     async def measure(self, show: Show) -> None:
         job = self.job
-        async with self.deployed() as (client, _):
+        async with self.deployed() as (client, _), self.rounds() as rounds:
             self.missing |= {row.name: "answers one request at a time" for row in job.rows if not row.ours}
-            ours, rows = Ours(client), [row for row in job.rows if row.ours]
+            ours, rows = Ours(client, rounds), [row for row in job.rows if row.ours]
             rows = await self.warm_up({row.name: ours for row in rows}, rows, show)
             long = await long_prompt(ours, job.prompts)
             bench = LoadBench(self.store, job.prompts, long, job.sampling, ours, show)

@@ -29,11 +29,12 @@ DEFINITIONS = f"""\
   and the highest.
 - **first token**: from sending the request. **pause**: between two chunks of an answer, as its reader sees them.
   Medians, 95th and 99th percentiles, in ms.
-- **lowest share**: of every answer's chunks (turns) and tokens, what it had over what it would have had if all that
-  decoded at the time had been served alike; of the lowest answer with at least {FEWEST} chunks. Texts that drafts suit
+- **lowest share**: of every answer's rounds (turns) and tokens, what it had over what it would have had if all that
+  decoded at the time had been served alike; of the lowest answer with at least {FEWEST} rounds. Texts that drafts suit
   get more tokens out of the same turns.
-- **long prompt**: pauses of others while a long prompt was read, the 99th percentile and the longest, in rounds: the
-  mean forward of vanilla at this load. {ROUNDS:.0f} is two rounds of the prompt and the stream's own."""
+- **long prompt**: from the end of one of others' rounds to that of its next while a long prompt was read, the 99th
+  percentile and the longest, in rounds: the mean forward of vanilla at this load. {ROUNDS:.0f} is two rounds of the
+  prompt and the stream's own. By the verifier's telemetry, since short rounds share a chunk."""
 
 
 def write_loads(results: LoadResults, directory: Path) -> list[Figure]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from duoactor.bench.answers import Ours, digest
 from duoactor.bench.load.arrivals import CLOSED, rate_of, requests, starts
@@ -74,8 +77,13 @@ class LoadBench:
         def clock() -> float:
             return round(1000 * (time.perf_counter() - began), 3)
 
+        rids: dict[int, str] = {}  # by the answer's identity
+
         async def ask(prompt: str) -> Told:
-            return await read(prompt, self._stream(prompt, row), clock)
+            stream = self._stream(prompt, row)
+            told = await read(prompt, stream, clock)
+            rids[id(told)] = stream.request.rid
+            return told
 
         rate = 0.0
         if arrivals == CLOSED:
@@ -83,9 +91,16 @@ class LoadBench:
         else:
             rate = rate_of(self.store.runs, VANILLA, streams)
             answers = await by_themselves(asked, starts(arrivals, len(asked), streams, rate, repeat), ask)
+        counted = [await self._counted(told, rids[id(told)]) for told in answers]
         return Cell(
-            method=row.name, arrivals=arrivals, streams=streams, repeat=repeat, rate=rate, answers=tuple(answers)
+            method=row.name, arrivals=arrivals, streams=streams, repeat=repeat, rate=rate, answers=tuple(counted)
         )
+
+    async def _counted(self, told: Told, rid: str) -> Told:
+        """With its turns: several rounds may share a chunk."""
+        rounds = await self.ours.rounds.take(rid, told.rounds) if self.ours.rounds is not None else []
+        ends = itertools.accumulate((one.wall_us / 1000 for one in rounds), initial=told.first)
+        return msgspec.structs.replace(told, turns=tuple(round(end, 3) for end in ends) if rounds else ())
 
     def _stream(self, prompt: str, row: Row) -> AsyncStream:
         if prompt == LONG:

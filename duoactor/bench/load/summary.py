@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from duoactor.bench.load.cells import LONG, Cell, LoadResults, Told
@@ -13,7 +13,7 @@ from duoactor.bench.methods import VANILLA, label
 from duoactor.bench.summary import percentiles
 
 PERCENTILES = (50, 95, 99)
-FEWEST = 8  # chunks: of an answer with fewer its share says little
+FEWEST = 8  # turns: of an answer with fewer its share says little
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,10 @@ class LoadLine:
     first_ms: tuple[float, ...]
     gap_ms: tuple[float, ...]  # between two chunks of an answer
     lowest_tokens: float  # of an answer's tokens over its share of all that came while it ran: the lowest answer
-    lowest_rounds: float  # the same of its chunks: how often it had its turn
-    stall: tuple[float, ...]  # gaps while somebody's long prompt was read, in rounds of plain decoding; and the longest
+    lowest_rounds: float  # the same of its rounds: how often it had its turn
+    stall: tuple[
+        float, ...
+    ]  # rounds while somebody's long prompt was read, in those of plain decoding; and the longest
     tokens_per_round: float
     drafted_per_round: float
     acceptance: float
@@ -83,9 +85,9 @@ def _line(here: Sequence[Cell], name: str) -> LoadLine:
         low=min(ratios),
         high=max(ratios),
         first_ms=percentiles([told.first - told.sent for told in answers], PERCENTILES),
-        gap_ms=percentiles([gap for told in answers for _, gap in gaps(told)], PERCENTILES),
+        gap_ms=percentiles([gap for told in answers for _, gap in gaps(told.times)], PERCENTILES),
         lowest_tokens=min((share for tokens, _ in shares for share in tokens), default=0.0),
-        lowest_rounds=min((share for _, chunks in shares for share in chunks), default=0.0),
+        lowest_rounds=min((share for _, turns in shares for share in turns), default=0.0),
         stall=_stall(cells, list(plain.values())),
         tokens_per_round=1 + sum(told.accepted for told in answers) / rounds if rounds else 0.0,
         drafted_per_round=drafted / rounds if rounds else 0.0,
@@ -113,36 +115,42 @@ def throughput(cell: Cell) -> float:
     return 1000 * tokens / until if until else 0.0
 
 
-def gaps(told: Told) -> Iterator[tuple[float, float]]:
-    """(when it began, ms) of each pause between two chunks."""
-    return ((a, b - a) for a, b in itertools.pairwise(told.times))
+def gaps(times: Sequence[float]) -> Iterator[tuple[float, float]]:
+    """(when it began, ms) of each pause between two of them."""
+    return ((a, b - a) for a, b in itertools.pairwise(times))
 
 
 def shares_of(cell: Cell) -> tuple[list[float], list[float]]:
-    """Of every answer: its tokens, and its chunks, over its share of all that came while it ran. Were all streams
+    """Of every answer: its tokens, and its turns, over its share of all that came while it ran. Were all streams
     served alike, each would have an n-th of what comes while n decode."""
-    running = [told for told in cell.answers if len(told.times) >= 2]
+    running = [told for told in cell.answers if len(told.times) >= 2 and len(told.turns) >= 2]
     begins, ends = sorted(told.first for told in running), sorted(told.ended for told in running)
-    events = sorted((at, n) for told in running for at, n in zip(told.times[1:], told.tokens[1:], strict=True))
-    when = [at for at, _ in events]
-    due_tokens, due_chunks = [0.0], [0.0]  # of a stream that decodes all the time, up to each event
-    for at, n in events:
-        streams = max(1, bisect.bisect_left(begins, at) - bisect.bisect_left(ends, at))
-        due_tokens.append(due_tokens[-1] + n / streams)
-        due_chunks.append(due_chunks[-1] + 1 / streams)
-    tokens, chunks = [], []
-    for told in running:
-        if len(told.times) < FEWEST:
-            continue
-        begin, end = bisect.bisect_right(when, told.first), bisect.bisect_right(when, told.ended)
-        tokens.append((told.count - told.tokens[0]) / (due_tokens[end] - due_tokens[begin]))
-        chunks.append((len(told.times) - 1) / (due_chunks[end] - due_chunks[begin]))
-    return tokens, chunks
+
+    def shares(of: Callable[[Told], Sequence[tuple[float, int]]]) -> list[float]:
+        """``of``: when an answer got what, and how much."""
+        events = sorted(event for told in running for event in of(told))
+        when, due = [at for at, _ in events], [0.0]  # of a stream that decodes all the time, up to each event
+        for at, n in events:
+            due.append(due[-1] + n / max(1, bisect.bisect_left(begins, at) - bisect.bisect_left(ends, at)))
+        found = []
+        for told in running:
+            if len(told.turns) > FEWEST:
+                begin, end = bisect.bisect_right(when, told.first), bisect.bisect_right(when, told.ended)
+                found.append(sum(n for _, n in of(told)) / (due[end] - due[begin]))
+        return found
+
+    def tokens(told: Told) -> list[tuple[float, int]]:
+        return list(zip(told.times[1:], told.tokens[1:], strict=True))
+
+    def turns(told: Told) -> list[tuple[float, int]]:
+        return [(min(at, told.ended), 1) for at in told.turns[1:]]
+
+    return shares(tokens), shares(turns)
 
 
 def _stall(cells: Sequence[Cell], plain: Sequence[Cell]) -> tuple[float, ...]:
-    """Of answers that ran while a long prompt was read: percentiles of their pauses and the longest, in rounds of
-    vanilla at this load. A round of their own is in it."""
+    """Of answers that ran while a long prompt was read: percentiles of the time from the end of a round to that of the
+    next and the longest, in rounds of vanilla at this load."""
     rounds = sum(told.rounds for cell in plain for told in cell.answers)
     forward = sum(told.forward_ms for cell in plain for told in cell.answers)
     if not rounds or not forward:
@@ -152,5 +160,7 @@ def _stall(cells: Sequence[Cell], plain: Sequence[Cell]) -> tuple[float, ...]:
         reading = [(told.sent, told.first) for told in cell.answers if told.prompt == LONG and told.times]
         for told in cell.answers:
             if told.prompt != LONG:
-                found += [gap for at, gap in gaps(told) if any(at < end and at + gap > begin for begin, end in reading)]
+                found += [
+                    gap for at, gap in gaps(told.turns) if any(at < end and at + gap > begin for begin, end in reading)
+                ]
     return percentiles([gap * rounds / forward for gap in found], (*PERCENTILES, 100))
