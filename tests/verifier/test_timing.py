@@ -61,6 +61,21 @@ def test_a_fast_target_is_measured_at_all_of_them():
     assert set(Tiled().measured()) == {*COARSE, *FINE}
 
 
+def test_what_others_take_from_the_processors_at_the_start_does_not_last():
+    """A drafter that loads its model meanwhile lengthens every second round threefold."""
+
+    class Disturbed(Tiled):
+        def verify(self, windows):
+            before = self.now
+            outcomes = super().verify(windows)
+            if len(self.rounds) // 17 % 2:
+                self.now += 2 * (self.now - before)
+            return outcomes
+
+    cost, quiet = CostModel(Disturbed().measured()), CostModel(Tiled().measured())
+    assert [cost(rows) for rows in range(1, 32)] == pytest.approx([quiet(rows) for rows in range(1, 32)])
+
+
 def test_a_branch_is_priced_by_what_it_adds_to_a_round():
     for model, price in ((Tiled(), 0.0), (Tiled(branch_ms=14.0), 14.0 / 7 / 10.0), (Tiled(branches=False), 0.0)):
         assert measure_branch(model, timer=lambda model=model: model.now) == pytest.approx(price)
