@@ -16,16 +16,14 @@ FACTOR_MEMORY = 10  # forwards: contention and clocks change within some 10 roun
 MAX_STALL = 3.0  # one forward (page fault, preempted core) moves the belief no further than this factor
 
 
-class CostModel:
-    """Piecewise-linear time over row counts, times one slowly moving factor for context, contention and clocks.
+class Curve:
+    """Piecewise-linear time over row counts.
 
-    Times are microseconds. A larger batch is never believed to be cheaper, so that noise in the calibration cannot make
-    rows look free: where it was measured so, the counts share their mean (isotonic regression).
+    A larger batch is never believed to be cheaper, so that noise in the calibration cannot make rows look free: where
+    it was measured so, the counts share their mean (isotonic regression).
     """
 
-    def __init__(self, measured: Mapping[int, float], branch: float = 0.0) -> None:
-        """``branch``: what each path of a window beside the first adds, as a part of a forward of one row."""
-        self.branch = branch
+    def __init__(self, measured: Mapping[int, float]) -> None:
         if not measured:
             raise ValueError("a cost model needs at least one measured row count")
         self.rows = sorted(measured)
@@ -36,13 +34,9 @@ class CostModel:
                 shared = levels.pop()
                 levels[-1] += shared
         self.times = [fmean(level) for level in levels for _ in level]
-        self.spare = 1.0  # a forward's time with the CPUs that resting drafters leave, over its time without
-        self.uses_spare = False  # now
-        self.factor = Estimate(1.0, weight=FACTOR_MEMORY, memory=FACTOR_MEMORY)
         self._usual = [self._interpolated(rows) for rows in range(TABULATED + 1)]  # asked some thirty times a round
 
-    def curve(self, rows: int) -> float:
-        """The calibrated time without the running correction."""
+    def __call__(self, rows: int) -> float:
         return self._usual[rows] if rows <= TABULATED else self._interpolated(rows)
 
     def _interpolated(self, rows: int) -> float:
@@ -53,16 +47,40 @@ class CostModel:
         t0, t1 = self.times[i - 1], self.times[i]
         return t0 + (t1 - t0) * (rows - r0) / (r1 - r0)
 
+
+class CostModel:
+    """A curve as it was calibrated, times one slowly moving factor for context, contention and clocks. Times are
+    microseconds."""
+
+    def __init__(
+        self, measured: Mapping[int, float], branch: float = 0.0, lent: Mapping[int, float] | None = None
+    ) -> None:
+        """``branch``: what each path of a window beside the first adds, as a part of a forward of one row. ``lent``:
+        the times with the CPUs that resting drafters leave."""
+        self.branch = branch
+        self.own = Curve(measured)
+        self.lent = Curve(lent) if lent else self.own
+        self.uses_lent = False  # now
+        self.factor = Estimate(1.0, weight=FACTOR_MEMORY, memory=FACTOR_MEMORY)
+
+    @property
+    def lends(self) -> bool:
+        """Whether drafters that rest make forwards shorter."""
+        return self.lent is not self.own
+
+    def curve(self, rows: int) -> float:
+        """The calibrated time without the running correction."""
+        return (self.lent if self.uses_lent else self.own)(rows)
+
     def __call__(self, rows: int) -> float:
-        return self.curve(rows) * self.factor.mean * (self.spare if self.uses_spare else 1.0)
+        return self.curve(rows) * self.factor.mean
 
     def plain(self, rows: int) -> float:
         """Of decoding without drafts: no drafter needs its CPUs then."""
-        return self.curve(rows) * self.factor.mean * self.spare
+        return self.lent(rows) * self.factor.mean
 
     def observe(self, rows: int, time_us: float) -> None:
-        usual = self.curve(rows) * (self.spare if self.uses_spare else 1.0)
-        ratio, known = time_us / max(1e-9, usual), self.factor.mean
+        ratio, known = time_us / max(1e-9, self.curve(rows)), self.factor.mean
         self.factor.add(min(max(ratio, known / MAX_STALL), known * MAX_STALL))
 
     def corrected(self, factor: float) -> None:
@@ -71,8 +89,8 @@ class CostModel:
 
     def calibration(self) -> tuple[tuple[int, float], ...]:
         """(rows, microseconds) as they were measured at start-up."""
-        return tuple(zip(self.rows, self.times, strict=True))
+        return tuple(zip(self.own.rows, self.own.times, strict=True))
 
     def points(self) -> tuple[tuple[int, float], ...]:
         """(rows, microseconds) as they are believed now."""
-        return tuple((rows, time * self.factor.mean) for rows, time in zip(self.rows, self.times, strict=True))
+        return tuple((rows, time * self.factor.mean) for rows, time in self.calibration())

@@ -64,7 +64,8 @@ class Budgets:
         if key not in self._promised:
             belief = Belief(self.cost, steps, streams=streams)
             setting = self._setting(method, steps)
-            promised = goodput(method, setting, belief) / goodput(method, None, belief) * self.cost.spare
+            promised = goodput(method, setting, belief) / goodput(method, None, belief)
+            promised *= self.cost.lent(streams) / self.cost.own(streams)  # drafters that rest lend their CPUs
             self._promised[key] = promised
         return self._promised[key]
 

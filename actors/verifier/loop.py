@@ -235,10 +235,10 @@ class Verifier:
     def _share_cpus(self) -> None:
         """What drafters have of this machine's CPUs is the target's while all of them rest."""
         cost = self.state.cost
-        if cost.spare < 1.0:
+        if cost.lends:
             used = not any(request.drafts for request in self.state.requests)
-            if used != cost.uses_spare:
-                cost.uses_spare = used
+            if used != cost.uses_lent:
+                cost.uses_lent = used
                 self.model.use_spare_cpus(used)
 
     async def _rest(self) -> None:

@@ -70,7 +70,11 @@ def run_verifier(settings: VerifierSettings) -> int:
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
         from actors.verifier.loop import Verifier
         from actors.verifier.requests.request_log import RequestLog
-        from actors.verifier.timing import measure_branch, measure_spare, measure_target
+        from actors.verifier.timing import measure_branch, measure_lent, measure_target
+
+        def measured(model: TargetModel) -> CostModel:
+            alone_us = measure_target(model)
+            return CostModel(alone_us, measure_branch(model), measure_lent(model, alone_us))
 
         network = open_network(settings)
         compute, tokenizing = ThreadCompute(), ThreadCompute()
@@ -87,8 +91,7 @@ def run_verifier(settings: VerifierSettings) -> int:
                 )
             )
             sources = _sources(settings, model.info)
-            cost = await compute.start(lambda: CostModel(measure_target(model), measure_branch(model)))
-            cost.spare = await compute.start(lambda: measure_spare(model))
+            cost = await compute.start(lambda: measured(model))
             serving = InlineCompute() if runs_inline(model.info.device, openmp_threads(), cost(8)) else compute
             inline = _inline_draft(settings, model) if isinstance(serving, InlineCompute) else None
             verifier = Verifier(
@@ -115,8 +118,8 @@ def run_verifier(settings: VerifierSettings) -> int:
                 model.info.device,
                 cost(1) / 1000,
                 cost(8) / 1000,
-                f", {cost.spare * cost(1) / 1000:.1f} and {cost.spare * cost(8) / 1000:.1f} ms while drafters rest"
-                if cost.spare < 1.0
+                f", {cost.lent(1) / 1000:.1f} and {cost.lent(8) / 1000:.1f} ms while drafters rest"
+                if cost.lends
                 else "",
                 f", drafts of its own {inline.steps(1) / 1000:.2f} ms a step" if inline is not None else "",
                 _capacity(model.kv_slots, model.full_requests, model.info.max_context),

@@ -119,14 +119,14 @@ def predict(report: Report) -> None:
     assert report.target is not None and report.draft is not None and report.agreement is not None
     target, draft = report.target, report.draft
     inline = target.device == draft.device == "cpu" and CostModel(target.step_us)(8) <= INLINE_US
-    known = forecast.Measured(target.step_us, draft.step_us, report.agreement, report.spare, inline)
+    known = forecast.Measured(target.step_us, draft.step_us, report.agreement, report.lent_us, inline)
     report.forecasts, report.helps = forecast.forecasts(known), forecast.helps(known)
     report.alone_tokens_per_second = known.alone * 1e6
 
 
 def _target(settings: VerifierSettings, report: Report) -> tuple[Target, Codec]:
     from actors.engines.build import build_target
-    from actors.verifier.timing import measure_spare, measure_target
+    from actors.verifier.timing import measure_lent, measure_target
 
     name = resolve_model(settings.target, "target")
     with _pinned(report.verifier_cpus):
@@ -136,7 +136,7 @@ def _target(settings: VerifierSettings, report: Report) -> tuple[Target, Codec]:
         report.target = _facts(
             settings.target, target.info, name, target.kv_slots, target.full_requests, measure_target(target)
         )
-        report.spare = measure_spare(target)
+        report.lent_us = measure_lent(target, report.target.step_us) or {}
     if target.engine.recurrence is not None:
         report.add("warning", "the target has recurrent layers, so that windows hold the likeliest path only")
     elif not target.branches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from actors.controller.goodput import MAX_GAMMA, Belief, goodput, initial_setting
 from actors.cost import CostModel
@@ -29,13 +29,13 @@ class Measured:
     forward_us: Mapping[int, float]
     step_us: Mapping[int, float]
     agreement: Agreement
-    spare: float = 1.0  # a forward's time with the CPUs that resting drafters leave, over its time without
+    lent_us: Mapping[int, float] = field(default_factory=dict)  # of a forward with the CPUs that resting drafters leave
     inline: bool = False  # the verifier drafts itself, between forwards
 
     @property
     def lent(self) -> CostModel:
         """Of a target that has the drafters' CPUs, too."""
-        return CostModel({rows: us * self.spare for rows, us in self.forward_us.items()})
+        return CostModel(self.lent_us or self.forward_us)
 
     @property
     def alone(self) -> float:

@@ -47,8 +47,8 @@ def lines(report: Report) -> list[str]:
     ):
         if model is not None:
             found += ["", *_model(role, model, cpus, unit)]
-            if model is report.target and report.spare < 1:
-                found.append(f"           {report.spare:.2f} of these times with the drafter's CPUs, while that rests")
+            if model is report.target and report.lent_us:
+                found.append(f"           {_times(report.lent_us)} with the drafter's CPUs, while that rests")
     if (seen := report.agreement) is not None:
         ranks = ", ".join(f"{chance:.0%}" for chance in seen.ranks[:4])
         found += ["", f"agreement  on {seen.tokens} tokens of sample answers, by the draft's choice 1 to 4: {ranks}"]

@@ -128,7 +128,7 @@ def test_drafts_are_held_against_a_target_that_has_the_resting_drafters_cpus():
     """In docs/benchmarks/bundled/report.md the target alone, with both cores, beats all but auto and pld."""
     seen = Agreement(tokens=1300, ranks=(0.56, 0.13, 0.05, 0.025), depths=(0.56,) * 16)
     core = forecast.Measured({1: 3400.0, 4: 3600.0, 8: 4600.0, 16: 8000.0}, {1: 250.0, 8: 600.0}, seen, inline=True)
-    both = replace(core, spare=0.65)
+    both = replace(core, lent_us={rows: 0.65 * us for rows, us in core.forward_us.items()})
     lent = {one.method: one for one in forecast.forecasts(both)}
     for one in forecast.forecasts(core):
         if one.method != "auto":

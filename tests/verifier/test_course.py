@@ -98,9 +98,8 @@ def test_before_a_round_without_it_was_seen_a_drafter_that_may_not_pay_rests_for
 
 
 def test_a_drafter_whose_cpu_would_bring_the_target_more_than_its_drafts_do_rests_before_that_was_seen():
-    cost = CostModel({1: 10_000.0, 31: 19_000.0})
-    assert PlainRounds().time(cost, 1, 1) == 10_000.0
-    cost.spare = 0.6
+    cost = CostModel({1: 10_000.0, 31: 19_000.0}, lent={1: 6_000.0, 31: 10_000.0})
+    assert PlainRounds().time(CostModel({1: 10_000.0, 31: 19_000.0}), 1, 1) == 10_000.0
     assert PlainRounds().time(cost, 1, 1) == 6_000.0
     course = Course()
     for _ in range(10):

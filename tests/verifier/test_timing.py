@@ -7,7 +7,7 @@ import pytest
 
 from actors.cost import CostModel
 from actors.models import ModelInfo, Outcome
-from actors.verifier.timing import COARSE, FINE, measure_branch, measure_target
+from actors.verifier.timing import COARSE, FINE, LENT_ROWS, measure_branch, measure_lent, measure_target
 
 
 def tiles(rows: int) -> float:
@@ -79,3 +79,43 @@ def test_what_others_take_from_the_processors_at_the_start_does_not_last():
 def test_a_branch_is_priced_by_what_it_adds_to_a_round():
     for model, price in ((Tiled(), 0.0), (Tiled(branch_ms=14.0), 14.0 / 7 / 10.0), (Tiled(branches=False), 0.0)):
         assert measure_branch(model, timer=lambda model=model: model.now) == pytest.approx(price)
+
+
+class Lending(Tiled):
+    """Reading the weights takes as long with the drafters' CPUs, computing with them half of the time."""
+
+    has_spare_cpus = True
+    used = False
+    turns = 0
+
+    def use_spare_cpus(self, used: bool) -> None:
+        self.used = used
+        self.turns += 1
+
+    def verify(self, windows):
+        rows = 1 + len(windows[0].tokens)
+        self.rounds.append(rows)
+        self.now += self.scale * max(10.0, rows * (2.5 if self.used else 5.0)) / 1000
+        return [Outcome([], [1])]
+
+
+def test_what_drafters_cpus_bring_is_known_by_rows():
+    model = Lending(scale=0.1)
+    own = model.measured()
+    cost = CostModel(own, lent=measure_lent(model, own, timer=lambda: model.now))
+    assert cost.lends and cost.lent(1) / cost.own(1) > 0.9, "with the noise of the first, it shares the mean of some"
+    assert [cost.lent(rows) / cost.own(rows) for rows in (8, 16, 32)] == pytest.approx([0.5] * 3)
+    assert not model.used, "they are the drafters' again"
+
+
+def test_of_a_slow_target_one_row_is_measured_with_them_twice():
+    model = Lending(scale=300.0)
+    own = {rows: model.scale * max(10.0, 5.0 * rows) * 1000 for rows in COARSE}
+    measure_lent(model, own, timer=lambda: model.now)
+    assert len(model.rounds) == 4 and set(model.rounds) == {1} < set(LENT_ROWS)
+
+
+def test_without_cpus_to_lend_nothing_is_measured():
+    model = Lending()
+    model.has_spare_cpus = False
+    assert measure_lent(model, model.measured()) is None and not model.turns

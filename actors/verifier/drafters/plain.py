@@ -29,7 +29,7 @@ class PlainRounds:
         return self.slowdown.known
 
     def observe(self, cost: CostModel, rows: int, forward_us: float, overhead_us: float, streams: int) -> None:
-        self.slowdown.add(forward_us / cost.curve(rows))
+        self.slowdown.add(forward_us / cost.lent(rows))
         self.overhead.add(min(max(0.0, overhead_us), forward_us) / streams)
 
     def time(self, cost: CostModel, rows: int, streams: int) -> float:
@@ -37,4 +37,4 @@ class PlainRounds:
         if not self.known:
             return max(1.0, cost.plain(rows))
         slowdown = min(self.slowdown.mean, cost.factor.mean)
-        return max(1.0, cost.curve(rows) * slowdown + streams * self.overhead.mean)
+        return max(1.0, cost.lent(rows) * slowdown + streams * self.overhead.mean)
