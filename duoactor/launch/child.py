@@ -38,7 +38,7 @@ class ActorPlan:
     threads: int = 1
     http: tuple[str, int] = ("", 0)
     finish_s: float = 0.0  # that it may take to finish its work, before it has ``STOP_S`` to end
-    forked: bool = False  # it computes with a model on the CPU: see :mod:`duoactor.launch.fork_server`
+    forked: bool = False  # it computes with a model on the CPU: see :mod:`duoactor.cli.fork_server`
 
 
 class OutputLines:

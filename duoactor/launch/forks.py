@@ -1,4 +1,4 @@
-"""The supervisor's end of a :mod:`duoactor.launch.fork_server`, and the children that come from it. On Linux only."""
+"""The supervisor's end of a :mod:`duoactor.cli.fork_server`, and the children that come from it. On Linux only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from duoactor.launch.child import ActorPlan, Child, environment_of, own_command
-from duoactor.launch.fork_server import LONGEST, ROOM, Fork
+from duoactor.launch.forking import LONGEST, ROOM, Fork
 from protocols.messages import Role
 
 PR_SET_CHILD_SUBREAPER = 36
 ACCELERATORS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # NVIDIA's, the same in WSL, AMD's
-SERVER = ActorPlan(Role.VERIFIER, "fork server", (sys.executable, "-m", "duoactor.launch.fork_server", " " * ROOM))
+SERVER = ActorPlan(Role.VERIFIER, "fork server", (sys.executable, "-m", "duoactor.cli.fork_server", " " * ROOM))
 
 
 def computes_here(device: str) -> bool:

@@ -24,7 +24,7 @@ WITHOUT_IMPORTS = """
 import sys
 from types import SimpleNamespace
 sys.modules["actors.engines.preload"] = SimpleNamespace(preload=lambda: None)
-from duoactor.launch.fork_server import main
+from duoactor.cli.fork_server import main
 sys.exit(main())
 """
 

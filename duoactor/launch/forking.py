@@ -1,19 +1,11 @@
-"""A process that has imported what actors with a model need, and computed nothing: it forks them.
-
-Imports are most of what a small drafter takes from its start to its first draft. Here they are made once, before the
-first start; an actor that is started again has them, and shares their memory with the others.
-
-``python -m duoactor.launch.fork_server`` reads one :class:`Fork` after the other from the socket that is its standard
-input, each with the three descriptors that are to be the actor's, and answers with the actor's process id. It forks
-twice: the actor is an orphan, whom the supervisor adopts (:mod:`duoactor.launch.forks`), and lives on when we die.
-"""
+"""How a fork server forks actors: it was asked through a socket, each time with three descriptors that are to be the
+actor's. :mod:`duoactor.cli.fork_server` is the process, :mod:`duoactor.launch.forks` the other end."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -32,25 +24,11 @@ class Fork(msgspec.Struct):
     environment: dict[str, str]
 
 
-def main() -> int:
-    from duoactor import cli
+def serve(link: socket.socket) -> Fork | None:
+    """Answers every :class:`Fork` with the actor's process id. It forks twice: the actor is an orphan, whom the
+    supervisor adopts, and lives on when the server dies.
 
-    link = socket.socket(fileno=os.dup(0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from actors.engines.preload import preload
-
-    preload()
-    link.send(READY)
-    fork = _serve(link)
-    if fork is None:
-        return 0
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    _rename(fork.arguments)
-    return cli.main(fork.arguments)
-
-
-def _serve(link: socket.socket) -> Fork | None:
-    """Returns in each actor what it is to do, and here None once nobody is at the other end."""
+    Returns in each actor what it is to do, and here None once nobody is at the other end."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(link, LONGEST, 3)
         if not message:
@@ -77,7 +55,7 @@ def _serve(link: socket.socket) -> Fork | None:
         os.close(told)
 
 
-def _rename(arguments: tuple[str, ...]) -> None:
+def rename(arguments: tuple[str, ...]) -> None:
     """Show what runs to ``ps``: Linux shows the bytes at which the command line was put at the start."""
     sys.argv[:] = ["duoactor", *arguments]
     words = [sys.executable, "-m", *sys.argv]
@@ -87,7 +65,3 @@ def _rename(arguments: tuple[str, ...]) -> None:
         text = "\0".join(words).encode()[: end - begin - 1]
         ctypes.memset(begin, 0, end - begin)
         ctypes.memmove(begin, text, len(text))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
