@@ -18,6 +18,9 @@ class Forward:
     started_at: float  # the same in seconds of the verifier's clock
     took_us: float
     rows: int
+    decode_us: float  # of that, what is not for a piece of a prompt beside it ...
+    decode_rows: int  # ... and the rows
+    prompts_us: float  # since the verifier's start: what forwards took for prompts
     streams: int  # that decode, whether they had a part in it or waited
     slowdown: float  # against the calibration, as it is believed now
 
@@ -29,15 +32,16 @@ def account(
     chosen: Chosen,
     committed: Committed,
     now: float,
-) -> RoundStats:
-    """Close one request's books on a round that ends at ``now`` (seconds)."""
+) -> tuple[RoundStats, float]:
+    """Close one request's books on a round that ends at ``now`` (seconds). Also what the round would have taken had
+    nobody's prompt been computed since the last, in microseconds."""
     spec = request.spec
-    wall_us, wait_us = request.round_over(now, forward.took_us)
-    spec.took(forward.took_us, len(committed.tokens), wall_us)
+    wall_us, wait_us, own_us = request.round_over(now, forward.took_us, forward.prompts_us)
+    spec.took(forward.took_us, len(committed.tokens), own_us)
     told = spec.take_draft_log()
     if drafter is not None:
         drafter.credit(len(chosen.nodes), sum(committed.accepted))
-    return RoundStats(
+    stats = RoundStats(
         request.rid,
         spec.round,
         request.method,
@@ -65,3 +69,4 @@ def account(
         slowdown=forward.slowdown,
         message_us=drafter.pace.message.mean if drafter is not None else 0.0,
     )
+    return stats, own_us

@@ -40,6 +40,7 @@ class Committer:
         self._untold: list[Request] = []  # whose client has not been told everything
         self._looked_at = 0.0  # for clients that are due
         self._round_stats: list[RoundStats] = []
+        self._prompts_us = 0.0  # that forwards have taken for prompts
 
     # --- commit ------------------------------------------------------------------------------------------------------
 
@@ -50,23 +51,38 @@ class Committer:
                 self.faults.of(request, outcome)
             else:
                 self.faults.went_well()
-        rows, state = job.rows + job.piece_rows, self.state
+        rows, state, decode_us = job.rows + job.piece_rows, self.state, forward_us
         if job.piece is None:
             state.cost.observe(rows, forward_us)
-        elif rows:
-            state.pieces.observe(rows, forward_us)
+        else:
+            decode_us = min(forward_us, state.cost(job.rows)) if job.rows else 0.0
+            if rows:
+                state.pieces.observe(rows, forward_us)
+        self._prompts_us += forward_us - decode_us
         if job.requests:
-            self._commit_round(job, outcomes[: len(job.requests)], rows, forward_us)
+            self._commit_round(job, outcomes[: len(job.requests)], rows, forward_us, decode_us)
         if job.piece is not None and isinstance(outcome := outcomes[-1], Outcome) and job.piece.state == "prefill":
             self.faults.spare(job.piece, partial(self._begin, job.piece, outcome))
             self.tell_clients()  # a first token waits for no draft of the second
 
-    def _commit_round(self, job: Job, outcomes: list[Outcome | Exception | None], rows: int, forward_us: float) -> None:
-        """``rows``: of the forward, those of a prompt included."""
+    def _commit_round(
+        self, job: Job, outcomes: list[Outcome | Exception | None], rows: int, forward_us: float, decode_us: float
+    ) -> None:
+        """``rows`` and ``forward_us``: of the forward, those of a prompt included. ``decode_us``: without them."""
         state = self.state
         started_us = (job.started - state.started) * 1e6
         load = job.load
-        forward = Forward(started_us, job.started, forward_us, rows, load.streams, state.cost.factor.mean)
+        forward = Forward(
+            started_us,
+            job.started,
+            forward_us,
+            rows,
+            decode_us,
+            job.rows,
+            self._prompts_us,
+            load.streams,
+            state.cost.factor.mean,
+        )
         drafted: Counter[bytes | None] = Counter()  # rows that each drafter's drafts took
         for request, chosen in zip(job.requests, job.windows, strict=True):
             drafted[request.drafter] += chosen.drafted
@@ -75,7 +91,7 @@ class Committer:
         for place, (request, chosen, outcome) in enumerate(parts, 1):
             if request.state == "decode" and isinstance(outcome, Outcome):
                 others = load.beside(request.spec.rate.value, after + len(job.requests) - place)
-                bare = rows - drafted[request.drafter]
+                bare = job.rows - drafted[request.drafter]
                 part = partial(self._round, request, chosen, outcome, forward, bare, len(job.requests), others)
                 after += self.faults.spare(request, part) or 0
         if len(self._round_stats) >= TELEMETRY_BURST:
@@ -84,7 +100,7 @@ class Committer:
     def _begin(self, request: Request, outcome: Outcome) -> None:
         """The prefill is over, and its token is the first."""
         committed = request.spec.again(outcome) if request.first_at else request.spec.first(outcome)
-        request.began(self.clock(), outcome.reused)
+        request.began(self.clock(), outcome.reused, self._prompts_us)
         drafter = self.state.drafters.of(request.drafter)
         self._settle(request, drafter, committed, True, self.state.load().beside(request.spec.rate.value, 0))
 
@@ -104,11 +120,11 @@ class Committer:
         committed = request.spec.commit(chosen, outcome)
         covered = len(outcome.path) == len(chosen.nodes)
         drafter = self.state.drafters.of(request.drafter)
-        stats = account(request, drafter, forward, chosen, committed, self.clock())
+        stats, own_us = account(request, drafter, forward, chosen, committed, self.clock())
         self.state.totals.round(stats, self.state.cost.plain(streams))
         self._round_stats.append(stats)
         if request.spec.strategy.drafter:
-            self._weigh(request, drafter, committed, stats, bare, streams)
+            self._weigh(request, drafter, committed, stats, forward, own_us, bare, streams)
         trace = None if seen is None else seen(stats)
         return self._settle(request, drafter, committed, covered, others, trace)
 
@@ -118,6 +134,8 @@ class Committer:
         drafter: DrafterPeer | None,
         committed: Committed,
         stats: RoundStats,
+        forward: Forward,
+        own_us: float,
         bare: int,
         streams: int,
     ) -> None:
@@ -128,26 +146,28 @@ class Committer:
         if drafter is None or stats.resting:
             if not plain.known:
                 state.drafters.standings.forget(request.method)
-            overhead_us = stats.wall_us - stats.forward_us - stats.wait_us
-            plain.observe(state.cost, stats.rows, stats.forward_us, overhead_us, streams)
+            overhead_us = own_us - forward.decode_us - stats.wait_us
+            plain.observe(state.cost, forward.decode_rows, forward.decode_us, overhead_us, streams)
             if request.spec.inline is not None:
-                plain.inline.add_ratio(stats.committed, self._without_drafts(plain, stats, bare, streams))
+                plain.inline.add_ratio(stats.committed, self._without_drafts(plain, stats, own_us, bare, streams))
             if drafter is not None:
                 request.course(drafter.actor_id).rested()
             for other in state.drafters.by_peer.values() if drafter is None else ():
                 other.standing(request).rested()
             return
-        without = self._without_drafts(plain, stats, bare, streams) * state.without_drafter(request.method)
+        without = self._without_drafts(plain, stats, own_us, bare, streams) * state.without_drafter(request.method)
         standing, course = drafter.standing(request), request.course(drafter.actor_id)
-        standing.round(stats.committed, without, stats.wall_us)
+        standing.round(stats.committed, without, own_us)
         course.drafted(stats.committed, without, state.prior(request, drafter), plain.known)
         request.drafted()
         if committed.claim is not None:
             standing.claimed(*committed.claim)
 
-    def _without_drafts(self, plain: PlainRounds, stats: RoundStats, bare: int, streams: int) -> float:
+    def _without_drafts(
+        self, plain: PlainRounds, stats: RoundStats, own_us: float, bare: int, streams: int
+    ) -> float:
         """Tokens of that stretch of text in the time of the round, with nothing but what was retrieved."""
-        return (1 + stats.retrieved) * stats.wall_us / plain.time(self.state.cost, bare, streams)
+        return (1 + stats.retrieved) * own_us / plain.time(self.state.cost, bare, streams)
 
     def _settle(
         self,

@@ -55,6 +55,7 @@ class Request:
     round_ended_at: float = 0.0
     overhead_us: float = 0.0
     waited_us: float = 0.0  # of the waits already accounted for
+    prompts_us: float = 0.0  # that forwards had taken for prompts when its latest round ended
     trace: Trace | None = None  # what its client is told of its rounds, if it asked
     untold: list[News] = field(default_factory=list)
     told_at: float = -math.inf
@@ -116,11 +117,12 @@ class Request:
         self.handle = handle
         self.state = "prefill"
 
-    def began(self, now: float, cached_tokens: int) -> None:
-        """Its prompt is computed, ``cached_tokens`` of it before this request. ``now`` in seconds, as everywhere
-        here."""
+    def began(self, now: float, cached_tokens: int, prompts_us: float) -> None:
+        """Its prompt is computed, ``cached_tokens`` of it before this request. ``now`` in seconds, as everywhere here;
+        ``prompts_us``: see :class:`Forward`."""
         self.state = "decode"
         self.last_at = self.round_ended_at = now
+        self.prompts_us = prompts_us
         if not self.first_at:
             self.first_at, self.cached_tokens = now, cached_tokens
 
@@ -138,14 +140,17 @@ class Request:
     def ended(self) -> None:
         self.state = "ended"
 
-    def round_over(self, now: float, forward_us: float) -> tuple[float, float]:
-        """Books a round; what it took in all, and what of that was waited for drafts, in microseconds."""
+    def round_over(self, now: float, forward_us: float, prompts_us: float) -> tuple[float, float, float]:
+        """Books a round: what it took in all, what of that was waited for drafts, and what it took without others'
+        prompts, in microseconds."""
         wall_us = (now - self.round_ended_at) * 1e6
         wait_us = self.spec.counters.wait_us - self.waited_us
         self.waited_us = self.spec.counters.wait_us
         self.round_ended_at = now
         self.overhead_us += max(0.0, wall_us - forward_us - wait_us)
-        return wall_us, wait_us
+        own_us = wall_us - (prompts_us - self.prompts_us)
+        self.prompts_us = prompts_us
+        return wall_us, wait_us, own_us
 
     @property
     def drafting(self) -> bool:
