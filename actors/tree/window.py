@@ -20,8 +20,9 @@ class Likely(NamedTuple):
     chance: float
 
 
-def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
-    """The ``limit`` likeliest nodes, best first. Chances fall downwards, so they are connected.
+def best_nodes(tree: TokenTree, limit: int, least: float = 0.0) -> list[Likely]:
+    """The ``limit`` likeliest nodes, best first, of a chance above ``least``. Chances fall downwards, so they are
+    connected.
 
     Siblings may come from sources that do not know of each other (the drafter and the verifier's own proposers);
     where they add up to more than certainty, each is worth its share.
@@ -44,6 +45,8 @@ def best_nodes(tree: TokenTree, limit: int) -> list[Likely]:
                 break
             negative, _, node = heapq.heappop(heap)
             chance = -negative
+        if chance <= least:
+            break
         chosen.append(Likely(node, chance))
     return chosen
 
@@ -65,7 +68,7 @@ def priced_window(
     orders = []
     if branch_us is not None:
         orders.append(best_nodes(tree, limit))
-    if branch_us != 0:
+    if not orders or (branch_us and branches(orders[0])):
         orders.append(likeliest_path(tree, limit))
     base = cost(rows_before + 1)
     best_value = 0.0
@@ -85,11 +88,18 @@ def priced_window(
     return best
 
 
+def branches(likely: list[Likely]) -> bool:
+    """Whether those, best first, are more than one path."""
+    return any(after.node.parent is not before.node for before, after in itertools.pairwise(likely))
+
+
 def in_tree_order(nodes: list[Node], root: Node) -> tuple[list[Node], list[int]]:
     """Depth-first with likely children first, and each node's parent as an index (-1: the root).
 
     The engine gives canonical slots to the path of first-listed children, so the likeliest path comes first.
     """
+    if all(after.parent is before for before, after in itertools.pairwise(nodes)):  # a path, as what is retrieved
+        return nodes, list(range(-1, len(nodes) - 1))
     chosen = {id(node) for node in nodes}
     order: list[Node] = []
     parents: list[int] = []

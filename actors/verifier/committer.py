@@ -8,7 +8,7 @@ from functools import partial
 
 from actors.models import Outcome
 from actors.verifier.accounting import Forward, account
-from actors.verifier.decoding.rounds import Chosen, Committed, Others
+from actors.verifier.decoding.rounds import NO_OTHERS, Chosen, Committed, Others
 from actors.verifier.drafters.leases import Leases
 from actors.verifier.drafters.plain import PlainRounds
 from actors.verifier.drafters.registry import DrafterPeer
@@ -90,7 +90,9 @@ class Committer:
         parts = zip(job.requests, job.windows, outcomes, strict=True)
         for place, (request, chosen, outcome) in enumerate(parts, 1):
             if request.state == "decode" and isinstance(outcome, Outcome):
-                others = load.beside(request.spec.rate.value, after + len(job.requests) - place)
+                others = NO_OTHERS
+                if request.drafter is not None:
+                    others = load.beside(request.spec.rate.value, after + len(job.requests) - place)
                 bare = job.rows - drafted[request.drafter]
                 part = partial(self._round, request, chosen, outcome, forward, bare, len(job.requests), others)
                 after += self.faults.spare(request, part) or 0
@@ -163,9 +165,7 @@ class Committer:
         if committed.claim is not None:
             standing.claimed(*committed.claim)
 
-    def _without_drafts(
-        self, plain: PlainRounds, stats: RoundStats, own_us: float, bare: int, streams: int
-    ) -> float:
+    def _without_drafts(self, plain: PlainRounds, stats: RoundStats, own_us: float, bare: int, streams: int) -> float:
         """Tokens of that stretch of text in the time of the round, with nothing but what was retrieved."""
         return (1 + stats.retrieved) * own_us / plain.time(self.state.cost, bare, streams)
 

@@ -15,7 +15,8 @@ log = logging.getLogger("duoactor.verifier")
 @dataclass(slots=True)
 class Job:
     """One flat forward: the windows of a round, ``rows`` in all; the next piece of a request's prompt, of at most
-    ``piece_rows`` (0: as many as suit the model); or both. ``load``: when the round's windows were chosen."""
+    ``piece_rows`` (0: as many as suit the model); or both. ``load``: when the round's windows were chosen. ``drafts``:
+    whether those draft for which that is the verifier's to say; None where there are none, or one stream alone."""
 
     requests: list[Request]
     windows: list[Chosen]
@@ -24,6 +25,8 @@ class Job:
     piece: Request | None = None
     piece_rows: int = 0
     started: float = 0.0
+    drafts: bool | None = None
+    drafting_us: float = 0.0  # that the verifier's own draft model took before it
 
     @property
     def everybody(self) -> list[Request]:

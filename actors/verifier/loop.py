@@ -203,6 +203,7 @@ class Verifier:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def _rounds(self) -> None:
+        begun = self.clock()
         while True:
             self._share_cpus()
             job = self.schedule.next()
@@ -214,6 +215,8 @@ class Verifier:
                     await asyncio.sleep(0)
                 else:
                     await self._rest()
+                if not self.state.streams:  # else it is a wait for drafts, and their time
+                    begun = self.clock()
                 continue
             computing = self._start(job)
             if self.compute.overlaps:
@@ -223,9 +226,23 @@ class Verifier:
             outcomes, forward_us = await computing
             self._file()  # before the commit, which looks at what was drafted
             self.committer.commit(job, outcomes, forward_us)
+            begun, since = self.clock(), begun
+            self._account(job, outcomes, (begun - since) * 1e6)
             if not self.compute.overlaps:
                 self._prepare(job)  # once its first token is on its way
             self._file()  # and before the next window is chosen
+
+    def _account(self, job: Job, outcomes: Sequence[Outcome | Exception | None], took_us: float) -> None:
+        """What a round took with all that is done beside its forward."""
+        state, own, streams = self.state, len(job.requests), job.load.streams
+        if job.piece is not None or job.drafts is None:
+            return
+        if job.drafts:
+            state.row_times.observe(own, job.rows - own, took_us - job.drafting_us)
+            tokens = sum(len(outcome.tokens) for outcome in outcomes if isinstance(outcome, Outcome))
+            state.drafting.drafted(streams, tokens, took_us)
+        elif job.rows == own and not any(request.drafts for request in job.requests):
+            state.drafting.without(streams, took_us)
 
     def _prepare(self, job: Job) -> None:
         """Let the verifier's own proposers read the prompt that is being computed."""

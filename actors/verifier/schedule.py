@@ -103,11 +103,10 @@ class Schedule:
         return Job([], [], piece=request, piece_rows=rows)
 
     def _add_piece(self, job: Job, prompt: Request) -> None:
-        """As much of a prompt as makes the round longer by no more than ``MAX_STALL`` plain rounds; where drafts take
-        that time, the prompt has that of one round all the same."""
+        """As much of a prompt as makes the round longer by no more than ``MAX_STALL`` such rounds. Drafts take
+        nothing of that time: what a stream brings that is late to decode, they do not."""
+        longest_us = self.state.pieces(job.rows) + MAX_STALL * self.state.cost(job.rows)
         room = MAX_PIECE - job.rows
-        plain_us = self.state.cost(self.state.streams)
-        longest_us = max((1 + MAX_STALL) * plain_us, self.state.pieces(job.rows) + plain_us)
         rows = bisect_right(range(1, room + 1), longest_us, key=lambda n: self.state.pieces(job.rows + n))
         job.piece, job.piece_rows = prompt, max(1, rows)
 
@@ -117,34 +116,47 @@ class Schedule:
         job = Job([], [], load := self.state.load())
         if len(requests) > MAX_ROWS:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
-        self._draft_inline(requests, load.rate)
+        if load.streams > 1 and not any(r.drafts for r in requests) and any(map(self._may_rest, requests)):
+            job.drafts = self.state.drafting.pays(load.streams)
+        self._draft_inline(job, requests)
         requests = [request for request in requests if request.state == "decode"]
         now = self.clock()
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
-            chosen = self.faults.spare(request, partial(self._window, request, others, now, most))
+            if job.drafts is False and self._may_rest(request):
+                chosen: Chosen | None = Chosen([], [], [])
+            else:
+                chosen = self.faults.spare(request, partial(self._window, request, others, now, most))
             if chosen is not None:
                 job.requests.append(request)
                 job.windows.append(chosen)
                 job.rows += 1 + len(chosen.nodes)
         return job if job.requests else None
 
-    def _draft_inline(self, requests: Sequence[Request], rate: float) -> None:
-        """``rate``: tokens per microsecond that those reach together; 0: not known."""
-        state = self.state
+    def _may_rest(self, request: Request) -> bool:
+        """Whether it is for :class:`Drafting` to say that nothing is drafted for it. Of drafters their standings tell,
+        and what a grammar forces costs no guess."""
+        return not request.drafts and request.spec.grammar is None and self.state.may_rest(request)
+
+    def _draft_inline(self, job: Job, requests: Sequence[Request]) -> None:
+        state, load = self.state, job.load
         inline = state.inline
         able = [r for r in requests if r.spec.strategy.inline and not r.suspect]
+        if job.drafts is False:
+            able = [r for r in able if not self._may_rest(r)]
         if inline is None or not able:
             return
         own = [r for r in able if not r.drafts]
+        begun = self.clock()
         if own:
-            rate = rate or len(requests) / state.cost(len(requests))
+            rate = load.rate or len(requests) / state.cost(len(requests))
             for request in own:
                 request.spec.waiting.begins(self.clock() * 1e6)
-                self.faults.spare(request, request.spec.guess)
+                self.faults.spare(request, partial(request.spec.guess, load.least))
             own = [request for request in own if request.state == "decode"]
-            inline.grow(own, state.cost, rate, lambda: (self.clock() - state.started) * 1e6)
+            inline.grow(own, state.cost, rate, lambda: (self.clock() - state.started) * 1e6, load.least)
         inline.measure(self.clock() - state.started)
+        job.drafting_us = (self.clock() - begun) * 1e6
 
     def _window(self, request: Request, others: Others, now: float, most: int) -> Chosen:
         if request.spec.owes_verdict:

@@ -18,8 +18,10 @@ from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.drafters.plain import PlainRounds
 from actors.verifier.drafters.registry import DrafterPeer, Drafters
 from actors.verifier.drafters.standing import PAYS, PROMISED
+from actors.verifier.drafting import Drafting
 from actors.verifier.requests.request import Request, Requests
 from actors.verifier.requests.request_log import RequestLog
+from actors.verifier.row_times import RowTimes
 from actors.verifier.totals import Totals
 from protocols.enumerations import KeyRole
 from protocols.messages import Budget, Generate, Hello, Method, Plan, Promote
@@ -79,6 +81,8 @@ class State:
     learner: SinglePeer | None = None
     promoted: Promote | None = None  # the weights that the learner last had the drafters serve with
     pieces: CostModel = field(init=False)  # of prompts: forward time by rows, as far as it was asked to be short
+    row_times: RowTimes = field(init=False)
+    drafting: Drafting = field(init=False)
     budgets: Budgets = field(init=False)
     plain: defaultdict[str, PlainRounds] = field(default_factory=lambda: defaultdict(PlainRounds))  # by method
     counters: Counter[str] = field(default_factory=Counter)
@@ -89,6 +93,8 @@ class State:
     def __post_init__(self) -> None:
         self.totals = Totals(self.counters)
         self.budgets = Budgets(self.cost)
+        self.row_times = RowTimes(self.cost)
+        self.drafting = Drafting(self.cost)
         self.pieces = CostModel(dict(self.cost.calibration()))
 
     def next_epoch(self) -> int:
@@ -169,8 +175,7 @@ class State:
         return sum(request.state == "decode" for request in self.requests)
 
     def load(self) -> Load:
-        """Asked once for a forward, not by each of its requests: it goes through them all. A forward that takes longer
-        keeps those waiting too whose prompts are not computed yet."""
+        """Asked once for a forward, not by each of its requests: it goes through them all."""
         decoding = self.requests.of("decode")
-        rates = (request.spec.rate.value for request in (*decoding, *self.requests.of("prefill")))
-        return Load(len(decoding), sum(rates))
+        streams, rate = len(decoding), sum(request.spec.rate.value for request in decoding)
+        return Load(streams, rate, self.row_times.of(streams) if streams > 1 else 0.0)

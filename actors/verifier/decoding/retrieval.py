@@ -188,6 +188,7 @@ class FallbackProposer(_Consulted):
         self.rest = 0  # rounds until it is asked again
         self.proposal: Proposal | None = None  # of this round
         self.likely: list[tuple[int, int, float, float]] = []  # (row, row of the parent, log chance, of the whole path)
+        self.bound = 0.0  # log chance of the whole path that those have at least
         self.held: dict[int, Node] = {}  # rows that are in the tree
         self.bias = acceptance_bias()  # of this text
         self.matched = 0  # tokens of the newest commit that it had proposed, from the first on
@@ -197,16 +198,20 @@ class FallbackProposer(_Consulted):
         if self.proposal is None:
             self._ask(tree, committed)
         assert self.proposal is not None
-        held = self.held
-        if len(held) > len(self.likely):
+        if not self.proposal.tokens:
             return
-        bound = math.log(max(least, FLOOR))
+        held = self.held
+        bound = math.log(least) if least > FLOOR else LOG_FLOOR
+        if bound < self.bound:
+            self._weigh(self.proposal, bound)
+        elif len(held) > len(self.likely):
+            return
         for row, parent, logprob, total in self.likely:
             if total >= bound and row not in held:
                 held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
 
     def _ask(self, tree: TokenTree, committed: Sequence[int]) -> None:
-        self.likely, self.held = [], {ROOT: tree.root}
+        self.likely, self.held, self.bound = [], {ROOT: tree.root}, 0.0
         if self.costly:
             best = tree.root.best_child()
             if self.rest > 0 or (best is not None and best.logprob > NEARLY_CERTAIN):
@@ -214,7 +219,11 @@ class FallbackProposer(_Consulted):
                 self.proposal = NOTHING
                 return
         session = self.prepare(committed)
-        proposal = self.proposal = session.propose(DEFAULT_NODES) if session is not None else NOTHING
+        self.proposal = session.propose(DEFAULT_NODES) if session is not None else NOTHING
+
+    def _weigh(self, proposal: Proposal, bound: float) -> None:
+        """Find what the target follows with a log chance of ``bound`` or more."""
+        self.likely, self.bound = [], bound
         totals = {ROOT: 0.0}
         bias = math.log(self.bias.mean)
         for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
@@ -223,7 +232,7 @@ class FallbackProposer(_Consulted):
                 continue
             logprob = min(SUREST, self.trust.logprob(score) + bias)
             total = above + logprob
-            if total >= LOG_FLOOR:
+            if total >= bound:
                 totals[row] = total
                 self.likely.append((row, parent, logprob, total))
 

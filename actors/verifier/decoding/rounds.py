@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from actors.tree.tree import Node
 from protocols.messages import FinishReason, RequestStats, TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """A window as the engine wants it, with the nodes it came from."""
 
     nodes: list[Node]
@@ -20,8 +20,7 @@ class Chosen:
     drafted: int = 0  # those that a drafter has named, and the verifier had not guessed itself
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """What one round added to a request. ``accepted[i]``: token i was a draft token."""
 
     base_len: int
@@ -33,14 +32,20 @@ class Committed:
     claim: tuple[float, bool] | None = None  # how likely a drafter held its first choice for the first; whether it was
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
+class Others(NamedTuple):
     """The requests that decode beside one: how many, the rows that are theirs in the next forward, and the tokens per
-    microsecond that they reach together. A row that lengthens the forward lengthens it for all of them."""
+    microsecond that they reach together. A row that lengthens the forward lengthens it for all of them.
+
+    ``row_us``: by how much, see :class:`actors.verifier.row_times.RowTimes`."""
 
     streams: int = 0
     rows: int = 0
     rate: float = 0.0
+    row_us: float = 0.0
+
+    def cost(self, rows: int) -> float:
+        """Of a forward that others share, in microseconds, but for what it takes without drafts."""
+        return rows * self.row_us
 
 
 NO_OTHERS = Others()
@@ -48,15 +53,21 @@ NO_OTHERS = Others()
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """All requests that decode: how many, and the tokens per microsecond that they reach together with those that are
-    about to."""
+    """All requests that decode: how many, the tokens per microsecond that they reach together, and what one more row
+    of drafts takes."""
 
     streams: int
     rate: float
+    row_us: float = 0.0
+
+    @property
+    def least(self) -> float:
+        """The chance of being right that a row of drafts must have to be worth its time; 0: no single number tells."""
+        return self.rate * self.row_us if self.streams > 1 else 0.0
 
     def beside(self, rate: float, rows: int) -> Others:
         """Those beside a request of that rate; ``rows`` are theirs in the next forward."""
-        return Others(self.streams - 1, rows, max(0.0, self.rate - rate))
+        return Others(self.streams - 1, rows, max(0.0, self.rate - rate), self.row_us)
 
 
 IDLE = Load(0, 0.0)

@@ -9,7 +9,7 @@ from actors.estimate import Estimate
 from actors.models import Outcome
 from actors.tree.methods import Strategy
 from actors.tree.tree import FORCED, Fragment, Node, TokenTree, check_fragment
-from actors.tree.window import Cost, Likely, best_nodes, in_tree_order, likeliest_path, priced_window
+from actors.tree.window import Cost, Likely, best_nodes, branches, in_tree_order, likeliest_path, priced_window
 from actors.verifier.decoding.draft_log import DraftLog
 from actors.verifier.decoding.grammar import Grammar
 from actors.verifier.decoding.inline_tree import InlineTree
@@ -180,23 +180,32 @@ class Speculation:
                 return self._window([Likely(node, 0.0) for node in planted])
             self.grammar.fit(self.tree)
             return self._window(best_nodes(self.tree, limit))
-        self.guess()
+        rate = (self.rate.value or 1.0 / cost(1)) + others.rate
+        least = rate * others.row_us
+        self.guess(least)
+        if not self.tree.root.children:
+            return Chosen([], [], [])
+        rows_before, price = (0, others.cost) if others.row_us else (others.rows, cost)
         if self.grammar is not None and self.strategy.drafter:
             row_us = self.grammar.row_us()
-            plain, cost = cost, lambda rows: plain(rows) + rows * row_us
+            plain, price = price, lambda rows: plain(rows) + rows * row_us
         match self.strategy.window:
             case "chain":
                 return self._window(likeliest_path(self.tree, limit))
+            case "priced" if (
+                others.row_us and self.grammar is None and not branches(likely := best_nodes(self.tree, limit, least))
+            ):
+                return self._window(likely)
             case "priced":
-                rate = (self.rate.value or 1.0 / cost(1)) + others.rate
                 branch_us = None if self.branch is None else self.branch * cost(1)
-                return self._window(priced_window(self.tree, limit, cost, rate, others.rows, branch_us))
+                return self._window(priced_window(self.tree, limit, price, rate, rows_before, branch_us))
         return self._window([])
 
-    def guess(self) -> None:
-        """What proposers and the grammar know of the next tokens joins the tree, and what cannot be leaves it."""
+    def guess(self, least: float = 0.0) -> None:
+        """What proposers and the grammar know of the next tokens joins the tree, and what cannot be leaves it. Guesses
+        that the target follows with less than that chance are not worth their rows."""
         for fallback in self.fallbacks:
-            fallback.merge(self.tree, self.committed)
+            fallback.merge(self.tree, self.committed, least)
         if self.grammar is not None and self.strategy.drafter:
             self.grammar.fit(self.tree)
 
@@ -211,9 +220,13 @@ class Speculation:
         self.counters.wait_us += spent_us
 
     def _window(self, likely: list[Likely]) -> Chosen:
+        if not likely:
+            return Chosen([], [], [])
         order, parents = in_tree_order([one.node for one in likely], self.tree.root)
-        own = {id(node) for fallback in self.fallbacks for node in fallback.held.values()}
-        drafted = sum(node.rank >= 0 and id(node) not in own for node in order)
+        drafted = 0
+        if self.epoch or self.inline is not None:
+            own = {id(node) for fallback in self.fallbacks for node in fallback.held.values()}
+            drafted = sum(node.rank >= 0 and id(node) not in own for node in order)
         return Chosen(order, [n.token for n in order], parents, sum(one.chance for one in likely), drafted)
 
     def _limit(self, cap: int | None) -> int:
@@ -252,12 +265,13 @@ class Speculation:
 
     def _inform(self, chosen: Chosen, sampled: Sequence[int], tokens: list[int]) -> None:
         """Tell the verifier's own proposers. Guesses surer than the drafter's would be are in the tree before it is
-        decided whether to wait for the drafter; the others fill up what it left."""
+        decided whether to wait for a drafter; the others fill up what it left."""
         if self.sole is not None:
             self.sole.commit(chosen.nodes, sampled, tokens)
         for fallback in self.fallbacks:
             fallback.commit(tokens)
-            fallback.merge(self.tree, self.committed, self.waiting.agreement.mean)
+            if self.epoch:
+                fallback.merge(self.tree, self.committed, self.waiting.agreement.mean)
 
     def first(self, outcome: Outcome) -> Committed:
         """The token that ends the prefill (or the replay of a resumed stream): the target's own."""

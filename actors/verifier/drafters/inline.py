@@ -68,14 +68,30 @@ class InlineDraft:
 
     # --- before a round ----------------------------------------------------------------------------------------------
 
-    def grow(self, requests: Sequence[Request], cost: CostModel, rate: float, now_us: Callable[[], float]) -> None:
+    def grow(
+        self,
+        requests: Sequence[Request],
+        cost: CostModel,
+        rate: float,
+        now_us: Callable[[], float],
+        row: float = 0.0,
+    ) -> None:
         """``requests`` share the next forward, their trees hold what was retrieved, and no drafter works for them.
-        ``rate``: tokens per microsecond that they reach together. ``now_us``: since the verifier's start."""
+        ``rate``: tokens per microsecond that they reach together. ``now_us``: since the verifier's start. ``row``:
+        tokens that the forward's time for a row would bring otherwise; 0: as ``cost`` tells."""
         rows = len(requests)
-        trees = [tree for request in requests if (tree := self._read(request, cost, rows, rate)) is not None]
+        promise: float | None = None  # the same for all
+
+        def promised() -> float:
+            nonlocal promise
+            if promise is None:
+                promise = self.promise(cost, rows)
+            return promise
+
+        trees = [tree for request in requests if (tree := self._read(request, rate, promised)) is not None]
         for tree in trees:
             tree.begin()
-        row = rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
+        row = row or rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
         for _ in range(MAX_STEPS):
             batch = self._worthwhile(trees, rate, row)
             if not batch or not self._expand(batch, now_us):
@@ -95,14 +111,14 @@ class InlineDraft:
         if read_us is not None:
             self.read_us.add(read_us, weight=READ)
 
-    def _read(self, request: Request, cost: CostModel, streams: int, rate: float) -> InlineTree | None:
+    def _read(self, request: Request, rate: float, promised: Callable[[], float]) -> InlineTree | None:
         """Of a request whose text the model has seen. It reads what it has not where that is worth its time."""
         tree, missing = request.spec.inline, len(request.spec.committed)
         if request.rid in self._unable or self._failures >= MAX_FAILURES or (tree is not None and tree.lost):
             return None
         if tree is not None and (missing := self.model.missing(tree.handle)) <= UNREAD:
             return tree
-        if not self._repays(request.spec, missing, cost, streams, rate):
+        if not self._repays(request.spec, missing, rate, promised):
             return None
         if tree is None:
             tree = request.spec.inline = self._open(request)
@@ -119,13 +135,13 @@ class InlineDraft:
         request.spec.waited(spent_us)
         return tree if missing <= READ else None
 
-    def _repays(self, spec: Speculation, missing: int, cost: CostModel, streams: int, rate: float) -> bool:
+    def _repays(self, spec: Speculation, missing: int, rate: float, promised: Callable[[], float]) -> bool:
         """Whether to read so many tokens saves more time than it takes: a text is expected to go on for as long as it
         has, or for a short answer's length."""
         written = len(spec.committed) - spec.prompt_len
         left = min(spec.sampling.max_tokens - written, max(SHORT_ANSWER, written))
         price = rate * missing * self.read_us.mean
-        return price < left and price < left * (1.0 - 1.0 / self.promise(cost, streams))
+        return price < left and price < left * (1.0 - 1.0 / promised())
 
     def _fail(self, trees: Iterable[InlineTree], error: Exception) -> None:
         """A draft model that fails costs its drafts, and nothing else."""

@@ -51,7 +51,7 @@ class Standing:
         """Its first choice was taken for so likely where the target has now decided."""
         self.claims.add_ratio(float(right), min(1.0, chance / self.trust))
 
-    def round(self, committed: int, without: float, wall_us: float) -> None:
+    def round(self, committed: float, without: float, wall_us: float) -> None:
         """A round with it: ``committed`` tokens in ``wall_us``, where ``without`` would have come in that time without
         it."""
         self.rate.add_ratio(committed, wall_us / 1e6)

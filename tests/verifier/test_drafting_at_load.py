@@ -1,0 +1,102 @@
+"""Several streams: what a row of drafts takes is learnt from rounds, and so is whether drafting pays at all."""
+
+import random
+
+import pytest
+
+from actors.cost import CostModel
+from actors.verifier.drafters.standing import FIRST_REST, LOOK
+from actors.verifier.drafting import Drafting
+from actors.verifier.row_times import RowTimes
+
+CURVE = {1: 2000.0, 8: 4000.0, 16: 7000.0, 32: 13000.0}
+
+
+def test_a_row_takes_what_the_calibration_says_until_rounds_tell() -> None:
+    cost = CostModel(CURVE)
+    assert RowTimes(cost).of(8) == pytest.approx((cost(16) - cost(8)) / 8)
+
+
+@pytest.mark.parametrize("row_us", [100.0, 600.0])
+def test_what_a_row_adds_is_learnt_whatever_streams_and_texts_take_besides(row_us: float) -> None:
+    times, chance = RowTimes(CostModel(CURVE)), random.Random(1)
+    for _ in range(200):
+        streams, drafts = chance.choice((8, 9, 12)), chance.randrange(16)
+        noise = chance.uniform(0.95, 1.05)
+        times.observe(streams, drafts, (3000.0 + 900.0 * streams + row_us * drafts) * noise)
+    fresh = RowTimes(CostModel(CURVE))
+    assert abs(times.of(10) - row_us) < 0.25 * abs(fresh.of(10) - row_us)
+    assert times.of(32) == fresh.of(32)  # of that many streams nothing is known yet
+
+
+def test_one_round_that_was_put_aside_changes_little() -> None:
+    times, chance = RowTimes(CostModel(CURVE)), random.Random(1)
+    for number in range(200):
+        drafts = chance.randrange(16)
+        times.observe(8, drafts, (10_000.0 + 200.0 * drafts) * (100.0 if number == 150 else 1.0))
+    assert times.of(8) == pytest.approx(200.0, rel=0.5)
+
+
+class Pool:
+    """Rounds of streams that take a forward's time, and ``beside`` of it more where they draft."""
+
+    def __init__(self, beside: float, tokens: float) -> None:
+        """``tokens``: of a stream's round with drafts."""
+        self.cost = CostModel(CURVE)
+        self.drafting = Drafting(self.cost)
+        self.beside, self.tokens = beside, tokens
+        self.chance = random.Random(2)
+
+    def play(self, rounds: int, streams: int = 8) -> float:
+        """The share of those that drafted."""
+        drafted = 0
+        for _ in range(rounds):
+            time_us = self.cost(streams) * self.chance.uniform(1.1, 1.3)
+            if self.drafting.pays(streams):
+                drafted += 1
+                tokens = sum(1 + (self.chance.random() < self.tokens - 1) for _ in range(streams))
+                self.drafting.drafted(streams, tokens, time_us * (1 + self.beside))
+            else:
+                self.drafting.without(streams, time_us)
+        return drafted / rounds
+
+
+def test_rounds_without_drafts_are_seen_before_any_with_them() -> None:
+    pool = Pool(beside=0.0, tokens=2.0)
+    assert pool.play(round(LOOK)) == 0.0
+    assert pool.play(FIRST_REST) == 1.0
+
+
+def test_where_drafts_bring_more_than_they_take_nearly_every_round_has_them() -> None:
+    assert Pool(beside=0.4, tokens=1.7).play(2000) > 0.95
+
+
+def test_rounds_without_drafts_that_were_slow_when_they_were_looked_at_are_not_believed_for_ever() -> None:
+    pool = Pool(beside=0.6, tokens=1.4)
+    for _ in range(round(LOOK)):
+        pool.drafting.without(8, 5 * pool.cost(8))
+    assert pool.play(60) == 1.0
+    pool.play(500)
+    assert pool.play(2000) < 0.2
+
+
+def test_where_they_bring_less_they_are_tried_ever_more_rarely() -> None:
+    pool = Pool(beside=0.6, tokens=1.5)
+    assert pool.play(500) < 0.5
+    assert pool.play(4000) < 0.1
+
+
+def test_where_that_has_changed_they_are_back_after_the_pause() -> None:
+    pool = Pool(beside=0.6, tokens=1.3)
+    pool.play(100)
+    pool.beside = 0.1
+    assert pool.play(20 * FIRST_REST) > 0.5
+
+
+def test_what_one_load_says_is_not_believed_of_another() -> None:
+    pool = Pool(beside=0.8, tokens=1.3)
+    pool.play(200, streams=32)
+    assert not pool.drafting.pays(32)
+    pool.beside = 0.0
+    pool.play(round(LOOK), streams=4)
+    assert pool.drafting.pays(4)
