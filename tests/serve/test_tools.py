@@ -4,11 +4,9 @@ import json
 
 import anthropic
 import pytest
-from cluster import PacedCompute
 from gateway import served
 from script import scripted
 
-from actors.verifier.requests.request import CHUNK_S
 from protocols.messages import ChatTurn, ToolCall
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -71,9 +69,7 @@ async def test_streamed_calls_come_name_first_then_their_arguments_as_they_are_w
 
 
 async def test_the_arguments_stream_before_the_call_is_complete():
-    cluster = scripted(CALL)
-    cluster.compute = PacedCompute(2 * CHUNK_S)  # a chunk for every round
-    async with served(cluster) as gateway:
+    async with served(scripted(CALL)) as gateway:
         events = await gateway.events("/v1/chat/completions", messages=ASK, tools=CHAT_TOOLS)
     pieces = [
         call["function"]["arguments"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from unittest.mock import patch
 
 from memory_network import MemoryNetwork
 
@@ -122,8 +123,12 @@ class Cluster:
         request_log=None,
         inline=None,
         address: str = ADDRESS,
+        chunk_s: float = -1.0,
         **settings,
     ) -> None:
+        """``chunk_s``: how long a chunk waits for the next round; as it is set, each round has one of its own, also
+        where rounds take no time."""
+        self.chunks = patch("actors.verifier.requests.request.CHUNK_S", chunk_s)
         self.compute = compute or (PacedCompute(forward_s) if forward_s else InlineCompute())
         self.tokenizing = tokenizing
         self.sources = sources
@@ -140,10 +145,12 @@ class Cluster:
         self.verifier: Verifier | None = None
 
     async def __aenter__(self) -> Cluster:
+        self.chunks.start()
         self.start_verifier()
         return self
 
     async def __aexit__(self, *exc) -> None:
+        self.chunks.stop()
         for stop in self.stops.values():
             stop.set()
         await asyncio.sleep(0)  # what was cancelled ends

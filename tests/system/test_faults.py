@@ -23,12 +23,11 @@ from protocols.messages import (
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()
-FORWARD_S = 0.02  # longer than a chunk waits for the next round
 
 
 async def stream_with(event, sampling, method="duodecoding", at=20, drafters=("d1",)):
     """Stream one request; after ``at`` tokens let ``event(cluster, caller)`` happen."""
-    async with Cluster(language=LANGUAGE, forward_s=FORWARD_S) as cluster:
+    async with Cluster(language=LANGUAGE) as cluster:
         for name in drafters:
             cluster.start_drafter(name)
         await cluster.connected(*drafters)

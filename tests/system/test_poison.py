@@ -7,7 +7,6 @@ from cluster import Caller, Cluster, tokens_of
 
 from actors.replay.clock import run
 from actors.verifier import schedule
-from actors.verifier.requests.request import CHUNK_S
 from fakes import ToyCodec, ToyLanguage, ToyTarget
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Sampling, Status, StatusReport
 
@@ -151,7 +150,7 @@ def test_suspects_are_computed_one_at_a_time_and_alone_until_they_have_got_on():
     sampling = Sampling(max_tokens=60)
 
     async def go():
-        async with Cluster(language=LANGUAGE, forward_s=2 * CHUNK_S) as cluster:  # a chunk for every round
+        async with Cluster(language=LANGUAGE) as cluster:
             caller = await cluster.caller()
             caller.send(Generate("innocent", (2, 3, 4), sampling=sampling, method="vanilla"))
             for rid in ("first", "second"):

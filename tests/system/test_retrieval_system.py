@@ -99,7 +99,7 @@ def test_a_draft_length_that_the_client_chose_bounds_what_is_copied():
             return await caller.generate(COPYING, sampling, method, num_speculative_tokens=3)
 
     for method in ("pld", "sam"):
-        assert len(run(go(method))[-1].stats.acceptance_histogram) - 1 == 3  # at most, in a round
+        assert max(len(c.token_ids) for c in run(go(method))) == 4
 
 
 # --- drafters without a model ---------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ async def told(caller: Caller, **fields) -> list[tuple[float, Chunk]]:
 
 def answered(forward_s: float, **fields) -> list[tuple[float, Chunk]]:
     async def go():
-        async with Cluster(language=LANGUAGE, forward_s=forward_s) as cluster:
+        async with Cluster(language=LANGUAGE, forward_s=forward_s, chunk_s=CHUNK_S) as cluster:
             return await told(await cluster.caller(), **fields)
 
     return run(go())
@@ -69,7 +69,7 @@ def test_a_client_has_all_that_was_committed_when_its_request_fails():
     """A deadline in the middle of what the next chunk would have told."""
 
     async def go():
-        async with Cluster(language=LANGUAGE, forward_s=FORWARD_S) as cluster:
+        async with Cluster(language=LANGUAGE, forward_s=FORWARD_S, chunk_s=CHUNK_S) as cluster:
             caller = await cluster.caller()
             caller.send(Generate("r", PROMPT, sampling=SAMPLING, method="vanilla", deadline_ms=100.0))
             await caller.until(lambda m: isinstance(m, Failed))
