@@ -47,11 +47,14 @@ def client(up):
 def test_every_method_gives_vanillas_text(client, method, temperature):
     options = {"temperature": temperature, "seed": 11, "max_tokens": 60, "ignore_eos": True}
     plain = client.chat(QUESTION, method="vanilla", **options)
-    drafted = client.chat(QUESTION, method=method, **options)
-    assert drafted.token_ids == plain.token_ids
-    assert drafted.text == plain.text
     assert plain.stats.draft_tokens == 0
-    assert drafted.stats.draft_tokens > 0 or method == "tree"  # which waits for drafts only where that pays
+    for _ in range(20):  # on a busy machine an answer may be over before a draft has come
+        drafted = client.chat(QUESTION, method=method, **options)
+        assert drafted.token_ids == plain.token_ids
+        assert drafted.text == plain.text
+        if drafted.stats.draft_tokens > 0 or method == "tree":  # which waits for drafts only where that pays
+            return
+    pytest.fail("20 answers without a draft")
 
 
 def test_logits_are_equal_bit_for_bit_not_only_the_text(client):

@@ -80,9 +80,8 @@ class LoadBench:
         rids: dict[int, str] = {}  # by the answer's identity
 
         async def ask(prompt: str) -> Told:
-            stream = self._stream(prompt, row)
-            told = await read(prompt, stream, clock)
-            rids[id(told)] = stream.request.rid
+            told, rid = await read(prompt, self._stream(prompt, row), clock)
+            rids[id(told)] = rid
             return told
 
         rate = 0.0
@@ -138,15 +137,16 @@ async def by_themselves(asked: Sequence[str], when: Sequence[float], ask: Ask) -
     return [task.result() for task in tasks]
 
 
-async def read(prompt: str, stream: AsyncStream, clock: Clock) -> Told:
-    """A whole answer, each chunk with its time."""
+async def read(prompt: str, stream: AsyncStream, clock: Clock) -> tuple[Told, str]:
+    """A whole answer, each chunk with its time, and the id of its request."""
     sent = clock()
     times: list[float] = []
     tokens: list[int] = []
     ids: list[int] = []
-    stats, error = RequestStats(), ""
+    stats, error, rid = RequestStats(), "", ""
     try:
         async for chunk in stream:
+            rid = chunk.rid
             if chunk.token_ids:
                 times.append(clock())
                 tokens.append(len(chunk.token_ids))
@@ -154,7 +154,7 @@ async def read(prompt: str, stream: AsyncStream, clock: Clock) -> Told:
             stats = chunk.stats or stats
     except RequestError as failure:
         error = str(failure)
-    return Told(
+    told = Told(
         prompt=prompt,
         sent=sent,
         times=tuple(times),
@@ -167,6 +167,7 @@ async def read(prompt: str, stream: AsyncStream, clock: Clock) -> Told:
         forward_ms=stats.forward_ms,
         wait_ms=stats.wait_ms,
     )
+    return told, rid
 
 
 async def long_prompt(ours: Ours, prompts: Sequence[Prompt]) -> list[int]:
