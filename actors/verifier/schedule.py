@@ -15,7 +15,7 @@ from actors.verifier.requests.request import Request
 from actors.verifier.requests.room import Room
 from actors.verifier.state import State
 
-MAX_STALL = 2.0  # rounds of plain decoding: what streams wait for pieces of prompts before they have one again
+MAX_STALL = 2.0  # rounds: what streams wait for pieces of prompts before they have one again
 MAX_PIECE = 64  # rows of such a piece, and of a round beside it: forward times are measured so far
 LEAST_PIECE = 16  # of those, what drafts leave to a prompt
 MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000

@@ -17,7 +17,7 @@ from actors.verifier.drafters.standing import Course, RequestKind
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
 # Seconds between two chunks of a stream. No screen shows more than 60 in a second, and each chunk costs its reader some
-# 0.3 ms of a CPU, which on a machine that verifies too is taken from the target (0.4-1.8 ms through the gateway).
+# 0.3 ms of a CPU, which on a machine that verifies too is taken from the target (0.4 ms through the gateway).
 CHUNK_S = 1 / 60
 SETTLED_TOKENS = 16  # that a request must have got since the verifier ended, to be no suspect any more
 KEPT_CONTEXT = 32  # tokens: what a memory compares of a text's past
