@@ -18,14 +18,23 @@ from actors.settings import LearnerSettings
 from protocols.messages import Role
 
 log = logging.getLogger("duoactor")
+LOWEST = 19  # priority
+AUTOGROUP = Path("/proc/self/autogroup")  # of this session, see sched(7)
 
 
 def give_way() -> None:
-    """Everybody else first: on a core where somebody wants to compute, this process does not."""
-    os.nice(19)
+    """Everybody else first: on a core where somebody wants to compute, this process does not.
+
+    Linux weighs sessions against each other before the processes of one, and each actor that `up` starts has a session
+    of its own: a learner of lowest priority in it took half of the core that it shared with the target's helper.
+    """
+    os.nice(LOWEST)
     if hasattr(os, "SCHED_IDLE"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if AUTOGROUP.exists() and os.getsid(0) == os.getpid():  # else it is somebody's terminal that would be slow
+        with contextlib.suppress(OSError):
+            AUTOGROUP.write_text(str(LOWEST))
 
 
 def directory_of(settings: LearnerSettings, model_id: str) -> Path:
