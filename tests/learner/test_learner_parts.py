@@ -1,4 +1,4 @@
-"""The learner's state machines: what it keeps, when it works, what it does next, when a candidate is better."""
+"""The learner's state machines: what it keeps, what it does next, when a candidate is better."""
 
 import random
 from pathlib import Path
@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from actors.learner.course import FEWEST_TOKENS, FIRST_TRIAL, PASSES, Course, Decide, Judge, Learn, Save
-from actors.learner.pace import COMPARED, LONGEST_REST_S, REST_S, WORK_S, Pace
 from actors.learner.traffic import Traffic
 from actors.learner.trial import FEWEST, Trial
 from actors.learner.versions import KEPT, STATE, Versions
 from protocols.errors import ConfigError
-from protocols.messages import Finished, RoundStats, Sampling
+from protocols.messages import Finished, Sampling
 
 
 def text(number: int, length: int = 50) -> Finished:
@@ -79,71 +78,6 @@ def test_a_few_texts_decide_nothing():
     assert not made.better
     made.add(41, 10, 50)
     assert made.better
-
-
-# --- pace ------------------------------------------------------------------------------------------------------------
-
-
-def stats(wall_us: float, rows: int = 1, wait_us: float = 0.0) -> RoundStats:
-    return RoundStats("r", 1, "auto", "d", 0, 0, 1, rows, wall_us, wait_us, wall_us + wait_us)
-
-
-class Served:
-    """A stream whose rounds take 10 ms, and more while the learner works."""
-
-    def __init__(self, slower: float = 1.0, seed: int = 0) -> None:
-        self.pace, self.now, self.slower = Pace(), 0.0, slower
-        self.pace.calibrated([(1, 5000.0), (8, 6000.0)])
-        self.dice = random.Random(seed)
-        self.worked = 0.0
-
-    def run(self, seconds: float) -> float:
-        """The share of the time that it worked."""
-        worked, end = 0.0, self.now + seconds
-        while self.now < end:
-            at_work = self.pace.may_work(self.now)
-            for _ in range(100):
-                self.now += 0.01
-                rows = self.dice.choice([1, 8])
-                took = (5000 if rows == 1 else 6000) * self.dice.gauss(1, 0.1) * (self.slower if at_work else 1)
-                self.pace.round(stats(took, rows), self.now)
-            worked += at_work
-        return worked / seconds
-
-
-def test_rounds_that_do_not_suffer_let_it_work_most_of_the_time():
-    assert Served().run(600) > 0.75
-
-
-def test_rounds_that_get_slower_by_a_twentieth_make_it_rest_ever_longer():
-    served = Served(slower=1.05)
-    served.run(600)
-    assert served.run(1200) < 0.03
-
-
-def test_it_works_again_when_it_does_not_disturb_any_more():
-    served = Served(slower=1.1)
-    served.run(1200)
-    served.slower = 1.0
-    served.run(4 * LONGEST_REST_S)
-    assert served.run(600) > 0.5
-
-
-def test_while_nobody_is_served_it_works():
-    pace = Pace()
-    assert all(pace.may_work(float(now)) for now in range(100))
-
-
-def test_it_rests_between_two_turns_so_that_there_is_something_to_compare_with():
-    pace = Pace()
-    pace.calibrated([(1, 5000.0)])
-    assert pace.may_work(0.0)
-    pace.round(stats(10_000), WORK_S)
-    assert not pace.may_work(WORK_S)
-    for number in range(COMPARED):
-        pace.round(stats(10_000), WORK_S + number * REST_S / COMPARED)
-    assert not pace.may_work(WORK_S + REST_S / 2)
-    assert pace.may_work(WORK_S + REST_S)
 
 
 # --- course ----------------------------------------------------------------------------------------------------------
