@@ -99,7 +99,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def best(self) -> torch.Tensor | None:
+    def best(self) -> torch.Tensor | NDArray[np.int64] | None:
         """The likeliest id below ``vocab_size`` of every row of the last forward, where that found it on the way."""
         ...
 

@@ -178,7 +178,7 @@ class Rows:
     masks: NDArray[np.int32] | None = None  # (rows, words): see actors.models.Constraint
 
 
-def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | None = None) -> list[list[int]]:
+def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | NDArray[np.int64] | None = None) -> list[list[int]]:
     """Sampled tokens of every group; ``logits`` are float32 ``(rows of all groups, vocabulary)``. One host transfer.
 
     ``best``: the argmax of every row, if it is known already.
@@ -222,18 +222,21 @@ def choices(logits: Tensor, states: Iterable[SamplerState], positions: Iterable[
 
 def _choose_compiled(kernels: ModuleType, logits: Tensor, groups: Sequence[Rows]) -> list[int]:
     """The same tokens (see :mod:`actors.engines.backends.compiled.choice`), in a thirtieth of the time."""
-    parts = list(_parts(logits, groups))
-    processed = [group.state.penalise(own, group.paths) for group, own in parts]
-    rows = [
-        row
-        for group, own in zip(groups, processed, strict=True)
-        for row in choices(own, [group.state] * len(own), group.positions)
-    ]
+    if any(group.state.penalised or group.masks is not None for group in groups):
+        processed = [group.state.penalise(own, group.paths) for group, own in _parts(logits, groups)]
+        rows = [
+            row
+            for group, own in zip(groups, processed, strict=True)
+            for row in choices(own, [group.state] * len(own), group.positions)
+        ]
+    else:
+        states = [group.state for group in groups for _ in group.positions]
+        rows = choices(logits, states, [position for group in groups for position in group.positions])
     tokens = np.empty(len(rows), np.int64)
     kernels.choose_rows(np.array(rows, dtype=kernels.CHOICE), logits.shape[1], tokens)
     flat: list[int] = tokens.tolist()
     if kernels.UNSURE in flat:
-        each = ((group, own[i : i + 1], i) for group, own in parts for i in range(len(own)))
+        each = ((group, own[i : i + 1], i) for group, own in _parts(logits, groups) for i in range(len(own)))
         for place, (group, own, i) in enumerate(each):
             if flat[place] == kernels.UNSURE:
                 flat[place] = int(group.state.choose(own, group.positions[i : i + 1], group.paths[i : i + 1]))

@@ -368,7 +368,7 @@ class Target:
 
     def _forward(self, batch: _Batch, select: list[int] | None = None) -> torch.Tensor:
         logits = self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, select)
-        return logits[:, : self.info.vocab_size]
+        return logits if logits.shape[1] == self.info.vocab_size else logits[:, : self.info.vocab_size]
 
     def _commit(self, r: _Request, tokens: list[int]) -> None:
         r.sampler.append(tokens)

@@ -117,6 +117,12 @@ def test_a_tree_in_scattered_slots_agrees_with_one_plain_forward_per_branch(fami
         close(out[node], plain(family, [*prompt, *(tree[n] for n in path)])[-1])
 
 
+@pytest.mark.parametrize("token", [-1, VOCAB])
+def test_compiled_layers_refuse_a_token_that_the_model_does_not_have(token):
+    with pytest.raises(IndexError):
+        chain(build("compiled", "llama"), [3, token], 0, 2)
+
+
 @pytest.mark.parametrize("body", BODIES)
 def test_two_requests_in_one_flat_batch_do_not_see_each_other(body):
     a, b = ids(9, seed=5), ids(2, seed=6)

@@ -25,6 +25,20 @@ _LEAST = np.float32(-87)  # whose negative's exponential float32 still holds
 
 
 @njit(error_model="numpy")
+def embed(tokens, table, half, size, out):
+    """Their rows of a table at that address, of ``size`` numbers each, in bfloat16 if ``half``."""
+    for row in range(len(tokens)):
+        if half:
+            bits = array_at(table + 2 * size * tokens[row], size, np.int16)
+            for i in range(0, size, LANES):
+                store(out, row * size + i, load(bits, i))
+        else:
+            whole = array_at(table + 4 * size * tokens[row], size, np.float32)
+            for i in range(0, size, LANES):
+                store(out, row * size + i, load(whole, i))
+
+
+@njit(error_model="numpy")
 def _rms_factor(x, start, size, eps):
     """By what ``x[start : start + size]`` is multiplied to have a mean square of one."""
     squares = splat(_ZERO)

@@ -11,7 +11,7 @@ import numpy as np
 from numba import from_dtype, njit, types
 
 from actors.engines.backends.compiled.atomics import array_at
-from actors.engines.backends.compiled.between import add_and_norm, gated, keep_heads, norm, turn
+from actors.engines.backends.compiled.between import add_and_norm, embed, gated, keep_heads, norm, turn
 from actors.engines.backends.compiled.choice import CHOICE, UNSURE, choose_rows, rank_rows
 from actors.engines.backends.compiled.likeliest import largest
 from actors.engines.backends.compiled.simd import LANES
@@ -42,7 +42,7 @@ LAYER = np.dtype(
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _layers, _jobs = types.Array(from_dtype(LAYER), 1, "C"), types.Array(from_dtype(JOB), 1, "C")
 _floats, _table = types.Array(types.float32, 1, "C"), types.Array(types.float32, 2, "C")
-_ints, _i = types.Array(types.int64, 1, "C"), types.int64
+_ints, _numbers, _i = types.Array(types.int64, 1, "C"), types.Array(types.int64, 2, "C"), types.int64
 
 
 @njit(error_model="numpy")
@@ -85,44 +85,47 @@ def _cut(room, rows, hidden, seen, qkv, narrow, both, inner):
 
 @njit(
     types.void(
-        *[_layers, _jobs, _ints, types.float32, _table, _ints, _ints, _ints],
-        *[types.Array(types.int64, 2, "C"), types.Array(types.boolean, 1, "C")],
+        *[_layers, _jobs, _ints, types.float32, _table, _numbers, _ints],
+        *[_numbers, types.Array(types.boolean, 1, "C")],
         *[_floats, _ints, _table, _table, _ints, _jobs, _jobs, _ints, _i, _i],
     ),
     **_kept,
 )
 def run_layers(
-    layers, jobs, sizes, eps, turns, positions, slots, keep, segments, visible,
+    layers, jobs, sizes, eps, turns, places, keep, segments, visible,
     room, looks, scores, logits, best, attention, current, state, first, last,
 ):  # fmt: skip
-    """From tokens' embeddings, in front of ``room``, to ``logits`` of the rows ``keep`` (in ascending order), and the
-    likeliest id of each, ``best``.
+    """From ``places`` (each row's token, position and slot) to ``logits`` of the rows ``keep``, in ascending order, and
+    the likeliest id of each, ``best``.
 
     ``layers``: of :data:`LAYER`, the last of which has the norm before the head alone; ``jobs``: q/k/v, out, gate and
     up, down of each, and the head. ``sizes``: hidden, heads, heads of keys, width, inner, slots of the pool, ids among
-    which the likeliest is looked for. ``turns``: cosine and sine of every pair, by position. ``segments``: rows,
-    base and span of each request's; ``visible``: which slots of the span each row sees. ``room``: for what is computed
-    in between, see ``_cut``; ``looks``: for the slots that each row sees, how many, and each segment's end; ``scores``:
-    for every thread. ``attention``: a job of a layer's.
+    which the likeliest is looked for, and the address of the embeddings, whose type is that of keys and values.
+    ``turns``: cosine and sine of every pair, by position. ``segments``: rows, base and span of each request's;
+    ``visible``: which slots of the span each row sees. ``room``: for what is computed in between, see ``_cut``;
+    ``looks``: for the slots that each row sees, how many, and each segment's end; ``scores``: for every thread.
+    ``attention``: a job of a layer's.
 
     From half ``first`` to ``last``: a layer's halves end before and behind its attention, which is left out where the
     range ends with a first half or begins with a second. The head comes behind the last.
     """
-    hidden, heads, kv_heads, width, inner, pool, ids = sizes
+    hidden, heads, kv_heads, width, inner, pool, ids, embedding = sizes
+    tokens, positions, slots = places
     rows, number = len(slots), len(segments)
     x, seen, qkv, normed, narrow, both, activated = _cut(
         room, rows, hidden, heads * width, jobs[0].apart, jobs[1].apart, jobs[2].apart, inner
     )
-    if first == 0:
-        norm(x, array_at(layers[0].inputs, hidden, np.float32), eps, normed, rows)
     look = attention[0]
+    if first == 0:
+        embed(tokens, embedding, look.half, hidden, x)
+        norm(x, array_at(layers[0].inputs, hidden, np.float32), eps, normed, rows)
     look.columns, look.apart, look.requests = jobs[0].apart, heads * width, number
     look.heads, look.slots, look.width = kv_heads, pool, width
     look.room = (len(looks) - rows - number) // rows
-    places, counts, ends = looks[: rows * look.room], looks[rows * look.room :][:rows], looks[len(looks) - number :]
-    look.sees, look.counts, look.ends = places.ctypes.data, counts.ctypes.data, ends.ctypes.data
+    sees, counts, ends = looks[: rows * look.room], looks[rows * look.room :][:rows], looks[len(looks) - number :]
+    look.sees, look.counts, look.ends = sees.ctypes.data, counts.ctypes.data, ends.ctypes.data
     look.scores, look.own_scores = scores.ctypes.data, scores.shape[1]
-    _collect(segments, visible, places, counts, ends)
+    _collect(segments, visible, sees, counts, ends)
     for half in range(first, last):
         index = half // 2
         layer = layers[index]

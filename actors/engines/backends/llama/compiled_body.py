@@ -2,7 +2,8 @@
 
 What torch does between the products of one row's forward takes longer than reading the weights of a small model: some
 forty operations a layer, most of them on a few hundred numbers. With our own kernels between products, each called from
-Python, a third of a small target's forward was still Python.
+Python, a third of a small target's forward was still Python. Nor does torch lay the call out: behind a forward that has
+read more than the caches hold, an operation that takes 2 µs in a loop takes 10 to 20.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CompiledBody:
         self.shape: Shape = weights.shape
         self.pool = pool
         self._kernels, self._team = kernels, team
-        self._embedding = weights.embedding
+        self._embedding = weights.embedding.to(pool.whole.dtype).contiguous()
         self._kept: list[object] = []  # what stands in the layers by address
         self._jobs: NDArray[Any] = np.empty(4 * len(weights.layers) + 1, dtype=kernels.JOB)
         self._layers: NDArray[Any] = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
@@ -65,14 +66,19 @@ class CompiledBody:
         self._layers[-1]["inputs"] = address(weights.norm * product(-1, weights.head, False))
         shape = self.shape
         self._sizes = np.array(
-            [shape.hidden, shape.heads, shape.kv_heads, shape.width, shape.inner, pool.slots, vocabulary],
+            [
+                *(shape.hidden, shape.heads, shape.kv_heads, shape.width, shape.inner),
+                *(pool.slots, vocabulary, self._embedding.data_ptr()),
+            ],
             dtype=np.int64,
         )
         self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
         self._attention["half"] = pool.whole.dtype == torch.bfloat16
+        self._wide = int(self._jobs[-1]["apart"])
+        self._row = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
         self._room: Array = np.empty(0, np.float32)
         self._turns: Array = np.empty((0, shape.width), np.float32)
-        self.best: Tensor | None = None  # the likeliest id of each row of the last forward
+        self.best: NDArray[np.int64] | None = None  # the likeliest id of each row of the last forward
 
     def forward(
         self,
@@ -85,35 +91,33 @@ class CompiledBody:
     ) -> Tensor:
         """float32 logits of the rows ``select``, in ascending order. ``turns``: see :meth:`Weights.turns`, up to the
         last position at least."""
-        rows, shape = len(tokens), self.shape
+        rows, shape, size = len(tokens), self.shape, self._embedding.shape[0]
+        if min(tokens) < 0 or max(tokens) >= size:  # compiled code reads whatever lies there
+            raise IndexError(f"tokens are numbers from 0 to {size - 1}")
         prompt = any(segment.rows > MAX_ROUND for segment in segments)  # the library's attention is quicker
         looked = () if prompt else segments
         if len(self._turns) != len(turns):
             self._turns = torch.view_as_real(turns).numpy().reshape(len(turns), -1)
         keep = np.arange(rows) if select is None else np.array(select, dtype=np.int64)
-        logits: Array = np.empty((len(keep), self._jobs[-1]["apart"]), np.float32)
-        best = np.empty(len(keep), np.int64)
+        logits: Array = np.empty((len(keep), self._wide), np.float32)
+        self.best = np.empty(len(keep), np.int64)
         most, span = max((s.rows for s in looked), default=0), max((s.span for s in looked), default=0)
         span = -(-span // self._kernels.LANES) * self._kernels.LANES
-        room = self._room_for(rows)
-        x = torch.from_numpy(room[: rows * shape.hidden]).view(rows, shape.hidden)
-        x.copy_(self._embedding[torch.tensor(tokens)])
         fixed = (
             *(self._layers, self._jobs, self._sizes, shape.eps, self._turns),
-            *(np.array(positions, dtype=np.int64), np.array(slots, dtype=np.int64), keep),
+            *(np.array([tokens, positions, slots], dtype=np.int64), keep),
             np.array([(s.rows, s.base, s.span) for s in looked], dtype=np.int64).reshape(-1, 3),
             np.concatenate([s.visible.reshape(-1) for s in looked]) if looked else _NOTHING,
-            *(room, np.empty(rows * (span + 1) + len(looked), np.int64)),
+            *(self._room_for(rows), np.empty(rows * (span + 1) + len(looked), np.int64)),
             np.empty((self._team.size, most * shape.heads // shape.kv_heads * span), np.float32),
-            *(logits, best, self._attention, self._team.job, self._team.state),
+            *(logits, self.best, self._attention, self._team.job, self._team.state),
         )
         if prompt:
             where = torch.tensor(positions, dtype=torch.int64)
             self._run_prompt(Batch(tokens, turns[where], slots, segments, None), fixed)
         else:
             self._kernels.run_layers(*fixed, 0, 2 * self.shape.layers)
-        self.best = torch.from_numpy(best)
-        return torch.from_numpy(logits[:, : self.shape.vocabulary])
+        return torch.from_numpy(logits[:, : shape.vocabulary])
 
     def _run_prompt(self, batch: Batch, fixed: tuple[Any, ...]) -> None:
         """With torch between the halves of each layer."""
@@ -129,9 +133,8 @@ class CompiledBody:
             run(*fixed, 2 * index + 1, min(2 * index + 3, 2 * shape.layers))
 
     def _room_for(self, rows: int) -> Array:
-        shape = self.shape
-        row = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
-        if len(self._room) < rows * row:
-            self._room = np.empty(rows * row, np.float32)
+        if len(self._room) < rows * self._row:
+            shape = self.shape
+            self._room = np.empty(rows * self._row, np.float32)
             self._team.make_room(rows * max(shape.hidden, shape.heads * shape.width, shape.inner))
         return self._room

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.engines.backends.llama.batch import Batch
@@ -109,12 +111,11 @@ class LlamaEngine:
         self._team.use_spare_cpus(used)
 
     @property
-    def best(self) -> Tensor | None:
+    def best(self) -> Tensor | NDArray[np.int64] | None:
         if isinstance(self._body, CompiledBody):
             return self._body.best
         return None if self.graphs is None else self.graphs.best
 
-    @torch.inference_mode()
     def forward(
         self,
         tokens: Sequence[int],

@@ -202,6 +202,7 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._replays)
 
+    @torch.inference_mode()
     def forward(
         self,
         tokens: Sequence[int],

@@ -119,6 +119,7 @@ class NumpyBody:
         self.blocks = [block(*parts) for parts in zip(weights.layers, pool.whole, strict=True)]
         self._shrink = np.complex64(shape.width**-0.25)  # of queries and of keys: together the scale of the scores
 
+    @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
         """float32 logits of the rows that the batch keeps."""
         shape, count = self.shape, len(batch.tokens)

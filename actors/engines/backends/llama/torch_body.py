@@ -63,6 +63,7 @@ class TorchBody:
         self._root = hidden**0.5
         self._floor = torch.tensor((hidden * weights.shape.eps) ** 0.5, device=self.device)
 
+    @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
         """float32 logits of the rows that the batch keeps."""
         ids = torch.tensor(batch.tokens, dtype=torch.int64, device=self.device)
