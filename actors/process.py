@@ -23,7 +23,8 @@ CLOCK = time.monotonic  # uvloop's own counts whole milliseconds: too coarse for
 
 
 def pin(cpus: str) -> None:
-    """Pin this process to the CPUs named as ``0`` or ``0,1``; where the system cannot, it runs unpinned."""
+    """Pin this thread, and those that it starts, to the CPUs named as ``0`` or ``0,1``; where the system cannot, it
+    runs unpinned."""
     if cpus and hasattr(os, "sched_setaffinity"):
         try:
             os.sched_setaffinity(0, {int(c) for c in cpus.split(",")})

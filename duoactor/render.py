@@ -163,7 +163,12 @@ def print_status(report: StatusReport) -> None:
     facts.add_row("controller", report.controller or "none")
     if report.learner:
         facts.add_row("learner", report.learner)
+    if report.inline_draft:
+        version = f"version {report.inline_version}" if report.inline_version else "its own"
+        facts.add_row("drafts itself", f"{model_name(report.inline_draft)} (weights: {version})")
     print_table(facts)
+    if report.inline_trouble:
+        print(f"verifier: {report.inline_trouble}")
     print()
     if report.budgets:
         print_budgets(report.budgets)

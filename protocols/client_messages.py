@@ -166,3 +166,6 @@ class StatusReport(Message, frozen=True):
     learner: Label = ""
     learner_pid: ProcessId = 0
     branches: bool = True  # whether windows may hold more than the likeliest path: the self-check found its bits equal
+    inline_draft: Label = ""  # model that the verifier itself drafts with between forwards; empty: it does not
+    inline_version: Count = 0  # of the learner's weights, as a drafter's
+    inline_trouble: Sentence = ""

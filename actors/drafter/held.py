@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from actors.drafter.lease import Lease, Limits
-from actors.drafter.weights import Generations
+from actors.generations import Generations
 from actors.models import DraftModel
 from actors.peer import Line
 from actors.tree.calibration import Calibration

@@ -15,7 +15,7 @@ from actors.draft_timing import WIDTHS, Probe
 from actors.drafter.held import Held
 from actors.drafter.lease import Lease
 from actors.drafter.prefill import Prefill
-from actors.drafter.weights import Generations, Loader
+from actors.generations import Generations, Loader
 from actors.models import DraftModel
 from actors.peer import Line
 from actors.tree.tree import Node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -19,8 +20,10 @@ from actors.engines.loading import (
     load_config,
     load_model,
     load_tokenizer,
+    max_context,
     resolve_device,
     resolve_dtype,
+    vocab_size,
 )
 from actors.engines.memory import MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.pool import KVShape
@@ -87,9 +90,15 @@ def build_target(
     return Target(_engine(model, info, slots, exact=True, spare_cpus=spare_cpus)), TokenizerCodec(tokenizer)
 
 
-def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int) -> Draft:
+def build_draft(
+    name: str, device: str, dtype: str, kv_tokens: int, threads: int, like: ModelInfo | None = None
+) -> Draft:
     """The drafter's model. On a CPU its weights are int8, or bfloat16 where it is too small to gain from int8 and the
-    processor multiplies bfloat16."""
+    processor multiplies bfloat16.
+
+    ``like``: a draft of which these are other weights. Its tokenizer is not read again, which takes as long as all else
+    and keeps other threads from Python meanwhile.
+    """
     torch.set_num_threads(threads)
     where = resolve_device(device)
     parameters = _parameters(name)
@@ -99,8 +108,10 @@ def build_draft(name: str, device: str, dtype: str, kv_tokens: int, threads: int
     kind = torch.float32 if int8 else resolve_dtype(dtype, where, parameters)
     if not int8 and dtype == "auto" and supports(load_config(name)) and multiplies_bfloat16():
         kind = torch.bfloat16
-    tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
-    info = describe(name, model, tokenizer, where, "int8" if int8 else str(kind).removeprefix("torch."))
+    if like is None:
+        info = describe(name, model, load_tokenizer(name), where, "int8" if int8 else str(kind).removeprefix("torch."))
+    else:
+        info = replace(like, vocab_size=vocab_size(model), max_context=max_context(model))
     slots = _slots(kv_tokens, model, Draft.full_request(info.max_context), DRAFT_SHARE)
     return Draft(_engine(model, info, slots, int8=int8, exact=False))

@@ -177,6 +177,16 @@ def _ids(value: Any) -> set[int]:
     return set(value) if isinstance(value, (list, tuple)) else {int(value)}
 
 
+def vocab_size(model: nn.Module) -> int:
+    config: Any = model.config
+    return int(config.get_text_config().vocab_size)
+
+
+def max_context(model: nn.Module) -> int:
+    config: Any = model.config
+    return int(getattr(config.get_text_config(), "max_position_embeddings", 4096))
+
+
 def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str) -> ModelInfo:
     """What the actors need to know of a model. Reads end-of-sequence ids wherever the ecosystem puts them."""
     config: Any = model.config
@@ -187,8 +197,8 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
         eos |= _ids(getattr(place, "eos_token_id", None))
     return ModelInfo(
         model_id=_model_id(name),
-        vocab_size=int(text.vocab_size),
-        max_context=int(getattr(text, "max_position_embeddings", 4096)),
+        vocab_size=vocab_size(model),
+        max_context=max_context(model),
         eos_token_ids=frozenset(int(i) for i in eos if 0 <= int(i) < text.vocab_size),
         tokenizer_digest=tokenizer_digest(tokenizer),
         tokenizer=tokenizer_parts(tokenizer),

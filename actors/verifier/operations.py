@@ -96,6 +96,7 @@ class Operations:
 
     def status(self, peer: bytes, message: Status) -> None:
         state, now = self.state, self.clock()
+        inline = state.inline
         report = StatusReport(
             message.rid,
             model_id=state.info.model_id,
@@ -120,5 +121,8 @@ class Operations:
             learner=state.learner.actor_id if state.learner is not None else "",
             learner_pid=state.learner.hello.pid if state.learner is not None else 0,
             branches=self.model.branches,
+            inline_draft=inline.model_id if inline is not None else "",
+            inline_version=inline.generations.current.source.version if inline is not None else 0,
+            inline_trouble=inline.generations.trouble if inline is not None else "",
         )
         self.send(peer, report)

@@ -16,7 +16,7 @@ from actors.settings import NO_DRAFT, VerifierSettings
 from protocols.messages import Role
 
 if TYPE_CHECKING:
-    from actors.models import ModelInfo, TargetModel
+    from actors.models import DraftModel, ModelInfo, TargetModel
     from actors.verifier.decoding.retrieval import Sources
     from actors.verifier.drafters.inline import InlineDraft
 
@@ -53,12 +53,24 @@ def _inline_draft(settings: VerifierSettings, target: TargetModel) -> InlineDraf
 
     if settings.inline_draft in ("", NO_DRAFT):
         return None
-    draft = build_draft(settings.inline_draft, "cpu", "auto", target.kv_slots, 1)
+
+    def build(name: str, like: ModelInfo | None = None) -> DraftModel:
+        return build_draft(name, "cpu", "auto", target.kv_slots, 1, like)
+
+    def again(path: str) -> DraftModel:
+        pin(settings.spare_cpus)  # this thread alone: the others would wait for it on the target's own CPUs
+        return build(path or settings.inline_draft, draft.info)
+
+    async def load(path: str) -> DraftModel:
+        return await asyncio.to_thread(again, path)
+
+    draft = build(settings.inline_draft)
     differ = tokenizers_differ(introduction(Role.DRAFTER, "inline", draft.info), target.info)
     if differ is not None:
         log.warning("no drafts between forwards: %s", differ)
         return None
-    return InlineDraft(draft, measure_draft(draft), target.info.vocab_size, target.info.eos_token_ids)
+    info = target.info
+    return InlineDraft(draft, measure_draft(draft), info.vocab_size, info.eos_token_ids, load=load)
 
 
 def run_verifier(settings: VerifierSettings) -> int:

@@ -109,7 +109,7 @@ def _verifier(wanted: Wanted, cores: Cores, cpus: int) -> VerifierSettings:
     """``cpus``: how many there are for all."""
     verifier = wanted.verifier
     lent = {cpu for own in cores.drafters for cpu in own}
-    if verifier.threads or verifier.cpus or wanted.learner is not None:  # a learner works where drafters rest
+    if verifier.threads or verifier.cpus:
         lent = set()
     inline = _inline_draft(wanted)
     return replace(
@@ -123,9 +123,8 @@ def _verifier(wanted: Wanted, cores: Cores, cpus: int) -> VerifierSettings:
 
 
 def _inline_draft(wanted: Wanted) -> str:
-    """What the verifier drafts with itself, if it finds its target on this CPU: what its first drafter would, unless
-    that is to learn."""
-    if wanted.verifier.inline_draft or wanted.learner is not None:
+    """What the verifier drafts with itself, if it finds its target on this CPU: what its first drafter would."""
+    if wanted.verifier.inline_draft:
         return wanted.verifier.inline_draft
     return next((d.draft for d in wanted.drafters if d.device == "cpu" and not retrieves(d.draft)), "")
 

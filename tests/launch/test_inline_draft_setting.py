@@ -10,9 +10,9 @@ from duoactor.launch.wanted import Wanted
 BUNDLED = resolve_model("bundled", "draft")
 
 
-def told(*drafters: DrafterSettings, learner: LearnerSettings | None = None, **verifier) -> str:
+def told(*drafters: DrafterSettings, **verifier) -> str:
     settings = VerifierSettings(bind="ipc:///tmp/v", **verifier)
-    return deploy(Wanted(settings, drafters, learner=learner), cpus=(0, 1)).verifier.inline_draft
+    return deploy(Wanted(settings, drafters), cpus=(0, 1)).verifier.inline_draft
 
 
 def test_it_is_the_first_drafters_model():
@@ -31,5 +31,8 @@ def test_it_is_none_where_no_drafter_has_a_model_on_a_cpu(drafters):
     assert told(*drafters) == ""
 
 
-def test_it_is_none_where_drafters_learn():
-    assert told(DrafterSettings(), learner=LearnerSettings()) == ""
+def test_with_a_learner_it_is_the_same_and_so_are_the_cpus_that_drafters_lend():
+    both = (VerifierSettings(bind="ipc:///tmp/v"), (DrafterSettings(),))
+    alone, taught = (deploy(Wanted(*both, learner=one), cpus=(0, 1)) for one in (None, LearnerSettings()))
+    assert taught.verifier == alone.verifier
+    assert taught.verifier.inline_draft and taught.verifier.spare_cpus

@@ -97,6 +97,11 @@ class InlineTree:
         self._leaves.remove(node)
         self._leaves.extend(self._open(node.children.values()))
 
+    def leave(self) -> None:
+        """Its nodes stay in the request's tree, as if they had been retrieved: another model's may be next."""
+        for node in self.spec.tree.root.subtree():
+            node.expanded, node.slot = False, ROOT
+
     # --- the target's word -------------------------------------------------------------------------------------------
 
     def advance(self, tokens: Sequence[int]) -> None:

@@ -4,6 +4,8 @@ Where target and draft share a machine's CPUs and the draft is small, a drafter 
 from the target, and telling it of a round takes longer than its draft steps. Here nothing is sent and nobody is waited
 for: before a round the trees of its requests grow, one batched draft step after another, each for as long as it
 promises more tokens than its time brings otherwise (the price of DESIGN section 5, point 3).
+
+Weights that a learner promotes are loaded beside the rounds and take their place between two of them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 from actors.cost import CostModel
 from actors.draft_timing import Probe
 from actors.estimate import Estimate
-from actors.mirrors import Mirrors
+from actors.generations import Generations, Loader
 from actors.models import DraftModel
 from actors.tree.calibration import Calibration, TextCalibration
 from actors.tree.tree import Node
@@ -45,17 +47,24 @@ class InlineDraft:
         vocab_size: int,
         eos: frozenset[int],
         timer: Callable[[], float] = time.perf_counter,
+        load: Loader | None = None,
     ) -> None:
-        """``step_us``: the measured time of a draft step by its leaves. ``vocab_size`` and ``eos``: the target's."""
-        self.model, self.timer = model, timer
+        """``step_us``: the measured time of a draft step by its leaves. ``vocab_size`` and ``eos``: the target's.
+        ``load`` gives the model with the weights in a directory, and this one again for an empty name; None: there are
+        no others."""
+        self.generations, self.timer = Generations(model, load), timer
+        self._generation = 0  # of the latest round
+        self.model_id = model.info.model_id  # whatever the directory is called where other weights of it lie
         self.steps = CostModel(step_us)
         self.read_us = Estimate(self.steps(SPREAD) / SPREAD, weight=READ, memory=8 * READ)  # of a token of a text
         self.probe = Probe(self.steps, timer)
         self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
-        self._mirrors = Mirrors(model)
-        self._calibrations = {False: Calibration(), True: Calibration()}  # by whether the text is sampled
         self._unable: set[str] = set()  # requests that it has no room for, or that its model cannot mirror
         self._failures = 0
+
+    @property
+    def model(self) -> DraftModel:
+        return self.generations.current.model
 
     def promise(self, cost: CostModel, streams: int = 1) -> float:
         """Speed-up to be expected before anything is known of the texts: chains alone are counted."""
@@ -79,6 +88,9 @@ class InlineDraft:
         """``requests`` share the next forward, their trees hold what was retrieved, and no drafter works for them.
         ``rate``: tokens per microsecond that they reach together. ``now_us``: since the verifier's start. ``row``:
         tokens that the forward's time for a row would bring otherwise; 0: as ``cost`` tells."""
+        if self._generation != self.generations.newest:  # it has not failed yet
+            self._generation, self._failures = self.generations.newest, 0
+            self.generations.retire(())
         rows = len(requests)
         promise: float | None = None  # the same for all
 
@@ -114,6 +126,9 @@ class InlineDraft:
     def _read(self, request: Request, rate: float, promised: Callable[[], float]) -> InlineTree | None:
         """Of a request whose text the model has seen. It reads what it has not where that is worth its time."""
         tree, missing = request.spec.inline, len(request.spec.committed)
+        if tree is not None and tree.model is not self.model:
+            tree.leave()  # what the weights before have computed is of no use to those that took their place
+            tree = request.spec.inline = None
         if request.rid in self._unable or self._failures >= MAX_FAILURES or (tree is not None and tree.lost):
             return None
         if tree is not None and (missing := self.model.missing(tree.handle)) <= UNREAD:
@@ -151,16 +166,16 @@ class InlineDraft:
             tree.lost = True
 
     def _open(self, request: Request) -> InlineTree | None:
-        spec, sampling = request.spec, request.spec.sampling
+        spec, sampling, weights = request.spec, request.spec.sampling, self.generations.current
         try:
-            handle = self._mirrors.open(spec.committed, spec.prompt_len, sampling, request.message.cache_salt)
+            handle = weights.mirrors.open(spec.committed, spec.prompt_len, sampling, request.message.cache_salt)
         except (PoolFull, CannotDraft):
             self._unable.add(request.rid)
             return None
         stop = (frozenset() if sampling.ignore_eos else self.eos) | set(sampling.stop_token_ids)
         end = min(spec.prompt_len + sampling.max_tokens, self.model.info.max_context)
-        calibration = TextCalibration(self._calibrations[sampling.temperature > 0])
-        return InlineTree(spec, self.model, handle, stop, end, calibration)
+        calibration = TextCalibration(weights.calibrations.setdefault(sampling.temperature > 0, Calibration()))
+        return InlineTree(spec, weights.model, handle, stop, end, calibration)
 
     def _worthwhile(self, trees: Sequence[InlineTree], rate: float, row: float) -> list[tuple[InlineTree, Node]]:
         """The leaves of the next step: as many of the most promising as bring most beyond the price of the step, and of
@@ -202,7 +217,10 @@ class InlineDraft:
         """The request is over. What was read of its text may serve the next turn."""
         self._unable.discard(request.rid)
         tree, request.spec.inline = request.spec.inline, None
-        if tree is not None and tree.lost:
-            self._mirrors.close(tree.handle)
-        elif tree is not None:
-            self._mirrors.keep(tree.handle, request.spec.committed, request.message.cache_salt)
+        if tree is None or tree.model is not self.model:
+            return
+        mirrors = self.generations.current.mirrors
+        if tree.lost:
+            mirrors.close(tree.handle)
+        else:
+            mirrors.keep(tree.handle, request.spec.committed, request.message.cache_salt)

@@ -37,6 +37,9 @@ class Learning:
 
     def tell(self) -> None:
         """With every heartbeat. What the learner's connection does not take is lost."""
+        inline, promoted = self.state.inline, self.state.promoted
+        if promoted is not None and inline is not None and not inline.generations.trouble:
+            self._draft_with(promoted)  # which was not loaded if another version was being loaded
         learner = self.state.learner
         if learner is None:
             self._waiting.clear()
@@ -55,6 +58,13 @@ class Learning:
             if drafter.loads(message.model_id):
                 drafter.serves(drafter.version, "")  # what kept it from an earlier one need not keep it from this
                 self.send(drafter.peer, Load(message.version, message.path))
+        self._draft_with(message)
+
+    def _draft_with(self, message: Promote) -> None:
+        """Where the verifier itself drafts with that model, it does so with these weights as soon as they are here."""
+        inline = self.state.inline
+        if inline is not None and inline.model_id == message.model_id:
+            inline.generations.load(Load(message.version, message.path))
 
     def reported(self, drafter: DrafterPeer) -> None:
         """A drafter said which weights it serves with. It is told which are in force until it does, or says why not."""

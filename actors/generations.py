@@ -1,4 +1,6 @@
-"""The draft model in service, how another takes its place, and the one before while leases that began with it run."""
+"""The draft model in service, how one with other weights takes its place, and those before while they are used.
+
+Of drafters, and of a verifier that drafts itself."""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from protocols.errors import ModelError
 from protocols.limits import clipped
 from protocols.messages import Load
 
-log = logging.getLogger("duoactor.drafter")
+log = logging.getLogger("duoactor.generations")
 Loader = Callable[[str], Awaitable[DraftModel]]
-OWN = Load(0, "")  # the weights that a drafter was started with
+OWN = Load(0, "")  # the weights that an actor was started with
 
 
 @dataclass(slots=True)
@@ -33,7 +35,7 @@ class Weights:
 
 
 class Generations:
-    """The weights of new leases, and those before that other leases began with, by number in the order of loading."""
+    """The weights that serve, and those before that leases began with, by number in the order of loading."""
 
     def __init__(self, model: DraftModel, load: Loader | None) -> None:
         """``load`` gives the model in a directory, and for an empty name this one again; None: there are no others."""
@@ -48,7 +50,7 @@ class Generations:
 
     @property
     def current(self) -> Weights:
-        """Of new leases."""
+        """Those that serve: a drafter's new leases."""
         return self._held[self.newest]
 
     def load(self, message: Load) -> None:
@@ -69,7 +71,7 @@ class Generations:
             return
         self.newest += 1
         self._held[self.newest] = Weights(model, message)
-        log.info("new leases are served with version %d of the weights", message.version)
+        log.info("version %d of the draft's weights serves from now on", message.version)
 
     def retire(self, used: Iterable[int]) -> None:
         """Weights that no lease uses any more are given up."""
