@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from types import ModuleType
 from typing import TypeVar
 
 import numpy as np
@@ -12,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.noise import gumbel_host, keys
-from actors.engines.sampler import SamplerState, choices, kernels_for
+from actors.engines.sampler import SamplerState, for_kernels
 from protocols.messages import Sampling
 
 RANKED = 256  # likeliest tokens that compete once noise is added; 64 hold 0.87 of a small draft's mass at T=1, 256 0.94
@@ -38,8 +38,8 @@ def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[tuple[list[int
     """The ``count`` best candidates of every row and the draft's confidence in each (see :class:`Expansion`)."""
     if any(row.sampler.penalised for row in rows):
         logits = _penalised(logits, rows)
-    if (kernels := kernels_for(logits)) is not None:
-        return _rank_compiled(kernels, logits, rows, count)
+    if (host := for_kernels(logits)) is not None:
+        return _rank_compiled(host, rows, count)
     greedy = [row.sampler.greedy for row in rows]
     if all(greedy):
         return _rank_greedy(logits, count)
@@ -65,14 +65,14 @@ def _penalised(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return torch.cat(parts)
 
 
-def _rank_compiled(
-    kernels: ModuleType, logits: Tensor, rows: Sequence[Row], count: int
-) -> list[tuple[list[int], list[float]]]:
+def _rank_compiled(logits: NDArray[np.float32], rows: Sequence[Row], count: int) -> list[tuple[list[int], list[float]]]:
     """With the noise of the whole vocabulary: torch and numpy take as long to rank a small draft's candidates as its
     layers take to compute them."""
-    table = choices(logits, [row.sampler for row in rows], [row.position for row in rows])
+    kernels = compiled_kernels()
+    assert kernels is not None
+    table = np.array([(row.position, *row.sampler.choice) for row in rows], dtype=kernels.CHOICE)
     ids, probs = np.empty((len(rows), count), np.int64), np.empty((len(rows), count), np.float32)
-    kernels.rank_rows(np.array(table, dtype=kernels.CHOICE), logits.shape[1], ids, probs)
+    kernels.rank_rows(table, logits, ids, probs)
     return list(zip(ids.tolist(), probs.tolist(), strict=True))
 
 

@@ -9,9 +9,8 @@ last token that is kept is kept too), and argmax takes the lowest id of equal va
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -185,8 +184,8 @@ def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | NDArray[np.int
     """
     if all(group.state.plain and group.masks is None for group in groups):
         flat: list[int] = (logits.argmax(-1) if best is None else best).tolist()
-    elif (kernels := kernels_for(logits)) is not None:
-        flat = _choose_compiled(kernels, logits, groups)
+    elif (host := for_kernels(logits)) is not None:
+        flat = _choose_compiled(logits, host, groups)
     else:
         chosen = [group.state.choose(own, group.positions, group.paths) for group, own in _parts(logits, groups)]
         flat = torch.cat(chosen).tolist()
@@ -207,34 +206,32 @@ def _parts(logits: Tensor, groups: Sequence[Rows]) -> Iterator[tuple[Rows, Tenso
         start += len(group.positions)
 
 
-def kernels_for(logits: Tensor) -> ModuleType | None:
-    """Where compiled kernels choose and rank: with torch and numpy that takes as long as a small model's layers."""
-    fit = logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.stride(1) == 1
-    return compiled_kernels() if fit and logits.shape[1] >= LEAST else None
+def for_kernels(logits: Tensor) -> NDArray[np.float32] | None:
+    """The same numbers, where compiled kernels choose and rank: with torch and numpy that takes as long as a small
+    model's layers."""
+    if not logits.is_cpu or logits.dtype != torch.float32 or compiled_kernels() is None:
+        return None
+    host: NDArray[np.float32] = logits.numpy()
+    return host if host.shape[1] >= LEAST and host.strides[1] == host.itemsize else None
 
 
-def choices(logits: Tensor, states: Iterable[SamplerState], positions: Iterable[int]) -> list[tuple[float, ...]]:
-    """Rows as compiled code wants them. ``positions``: of the tokens to be chosen."""
-    first, apart = logits.data_ptr(), logits.stride(0) * logits.element_size()
-    each = enumerate(zip(states, positions, strict=True))
-    return [(first + row * apart, position, *state.choice) for row, (state, position) in each]
-
-
-def _choose_compiled(kernels: ModuleType, logits: Tensor, groups: Sequence[Rows]) -> list[int]:
+def _choose_compiled(logits: Tensor, host: NDArray[np.float32], groups: Sequence[Rows]) -> list[int]:
     """The same tokens (see :mod:`actors.engines.backends.compiled.choice`), in a thirtieth of the time."""
+    kernels = compiled_kernels()
+    assert kernels is not None
+
+    def choose(host: NDArray[np.float32], groups: Sequence[Rows]) -> list[int]:
+        rows = [(position, *group.state.choice) for group in groups for position in group.positions]
+        tokens = np.empty(len(rows), np.int64)
+        kernels.choose_rows(np.array(rows, dtype=kernels.CHOICE), host, tokens)
+        return tokens.tolist()
+
     if any(group.state.penalised or group.masks is not None for group in groups):
-        processed = [group.state.penalise(own, group.paths) for group, own in _parts(logits, groups)]
-        rows = [
-            row
-            for group, own in zip(groups, processed, strict=True)
-            for row in choices(own, [group.state] * len(own), group.positions)
-        ]
+        flat = []
+        for group, own in _parts(logits, groups):
+            flat += choose(group.state.penalise(own, group.paths).numpy(), [group])
     else:
-        states = [group.state for group in groups for _ in group.positions]
-        rows = choices(logits, states, [position for group in groups for position in group.positions])
-    tokens = np.empty(len(rows), np.int64)
-    kernels.choose_rows(np.array(rows, dtype=kernels.CHOICE), logits.shape[1], tokens)
-    flat: list[int] = tokens.tolist()
+        flat = choose(host, groups)
     if kernels.UNSURE in flat:
         each = ((group, own[i : i + 1], i) for group, own in _parts(logits, groups) for i in range(len(own)))
         for place, (group, own, i) in enumerate(each):

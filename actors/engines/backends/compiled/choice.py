@@ -30,11 +30,11 @@ from actors.engines.backends.compiled.simd import (
     total,
 )
 
-# A row: the address of its logits; ``position`` and ``seed`` of its noise; ``colder``: 1 / temperature, or 0: greedy;
-# ``top_k``, ``top_p`` (0 and 1: off), and ``min_p``: its logarithm, or -inf
+# A row: ``position`` and ``seed`` of its noise; ``colder``: 1 / temperature, or 0: greedy; ``top_k``, ``top_p`` (0 and
+# 1: off), and ``min_p``: its logarithm, or -inf
 CHOICE = np.dtype(
     [
-        *[("logits", np.int64), ("position", np.uint64), ("seed", np.uint64), ("colder", np.float32)],
+        *[("position", np.uint64), ("seed", np.uint64), ("colder", np.float32)],
         *[("top_k", np.int64), ("top_p", np.float64), ("min_p", np.float32)],
     ]
 )
@@ -226,20 +226,26 @@ def _rank(row, logits, scores, ids, probabilities):
 
 
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
+_logits = types.Array(types.float32, 2, "A")
 
 
-@njit(types.void(_rows, types.int64, types.Array(types.int64, 1, "C")), **_kept)
-def choose_rows(rows, size, tokens):
-    """The token of each row of ``size`` logits, at least ``LANES``; ``UNSURE`` where torch has to tell."""
+@njit(error_model="numpy")
+def _row(logits, at):
+    return array_at(logits[at].ctypes.data, logits.shape[1], np.float32)
+
+
+@njit(types.void(_rows, _logits, types.Array(types.int64, 1, "C")), **_kept)
+def choose_rows(rows, logits, tokens):
+    """The token of each row of ``logits``, of which there are at least ``LANES``, side by side; ``UNSURE`` where torch
+    has to tell."""
     tile = np.empty(LANES, np.float32)
     for at in range(len(rows)):
-        tokens[at] = _choose(rows[at], array_at(rows[at].logits, size, np.float32), tile)
+        tokens[at] = _choose(rows[at], _row(logits, at), tile)
 
 
-@njit(types.void(_rows, types.int64, types.Array(types.int64, 2, "C"), types.Array(types.float32, 2, "C")), **_kept)
-def rank_rows(rows, size, ids, probabilities):
-    """The likeliest ``ids`` of each row of ``size`` logits, with its noise, best first, and their probabilities."""
-    scores = np.empty(size, np.float32)
+@njit(types.void(_rows, _logits, types.Array(types.int64, 2, "C"), types.Array(types.float32, 2, "C")), **_kept)
+def rank_rows(rows, logits, ids, probabilities):
+    """The likeliest ``ids`` of each row of ``logits``, with its noise, best first, and their probabilities."""
+    scores = np.empty(logits.shape[1], np.float32)
     for at in range(len(rows)):
-        logits = array_at(rows[at].logits, size, np.float32)
-        _rank(rows[at], logits, scores, ids[at], probabilities[at])
+        _rank(rows[at], _row(logits, at), scores, ids[at], probabilities[at])

@@ -117,7 +117,7 @@ class CompiledBody:
             self._run_prompt(Batch(tokens, turns[where], slots, segments, None), fixed)
         else:
             self._kernels.run_layers(*fixed, 0, 2 * self.shape.layers)
-        return torch.from_numpy(logits[:, : shape.vocabulary])
+        return torch.from_numpy(logits if self._wide == shape.vocabulary else logits[:, : shape.vocabulary])
 
     def _run_prompt(self, batch: Batch, fixed: tuple[Any, ...]) -> None:
         """With torch between the halves of each layer."""
