@@ -187,8 +187,8 @@ class InlineDraft:
             if worth <= 0:
                 break
             gain += worth
-            if gain - rate * self.steps(count) > most:
-                best, most = count, gain - rate * self.steps(count)
+            if (value := gain - rate * self.steps(count)) > most:
+                best, most = count, value
         return [(tree, node) for _, tree, node in found[:best]]
 
     def _expand(self, batch: list[tuple[InlineTree, Node]], now_us: Callable[[], float]) -> bool:
