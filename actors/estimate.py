@@ -47,6 +47,11 @@ class Estimate:
         """Believe what is known no more than ``weight`` samples: the world may have changed unseen."""
         self.weight = min(self.weight, weight)
 
+    def scale(self, factor: float) -> None:
+        """The unit that it was measured in turns out to be another."""
+        self.mean *= factor
+        self.variance *= factor * factor
+
     def copy(self, memory: float) -> Estimate:
         """What is known now, to be remembered for so many samples."""
         other = Estimate(self.mean, self.weight, memory)

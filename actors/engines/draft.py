@@ -197,9 +197,7 @@ class Draft:
                     self._add_nodes(batch, handle, members, [leaves[index] for index in members])
             select = None if len(batch.wanted) == len(batch.tokens) else batch.wanted
             logits = self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, select)
-            if logits.shape[1] != self.info.vocab_size:
-                logits = logits[:, : self.info.vocab_size]
-            candidates = rank(logits, batch.rows, self.candidates)
+            candidates = rank(logits[:, : self.info.vocab_size], batch.rows, self.candidates)
         except BaseException:
             for mirror, slot in batch.taken:
                 mirror.give_back(slot)
@@ -299,9 +297,7 @@ class Draft:
     def _text(self, m: _Mirror, start: int, end: int) -> Segment:
         """Rows for the committed tokens ``start .. end``, each of which sees the text up to itself."""
         span = -(-end // SPAN) * SPAN
-        visible = np.zeros((end - start, span), dtype=np.bool_)
-        for row, place in zip(visible, range(start, end), strict=True):
-            row[: place + 1] = True
+        visible = np.arange(span) <= np.arange(start, end)[:, None]
         return Segment(end - start, m.base + self._scratch, span, visible, m.room)
 
     def _nodes(self, m: _Mirror, leaves: Sequence[Leaf], slots: Sequence[int]) -> Segment:

@@ -16,7 +16,7 @@ log = logging.getLogger("duoactor.verifier")
 class Job:
     """One flat forward: the windows of a round, ``rows`` in all; the next piece of a request's prompt, of at most
     ``piece_rows`` (0: as many as suit the model); or both. ``load``: when the round's windows were chosen. ``drafts``:
-    whether those draft for which that is the verifier's to say; None where there are none, or one stream alone."""
+    whether the verifier itself guesses for those for which that is its to say; None: there are none."""
 
     requests: list[Request]
     windows: list[Chosen]

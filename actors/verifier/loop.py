@@ -26,6 +26,7 @@ from actors.verifier.drafters.drafts import Drafts
 from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.drafters.learning import Learning
 from actors.verifier.drafters.leases import Leases
+from actors.verifier.drafters.own_drafts import group_of
 from actors.verifier.floods import Floods
 from actors.verifier.forward import Job, compute
 from actors.verifier.operations import Operations
@@ -234,15 +235,22 @@ class Verifier:
 
     def _account(self, job: Job, outcomes: Sequence[Outcome | Exception | None], took_us: float) -> None:
         """What a round took with all that is done beside its forward."""
-        state, own, streams = self.state, len(job.requests), job.load.streams
         if job.piece is not None or job.drafts is None:
             return
-        if job.drafts:
+        state, own, streams, first = self.state, len(job.requests), job.load.streams, job.requests[0]
+        group, course = group_of(streams, first.kind), first.own_course if streams == 1 else None
+        nothing = job.rows == own and not any(request.drafts for request in job.requests)
+        if not job.drafts or (streams == 1 and nothing):  # the price let nothing be drafted
+            if nothing:
+                state.own_drafts.without(group, streams, took_us, course)
+            return
+        if streams == 1:
+            if job.windows[0].drafted < len(job.windows[0].nodes):  # some was retrieved
+                return
+        else:
             state.row_times.observe(own, job.rows - own, took_us - job.drafting_us)
-            tokens = sum(len(outcome.tokens) for outcome in outcomes if isinstance(outcome, Outcome))
-            state.drafting.drafted(streams, tokens, took_us)
-        elif job.rows == own and not any(request.drafts for request in job.requests):
-            state.drafting.without(streams, took_us)
+        tokens = sum(len(outcome.tokens) for outcome in outcomes if isinstance(outcome, Outcome))
+        state.own_drafts.made(group, streams, tokens, took_us, course)
 
     def _prepare(self, job: Job) -> None:
         """Let the verifier's own proposers read the prompt that is being computed."""

@@ -8,6 +8,7 @@ from functools import partial
 
 from actors.verifier.committer import Committer
 from actors.verifier.decoding.rounds import Chosen, Others
+from actors.verifier.drafters.own_drafts import group_of
 from actors.verifier.forward import Job
 from actors.verifier.requests.admission import Admission
 from actors.verifier.requests.faults import Faults
@@ -116,14 +117,13 @@ class Schedule:
         job = Job([], [], load := self.state.load())
         if len(requests) > MAX_ROWS:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
-        if load.streams > 1 and not any(r.drafts for r in requests) and any(map(self._may_rest, requests)):
-            job.drafts = self.state.drafting.pays(load.streams)
+        job.drafts = self._own_drafts(load.streams, requests)
         self._draft_inline(job, requests)
         requests = [request for request in requests if request.state == "decode"]
         now = self.clock()
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
-            if job.drafts is False and self._may_rest(request):
+            if job.drafts is False and load.streams > 1 and self._may_rest(request):
                 chosen: Chosen | None = Chosen([], [], [])
             else:
                 chosen = self.faults.spare(request, partial(self._window, request, others, now, most))
@@ -133,8 +133,19 @@ class Schedule:
                 job.rows += 1 + len(chosen.nodes)
         return job if job.requests else None
 
+    def _own_drafts(self, streams: int, requests: Sequence[Request]) -> bool | None:
+        """Whether the verifier itself guesses for them; None: that is not for :class:`OwnDrafts` to say."""
+        if any(r.drafts for r in requests) or not any(map(self._may_rest, requests)):
+            return None
+        first = requests[0]
+        if streams > 1:
+            return self.state.own_drafts.pay(group_of(streams, first.kind))
+        if self.state.inline is None or not first.spec.strategy.inline:
+            return None
+        return self.state.own_drafts.pay(group_of(streams, first.kind), first.own_course)
+
     def _may_rest(self, request: Request) -> bool:
-        """Whether it is for :class:`Drafting` to say that nothing is drafted for it. Of drafters their standings tell,
+        """Whether it is for :class:`OwnDrafts` to say that nothing is guessed for it. Of drafters their standings tell,
         and what a grammar forces costs no guess."""
         return not request.drafts and request.spec.grammar is None and self.state.may_rest(request)
 

@@ -15,10 +15,10 @@ from actors.verifier.decoding.retrieval import Sources
 from actors.verifier.decoding.rounds import Load
 from actors.verifier.decoding.waiting import NO_LIMITS, RoundLimits
 from actors.verifier.drafters.inline import InlineDraft
+from actors.verifier.drafters.own_drafts import OwnDrafts
 from actors.verifier.drafters.plain import PlainRounds
 from actors.verifier.drafters.registry import DrafterPeer, Drafters
 from actors.verifier.drafters.standing import PAYS, PROMISED
-from actors.verifier.drafting import Drafting
 from actors.verifier.requests.request import Request, Requests
 from actors.verifier.requests.request_log import RequestLog
 from actors.verifier.row_times import RowTimes
@@ -82,7 +82,7 @@ class State:
     promoted: Promote | None = None  # the weights that the learner last had the drafters serve with
     pieces: CostModel = field(init=False)  # of prompts: forward time by rows, as far as it was asked to be short
     row_times: RowTimes = field(init=False)
-    drafting: Drafting = field(init=False)
+    own_drafts: OwnDrafts = field(init=False)
     budgets: Budgets = field(init=False)
     plain: defaultdict[str, PlainRounds] = field(default_factory=lambda: defaultdict(PlainRounds))  # by method
     counters: Counter[str] = field(default_factory=Counter)
@@ -94,7 +94,7 @@ class State:
         self.totals = Totals(self.counters)
         self.budgets = Budgets(self.cost)
         self.row_times = RowTimes(self.cost)
-        self.drafting = Drafting(self.cost)
+        self.own_drafts = OwnDrafts(self.cost, self.inline.promise(self.cost) if self.inline is not None else 1.0)
         self.pieces = CostModel(dict(self.cost.calibration()))
 
     def next_epoch(self) -> int:

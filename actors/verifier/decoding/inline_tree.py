@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actors.verifier.decoding.speculation import Speculation
 
 log = logging.getLogger("duoactor.verifier")
-BRANCHES = 4  # candidates of a leaf that may join the tree: no others are learned from; and ...
+BRANCHES = 4  # candidates of a leaf that join the tree, and ...
 MIN_CHANCE = 0.01  # ... the least of one beside the likeliest: as a drafter's trees (actors.drafter.growth)
 USUAL = 0.6  # chance that a usable draft's first choice is right
 DOUBT = 0.03  # of a round's weight: what a text without drafts is believed to be like comes slowly back to USUAL
@@ -39,7 +39,7 @@ class InlineTree:
         self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
         self.agreement = Estimate(USUAL, weight=4, memory=48)  # how often the draft's first choice is right
         self.lost = False  # the model cannot mirror the text any more
-        self._candidates: dict[Node, list[tuple[int, float]]] = {}  # of expanded nodes, with the draft's confidence
+        self._expansions: dict[Node, Expansion] = {}
         self._slots: set[int] = set()
         self._leaves: list[Node] = []
 
@@ -62,7 +62,8 @@ class InlineTree:
         """Nodes to expand, with the tokens that the target should follow because of it. The root goes alone."""
         room = self.model.scratch_slots - len(self._slots)
         found = [(self._promise(node), node) for node in self._leaves]
-        return found if len(found) <= room else sorted(found, key=lambda one: -one[0])[: max(0, room)]
+        found.sort(key=lambda pair: -pair[0])
+        return found[: max(0, room)]
 
     def _promise(self, node: Node) -> float:
         """What the tree holds behind it already, retrieved perhaps, the draft would only say again."""
@@ -85,9 +86,10 @@ class InlineTree:
         node.expanded, node.slot = True, expansion.slot
         if expansion.slot >= 0:
             self._slots.add(expansion.slot)
-        likely = zip(expansion.tokens, expansion.probs, strict=True)
-        known = self._candidates[node] = [one for one in likely if one[0] < vocab_size][:BRANCHES]
-        for rank, (token, prob) in enumerate(known):
+        known = [(t, p) for t, p in zip(expansion.tokens, expansion.probs, strict=True) if t < vocab_size]
+        tokens, probs = tuple(t for t, _ in known), tuple(p for _, p in known)
+        self._expansions[node] = Expansion(expansion.slot, tokens, probs)
+        for rank, (token, prob) in enumerate(known[:BRANCHES]):
             chance = min(0.999, max(1e-9, self.calibration.probability(rank, prob)))
             if rank and chance < MIN_CHANCE:
                 break
@@ -111,7 +113,7 @@ class InlineTree:
         alive = {node.slot for node in tree.nodes()}
         dead = [slot for slot in self._slots if slot not in alive and slot not in slots]
         self._slots &= alive
-        self._candidates = {node: known for node, known in self._candidates.items() if node.slot in self._slots}
+        self._expansions = {node: known for node, known in self._expansions.items() if node.slot in self._slots}
         try:
             self.model.commit(self.handle, tokens, slots)
             self.model.release(self.handle, dead)
@@ -121,13 +123,13 @@ class InlineTree:
             self.lost = True
 
     def _learn(self, root: Node, tokens: Sequence[int]) -> None:
-        if root not in self._candidates:
+        if root not in self._expansions:
             self.agreement.add(USUAL, weight=DOUBT)
         node: Node | None = root
         for token in tokens:
-            if node is None or (known := self._candidates.get(node)) is None:
+            if node is None or (expansion := self._expansions.get(node)) is None:
                 return
-            hit = next((rank for rank, (candidate, _) in enumerate(known) if candidate == token), -1)
-            self.calibration.observe(tuple(prob for _, prob in known), hit)
+            hit = expansion.tokens.index(token) if token in expansion.tokens else -1
+            self.calibration.observe(expansion.probs, hit)
             self.agreement.add(float(hit == 0))
             node = node.children.get(token)

@@ -187,8 +187,8 @@ class InlineDraft:
             if worth <= 0:
                 break
             gain += worth
-            if (value := gain - rate * self.steps(count)) > most:
-                best, most = count, value
+            if gain - rate * self.steps(count) > most:
+                best, most = count, gain - rate * self.steps(count)
         return [(tree, node) for _, tree, node in found[:best]]
 
     def _expand(self, batch: list[tuple[InlineTree, Node]], now_us: Callable[[], float]) -> bool:

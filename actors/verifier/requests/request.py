@@ -47,6 +47,7 @@ class Request:
     drafter: bytes | None = None
     drafters: list[str] = field(default_factory=list)
     courses: dict[str, Course] = field(default_factory=dict)  # by drafter: what it has brought to this text
+    own_course: Course = field(default_factory=Course)  # what drafts of the verifier's own have brought to it
     rounds_with_drafter: int = 0  # with the present one
     offset: int = 0
     cached_tokens: int = 0  # of the prompt

@@ -1,14 +1,15 @@
-"""Several streams: what a row of drafts takes is learnt from rounds, and so is whether drafting pays at all."""
+"""What a row of drafts takes is learnt from rounds, and so is whether the verifier's own guesses pay at all."""
 
 import random
 
 import pytest
 
 from actors.cost import CostModel
-from actors.verifier.drafters.standing import FIRST_REST, LOOK
-from actors.verifier.drafting import Drafting
+from actors.verifier.drafters.own_drafts import OwnDrafts, group_of
+from actors.verifier.drafters.standing import FIRST_REST, LOOK, Course, RequestKind
 from actors.verifier.row_times import RowTimes
 
+GREEDY, SAMPLED = RequestKind("auto", False), RequestKind("auto", True)
 CURVE = {1: 2000.0, 8: 4000.0, 16: 7000.0, 32: 13000.0}
 
 
@@ -43,26 +44,27 @@ class Pool:
     def __init__(self, beside: float, tokens: float) -> None:
         """``tokens``: of a stream's round with drafts."""
         self.cost = CostModel(CURVE)
-        self.drafting = Drafting(self.cost)
+        self.own = OwnDrafts(self.cost)
         self.beside, self.tokens = beside, tokens
         self.chance = random.Random(2)
 
-    def play(self, rounds: int, streams: int = 8) -> float:
+    def play(self, rounds: int, streams: int = 8, kind: RequestKind = GREEDY, course: Course | None = None) -> float:
         """The share of those that drafted."""
-        drafted = 0
+        drafted, group = 0, group_of(streams, kind)
         for _ in range(rounds):
             time_us = self.cost(streams) * self.chance.uniform(1.1, 1.3)
-            if self.drafting.pays(streams):
+            if self.own.pay(group, course):
                 drafted += 1
                 tokens = sum(1 + (self.chance.random() < self.tokens - 1) for _ in range(streams))
-                self.drafting.drafted(streams, tokens, time_us * (1 + self.beside))
+                self.own.made(group, streams, tokens, time_us * (1 + self.beside), course)
             else:
-                self.drafting.without(streams, time_us)
+                self.own.without(group, streams, time_us, course)
         return drafted / rounds
 
 
-def test_rounds_without_drafts_are_seen_before_any_with_them() -> None:
+def test_a_few_rounds_with_drafts_are_soon_followed_by_as_many_without() -> None:
     pool = Pool(beside=0.0, tokens=2.0)
+    assert pool.play(round(LOOK)) == 1.0
     assert pool.play(round(LOOK)) == 0.0
     assert pool.play(FIRST_REST) == 1.0
 
@@ -73,8 +75,9 @@ def test_where_drafts_bring_more_than_they_take_nearly_every_round_has_them() ->
 
 def test_rounds_without_drafts_that_were_slow_when_they_were_looked_at_are_not_believed_for_ever() -> None:
     pool = Pool(beside=0.6, tokens=1.4)
+    pool.play(round(LOOK))
     for _ in range(round(LOOK)):
-        pool.drafting.without(8, 5 * pool.cost(8))
+        pool.own.without(group_of(8, GREEDY), 8, 5 * pool.cost(8))
     assert pool.play(60) == 1.0
     pool.play(500)
     assert pool.play(2000) < 0.2
@@ -96,7 +99,40 @@ def test_where_that_has_changed_they_are_back_after_the_pause() -> None:
 def test_what_one_load_says_is_not_believed_of_another() -> None:
     pool = Pool(beside=0.8, tokens=1.3)
     pool.play(200, streams=32)
-    assert not pool.drafting.pays(32)
+    assert not pool.own.pay(group_of(32, GREEDY))
     pool.beside = 0.0
-    pool.play(round(LOOK), streams=4)
-    assert pool.drafting.pays(4)
+    pool.play(2 * round(LOOK), streams=4)
+    assert pool.own.pay(group_of(4, GREEDY))
+
+
+def test_a_stream_alone_is_judged_by_its_kind() -> None:
+    pool = Pool(beside=0.6, tokens=1.4)
+    pool.play(1000, streams=1, kind=SAMPLED)
+    assert not pool.own.pay(SAMPLED)
+    pool.tokens = 1.9
+    assert pool.play(1000, streams=1) > 0.9
+
+
+def test_a_text_that_drafts_lose_with_rests_while_others_of_its_kind_go_on() -> None:
+    pool = Pool(beside=0.3, tokens=1.7)
+    pool.play(300, streams=1, course=Course())
+    pool.tokens = 1.0
+    course = Course()
+    assert pool.play(150, streams=1, course=course) < 0.5
+    pool.tokens = 1.7
+    assert pool.play(100, streams=1, course=Course()) > 0.9
+
+
+def test_what_was_seen_with_guesses_stays_known_when_rounds_without_are_seen_anew() -> None:
+    pool = Pool(beside=0.3, tokens=1.6)
+    pool.play(2 * round(LOOK) + FIRST_REST)
+    judged = pool.own._of(group_of(8, GREEDY))
+    known = judged.guesses.speedup.mean
+    pool.play(round(LOOK))  # as slow as before
+    assert judged.guesses.speedup.weight > 0.5 * FIRST_REST
+    assert judged.guesses.speedup.mean == pytest.approx(known, rel=0.1)
+    judged.look_again()
+    for _ in range(round(LOOK)):
+        pool.own.without(group_of(8, GREEDY), 8, 0.6 * pool.cost(8))  # where 1.2 was seen before, and counts as much
+    assert judged.guesses.speedup.mean == pytest.approx(known * 0.75, rel=0.1)
+    assert judged.gap == FIRST_REST

@@ -1,0 +1,92 @@
+"""Whether the verifier itself guesses for the next round: drafts between forwards and, for several streams, retrieves.
+
+The price of a draft step and of a row says how much is drafted; it does not know what asking proposers, growing trees
+and learning from verdicts takes, nor that a draft model's weights have left the caches when the target is through. So
+rounds with guesses are set against rounds without, each as they were measured, in all that they take. Where guesses
+lose, none are made for a while, and each time for longer: the rule that drafters are judged by (:class:`Standing`).
+Where they win, rounds without are looked at again, each time after longer, for the machine may be another by then.
+
+Several streams are judged together, by how many they are. One that is alone is judged by its kind and by its own text
+(:class:`Course`); what it retrieves costs little there and goes on, so only the draft model rests.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from actors.cost import CostModel
+from actors.estimate import Estimate
+from actors.verifier.drafters.standing import FIRST_REST, LOOK, MAX_REST, Course, RequestKind, Standing
+
+log = logging.getLogger("duoactor.verifier")
+MEMORY = 48  # rounds
+AGREES = 0.1  # of what was known: by so much eight rounds differ from eight others
+MAX_STALL = 1.5  # of the usual time: what is longer tells of the machine, not of the round
+Group = int | RequestKind  # so many streams, by the binary digits of their number; or a stream that is alone
+
+
+def group_of(streams: int, kind: RequestKind) -> Group:
+    """Of a round of so many streams, one of them of that kind."""
+    return kind if streams == 1 else streams.bit_length()
+
+
+class _Judged:
+    """Rounds of one group."""
+
+    def __init__(self) -> None:
+        self.plain = Estimate(memory=MEMORY)  # a round without guesses, over its forward as the cost model expects it
+        self.guesses = Standing()  # against that
+        self.look = 0.0  # rounds without guesses that are to come, and ...
+        self.believed = 0.0  # ... what ``plain`` was before them
+        self.until_look = LOOK  # rounds with guesses
+        self.gap = FIRST_REST  # such rounds between two looks; twice as many when a look has told nothing new
+
+    def look_again(self) -> None:
+        self.until_look, self.look, self.believed = self.gap, LOOK, self.plain.mean
+        self.plain.discount(LOOK)
+
+    def without(self, ratio: float) -> None:
+        self.plain.add(min(ratio, MAX_STALL * self.plain.mean) if self.plain.known else ratio)
+        self.guesses.rested()
+        self.look -= 1
+        if self.look == 0 and self.believed:
+            changed = self.plain.mean / self.believed
+            self.guesses.speedup.scale(changed)
+            self.until_look = self.gap = min(MAX_REST, 2 * self.gap) if abs(changed - 1.0) < AGREES else FIRST_REST
+
+
+class OwnDrafts:
+    def __init__(self, cost: CostModel, promised: float = 1.0) -> None:
+        """``promised``: the speed-up that a draft model lets expect, as long as no round has shown it."""
+        self.cost, self.promised = cost, promised
+        self._known: dict[Group, _Judged] = {}
+
+    def pay(self, group: Group, course: Course | None = None) -> bool:
+        """Whether the next round has guesses. ``course``: of the text of a stream that is alone."""
+        judged = self._of(group)
+        return judged.look <= 0 and not judged.guesses.paused and not (course is not None and course.resting)
+
+    def without(self, group: Group, streams: int, time_us: float, course: Course | None = None) -> None:
+        """A round in which nothing was guessed, while so many streams decoded."""
+        self._of(group).without(time_us / self.cost.plain(streams))
+        if course is not None:
+            course.rested()
+
+    def made(self, group: Group, streams: int, tokens: int, time_us: float, course: Course | None = None) -> None:
+        """A round in which something was guessed, or might have been; ``tokens``: of all its streams."""
+        judged = self._of(group)
+        judged.until_look -= 1
+        if judged.until_look <= 0:
+            judged.look_again()
+        if not judged.plain.known:
+            return
+        committed, without = tokens / streams, time_us / (judged.plain.mean * self.cost.plain(streams))
+        judged.guesses.round(committed, without, time_us)
+        if judged.guesses.loses:
+            log.info("guesses of the verifier's own lose (%s): they rest for %d rounds", group, judged.guesses.rest)
+            judged.guesses.pause()
+        if course is not None:
+            course.drafted(tokens, without, judged.guesses.prior(self.promised), plain_known=True)
+
+    def _of(self, group: Group) -> _Judged:
+        return self._known.setdefault(group, _Judged())
