@@ -58,11 +58,19 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
 
 
 def _engine(
-    model: nn.Module, info: ModelInfo, slots: int, *, exact: bool, int8: bool = False, spare_cpus: Sequence[int] = ()
+    model: nn.Module,
+    info: ModelInfo,
+    slots: int,
+    *,
+    exact: bool,
+    int8: bool = False,
+    spare_cpus: Sequence[int] = (),
+    beside: Engine | None = None,
 ) -> Engine:
     """By hand for the Llama family, through transformers for everything else."""
     if supports(model.config):
-        return LlamaEngine(model, info, slots, int8=int8, exact=exact, spare_cpus=spare_cpus)
+        other = beside if isinstance(beside, LlamaEngine) else None
+        return LlamaEngine(model, info, slots, int8=int8, exact=exact, spare_cpus=spare_cpus, beside=other)
     engine = TransformersEngine(model, info, slots, int8=int8, exact=exact)
     if engine.recurrence is not None:
         engine.recurrence.limit = state_room(engine.recurrence.state_bytes, engine.device)
@@ -91,13 +99,20 @@ def build_target(
 
 
 def build_draft(
-    name: str, device: str, dtype: str, kv_tokens: int, threads: int, like: ModelInfo | None = None
+    name: str,
+    device: str,
+    dtype: str,
+    kv_tokens: int,
+    threads: int,
+    like: ModelInfo | None = None,
+    beside: Target | None = None,
 ) -> Draft:
     """The drafter's model. On a CPU its weights are int8, or bfloat16 where it is too small to gain from int8 and the
     processor multiplies bfloat16.
 
     ``like``: a draft of which these are other weights. Its tokenizer is not read again, which takes as long as all else
-    and keeps other threads from Python meanwhile.
+    and keeps other threads from Python meanwhile. ``beside``: a target that the same thread calls, with whose threads
+    the draft computes too.
     """
     torch.set_num_threads(threads)
     where = resolve_device(device)
@@ -114,4 +129,5 @@ def build_draft(
     else:
         info = replace(like, vocab_size=vocab_size(model), max_context=max_context(model))
     slots = _slots(kv_tokens, model, Draft.full_request(info.max_context), DRAFT_SHARE)
-    return Draft(_engine(model, info, slots, int8=int8, exact=False))
+    other = None if beside is None else beside.engine
+    return Draft(_engine(model, info, slots, int8=int8, exact=False, beside=other))

@@ -16,6 +16,7 @@ from actors.settings import NO_DRAFT, VerifierSettings
 from protocols.messages import Role
 
 if TYPE_CHECKING:
+    from actors.engines.target import Target
     from actors.models import DraftModel, ModelInfo, TargetModel
     from actors.verifier.decoding.retrieval import Sources
     from actors.verifier.drafters.inline import InlineDraft
@@ -44,7 +45,7 @@ def _capacity(slots: int, full_requests: int, max_context: int) -> str:
     return f"{slots:,} tokens, too few for a request of the whole context of {max_context:,}"
 
 
-def _inline_draft(settings: VerifierSettings, target: TargetModel) -> InlineDraft | None:
+def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | None:
     """The draft model that the verifier itself drafts with. ModelError in one sentence."""
     from actors.draft_timing import measure_draft
     from actors.engines.build import build_draft
@@ -55,7 +56,7 @@ def _inline_draft(settings: VerifierSettings, target: TargetModel) -> InlineDraf
         return None
 
     def build(name: str, like: ModelInfo | None = None) -> DraftModel:
-        return build_draft(name, "cpu", "auto", target.kv_slots, 1, like)
+        return build_draft(name, "cpu", "auto", target.kv_slots, 1, like, beside=target)
 
     def again(path: str) -> DraftModel:
         pin(settings.spare_cpus)  # this thread alone: the others would wait for it on the target's own CPUs

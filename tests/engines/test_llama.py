@@ -1,5 +1,7 @@
 """The hand-written decoder against transformers' own forward of the same weights."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +117,18 @@ def test_a_tree_in_scattered_slots_agrees_with_one_plain_forward_per_branch(fami
     out = engine.forward(tree, [11 + len(p) for p in paths], slots, [Segment(6, base, span, visible)])
     for node, path in enumerate(paths):
         close(out[node], plain(family, [*prompt, *(tree[n] for n in path)])[-1])
+
+
+def test_an_engine_starts_no_threads_where_it_computes_with_those_of_another_and_has_the_same_bits():
+    tokens, alone, model = ids(30), build("compiled", "qwen2"), make("llama")
+    target = LlamaEngine(model, info(model), SLOTS, spare_cpus=[0])
+    target.use_spare_cpus(True)
+    before, model = threading.active_count(), make("qwen2")
+    draft = LlamaEngine(model, info(model), SLOTS, exact=False, beside=target)
+    assert threading.active_count() == before and not draft.has_spare_cpus
+    for start in (0, 5, 10):  # in turns with the other, whose matrices are others
+        chain(target, tokens, start, 5)
+        assert torch.equal(chain(draft, tokens, start, 5), chain(alone, tokens, start, 5))
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])

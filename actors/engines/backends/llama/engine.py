@@ -47,6 +47,7 @@ class LlamaEngine:
         exact: bool = True,
         recorder: Recorder | None = None,
         spare_cpus: Sequence[int] = (),
+        beside: LlamaEngine | None = None,
     ) -> None:
         """Takes the weights out of a ``transformers`` model of a configuration that :func:`supports` accepts; the
         model is spent. Device and dtype are the model's.
@@ -54,7 +55,8 @@ class LlamaEngine:
         ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span, and the kernels
         are the same at every start: for a target. Otherwise the quickest are used: for a draft. ``int8``: weights of
         a draft on a CPU. ``recorder``: how rounds of static shapes are recorded; None: as CUDA graphs on a GPU, and not
-        at all elsewhere. ``spare_cpus``: see :meth:`use_spare_cpus`.
+        at all elsewhere. ``spare_cpus``: see :meth:`use_spare_cpus`. ``beside``: an engine that the same thread calls,
+        in turns: its threads compute for this one as well.
         """
         if not supports(model.config):
             raise ModelError(f"the fused decoder does not know model {info.model_id}; use TransformersEngine for it")
@@ -74,7 +76,7 @@ class LlamaEngine:
         self._pads = exact and self.device.type == "cpu"
         self._body: TorchBody | NumpyBody | CompiledBody
         self.graphs: Graphs | None = None
-        self._team: Any = None
+        self._team: Any = None if beside is None else beside._team
         self._spare_cpus = spare_cpus
         if recorder is None and self.device.type == "cpu" and self.dtype in (torch.float32, torch.bfloat16):
             self._body = self._cpu_body(weights, int8, exact)
@@ -89,12 +91,10 @@ class LlamaEngine:
         if kernels is not None and fits(weights.shape, kernels.LANES):
             self._pads = False
             threads = torch.get_num_threads()
-            team = kernels.Team(threads - 1, self._spare_cpus)
-            if self._spare_cpus:
-                self._team = team
+            self._team = self._team or kernels.Team(threads - 1, self._spare_cpus)
             if threads > 1:
                 torch.set_num_threads(1)  # the threads of its pool would want the same cores
-            return CompiledBody(weights, self.pool, kernels, team, int8, self.info.vocab_size)
+            return CompiledBody(weights, self.pool, kernels, self._team, int8, self.info.vocab_size)
         if not exact and weights.count() <= SMALL and self.dtype == torch.float32:
             return NumpyBody(weights, self.pool, int8)
         return TorchBody(weights, self.pool, self.dtype, int8, exact)
@@ -105,7 +105,7 @@ class LlamaEngine:
 
     @property
     def has_spare_cpus(self) -> bool:
-        return self._team is not None
+        return self._team is not None and bool(self._spare_cpus)
 
     def use_spare_cpus(self, used: bool) -> None:
         self._team.use_spare_cpus(used)
