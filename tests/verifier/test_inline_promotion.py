@@ -3,13 +3,18 @@
 import asyncio
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from cluster import ADDRESS, Cluster, tokens_of
 from inline_drafts import FORWARD_S, PROMPT, Counting, inline
 
 from actors.draft_timing import PROBES
+from actors.models import Expansion
 from actors.replay.clock import run
+from actors.tree.calibration import Calibration
+from actors.tree.tree import TokenTree
+from actors.verifier.decoding.inline_tree import InlineTree
 from actors.verifier.drafters.inline import MAX_FAILURES
 from actors.verifier.loop import Verifier
 from fakes import INFO, ToyDraft, ToyLanguage
@@ -117,6 +122,20 @@ def test_promotion_and_undo_in_mid_stream_leave_the_text_equal(sampling):
             return await text()
 
     assert run(story()) == LANGUAGE.continuation(PROMPT, sampling)
+
+
+def test_what_the_weights_before_have_expanded_is_expanded_again():
+    spec = SimpleNamespace(tree=TokenTree(3, 7))
+    before, after = (InlineTree(spec, ToyDraft(LANGUAGE), 1, frozenset(), 100, Calibration()) for _ in range(2))
+    before.begin()
+    root = before.spec.tree.root
+    before.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)
+    before.expanded(root.children[5], Expansion(0, (8,), (0.7,)), 64)
+    before.leave()
+    after.begin()
+    assert [node for _, node in after.promises()] == [root]
+    after.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)
+    assert {node.token for _, node in after.promises()} == {5, 6}
 
 
 def test_nothing_is_believed_of_new_weights_that_those_before_have_shown():
