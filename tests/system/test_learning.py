@@ -156,6 +156,30 @@ def replace_structured(message: Generate) -> Generate:
     return Generate("g", message.prompt, sampling=message.sampling, structured_outputs=StructuredOutputs(regex="a"))
 
 
+def test_what_ends_while_the_learner_is_away_is_told_when_it_is_back_and_nothing_from_before_it_first_came():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            caller = await cluster.caller()
+            await caller.generate((1, *PROMPT), SHORT)
+            await asyncio.sleep(2.0)
+            first = Pupil(cluster.network, "one")
+            await first.hello()
+            await caller.generate((2, *PROMPT), SHORT)
+            heard = await first.heard()
+            cluster.network.kill("one")
+            await asyncio.sleep(5.0)
+            assert cluster.verifier.state.learner is None
+            await caller.generate((3, *PROMPT), SHORT)
+            await asyncio.sleep(2.0)
+            second = Pupil(cluster.network, "two")
+            await second.hello()
+            return heard, await second.heard()
+
+    before, after = run(go())
+    assert [text.tokens[0] for text in before] == [2]
+    assert [text.tokens[0] for text in after] == [3]
+
+
 def test_where_more_ends_than_is_told_the_oldest_is_lost_and_nothing_waits():
     async def go():
         async with Cluster(language=LANGUAGE) as cluster:

@@ -20,6 +20,7 @@ class Learning:
     def __init__(self, state: State, send: Callable[[bytes, Message], bool]) -> None:
         self.state, self.send = state, send
         self._waiting: deque[Finished] = deque(maxlen=MAX_WAITING)
+        self._wanted = False  # there was a learner: where streams leave it no CPU it seems to be gone until they end
 
     # --- texts -------------------------------------------------------------------------------------------------------
 
@@ -28,7 +29,8 @@ class Learning:
         its output counts as prompt."""
         message, spec = request.message, request.spec
         start = spec.prompt_len + len(message.generated)
-        if self.state.learner is None or message.structured_outputs is not None:
+        self._wanted |= self.state.learner is not None
+        if not self._wanted or message.structured_outputs is not None:
             return
         if message.cache_salt and not self.state.settings.learn_salted:
             return
@@ -42,7 +44,6 @@ class Learning:
             self._draft_with(promoted)  # which was not loaded if another version was being loaded
         learner = self.state.learner
         if learner is None:
-            self._waiting.clear()
             return
         told = 0
         while self._waiting and told < BEAT_TOKENS:
