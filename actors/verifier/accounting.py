@@ -59,7 +59,7 @@ def account(
         phase_sequences=told.phase[0],
         phase_rank=told.phase[1],
         draft_ranks=tuple(told.ranks),
-        retrieved=spec.retrieved(committed),
+        retrieved=spec.windows.retrieved(committed),
         resting=spec.resting,
         fixed_gamma=request.message.num_speculative_tokens,
         fixed_sequences=request.message.sequences,

@@ -147,7 +147,7 @@ class Schedule:
     def _may_rest(self, request: Request) -> bool:
         """Whether it is for :class:`OwnDrafts` to say that nothing is guessed for it. Of drafters their standings tell,
         and what a grammar forces costs no guess."""
-        return not request.drafts and request.spec.grammar is None and self.state.may_rest(request)
+        return not request.drafts and request.spec.windows.grammar is None and self.state.may_rest(request)
 
     def _draft_inline(self, job: Job, requests: Sequence[Request]) -> None:
         state, load = self.state, job.load

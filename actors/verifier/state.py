@@ -104,7 +104,7 @@ class State:
     def log_request(self, request: Request) -> None:
         """One that has ended, for ``--log-requests``. Who asks with a salt wants nothing of it to serve others; what a
         grammar chose says nothing of the drafts."""
-        if self.request_log is None or request.spec.output.finish is None or request.spec.grammar is not None:
+        if self.request_log is None or request.spec.output.finish is None or request.spec.windows.grammar is not None:
             return
         if request.message.cache_salt:
             self.counters["requests_with_salt_not_logged"] += 1

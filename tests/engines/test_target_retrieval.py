@@ -16,6 +16,7 @@ from actors.tree.methods import strategy_for
 from actors.verifier.decoding.output import Output
 from actors.verifier.decoding.retrieval import Sources
 from actors.verifier.decoding.speculation import Speculation
+from actors.verifier.decoding.windows import Windows
 from actors.verifier.timing import measure_target
 from protocols.messages import Plan, Sampling
 
@@ -36,10 +37,10 @@ def generate(target, method, prompt, sampling, sources=None):
     """The loop of the verifier without its messages."""
     output = Output(prompt, sampling, frozenset({1}), str, ())
     spec = Speculation(
-        "r", prompt, sampling, strategy_for(method), Plan(method), VOCAB, output, target.max_window,
-        sources=sources,
+        "r", prompt, sampling, Plan(method), VOCAB, output,
+        Windows(strategy_for(method), sampling, sources or Sources(), target.max_window),
     )  # fmt: skip
-    handle = target.open(prompt, sampling, (), spec.max_window)
+    handle = target.open(prompt, sampling, (), spec.windows.max_window)
     while (outcome := target.prefill(handle)) is None:
         pass
     committed = spec.first(outcome)
@@ -80,7 +81,7 @@ def test_lookahead_and_rest_have_the_rows_that_their_papers_give_them():
     target = target_of()
     assert target.max_window == LARGEST == 63
     spec = generate(target, "lookahead", [5, 6, 7, 8, 9] * 4, Sampling(max_tokens=120, ignore_eos=True))
-    assert spec.max_window == 55
+    assert spec.windows.max_window == 55
 
 
 def test_only_requests_with_large_windows_take_room_for_them():

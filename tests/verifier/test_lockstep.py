@@ -13,8 +13,10 @@ from actors.models import Window
 from actors.tree.calibration import Calibration
 from actors.tree.methods import strategy_for
 from actors.verifier.decoding.output import Output
+from actors.verifier.decoding.retrieval import Sources
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.decoding.waiting import DrafterPace
+from actors.verifier.decoding.windows import Windows
 from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget, toy_sources
 from protocols.messages import FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
 
@@ -50,12 +52,10 @@ class Pair:
             "r",
             prompt,
             sampling,
-            strategy_for(method),
             plan,
             VOCAB,
             Output(prompt, sampling, INFO.eos_token_ids, str, ()),
-            self.target.max_window,
-            sources=sources,
+            Windows(strategy_for(method), sampling, sources or Sources(), self.target.max_window, gamma=gamma or None),
         )
         self.spec.epoch = 7
         self.handle = self.target.open(prompt, sampling)
@@ -210,7 +210,7 @@ def test_lookahead_learns_the_ngrams_of_a_text_that_goes_in_circles():
 def test_the_windows_of_other_methods_stay_within_32_rows(sources):
     for method in METHODS:
         spec = Pair(0, method, 4, 0, Sampling(), ToyLanguage(), 0.5, sources=sources).spec
-        assert spec.max_window == {"lookahead": 55, "rest": 63}.get(method, 31)
+        assert spec.windows.max_window == {"lookahead": 55, "rest": 63}.get(method, 31)
 
 
 def test_a_guess_that_no_drafter_made_says_nothing_about_the_drafter(sources):

@@ -14,6 +14,7 @@ from actors.verifier.decoding.output import Output
 from actors.verifier.decoding.retrieval import FLOOR, FallbackProposer, SoleProposer, Sources, Trust, fitting
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.decoding.waiting import DrafterPace
+from actors.verifier.decoding.windows import Windows
 from protocols.errors import RequestError
 from protocols.messages import Method, Plan, Sampling
 
@@ -70,8 +71,10 @@ def test_a_round_that_could_go_with_unsure_guesses_of_its_own_does_not_wait_for_
         plan = Plan("auto")
         sampling = Sampling(max_tokens=50)
         output = Output([7], sampling, frozenset(), str, ())
-        spec = Speculation("r", [7], sampling, strategy_for("auto"), plan, 100, output, 31)
-        spec.fallbacks = [FallbackProposer(saying(range(len(scores)), scores), Trust())]
+        spec = Speculation(
+            "r", [7], sampling, plan, 100, output, Windows(strategy_for("auto"), sampling, Sources(), 31)
+        )
+        spec.windows.fallbacks = [FallbackProposer(saying(range(len(scores)), scores), Trust())]
         spec.first(Outcome([], [8]))
         assert not spec.tree.root.children  # a drafter is believed to be right in 60%
         spec.decide_wait(0.0, pace, cost, True)

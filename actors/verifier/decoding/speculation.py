@@ -7,17 +7,15 @@ from collections.abc import Sequence
 
 from actors.estimate import Estimate
 from actors.models import Outcome
-from actors.tree.methods import Strategy
 from actors.tree.tree import FORCED, Fragment, Node, TokenTree, check_fragment
-from actors.tree.window import Cost, Likely, best_nodes, branches, in_tree_order, likeliest_path, priced_window
+from actors.tree.window import Cost
 from actors.verifier.decoding.draft_log import DraftLog
-from actors.verifier.decoding.grammar import Grammar
 from actors.verifier.decoding.inline_tree import InlineTree
 from actors.verifier.decoding.output import Output
 from actors.verifier.decoding.rate import Rate
-from actors.verifier.decoding.retrieval import FallbackProposer, SoleProposer, Sources
 from actors.verifier.decoding.rounds import NO_OTHERS, Chosen, Committed, Counters, Others
 from actors.verifier.decoding.waiting import NO_LIMITS, DrafterPace, RoundLimits, Waiting
+from actors.verifier.decoding.windows import Windows
 from protocols.messages import Grow, Method, Plan, RequestStats, Sampling, Verdict
 
 MAX_NODES = 512  # in one fragment, and in one tree
@@ -31,43 +29,24 @@ class Speculation:
         rid: str,
         prompt: Sequence[int],
         sampling: Sampling,
-        strategy: Strategy,
         plan: Plan,
         vocab_size: int,
         output: Output,
-        max_window: int,
+        windows: Windows,
         generated: Sequence[int] = (),
-        sources: Sources | None = None,
-        branch: float | None = 0.0,
         usual: Estimate | None = None,
-        cache_salt: str = "",
-        grammar: Grammar | None = None,
     ) -> None:
-        """RequestError when the strategy needs a source of guesses that is not among ``sources``.
-
-        ``branch``: the price of a path beside the first (see :class:`actors.cost.CostModel`); None: there are none.
-        ``usual``: see :class:`Rate`.
-        ``cache_salt``: see :meth:`Sources.fallbacks`.
-        ``grammar``: what the output follows; it has followed ``generated`` already.
-        """
-        self.branch = branch
-        self.grammar = grammar
+        """``generated``: tokens that are committed already, of a stream that is resumed; ``windows`` and ``output``
+        know them. ``usual``: see :class:`Rate`."""
         self.rid = rid
         self.committed = [*prompt, *generated]
         self.prompt_len = len(prompt)
         self.sampling = sampling
-        self.strategy = strategy
+        self.strategy = windows.strategy
         self.plan = plan
         self.vocab_size = vocab_size
         self.output = output
-        self.max_window = min(max_window, strategy.nodes)
-        self.sole: SoleProposer | None = None
-        self.fallbacks: list[FallbackProposer] = []
-        sources = sources or Sources()
-        if strategy.window == "proposal":
-            self.sole = SoleProposer(sources.proposer(strategy.proposer, self.max_window, plan.gamma))
-        elif strategy.proposer:
-            self.fallbacks = sources.fallbacks(sampling.temperature > 0, cache_salt)
+        self.windows = windows
         self.tree = TokenTree(len(self.committed), self.committed[-1])
         self.inline: InlineTree | None = None  # what the verifier's own draft model holds of it, if that drafts for it
         self.epoch = 0
@@ -75,7 +54,7 @@ class Speculation:
         self.counters = Counters()
         self.next: Chosen | None = None  # the next round's window, as long as nothing has come that could change it
         self.rate = Rate(usual)
-        self.waiting = Waiting(strategy, self.max_window)
+        self.waiting = Waiting(self.strategy, windows.max_window)
         self.told_plan: Plan | None = None
         self.told_len = len(self.committed)  # that the drafter was told of: its drafting phase began behind them
         self.sequences = 0
@@ -161,8 +140,7 @@ class Speculation:
 
     def prepare(self) -> None:
         """Let the verifier's own proposers read the prompt, a slice for each of its pieces."""
-        for guesser in (*self.fallbacks, *([self.sole] if self.sole is not None else [])):
-            guesser.prepare(self.committed)
+        self.windows.prepare(self.committed)
 
     def choose(self, cost: Cost, others: Others = NO_OTHERS, cap: int | None = None) -> Chosen:
         """The next round's window, after the verifier's own proposers have been heard. It is priced once: a window that
@@ -172,42 +150,19 @@ class Speculation:
         return self.next
 
     def _choose(self, cost: Cost, others: Others, cap: int | None) -> Chosen:
-        limit = self._limit(cap)
-        if self.sole is not None:
+        left = self.prompt_len + self.sampling.max_tokens - len(self.committed) - 1
+        limit = self.windows.most(left, cap)
+        if self.windows.sole is not None:
             self.tree = TokenTree(len(self.committed), self.committed[-1])
-            planted = self.sole.plant(self.tree, self.committed, limit)
-            if self.grammar is None or self.sole.needs_all:
-                return self._window([Likely(node, 0.0) for node in planted])
-            self.grammar.fit(self.tree)
-            return self._window(best_nodes(self.tree, limit))
+            return self.windows.proposed(self.tree, self.committed, limit)
         rate = (self.rate.value or 1.0 / cost(1)) + others.rate
-        least = rate * others.row_us
-        self.guess(least)
-        if not self.tree.root.children:
-            return Chosen([], [], [])
-        rows_before, price = (0, others.cost) if others.row_us else (others.rows, cost)
-        if self.grammar is not None and self.strategy.drafter:
-            row_us = self.grammar.row_us()
-            plain, price = price, lambda rows: plain(rows) + rows * row_us
-        match self.strategy.window:
-            case "chain":
-                return self._window(likeliest_path(self.tree, limit))
-            case "priced" if (
-                others.row_us and self.grammar is None and not branches(likely := best_nodes(self.tree, limit, least))
-            ):
-                return self._window(likely)
-            case "priced":
-                branch_us = None if self.branch is None else self.branch * cost(1)
-                return self._window(priced_window(self.tree, limit, price, rate, rows_before, branch_us))
-        return self._window([])
+        self.guess(rate * others.row_us)
+        drafted = self.epoch > 0 or self.inline is not None
+        return self.windows.cut(self.tree, limit, cost, rate, others, drafted)
 
     def guess(self, least: float = 0.0) -> None:
-        """What proposers and the grammar know of the next tokens joins the tree, and what cannot be leaves it. Guesses
-        that the target follows with less than that chance are not worth their rows."""
-        for fallback in self.fallbacks:
-            fallback.merge(self.tree, self.committed, least)
-        if self.grammar is not None and self.strategy.drafter:
-            self.grammar.fit(self.tree)
+        """See :meth:`Windows.guess`."""
+        self.windows.guess(self.tree, self.committed, least)
 
     def drafted(self, began_us: float, spent_us: float) -> None:
         """The verifier's own draft model made a step for it, and the round waited meanwhile."""
@@ -219,21 +174,6 @@ class Speculation:
         """The round waited for the verifier's own draft model."""
         self.counters.wait_us += spent_us
 
-    def _window(self, likely: list[Likely]) -> Chosen:
-        if not likely:
-            return Chosen([], [], [])
-        order, parents = in_tree_order([one.node for one in likely], self.tree.root)
-        drafted = 0
-        if self.epoch or self.inline is not None:
-            own = {id(node) for fallback in self.fallbacks for node in fallback.held.values()}
-            drafted = sum(node.rank >= 0 and id(node) not in own for node in order)
-        return Chosen(order, [n.token for n in order], parents, sum(one.chance for one in likely), drafted)
-
-    def _limit(self, cap: int | None) -> int:
-        left = self.prompt_len + self.sampling.max_tokens - len(self.committed) - 1
-        most = self.max_window if self.grammar is None else min(self.max_window, self.grammar.most_nodes())
-        return max(0, min(most, left, cap if cap is not None else most))
-
     def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
         """Take the target's word: append, re-root, count, and see whether the request ends."""
         base = len(self.committed)
@@ -244,14 +184,18 @@ class Speculation:
         claim = (math.exp(best.logprob), best.token == tokens[0]) if best is not None else None
         self.waiting.observe(best, tokens[0])
         self.committed.extend(tokens)
-        if self.grammar is not None:
-            self.grammar.commit(tokens)
+        if self.windows.grammar is not None:
+            self.windows.grammar.commit(tokens)
         if self.inline is not None:
             self.inline.advance(tokens)
         else:
             self.tree.advance(tokens)
         self.next = None
-        self._inform(chosen, outcome.sampled, tokens)
+        self.windows.commit(chosen, outcome.sampled, tokens)
+        if self.epoch:
+            # Guesses surer than the drafter's would be are in the tree before it is decided whether to wait for it; the
+            # others fill up what it left.
+            self.windows.merge(self.tree, self.committed, self.waiting.agreement.mean)
         c = self.counters
         c.rounds += 1
         c.drafted += len(chosen.nodes)
@@ -262,16 +206,6 @@ class Speculation:
         self.round += 1
         logprobs = outcome.logprobs[: len(tokens)]
         return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, claim)
-
-    def _inform(self, chosen: Chosen, sampled: Sequence[int], tokens: list[int]) -> None:
-        """Tell the verifier's own proposers. Guesses surer than the drafter's would be are in the tree before it is
-        decided whether to wait for a drafter; the others fill up what it left."""
-        if self.sole is not None:
-            self.sole.commit(chosen.nodes, sampled, tokens)
-        for fallback in self.fallbacks:
-            fallback.commit(tokens)
-            if self.epoch:
-                fallback.merge(self.tree, self.committed, self.waiting.agreement.mean)
 
     def first(self, outcome: Outcome) -> Committed:
         """The token that ends the prefill (or the replay of a resumed stream): the target's own."""
@@ -319,11 +253,6 @@ class Speculation:
         if self.strategy.waits == "lockstep":
             verify_us = None  # a phase is told of as a whole
         return Verdict(self.rid, self.epoch, self.round, base, news, due, plan, verify_us, awaited)
-
-    def retrieved(self, committed: Committed) -> int:
-        """Draft tokens of a round that the verifier's own proposers, or the grammar, had as well."""
-        forced = next((i for i, one in enumerate(committed.forced) if not one), len(committed.forced))
-        return min(max((forced, *(fallback.matched for fallback in self.fallbacks))), len(committed.tokens) - 1)
 
     def missed(self, have_len: int) -> Verdict | None:
         """The verdict that brings a drafter at ``have_len`` committed tokens up to date."""

@@ -23,6 +23,7 @@ from actors.verifier.decoding.output import Output
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.decoding.text import Decode, remembering
 from actors.verifier.decoding.trace import Trace
+from actors.verifier.decoding.windows import Windows
 from actors.verifier.drafters.leases import Leases
 from actors.verifier.requests.request import Request
 from actors.verifier.state import ClientPeer, State
@@ -153,21 +154,28 @@ class Admission:
     def _request(self, arrival: Arrival, text: Prepared) -> Request:
         state, message = self.state, arrival.message
         strategy = strategy_for(message.method or state.settings.method)
+        plan = state.first_plan(strategy, message, None, self.clock())
+        windows = Windows(
+            strategy,
+            text.sampling,
+            state.sources,
+            state.max_window,
+            gamma=plan.gamma,
+            branch=state.branch,
+            cache_salt=message.cache_salt,
+            grammar=text.grammar,
+        )
+        usual = state.usual_rates.of(strategy.method, text.sampling.temperature > 0)
         spec = Speculation(
             message.rid,
             text.prompt,
             text.sampling,
-            strategy,
-            state.first_plan(strategy, message, None, self.clock()),
+            plan,
             state.info.vocab_size,
             text.output,
-            state.max_window,
+            windows,
             message.generated,
-            state.sources,
-            branch=state.branch,
-            usual=state.usual_rates.of(strategy.method, text.sampling.temperature > 0),
-            cache_salt=message.cache_salt,
-            grammar=text.grammar,
+            usual,
         )
         offset = len(message.generated)
         trace = Trace() if message.trace else None
