@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from actors.engines.attention import SPAN_STEP, Attention, Stretch
+from actors.engines.backends.llama.huge_pages import HugePages
 from actors.engines.backends.llama.panels import quickest_linear
 from actors.engines.backends.recurrence import RECURRENT_LAYERS, Recurrence, State, StateCache, recurrent_layers
 from actors.engines.backends.rotary import choose_by_request
@@ -97,7 +98,11 @@ class TransformersEngine:
         self.text_matters = choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
         self._adopt()
         if pack and self.device.type == "cpu":
-            pack_linears(model, partial(quickest_linear, int8=int8), self.recurrence.inner if self.recurrence else ())
+            pack_linears(
+                model,
+                partial(quickest_linear, int8=int8, pages=HugePages()),
+                self.recurrence.inner if self.recurrence else (),
+            )
 
     @torch.inference_mode()
     def _adopt(self) -> None:

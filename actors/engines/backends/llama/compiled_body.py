@@ -19,6 +19,7 @@ from torch import Tensor
 
 from actors.engines.attention import MAX_ROUND
 from actors.engines.backends.llama.batch import Batch
+from actors.engines.backends.llama.huge_pages import HugePages
 from actors.engines.backends.llama.panels import Panels
 from actors.engines.backends.llama.weights import Matrix, Shape, Weights
 from actors.engines.engine import Segment
@@ -44,8 +45,10 @@ class CompiledBody:
         self._jobs: NDArray[Any] = np.empty(4 * len(weights.layers) + 1, dtype=kernels.JOB)
         self._layers: NDArray[Any] = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
 
+        pages = HugePages()
+
         def product(place: int, matrix: Matrix, behind: bool) -> float:
-            panels = Panels(matrix, kernels, team, behind, int8)
+            panels = Panels(matrix, kernels, team, behind, int8, pages)
             self._kept.append(panels)
             self._jobs[place] = panels.job[0]
             return panels.scale

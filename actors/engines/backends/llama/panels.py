@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.engines.backends.llama.compiler import compiled_kernels
+from actors.engines.backends.llama.huge_pages import HugePages
 from actors.engines.backends.llama.linear import exponent, is_half
 from actors.engines.backends.llama.weights import Matrix
 from actors.engines.packed import make_linear
@@ -26,13 +27,23 @@ class Panels:
 
     __slots__ = ("_bias", "_outputs", "_steps", "_team", "_weights", "job", "scale")
 
-    def __init__(self, matrix: Matrix, kernels: ModuleType, team: Any, behind: bool, int8: bool = False) -> None:
+    def __init__(
+        self,
+        matrix: Matrix,
+        kernels: ModuleType,
+        team: Any,
+        behind: bool,
+        int8: bool = False,
+        pages: HugePages | None = None,
+    ) -> None:
         """``team``: the :class:`actors.engines.backends.compiled.team.Team` that multiplies. ``behind``: see
         :func:`actors.engines.backends.llama.linear.fast`. ``int8``: each output's weights are rounded to 1/127 of the
-        largest of them."""
+        largest of them. ``pages``: where the weights are kept."""
         self._team, bias = team, matrix.bias
         self._outputs, inputs = matrix.weight.shape
         self._weights, power, self._steps = _packed(matrix.weight, kernels.PANEL, int8)
+        if pages is not None:
+            self._weights = pages.hold(self._weights)
         self._bias: Array | None = None if bias is None else (bias * power if behind else bias).float().numpy()
         self.job: NDArray[Any] = kernels.product(self._weights, inputs, self._outputs)
         for name, array in (("steps", self._steps), ("bias", self._bias)):
@@ -79,11 +90,13 @@ class PanelLinear(nn.Module):
         return torch.from_numpy(self.panels.multiply(rows)).mul_(self.panels.scale).view(*x.shape[:-1], -1)
 
 
-def quickest_linear(weight: Tensor, bias: Tensor | None, int8: bool) -> nn.Module | None:
+def quickest_linear(
+    weight: Tensor, bias: Tensor | None, int8: bool, pages: HugePages | None = None
+) -> nn.Module | None:
     """:func:`make_linear`, or panels for one thread in float32: where they have 16 bits, half the memory is read."""
     if not int8 and weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.get_num_threads() == 1:
         kernels = compiled_kernels()
         if kernels is not None:
             matrix = Matrix(weight.detach(), None if bias is None else bias.detach())
-            return PanelLinear(Panels(matrix, kernels, kernels.Team(0), behind=True))
+            return PanelLinear(Panels(matrix, kernels, kernels.Team(0), behind=True, pages=pages))
     return make_linear(weight, bias, int8)

@@ -1,0 +1,47 @@
+"""Memory for weights in pages of 2 MiB, where the kernel grants them.
+
+A forward of few rows reads all weights once and in order. In pages of 4 KiB, under a hypervisor above all, looking up
+where the next one lies takes a tenth of a forward, and the processor fetches nothing ahead across their borders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAGE = 2 << 20  # bytes
+CHUNK = 32 * PAGE  # asked for at once; what is not written to takes no memory
+LINE = 64  # bytes: of a cache
+
+
+class HugePages:
+    """Arrays that are never freed one by one: the memory goes when the last of them is gone."""
+
+    def __init__(self) -> None:
+        self._chunk: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._used = 0
+
+    def hold(self, array: NDArray[Any]) -> NDArray[Any]:
+        """A copy, behind what was held before."""
+        place = self._take(array.nbytes).view(array.dtype).reshape(array.shape)
+        place[...] = array
+        return place
+
+    def _take(self, size: int) -> NDArray[np.uint8]:
+        if self._used + size > len(self._chunk):
+            self._chunk, self._used = _chunk(max(CHUNK, size)), 0
+        begin, self._used = self._used, self._used + -(-size // LINE) * LINE
+        return self._chunk[begin : begin + size]
+
+
+def _chunk(size: int) -> NDArray[np.uint8]:
+    memory = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them: small pages do as well
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(memory, np.uint8)
+    return whole[-whole.ctypes.data % PAGE :]
