@@ -183,8 +183,8 @@ class ActorDown(Message, frozen=True):
 
 
 class Budget(Message, frozen=True):
-    """What the controller commands. Without a successor it holds for ``ttl_ms``, then the start-up calibration's takes
-    its place. What is None is left to the receiver."""
+    """What the controller commands. Without a successor it holds for ``ttl_ms``, and no longer than whoever sent it is
+    there; then the start-up calibration's takes its place. What is None is left to the receiver."""
 
     revision: Count
     ttl_ms: Interval

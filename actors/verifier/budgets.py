@@ -22,8 +22,8 @@ UNKNOWN = CostModel({1: DEFAULT_STEP_US})  # steps of a drafter that is not ther
 
 
 class Budgets:
-    """The controller's last word on each method and drafter, until its time to live is over; then the same goodput
-    with prior beliefs. So a controller that dies costs speed, and nothing else."""
+    """The controller's last word on each method and drafter, until its time to live is over or the controller is gone;
+    then the same goodput with prior beliefs. So a controller that dies costs speed, and nothing else."""
 
     def __init__(self, cost: CostModel) -> None:
         self.cost = cost
@@ -38,6 +38,10 @@ class Budgets:
         while len(self._said) >= MAX_SAID:
             del self._said[next(iter(self._said))]
         self._said[kind_of(budget)] = (budget, now + budget.ttl_ms / 1000)
+
+    def forget(self) -> None:
+        """Whoever said it is gone."""
+        self._said.clear()
 
     def said(self, now: float) -> tuple[Budget, ...]:
         """All that the controller said and that still holds."""

@@ -171,6 +171,7 @@ class Peers:
             case Role.CONTROLLER if state.controller is not None:
                 self.publish(ActorDown(Role.CONTROLLER, state.controller.actor_id, reason))
                 state.controller = None
+                state.budgets.forget()
             case Role.LEARNER if state.learner is not None:
                 self.publish(ActorDown(Role.LEARNER, state.learner.actor_id, reason))
                 state.learner = None

@@ -10,16 +10,19 @@ from actors.replay.clock import run
 from fakes import VOCAB, ToyLanguage
 from protocols import wire
 from protocols.messages import (
+    Budget,
     Chunk,
     Failed,
     FailureCode,
     Generate,
+    Goodbye,
     Grow,
     Refuse,
     RefuseCode,
     Role,
     Sampling,
     Status,
+    StatusReport,
     Welcome,
 )
 
@@ -199,3 +202,32 @@ def test_a_peer_the_verifier_does_not_know_is_told_to_say_hello():
             assert isinstance(await caller.hello(), Welcome)
 
     run(go())
+
+
+@pytest.mark.parametrize("farewell", [Goodbye("done"), None], ids=["says goodbye", "is silent"])
+def test_what_a_controller_has_commanded_ends_with_it(farewell):
+    """Seed 46787 of the simulation: a hostile one had forbidden drafts for a minute, and was gone after a second."""
+
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            watching = await cluster.caller()
+
+            async def said(count):
+                while True:
+                    watching.send(Status())
+                    report = await watching.until(lambda m: isinstance(m, StatusReport))
+                    if len(report.budgets) == count:
+                        return
+                    await asyncio.sleep(0.1)
+
+            controller = Caller(cluster.network, "x")
+            await controller.hello(role=Role.CONTROLLER)
+            controller.send(Budget(1, ttl_ms=60_000, method="sps", window=0))
+            await said(1)
+            if farewell is not None:
+                controller.send(farewell)
+            begun = asyncio.get_running_loop().time()
+            await said(0)
+            return asyncio.get_running_loop().time() - begun
+
+    assert run(go()) < 10.0  # of virtual time; silence is noticed after 2.5
