@@ -121,12 +121,12 @@ def test_cores_go_to_those_who_were_given_none():
     assert [deployment.verifier.cpus, *(one.cpus for one in deployment.drafters)] == ["0,1", "3", "7"]
 
 
-def test_drafters_leave_their_cpus_to_the_target_while_they_rest_unless_somebody_chose_its_cpus_or_learns():
+def test_drafters_leave_their_cpus_to_the_target_while_they_rest_unless_somebody_chose_its_cpus():
     assert made(VerifierSettings(bind=HERE), DrafterSettings()).verifier.spare_cpus == "1"
     for chosen in (VerifierSettings(bind=HERE, threads=1), VerifierSettings(bind=HERE, cpus="0")):
         assert made(chosen, DrafterSettings()).verifier.spare_cpus == ""
     taught = deploy(Wanted(VerifierSettings(bind=HERE), (DrafterSettings(),), learner=LearnerSettings()), cpus=(0, 1))
-    assert taught.verifier.spare_cpus == ""
+    assert taught.verifier.spare_cpus == "1", "a learner gives way"
 
 
 def test_a_target_without_drafters_has_all_cpus():
