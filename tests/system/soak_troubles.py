@@ -51,8 +51,13 @@ class Troubles:
         return found
 
     def resident_mb(self) -> dict[str, float]:
-        """The largest process of each role, and this one."""
-        found = {role: max(map(_resident_mb, pids)) for role, pids in self.pids().items()}
+        """The largest process of each role, and this one. A hired drafter is no fork: it holds 0.1 GB more."""
+        hired = {process.pid for process in self.hired}
+        found: dict[str, float] = {}
+        for role, pids in self.pids().items():
+            for pid in pids:
+                name = f"hired {role}" if pid in hired else role
+                found[name] = max(found.get(name, 0.0), _resident_mb(pid))
         return {**found, "client": _resident_mb(os.getpid())}
 
     async def kill(self, role: str) -> None:
