@@ -10,7 +10,6 @@ from actors.models import Outcome
 from actors.verifier.accounting import Forward, account
 from actors.verifier.decoding.rounds import NO_OTHERS, Chosen, Committed, Others
 from actors.verifier.drafters.leases import Leases
-from actors.verifier.drafters.plain import PlainRounds
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.forward import Job
 from actors.verifier.peers import Peers
@@ -150,24 +149,21 @@ class Committer:
                 state.drafters.standings.forget(request.method)
             overhead_us = own_us - forward.decode_us - stats.wait_us
             plain.observe(state.cost, forward.decode_rows, forward.decode_us, overhead_us, streams)
-            if request.spec.inline is not None:
-                plain.inline.add_ratio(stats.committed, self._without_drafts(plain, stats, own_us, bare, streams))
             if drafter is not None:
                 request.course(drafter.actor_id).rested()
             for other in state.drafters.by_peer.values() if drafter is None else ():
                 other.standing(request).rested()
             return
-        without = self._without_drafts(plain, stats, own_us, bare, streams) * state.without_drafter(request.method)
+        # tokens of that stretch in the round's time, with what was retrieved and what the verifier would have drafted
+        without = (
+            (1 + stats.retrieved) * own_us / plain.time(state.cost, bare, streams) * state.without_drafter(request)
+        )
         standing, course = drafter.standing(request), request.course(drafter.actor_id)
         standing.round(stats.committed, without, own_us)
         course.drafted(stats.committed, without, state.prior(request, drafter), plain.known)
         request.drafted()
         if committed.claim is not None:
             standing.claimed(*committed.claim)
-
-    def _without_drafts(self, plain: PlainRounds, stats: RoundStats, own_us: float, bare: int, streams: int) -> float:
-        """Tokens of that stretch of text in the time of the round, with nothing but what was retrieved."""
-        return (1 + stats.retrieved) * own_us / plain.time(self.state.cost, bare, streams)
 
     def _settle(
         self,

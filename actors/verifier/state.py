@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from actors.cost import CostModel
 from actors.models import ModelInfo
 from actors.settings import VerifierSettings
-from actors.tree.methods import Kind, Strategy, strategy_for
+from actors.tree.methods import Kind, Strategy
 from actors.verifier.budgets import Budgets
 from actors.verifier.decoding.rate import UsualRates
 from actors.verifier.decoding.retrieval import Sources
@@ -18,7 +18,7 @@ from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.drafters.own_drafts import OwnDrafts
 from actors.verifier.drafters.plain import PlainRounds
 from actors.verifier.drafters.registry import DrafterPeer, Drafters
-from actors.verifier.drafters.standing import PAYS, PROMISED
+from actors.verifier.drafters.standing import PAYS
 from actors.verifier.requests.request import Request, Requests
 from actors.verifier.requests.request_log import RequestLog
 from actors.verifier.row_times import RowTimes
@@ -162,13 +162,13 @@ class State:
         return drafter.standing(request).prior(self._promised(request, drafter))
 
     def _promised(self, request: Request, drafter: DrafterPeer) -> float:
-        return self.budgets.promise(request.method, drafter, self.streams) / self.without_drafter(request.method)
+        return self.budgets.promise(request.method, drafter, self.streams) / self.without_drafter(request)
 
-    def without_drafter(self, method: str) -> float:
-        """The speed-up that drafting between forwards brings to requests of that method which no drafter has."""
-        if self.inline is None or not strategy_for(method).inline:
+    def without_drafter(self, request: Request) -> float:
+        """The speed-up that drafting between forwards brings to requests like this which no drafter has."""
+        if self.inline is None or not request.spec.strategy.inline:
             return 1.0
-        return self.plain[method].inline.towards(self.inline.promise(self.cost), PROMISED)
+        return self.own_drafts.brings(request.kind)
 
     @property
     def streams(self) -> int:

@@ -136,3 +136,12 @@ def test_what_was_seen_with_guesses_stays_known_when_rounds_without_are_seen_ane
         pool.own.without(group_of(8, GREEDY), 8, 0.6 * pool.cost(8))  # where 1.2 was seen before, and counts as much
     assert judged.guesses.speedup.mean == pytest.approx(known * 0.75, rel=0.1)
     assert judged.gap == FIRST_REST
+
+
+def test_a_drafter_is_set_against_what_the_verifiers_own_drafts_bring_and_against_nothing_where_they_rest() -> None:
+    pool = Pool(beside=0.2, tokens=1.8)
+    pool.play(1000, streams=1)
+    assert pool.own.brings(GREEDY) == pytest.approx(1.8 / 1.2, rel=0.1)
+    pool.beside = 2.0
+    pool.play(1000, streams=1)
+    assert pool.own.brings(GREEDY) == 1.0

@@ -66,6 +66,11 @@ class OwnDrafts:
         judged = self._of(group)
         return judged.look <= 0 and not judged.guesses.paused and not (course is not None and course.resting)
 
+    def brings(self, kind: RequestKind) -> float:
+        """The speed-up of a stream of that kind that has them and no drafter."""
+        guesses = self._of(kind).guesses
+        return 1.0 if guesses.paused else guesses.prior(self.promised)
+
     def without(self, group: Group, streams: int, time_us: float, course: Course | None = None) -> None:
         """A round in which nothing was guessed, while so many streams decoded."""
         self._of(group).without(time_us / self.cost.plain(streams))

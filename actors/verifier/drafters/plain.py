@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
-from actors.verifier.drafters.standing import SETTLED
 
 MEMORY = 48  # rounds
 
@@ -22,7 +21,6 @@ class PlainRounds:
     def __init__(self) -> None:
         self.slowdown = Estimate(memory=MEMORY)  # forwards over the start-up calibration
         self.overhead = Estimate(memory=MEMORY)  # microseconds of a round beside its forward, for each stream
-        self.inline = Estimate(memory=SETTLED)  # tokens over those of its time, had the verifier not drafted itself
 
     @property
     def known(self) -> bool:
