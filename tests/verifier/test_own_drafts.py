@@ -123,6 +123,15 @@ def test_a_text_that_drafts_lose_with_rests_while_others_of_its_kind_go_on() -> 
     assert pool.play(100, streams=1, course=Course()) > 0.9
 
 
+def test_where_texts_of_a_kind_differ_those_that_gain_have_drafts_though_the_kind_does_not() -> None:
+    pool, shares = Pool(beside=0.6, tokens=1.6), {1.4: 0.0, 1.8: 0.0}
+    for _ in range(30):
+        for tokens in shares:
+            pool.tokens = tokens
+            shares[tokens] += pool.play(100, streams=1, course=Course()) / 30
+    assert shares[1.8] > 0.7 > 0.5 > shares[1.4]
+
+
 def test_what_was_seen_with_guesses_stays_known_when_rounds_without_are_seen_anew() -> None:
     pool = Pool(beside=0.3, tokens=1.6)
     pool.play(2 * round(LOOK) + FIRST_REST)

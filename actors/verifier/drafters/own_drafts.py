@@ -6,8 +6,9 @@ rounds with guesses are set against rounds without, each as they were measured, 
 lose, none are made for a while, and each time for longer: the rule that drafters are judged by (:class:`Standing`).
 Where they win, rounds without are looked at again, each time after longer, for the machine may be another by then.
 
-Several streams are judged together, by how many they are. One that is alone is judged by its kind and by its own text
-(:class:`Course`); what it retrieves costs little there and goes on, so only the draft model rests.
+Several streams are judged together, by how many they are. One that is alone is judged by its own text
+(:class:`Course`); its kind rests only where hardly any text of it could gain. What it retrieves costs little there and
+goes on, so only the draft model rests.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ import logging
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
-from actors.verifier.drafters.standing import FIRST_REST, LOOK, MAX_REST, Course, RequestKind, Standing
+from actors.verifier.drafters.standing import (
+    FIRST_REST,
+    LOOK,
+    MAX_REST,
+    PAYS,
+    TEXTS_DIFFER,
+    Course,
+    RequestKind,
+    Standing,
+)
 
 log = logging.getLogger("duoactor.verifier")
 MEMORY = 48  # rounds
@@ -33,9 +43,9 @@ def group_of(streams: int, kind: RequestKind) -> Group:
 class _Judged:
     """Rounds of one group."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: Group) -> None:
         self.plain = Estimate(memory=MEMORY)  # a round without guesses, over its forward as the cost model expects it
-        self.guesses = Standing()  # against that
+        self.guesses = Standing(PAYS if isinstance(group, int) else PAYS - TEXTS_DIFFER)  # against that
         self.look = 0.0  # rounds without guesses that are to come, and ...
         self.believed = 0.0  # ... what ``plain`` was before them
         self.until_look = LOOK  # rounds with guesses
@@ -69,7 +79,7 @@ class OwnDrafts:
     def brings(self, kind: RequestKind) -> float:
         """The speed-up of a stream of that kind that has them and no drafter."""
         guesses = self._of(kind).guesses
-        return 1.0 if guesses.paused else guesses.prior(self.promised)
+        return 1.0 if guesses.paused else max(1.0, guesses.prior(self.promised))
 
     def without(self, group: Group, streams: int, time_us: float, course: Course | None = None) -> None:
         """A round in which nothing was guessed, while so many streams decoded."""
@@ -94,4 +104,7 @@ class OwnDrafts:
             course.drafted(tokens, without, judged.guesses.prior(self.promised), plain_known=True)
 
     def _of(self, group: Group) -> _Judged:
-        return self._known.setdefault(group, _Judged())
+        judged = self._known.get(group)
+        if judged is None:
+            judged = self._known[group] = _Judged(group)
+        return judged

@@ -27,14 +27,18 @@ MAX_STALL = 3.0  # times a plain round: what is longer in one round is no more c
 MAX_STANDINGS = 1024
 SLACK = 1.15  # hits over claimed hits of an honest drafter vary by about a tenth
 # Rounds' worth of trust in a drafter's other texts, where a stream knows little of its own: the square of what rounds
-# differ by (0.59 tokens at temperature 1) over the square of what streams do (0.1).
-BORROWED = 32.0
+# differ by over the square of what texts do. At temperature 1 that was (0.59 / 0.1) squared with drafters, and
+# (0.40 / 0.14) squared with the verifier's own draft (31 texts of seven tasks); greedy (0.39 / 0.21) squared.
+BORROWED = 16.0
+TEXTS_DIFFER = 0.14
 
 
 class Standing:
     """Of one drafter with one kind of requests, over all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, pays: float = PAYS) -> None:
+        """``pays``: the least speed-up with which it is lent anything."""
+        self.pays = pays
         self.speedup = Estimate(1.0, memory=SETTLED)  # over decoding without it; weighs rounds of that
         self.rate = Estimate(memory=10)  # tokens per second of one of its streams; remembers so many seconds
         self.claims = Estimate(1.0, weight=1, memory=60)  # right drafts over those that its probabilities promised
@@ -69,8 +73,8 @@ class Standing:
         """Whether it brings too little for what it costs: surely, or in the long run."""
         if self._fresh < LOOK:
             return False
-        settled = self.speedup.weight >= SETTLED and self.speedup.mean < PAYS
-        return settled or self.speedup.mean + SURE * self.speedup.error < PAYS
+        settled = self.speedup.weight >= SETTLED and self.speedup.mean < self.pays
+        return settled or self.speedup.mean + SURE * self.speedup.error < self.pays
 
     def pause(self) -> None:
         """It loses: nothing for a while, each time for longer; then it is judged anew."""
@@ -101,7 +105,7 @@ class Course:
     """What a drafter has brought to one stream, and whether the stream makes use of it or rests."""
 
     def __init__(self) -> None:
-        self.speedup = Estimate(memory=2 * BORROWED)  # as :attr:`Standing.speedup`
+        self.speedup = Estimate(memory=4 * BORROWED)  # as :attr:`Standing.speedup`
         self.resting = False
         self._rest = FIRST_REST  # rounds of the next rest
         self._left = 0  # rounds of the rest
