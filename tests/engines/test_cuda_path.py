@@ -81,10 +81,12 @@ def test_so_does_a_round_with_recurrent_layers(fake_cuda, family, dtype):  # noq
 @pytest.mark.parametrize("family", FUSED)
 def test_a_recorded_greedy_round_is_sent_without_waiting(fake_cuda, family):  # noqa: F811
     target = Target(engine_of(family, torch.bfloat16), rows_agree=ROWS)
-    handle = begun(target)
-    fake_cuda.writes.clear()
-    target.verify([Window(handle, TREE.tokens, TREE.parents)])
-    assert fake_cuda.writes == []
+    handles = [begun(target), begun(target), begun(target)]
+    for streams in (handles[:1], handles):
+        fake_cuda.writes.clear()
+        target.verify([Window(handle, TREE.tokens, TREE.parents) for handle in streams])
+        assert fake_cuda.writes == []
+    assert {shape.streams for _, shape in target.engine.graphs._replays} == {1, 4}
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

@@ -25,11 +25,16 @@ def some_attention(heads, kv_heads, rows, span, dtype=torch.float32, seed=0):
     return query * 3, keys, values, torch.where(seen, 0.0, float("-inf"))
 
 
+def folded(query, keys, values, mask, scale):
+    """Of one stream."""
+    return attend_folded(query[None], keys[:, None], values[:, None], mask[None], scale)[0]
+
+
 @pytest.mark.parametrize("heads, kv_heads", [(4, 4), (8, 2), (6, 1)])
 @pytest.mark.parametrize("rows, span", [(1, 256), (3, 512), (8, 768), (16, 2048)])
 def test_folded_attention_is_attention(heads, kv_heads, rows, span):
     given = some_attention(heads, kv_heads, rows, span)
-    close(attend_folded(*given, 32**-0.5), attend(*given, 32**-0.5))
+    close(folded(*given, 32**-0.5), attend(*given, 32**-0.5))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -37,7 +42,16 @@ def test_folded_attention_is_attention(heads, kv_heads, rows, span):
 def test_folded_attention_has_the_same_bits_whatever_is_masked_behind(blocks, dtype):
     query, keys, values, mask = some_attention(4, 2, 8, 16 * FOLD, dtype)
     mask[:, blocks * FOLD - 100 :] = float("-inf")
-    expected = attend_folded(query, keys[:, : blocks * FOLD], values[:, : blocks * FOLD], mask[:, : blocks * FOLD], 0.2)
+    expected = folded(query, keys[:, : blocks * FOLD], values[:, : blocks * FOLD], mask[:, : blocks * FOLD], 0.2)
     for more in (blocks + 1, blocks + 2, 2 * blocks, 16):
         span = more * FOLD
-        assert torch.equal(attend_folded(query, keys[:, :span], values[:, :span], mask[:, :span], 0.2), expected), more
+        assert torch.equal(folded(query, keys[:, :span], values[:, :span], mask[:, :span], 0.2), expected), more
+
+
+@pytest.mark.parametrize("heads, kv_heads", [(4, 4), (8, 2)])
+def test_streams_do_not_see_each_other(heads, kv_heads):
+    alone = [some_attention(heads, kv_heads, 4, 512, seed=seed) for seed in range(3)]
+    query, keys, values, mask = zip(*alone, strict=True)
+    together = attend_folded(torch.stack(query), torch.stack(keys, 1), torch.stack(values, 1), torch.stack(mask), 0.2)
+    for seen, given in zip(together, alone, strict=True):
+        close(seen, folded(*given, 0.2))

@@ -50,8 +50,8 @@ def recorded(family="llama", slots=SLOTS, recorder=None) -> LlamaEngine:
     return LlamaEngine(model, info(model), slots, recorder=recorder or TapeRecorder())
 
 
-def tree_round(engine, base: int, length: int, tokens, parents) -> torch.Tensor:
-    """The root at ``length - 1`` and a tree behind it, laid out as the target does."""
+def laid_out(base: int, length: int, tokens, parents) -> tuple[list[int], list[int], list[int], Segment]:
+    """The root at ``length - 1`` and a tree behind it, as the target lays them out."""
     root, rows = length - 1, 1 + len(parents)
     visible = np.zeros((rows, align(root + rows)), dtype=bool)
     visible[:, :length] = True
@@ -60,7 +60,12 @@ def tree_round(engine, base: int, length: int, tokens, parents) -> torch.Tensor:
         visible[row, root + row] = True
     positions = [root, *(root + depth for depth in depths_of(parents))]
     slots = list(range(base + root, base + root + rows))
-    return engine.forward(tokens, positions, slots, [Segment(len(tokens), base, visible.shape[1], visible)])
+    return list(tokens), positions, slots, Segment(len(tokens), base, visible.shape[1], visible)
+
+
+def tree_round(engine, base: int, length: int, tokens, parents) -> torch.Tensor:
+    *rows, segment = laid_out(base, length, tokens, parents)
+    return engine.forward(*rows, [segment])
 
 
 def fill(engine, base: int, tokens) -> None:
@@ -121,18 +126,16 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
     """The test of the test above: python values of the recorded round would be those of every later one."""
     honest = Inbox.unpack
 
-    def baked(self, rows, span, copies):
-        out = list(honest(self, rows, span, copies))
-        start = self._header(rows, span, copies)
-        header = self._host[:start].view(np.int32)
+    def baked(self, shape):
+        out = honest(self, shape)
+        numbers = self._host[: shape.header].view(np.int32)
         if what == "base":
-            out[3] = torch.full((1,), int(header[-1]))
-        elif what == "positions":
-            out[1] = torch.arange(rows) + int(header[rows])
-        else:
-            seen = int(np.unpackbits(self._host[start:][: span // 8]).sum())
-            out[6] = torch.arange(span)[None] < torch.arange(seen, seen + rows)[:, None]
-        return tuple(out)
+            return out._replace(bases=torch.full((1,), int(numbers[3 * shape.rows])))
+        if what == "positions":
+            return out._replace(positions=torch.arange(shape.rows) + int(numbers[shape.rows]))
+        seen = int(np.unpackbits(self._host[shape.header :][: shape.span // 8]).sum())
+        sees = torch.arange(shape.span)[None] < torch.arange(seen, seen + shape.rows)[:, None]
+        return out._replace(sees=sees[None])
 
     monkeypatch.setattr(Inbox, "unpack", baked)
     engine, usual = recorded(), recorded(recorder=Direct())
@@ -149,9 +152,9 @@ def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
 def test_reading_from_the_host_cannot_be_recorded(monkeypatch, caplog):
     honest = Inbox.unpack
 
-    def reading(self, rows, span, copies):
-        out = honest(self, rows, span, copies)
-        assert out[3].item() >= 0
+    def reading(self, shape):
+        out = honest(self, shape)
+        assert out.bases.item() >= 0
         return out
 
     monkeypatch.setattr(Inbox, "unpack", reading)
@@ -201,15 +204,15 @@ def test_padding_rows_write_behind_the_pool_and_nowhere_else():
     assert engine.pool.slots == SLOTS and len(engine.pool.positions) == SLOTS
 
 
-def test_what_is_no_round_of_one_request_runs_as_usual():
+def test_what_is_no_round_runs_as_usual():
     model = make("qwen2")
     engine, usual = recorded("qwen2"), LlamaEngine(model, info(model), SLOTS)
     a, b = ids(9, seed=5), ids(2, seed=6)
     see = [np.tril(np.ones((len(t), 64), dtype=bool)) for t in (a, b)]
-    two = [Segment(len(a), 0, 64, see[0]), Segment(len(b), 128, 64, see[1])]
+    beside = [Segment(len(a), 0, 64, see[0]), Segment(len(b), 128, 64, see[1], prompt=True)]
     long = ids(65)
-    several = ([*a, *b], [*range(9), *range(2)], [*range(9), 128, 129], two)
-    chosen = (a, range(9), range(9), two[:1], [8])
+    several = ([*a, *b], [*range(9), *range(2)], [*range(9), 128, 129], beside)
+    chosen = (a, range(9), range(9), beside[:1], [8])
     large = (long, range(65), range(65), [Segment(65, 0, 128, np.tril(np.ones((65, 128), dtype=bool)))])
     for arguments in (several, chosen, large):
         assert torch.equal(engine.forward(*arguments), usual.forward(*arguments))

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from test_graphs import fill, tree_round
+from test_graphs_of_several import TEXTS, some_trees, together
 from test_llama import BUNDLED, chain, ids, load
 
 from actors.engines.backends.llama.engine import LlamaEngine
@@ -43,6 +44,20 @@ def test_replayed_rounds_have_the_bits_of_launched_ones(dtype):
         found, expected = (tree_round(e, base, len(text), tokens, parents) for e in (graphed, direct))
         assert torch.equal(found, expected), (turn, base, parents)
         assert torch.equal(graphed.best.long(), found.argmax(-1))
+    assert still_recording(graphed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_replayed_rounds_of_several_requests_have_the_bits_of_launched_ones(dtype):
+    graphed, direct = engine_of(dtype), engine_of(dtype, Direct())
+    for base, text in TEXTS.items():
+        for engine in (graphed, direct):
+            fill(engine, base, text)
+    chance = random.Random(0)
+    for turn in range(20):
+        parts = list(some_trees(chance, chance.sample(list(TEXTS), chance.randrange(2, 5)), (1, 4)[turn % 2]))
+        found, expected = (together(engine, parts) for engine in (graphed, direct))
+        assert torch.equal(found, expected), (turn, parts)
     assert still_recording(graphed)
 
 
