@@ -31,7 +31,8 @@ from actors.engines.engine import Segment
 from actors.models import ModelInfo
 
 METHODS = "sps,pearl,duodecoding-lockstep,duodecoding,pld,tree,auto"
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROUNDS = [(1, rows) for rows in (1, 2, 4, 8, 16, 32, 64)] + [(8, 1), (8, 4), (32, 1), (32, 4)]  # streams, rows of each
+SLOTS = 576  # of each stream
 
 
 @dataclass(frozen=True)
@@ -132,25 +133,27 @@ def rounds(device: torch.device, shape: Shape) -> str:
     read = (
         sum(p.numel() * p.element_size() for p in model.parameters()) - shape.vocabulary * shape.hidden * dtype.itemsize
     )
-    engine = LlamaEngine(model, ModelInfo("7B", shape.vocabulary, 4096, frozenset(), "none"), 4096)
+    engine = LlamaEngine(model, ModelInfo("7B", shape.vocabulary, 4096, frozenset(), "none"), 32 * SLOTS)
     bandwidth = measured_bandwidth(device)
     floor = read / bandwidth
     lines = [
         f"{read / 1e9:.2f} GB of weights a round; reading runs at {bandwidth / 1e9:.0f} GB/s: {floor * 1e3:.2f} ms.",
-        "| rows | ms | times one row | share of bandwidth |\n|---|---|---|---|",
+        "| streams | rows of each | ms | times one row | share of bandwidth |\n|---|---|---|---|---|",
     ]
     one = 0.0
-    for count in ROWS:
-        seconds = median(device, lambda count=count: decode(engine, count))
+    for streams, rows in ROUNDS:
+        seconds = median(device, lambda streams=streams, rows=rows: decode(engine, streams, rows))
         one = one or seconds
-        lines[-1] += f"\n| {count} | {seconds * 1e3:.2f} | {seconds / one:.2f} | {floor / seconds:.0%} |"
+        lines[-1] += f"\n| {streams} | {rows} | {seconds * 1e3:.2f} | {seconds / one:.2f} | {floor / seconds:.0%} |"
     return "\n\n".join(lines)
 
 
-def decode(engine: LlamaEngine, rows: int, context: int = 500) -> None:
-    visible = np.arange(576)[None, :] <= np.arange(context, context + rows)[:, None]
-    at = list(range(context, context + rows))
-    logits = engine.forward([7] * rows, at, at, [Segment(rows, 0, 576, visible)])
+def decode(engine: LlamaEngine, streams: int, rows: int, context: int = 500) -> None:
+    visible = np.arange(SLOTS)[None, :] <= np.arange(context, context + rows)[:, None]
+    at = list(range(context, context + rows)) * streams
+    slots = [stream * SLOTS + context + row for stream in range(streams) for row in range(rows)]
+    segments = [Segment(rows, stream * SLOTS, SLOTS, visible) for stream in range(streams)]
+    logits = engine.forward([7] * len(at), at, slots, segments)
     (engine.best if engine.best is not None else logits.argmax(-1)).tolist()
 
 
