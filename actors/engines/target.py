@@ -158,7 +158,8 @@ class Target:
 
     @property
     def mixes_prompts(self) -> bool:
-        return not self._whole_chunks
+        # a GPU's rounds are recorded, and one that shared its forward with a prompt would be launched call by call
+        return not self._whole_chunks and self.engine.device.type == "cpu"
 
     @property
     def has_spare_cpus(self) -> bool:

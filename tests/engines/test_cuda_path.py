@@ -89,6 +89,10 @@ def test_a_recorded_greedy_round_is_sent_without_waiting(fake_cuda, family):  # 
     assert {shape.streams for _, shape in target.engine.graphs._replays} == {1, 4}
 
 
+def test_a_prompt_does_not_keep_rounds_from_being_recorded(fake_cuda):  # noqa: F811
+    assert not Target(engine_of("llama", torch.bfloat16), rows_agree=ROWS).mixes_prompts
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_accepted_siblings_logprobs_and_top_p_stay_on_the_device(fake_cuda, family):  # noqa: F811
     target = Target(engine_of(family, torch.bfloat16), rows_agree=ROWS)
