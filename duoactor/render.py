@@ -57,25 +57,31 @@ def model_name(model_id: str) -> str:
     return model_id
 
 
+def knows_escapes(stream: TextIO) -> bool:
+    """A terminal that moves its cursor and clears lines as it is told."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def wants_colour(choice: str, stream: TextIO) -> bool:
     """``choice`` is always, never or auto; auto is a terminal that has not been asked to stay plain."""
     if choice != "auto":
         return choice == "always"
-    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return knows_escapes(stream) and "NO_COLOR" not in os.environ
 
 
 class Spinner:
     """One line on a terminal that replaces itself; nothing at all in a pipe."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream if stream.isatty() else None
+        self._stream = stream if knows_escapes(stream) else None
+        self._begin, self._end = (DIM, RESET) if wants_colour("auto", stream) else ("", "")
         self._shown = ""
 
     def show(self, text: str) -> None:
         if self._stream is None or text == self._shown:
             return
         with contextlib.suppress(OSError):
-            self._stream.write(f"\r\x1b[K{DIM}{text}{RESET}" if text else "\r\x1b[K")
+            self._stream.write(f"\r\x1b[K{self._begin}{text}{self._end}" if text else "\r\x1b[K")
             self._stream.flush()
         self._shown = text
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from protocols.errors import ConfigError
 
-EXAMPLES = "ipc:///run/user/1000/duoactor/verifier.sock or tcp://127.0.0.1:7601"
+EXAMPLES = "ipc:///run/user/1000/duoactor/verifier.ipc or tcp://127.0.0.1:7601"
 TELEMETRY_SUFFIX = ".telemetry"
 IPC_PATH_MAX = 103  # bytes; macOS has the smallest sun_path
 

@@ -96,7 +96,7 @@ class IpcClaim:
 
 
 def in_use(address: Address) -> ConfigError:
-    return ConfigError(f"address {address} is in use: another verifier runs there; stop it or choose another --bind")
+    return ConfigError(f"address {address} is in use: is another verifier up? Stop it, or choose another --bind")
 
 
 def _clear_stale(path: Path, address: Address) -> None:

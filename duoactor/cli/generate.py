@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from duoactor import render
 from duoactor.cli.environment import Environment
-from duoactor.cli.options import Place, json_option, place_options, request_options
+from duoactor.cli.options import Place, json_option, place_options, request_options, struct_options
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.metrics import metrics
 from protocols.errors import ConfigError
-from protocols.messages import ChatTurn, Chunk, RequestStats, TokenLogprobs
+from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, TokenLogprobs
 
 colour_option = click.option(
     "--color",
@@ -67,6 +68,7 @@ def show(chunks: Iterator[Chunk], answer: Answer, colour: str) -> None:
 @click.argument("prompt")
 @click.option("--chat", "as_chat", is_flag=True, help="treat PROMPT as a question: apply the model's chat template")
 @request_options
+@struct_options(Sampling, only=("logprobs",))
 @place_options
 @colour_option
 @json_option
@@ -77,6 +79,7 @@ def generate(
     prompt: str,
     as_chat: bool,
     request: dict[str, Any],
+    logprobs: int | None,
     place: Place,
     color: str,
     as_json: bool,
@@ -88,6 +91,10 @@ def generate(
               duoactor generate --chat "Wie geht es dir?" --temperature 0.7 --seed 3
               cat report.txt | duoactor generate - --json
     """
+    if logprobs is not None:
+        if not as_json:
+            raise click.UsageError("--logprobs is shown with --json only")
+        request["sampling"] = replace(request["sampling"], logprobs=logprobs)
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise ConfigError("the prompt is empty: give a text, or - to read it from standard input")

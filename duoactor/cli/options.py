@@ -166,7 +166,8 @@ method_option = click.option(
 )
 
 
-REQUESTED = [name for name in Sampling.__struct_fields__ if name != "skip_special_tokens"]  # a flag could not say no
+NO_FLAG = ("skip_special_tokens", "logprobs")  # a flag could not say no; `generate --json` alone has a place for them
+REQUESTED = [name for name in Sampling.__struct_fields__ if name not in NO_FLAG]
 
 
 def _request(method: str, num_speculative_tokens: int, sequences: int, **values: object) -> dict[str, Any]:

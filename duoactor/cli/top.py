@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 
 import click
@@ -30,7 +29,7 @@ def top(environment: Environment, /, place: Place, as_json: bool) -> int:
               duoactor top --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
               duoactor top --json | jq .tokens_per_second
     """
-    live = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not as_json
+    live = sys.stdin.isatty() and render.knows_escapes(sys.stdout) and not as_json
     logging.getLogger("duoactor").addHandler(logging.NullHandler())  # the screen says it itself
     try:
         return run_until_signal(_top(environment, place, live, as_json))

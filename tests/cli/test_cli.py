@@ -134,7 +134,10 @@ def test_every_field_is_a_flag_exactly_once(command: str, struct: Any, capsys: p
     main([command, "--help"])
     shown = flags_in(capsys.readouterr().out)
     assert len(shown) == len(set(shown))
-    for name in set(struct.__struct_fields__) - {"skip_special_tokens"}:  # it is true, and a flag could not say no
+    missing = {"skip_special_tokens"}  # it is true, and a flag could not say no
+    if command == "chat":
+        missing.add("logprobs")  # there is no place where a conversation would show them
+    for name in set(struct.__struct_fields__) - missing:
         assert shown.count("--" + name.replace("_", "-")) == 1
 
 
@@ -251,11 +254,26 @@ def test_generate_in_json_is_one_document(client: FakeClient, capsys: pytest.Cap
 def test_every_sampling_flag_reaches_the_request(client: FakeClient):
     arguments = ["--temperature=0.5", "--top-k=4", "--top-p=0.9", "--min-p=0.1", "--repetition-penalty=1.1"]
     arguments += ["--presence-penalty=0.2", "--frequency-penalty=0.3", "--stop=END", "--stop=.", "--stop-token-ids=5"]
-    arguments += ["--max-tokens=9", "--seed=8", "--logprobs=0", "--ignore-eos"]
+    arguments += ["--max-tokens=9", "--seed=8", "--logprobs=0", "--ignore-eos", "--json"]
     arguments += ["--logit-bias=4:-100", "--logit-bias=7:2.5"]
     assert run(client, "generate", "x", *arguments) == 0
     expected = Sampling(0.5, 4, 0.9, 0.1, 1.1, 0.2, 0.3, ("END", "."), (5,), 9, 8, 0, True, ((4, -100.0), (7, 2.5)))
     assert client.asked[0]["sampling"] == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (["generate", "x", "--logprobs=2"], "--logprobs is shown with --json only"),
+        (["chat", "--logprobs=2"], "--logprobs"),
+    ],
+)
+def test_logprobs_that_nothing_would_show_are_refused(
+    client: FakeClient, command: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run(client, *command) == 2
+    assert complaint in capsys.readouterr().err
+    assert client.asked == []
 
 
 def test_a_logit_bias_that_is_none_is_a_usage_error(client: FakeClient, capsys: pytest.CaptureFixture[str]):

@@ -43,3 +43,21 @@ def test_a_pipe_gets_lines_only(capsys: pytest.CaptureFixture[str]):
         "drafter: there is no model x; the others go on without it",
         "drafter has left",
     ]
+
+
+def test_a_terminal_that_knows_no_escape_sequences_gets_lines_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    report = LaunchReport()
+    report(Event("starting", TARGET))
+    report(Event("line", TARGET, "ready at ipc:///x"))
+    assert capsys.readouterr().err == "verifier | ready at ipc:///x\n"
+
+
+def test_who_wants_no_colour_still_sees_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    LaunchReport()(Event("starting", TARGET))
+    assert capsys.readouterr().err == "\r\x1b[Kloading target …"

@@ -229,7 +229,7 @@ async def test_a_used_address_is_told(address: str) -> None:
     listener, link = await pair(first, address)
     with pytest.raises(ConfigError) as caught:
         second.listen(listener.address)
-    sentence = "is in use: another verifier runs there; stop it or choose another --bind"
+    sentence = "is in use: is another verifier up? Stop it, or choose another --bind"
     assert str(caught.value) == f"address {listener.address} {sentence}"
     assert link.send([b"", b"unharmed"])
     assert (await listener.receive())[1] == [b"", b"unharmed"]

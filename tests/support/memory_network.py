@@ -209,7 +209,7 @@ class MemoryNetwork:
     def listen(self, address: str) -> MemoryListener:
         if address in self.listeners:
             raise ConfigError(
-                f"address {address} is in use: another verifier runs there; stop it or choose another --bind."
+                f"address {address} is in use: is another verifier up? Stop it, or choose another --bind."
             )
         listener = self.listeners[address] = MemoryListener(self, address)
         for link in self.links:
