@@ -167,8 +167,10 @@ class Line:
         try:
             message = self.decoder.decode(frames)
         except ProtocolError:
-            if not self.known and wire.is_foreign(frames):
-                raise  # this is how a verifier of another version answers Hello
+            # This is how a verifier of another version answers Hello. Before the first Welcome whatever is foreign
+            # means that something else listens there; from a verifier it is one malformed message more.
+            if not self.known and (wire.is_other_version(frames) or (not self.welcome and wire.is_foreign(frames))):
+                raise
             self.malformed += 1
             return
         if isinstance(message, Refuse) and self.known:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from protocols import wire
 from protocols.address import reachable
-from protocols.errors import ConnectionLost, ProtocolError
+from protocols.errors import ConfigError, ConnectionLost, ProtocolError
 from protocols.messages import Message, Telemetry, Welcome
 from protocols.transport import Feed, Network
+
+log = logging.getLogger("duoactor")
 
 
 class Subscription:
@@ -18,7 +21,7 @@ class Subscription:
         """``connected``: the address of the verifier, as this peer reached it."""
         self._network, self._connected = network, connected
         self._decoder = wire.Decoder(Telemetry)
-        self._address = ""
+        self._announced = ""
         self._feed: Feed | None = None
         self._moved = asyncio.Event()
         self._closed = False
@@ -26,14 +29,20 @@ class Subscription:
 
     def follow(self, welcome: Welcome) -> None:
         """Listen where ``welcome`` says from now on."""
-        address = reachable(welcome.telemetry, self._connected)
-        if address == self._address or self._closed:
+        if welcome.telemetry == self._announced or self._closed:
             return
-        left, self._address = self._feed, address
-        self._feed = self._network.subscribe(address) if address else None
+        left, self._announced = self._feed, welcome.telemetry
+        self._feed = self._heard_at(welcome.telemetry)
         if left is not None:
             left.close()
         self._moved.set()
+
+    def _heard_at(self, announced: str) -> Feed | None:
+        try:
+            return self._network.subscribe(reachable(announced, self._connected)) if announced else None
+        except ConfigError as error:  # the verifier's fault, and the next Welcome may be a better one's
+            log.warning("the verifier's telemetry cannot be heard: %s", error)
+            return None
 
     async def receive(self) -> Message:
         """The next message. Cancelling it loses nothing. ConnectionLost once closed."""

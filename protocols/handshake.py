@@ -94,7 +94,8 @@ class Handshake:
                 # Only the first of several is answered: each message sent before it was read led to one more.
                 return Step(self._greet(now).send, self._lose(Why.FORGOTTEN)) if self.known else Step()
             case Refuse(code=RefuseCode.DRAINING):
-                return Step(news=self._lose(Why.DRAINING))  # Hello again in a while: a successor may come
+                self.due = min(self.due, now + GREET_S)  # a successor may come
+                return Step(news=self._lose(Why.DRAINING))
             case Refuse(code=RefuseCode.MALFORMED) if self.welcome is not None:
                 return Step(news=message)  # about one message, not about the peer
             case Refuse(code=RefuseCode.DUPLICATE) if self._may_be_dead(now):

@@ -65,6 +65,12 @@ def _first_strings(frames: Sequence[bytes]) -> tuple[str, str | None]:
         return name, None
 
 
+def is_other_version(frames: Sequence[bytes]) -> bool:
+    """Whether the sender says that it speaks another version of the protocol."""
+    version = frames[0].removeprefix(MAGIC) if frames else b""
+    return bool(frames) and frames[0] != HEADER and frames[0].startswith(MAGIC) and version.isdigit()
+
+
 def is_foreign(frames: Sequence[bytes]) -> bool:
     """Whether the sender speaks another version of the protocol, or none at all."""
     return not frames or frames[0] != HEADER

@@ -31,7 +31,7 @@ from protocols.messages import Budget, DraftStats, RoundStats
 HYSTERESIS = 1.03  # a new setting must promise this much more than the one in force: gamma is flat to about 3%
 EQUAL = 0.997  # settings whose promises differ by less are equal
 WARM_UP = 6  # rounds before the first word
-MAX_KINDS = 64  # of requests: the one that had no rounds for longest is forgotten
+MAX_KINDS = 64  # of requests, and drafters: the one that was silent for longest is forgotten
 UNKNOWN = {1: 1000.0}  # microseconds, until the verifier and the drafter have told what they measured
 
 
@@ -100,7 +100,7 @@ class Control:
     def __init__(self, ttl_ms: int = 5000) -> None:
         self.ttl_ms = ttl_ms
         self.cost = CostModel(UNKNOWN)
-        self.steps: dict[str, CostModel] = {}  # by drafter
+        self.steps: dict[str, CostModel] = {}  # by drafter, the latest last
         self.kinds: OrderedDict[Kind, MethodControl] = OrderedDict()  # the latest last
         self.revision = 0
         self.fresh: set[Kind] = set()  # with rounds since the last decision
@@ -124,7 +124,10 @@ class Control:
 
     def observe_draft(self, stats: DraftStats) -> None:
         if stats.step_us:
+            self.steps.pop(stats.actor_id, None)
             self.steps[stats.actor_id] = CostModel(dict(stats.step_us))
+            if len(self.steps) > MAX_KINDS:
+                del self.steps[next(iter(self.steps))]
 
     def decide(self) -> list[Budget]:
         """The budgets of those that have had rounds since the last call."""

@@ -8,7 +8,7 @@ from cluster import Cluster
 
 from actors.controller.choice import MAX_KINDS, Control
 from actors.replay.clock import run
-from protocols.messages import RoundStats, Sampling
+from protocols.messages import DraftStats, RoundStats, Sampling
 
 
 def rounds(method, *, skill, forward_us=10_000.0, count=120, seed=0, **fixed):
@@ -81,3 +81,11 @@ def test_a_budget_reaches_the_requests_that_it_is_for_and_no_others():
     alone, both = run(story())
     assert alone == {("duodecoding", 0, 2)}
     assert both == {("duodecoding", 0, 2), ("duodecoding", 0, 0)}
+
+
+def test_drafters_that_come_and_go_leave_nothing():
+    control = Control()
+    for number in range(3 * MAX_KINDS):
+        control.observe_draft(DraftStats("stays", ((1, 100.0),), 0.5))
+        control.observe_draft(DraftStats(f"drafter-{number}", ((1, 200.0),), 0.5))
+    assert len(control.steps) == MAX_KINDS and "stays" in control.steps

@@ -10,6 +10,7 @@ HELLO = Hello(Role.DRAFTER, "d1", "i1")
 CLIENT = Hello(Role.CLIENT, "c1", "i1")
 WELCOME = Welcome("v1", heartbeat_ms=500, ttl_ms=2500, telemetry="")
 RESTARTED = Welcome("v2", heartbeat_ms=500, ttl_ms=2500, telemetry="")
+SELDOM = Welcome("v1", heartbeat_ms=60_000, ttl_ms=60_000, telemetry="")
 UNKNOWN = Refuse(RefuseCode.UNKNOWN_PEER, "who?")
 DUPLICATE = Refuse(RefuseCode.DUPLICATE, "a namesake")
 DRAINING = Refuse(RefuseCode.DRAINING, "shutting down")
@@ -68,6 +69,12 @@ TABLE = {
         (0.7, DRAINING, None, None),
         (1.1, TICK, HELLO, None),
         (1.2, RESTARTED, None, RESTARTED),
+    ],
+    "one that shuts down is greeted again soon, however seldom it wanted to be heard": [
+        (0.0, TICK, HELLO, None),
+        (0.1, SELDOM, None, SELDOM),
+        (0.2, DRAINING, None, Lost(Why.DRAINING)),
+        (0.2 + GREET_S, TICK, HELLO, None),
     ],
     "a peer whose dead predecessor is still believed alive greets again": [
         (0.0, TICK, HELLO, None),
