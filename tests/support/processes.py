@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 WAIT_S = 120  # for processes to load a model on a busy machine; only a hang reaches it
@@ -16,8 +18,15 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "duoactor", *arguments]
 
 
-def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=WAIT_S, **options)
+def run(*arguments: str, enter: Sequence[str] = (), **options) -> subprocess.CompletedProcess[str]:
+    """``enter``: words in front of the command."""
+    return subprocess.run([*enter, *command(*arguments)], capture_output=True, text=True, timeout=WAIT_S, **options)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def until(condition, what: str):

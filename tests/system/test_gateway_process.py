@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from openai import OpenAI
-from processes import WAIT_S, Up, until
+from processes import WAIT_S, Up, free_port, until
 
 from duoactor import Client
 
@@ -20,12 +19,6 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.processes
 TURNS = [{"role": "user", "content": "Tell me about a dog that finds a house."}]
 ASK = {"messages": TURNS, "max_tokens": 120, "temperature": 0.8, "seed": 11, "extra_body": {"ignore_eos": True}}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

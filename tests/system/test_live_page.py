@@ -3,12 +3,11 @@
 import json
 import re
 import shutil
-import socket
 
 import httpx2
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
-from processes import Up
+from processes import Up, free_port
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -27,12 +26,6 @@ pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt install chromium"),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
