@@ -109,7 +109,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and finds what 
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 def _version() -> str:

@@ -63,9 +63,9 @@ class Option:
     def type_text(self) -> str:
         if self.choices:
             return ", ".join(self.choices)
-        if self.at_least is not None and self.at_most is not None:
-            return f"{self.kind} from {self.at_least:g} to {self.at_most:g}"
-        return self.kind if self.at_least is None else f"{self.kind} from {self.at_least:g}"
+        if self.at_least is None:
+            return self.kind
+        return f"{self.kind} from {_toml(self.at_least)}" + (f" to {_toml(self.at_most)}" if self.at_most else "")
 
 
 def options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
@@ -240,7 +240,7 @@ def template() -> str:
     """A ``duo.toml`` with every option, its meaning and its default, all commented out: it changes nothing."""
     parts = ["# duoactor's options, each with its default. Take away the # before what you change.\n"]
     for name, struct in SECTIONS.items():
-        parts.append(f"\n[{name}]\n# {' '.join((struct.__doc__ or '').split())}\n")
+        parts.append(f"\n[{name}]\n# {_about(struct)}\n")
         if name == "drafter":
             parts.append("# For several drafters write this section several times, each under [[drafter]].\n")
         for option in options(struct):
@@ -258,6 +258,11 @@ def write_new(file: str, text: str) -> None:
         raise ConfigError(f"{file} exists already: name another file, or remove it first") from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be written ({error.strerror}): name another file") from None
+
+
+def _about(struct: type[Settings]) -> str:
+    """A section's docstring in one line."""
+    return " ".join((struct.__doc__ or "").split())
 
 
 def _toml(value: object) -> str:
@@ -306,10 +311,10 @@ def reference() -> str:
     """The text of ``docs/configuration.md``."""
     parts = [_INTRODUCTION]
     for name, struct in SECTIONS.items():
-        parts.append(f"\n## [{name}]\n\n{(struct.__doc__ or '').strip()}\n")
+        parts.append(f"\n## [{name}]\n\n{_about(struct)}\n")
         parts.append("\n| key | flag | default | type | meaning |\n|---|---|---|---|---|\n")
         for option in options(struct):
-            default = f"`{option.default}`" if option.default not in ("", ()) else "empty"
+            default = "`{}`".format(_toml(option.default).strip('"')) if option.default not in ("", ()) else "empty"
             cells = (f"`{option.name}`", f"`{option.flag}`", default, option.type_text, option.description)
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
     return "".join(parts)

@@ -4,7 +4,7 @@ import duoactor.ray
 
 cluster = duoactor.ray.up(target="Qwen/Qwen3-8B", draft="Qwen/Qwen3-0.6B", verifiers=2, drafters=8)
 with cluster, cluster.client() as client:
-    print(client.generate("Once upon a time").text)
+    print(client.generate("def factorial(n):").text)
 duoactor.ray.down()
 """
 

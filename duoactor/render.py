@@ -162,8 +162,8 @@ def print_status(report: StatusReport) -> None:
     if not report.branches:
         facts.add_row("windows", "the likeliest path only: branches would change bits, or the model is recurrent")
     facts.add_row("up for", duration(report.uptime_ms))
-    kept = f", {report.kv_cached} kept for prompts that begin alike" if report.kv_cached else ""
-    facts.add_row("KV pool", f"{report.kv_used} of {report.kv_slots} tokens in use{kept}")
+    kept = f", {report.kv_cached:,} kept for prompts that begin alike" if report.kv_cached else ""
+    facts.add_row("KV pool", f"{report.kv_used:,} of {report.kv_slots:,} tokens in use{kept}")
     if queries := report.counters.get("prefix_cache_queries", 0):
         facts.add_row("prefix cache", f"{report.counters.get('prefix_cache_hits', 0) / queries:.0%} of prompt tokens")
     facts.add_row("controller", report.controller or "none")

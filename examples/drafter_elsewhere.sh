@@ -24,5 +24,5 @@ duoactor drafter --connect tcp://127.0.0.1:7601 --key laptop.key --server-key ve
 
 # Who has a client's key may ask, too; say once where, and with which keys.
 export DUOACTOR_CONNECT=tcp://127.0.0.1:7601 DUOACTOR_KEY=laptop.key DUOACTOR_SERVER_KEY=verifier.pub
-until duoactor drafters | grep laptop; do sleep 0.5; done
-duoactor generate "Once upon a time" --max-tokens 40 --method tree
+until duoactor drafters 2>/dev/null | grep laptop; do sleep 0.5; done  # models are loading
+duoactor generate "def factorial(n):" --max-tokens 40 --method tree

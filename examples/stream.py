@@ -1,14 +1,14 @@
 """Stream an answer, and see which tokens were guessed by the draft model.
 
 Start the actors first:  duoactor up
-Then:                    python examples/stream.py "Once upon a time"
+Then:                    python examples/stream.py "def factorial(n):"
 """
 
 import sys
 
 from duoactor import Client
 
-prompt = " ".join(sys.argv[1:]) or "Once upon a time"
+prompt = " ".join(sys.argv[1:]) or "def factorial(n):"
 with Client() as client:
     for chunk in client.stream(prompt, max_tokens=100):
         for piece, guessed in zip(chunk.pieces, chunk.accepted, strict=True):

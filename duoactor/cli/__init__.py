@@ -73,7 +73,7 @@ def cli(environment: Environment, debug: bool) -> None:
     \b
     Start with:  duoactor demo
     Then:        duoactor up          and, in another terminal:
-                 duoactor generate "Once upon a time"
+                 duoactor generate "def factorial(n):"
     """
     environment.debug = debug
 

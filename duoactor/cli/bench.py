@@ -139,7 +139,9 @@ def _command() -> str:
 @click.argument("after", metavar="B.json")
 @json_option
 def compare(before: str, after: str, as_json: bool) -> int:
-    """Show what changed between two results: speed-ups, their ratio, and whether it is beyond the repeats' spread.
+    """Show what changed between two results.
+
+    Speed-ups, their ratio, and whether it is beyond the repeats' spread.
 
     \b
     Example:  duoactor bench compare before/results.json after/results.json

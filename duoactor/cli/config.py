@@ -22,7 +22,9 @@ def config() -> None:
 @click.argument("file", default="duo.toml")
 @json_option
 def init(file: str, as_json: bool) -> None:
-    """Write FILE with every option, its meaning and its default, all commented out; "-" is standard output.
+    """Write FILE with every option and its default.
+
+    All are commented out, with their meanings. "-" is standard output.
 
     \b
     Example:  duoactor config init

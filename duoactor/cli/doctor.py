@@ -16,7 +16,9 @@ from duoactor.config import write_new
 @click.command()
 @pair_options
 @click.option("--draft-device", default="cpu", metavar="TEXT", help="torch device of the draft  [cpu]")
-@click.option("--fix", "file", is_flag=False, flag_value="duo.toml", metavar="FILE", help="write a duo.toml of it")
+@click.option(
+    "--fix", "file", is_flag=False, flag_value="duo.toml", metavar="[FILE]", help="write a duo.toml of it  [duo.toml]"
+)
 @json_option
 @click.pass_obj
 def doctor(

@@ -87,7 +87,7 @@ def generate(
     """Continue PROMPT and stream the text. "-" reads the prompt from standard input.
 
     \b
-    Example:  duoactor generate "Once upon a time" --max-tokens 50
+    Example:  duoactor generate "def factorial(n):" --max-tokens 50
               duoactor generate --chat "Wie geht es dir?" --temperature 0.7 --seed 3
               cat report.txt | duoactor generate - --json
     """

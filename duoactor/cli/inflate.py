@@ -18,13 +18,12 @@ from duoactor.cli.options import json_option
 @click.option("--intermediate", default=0, type=click.IntRange(0), metavar="N", help="MLP size; 0: in proportion  [0]")
 @click.option(
     "--dtype",
-    default="",
-    type=click.Choice(["", "float32", "bfloat16", "float16"]),
+    type=click.Choice(["float32", "bfloat16", "float16"]),
     help="type of the weights  [SRC's]",
 )
 @json_option
 def inflate(
-    source: str, destination: str, layers: int, hidden: int, intermediate: int, dtype: str, as_json: bool
+    source: str, destination: str, layers: int, hidden: int, intermediate: int, dtype: str | None, as_json: bool
 ) -> None:
     """Write a model that does the same at a higher cost. It computes SRC's function in the time of a larger model.
 
@@ -49,7 +48,7 @@ def inflate(
             layers=layers,
             hidden=hidden,
             intermediate=intermediate,
-            dtype=dtype or None,
+            dtype=dtype,
             progress=progress,
         )
     finally:

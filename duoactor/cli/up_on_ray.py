@@ -56,7 +56,7 @@ def _tell(cluster: Cluster, wanted: Wanted, as_json: bool) -> None:
     for actor in actors:
         print(f"  {actor['actor_id']:<14} {actor['node']:<16} {render.model_name(actor['model'])}".rstrip())
     flags = ["--connect", cluster.address, "--key", cluster.key, "--server-key", cluster.server_key]
-    print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "Once upon a time"')
+    print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "def factorial(n):"')
     if wanted.gateway is not None:
         print(f"       curl http://{wanted.gateway.http}/v1/models")
     print(f"See:   {shlex.join(['duoactor', 'status', *flags])}\nStop:  Ctrl-C", flush=True)

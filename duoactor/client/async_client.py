@@ -1,7 +1,7 @@
 """The client for asyncio.
 
 async with AsyncClient() as client:
-    async for chunk in client.stream("Once upon a time", max_tokens=64):
+    async for chunk in client.stream("def factorial(n):", max_tokens=64):
         print(chunk.text, end="", flush=True)
 """
 

@@ -1,7 +1,7 @@
 """The client for code without asyncio: the calls of :class:`duoactor.AsyncClient`, blocking.
 
 with Client() as client:
-    for chunk in client.stream("Once upon a time", max_tokens=64):
+    for chunk in client.stream("def factorial(n):", max_tokens=64):
         print(chunk.text, end="", flush=True)
 """
 

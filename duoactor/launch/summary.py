@@ -55,7 +55,7 @@ def print_up(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]], as
     for actor in listed:
         shown = actor["endpoint"] if actor["role"] == GATEWAY else actor["model"]
         print(f"  {actor['actor_id']:<12} pid {actor['pid']:<8} {shown}".rstrip())
-    print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "Once upon a time"')
+    print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "def factorial(n):"')
     for plan in gateways:
         print(f"       curl {http_url(plan)}/models")
         print(f"       {http_url(plan).removesuffix('v1')} in a browser")

@@ -62,7 +62,7 @@ async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: a
                 await gateway.client.connect()
                 break
             except ConnectionLost:
-                news = f"gateway waits for a verifier at {gateway.client.address}"
+                news = f"waiting for a verifier at {gateway.client.address}"
             except DuoactorError as error:
                 news = str(error)
             if news != told:

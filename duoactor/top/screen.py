@@ -132,7 +132,7 @@ async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
 def single_keys(keyboard: TextIO) -> Iterator[None]:
     """Keys come one by one, and are not shown. Signals still come."""
     before = termios.tcgetattr(keyboard)
-    tty.setcbreak(keyboard)
+    tty.setcbreak(keyboard, termios.TCSADRAIN)  # a key that was pressed early counts
     try:
         yield
     finally:

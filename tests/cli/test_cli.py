@@ -347,7 +347,7 @@ def test_a_piped_chat_has_one_turn_per_line_and_remembers(
 def test_status_shows_drafters_and_requests(client: FakeClient, capsys: pytest.CaptureFixture[str]):
     assert run(client, "status") == 0
     out = capsys.readouterr().out
-    for word in ("org/model", "bfloat16", "1 min 1 s", "100 of 8192", "d1", "60 (60%)", "0.25 ms", "q1", "decode"):
+    for word in ("org/model", "bfloat16", "1 min 1 s", "100 of 8,192", "d1", "60 (60%)", "0.25 ms", "q1", "decode"):
         assert word in out
 
 

@@ -117,7 +117,7 @@ def test_the_summary_says_how_to_connect(tmp_path: Path):
     process.terminate()
     process.communicate(timeout=60)
     assert f"duoactor is up at ipc://{tmp_path}/v.sock\n" in lines
-    assert f'Try:   duoactor generate --connect ipc://{tmp_path}/v.sock "Once upon a time"\n' in lines
+    assert f'Try:   duoactor generate --connect ipc://{tmp_path}/v.sock "def factorial(n):"\n' in lines
 
 
 def test_a_full_disk_behind_the_summary_does_not_end_what_serves(monkeypatch: pytest.MonkeyPatch):

@@ -27,6 +27,13 @@ def test_the_reference_in_docs_is_up_to_date():
     )
 
 
+def test_the_reference_shows_defaults_and_bounds_as_a_duo_toml_has_them():
+    text = config.reference()
+    assert "| `learn_salted` | `--learn-salted` | `false` |" in text
+    assert "integer from 0 to 1073741824" in text
+    assert "\n    " not in text  # a docstring's indentation would make code of it
+
+
 def test_every_option_has_a_description():
     for struct in config.SECTIONS.values():
         assert all(option.description for option in config.options(struct))

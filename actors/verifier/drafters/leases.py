@@ -110,7 +110,7 @@ class Leases:
         known = self.state.plain[request.method].known
         if not (known and standing.loses and self.state.may_rest(request)):
             return False
-        log.info("drafter %s loses with %s, and rests for %d rounds", drafter.actor_id, request.method, standing.rest)
+        log.info("%s slows %s down, and rests for %d rounds", drafter.actor_id, request.method, standing.rest)
         standing.pause()
         for other in [r for r in self.state.requests if r.drafter == drafter.peer and r.kind == request.kind]:
             self._hand_over(other, None, now)
