@@ -7,7 +7,7 @@ text grows, and no call reads the whole text again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,31 +56,6 @@ class Proposer(Protocol):
 def propose(proposer: Proposer, context: Sequence[int], budget: int) -> Proposal:
     """One proposal for one text, where no session is kept: costs a scan of ``context``."""
     return proposer.open(context).propose(budget)
-
-
-Guess = Callable[[Sequence[int], int], Proposal]
-
-
-class FromFunction:
-    """The shortest way to a proposer of one's own: a function of (committed tokens, budget)."""
-
-    def __init__(self, guess: Guess) -> None:
-        self.guess = guess
-
-    def open(self, prompt: Sequence[int]) -> _FunctionSession:
-        return _FunctionSession(self.guess, prompt)
-
-
-class _FunctionSession:
-    def __init__(self, guess: Guess, prompt: Sequence[int]) -> None:
-        self.guess = guess
-        self.text = list(prompt)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.text.extend(tokens)
-
-    def propose(self, budget: int) -> Proposal:
-        return self.guess(self.text, budget)
 
 
 class TrieBuilder:

@@ -191,8 +191,10 @@ def _refuse_unless_idle(name: str, value: object, known: Collection[str]) -> Non
 def _invalid(error: msgspec.ValidationError) -> ApiError:
     """msgspec says "Expected `float`, got `str` - at `$.temperature`"."""
     what, _, where = str(error).partition(" - at `$")
-    param = where.rstrip("`").lstrip(".") or None
-    if param is None and (missing := re.search(r"missing required field `(\w+)`", what)):
-        param = missing[1]
+    param = where.rstrip("`").lstrip(".")
+    if missing := re.search(r"missing required field `(\w+)`", what):
+        return bad(f"{param}.{missing[1]}".lstrip("."), "is missing")
+    if param == "method" and (wrong := re.fullmatch("Invalid enum value (.*)", what)):
+        return bad(param, f"can be {', '.join(Method)}, not {wrong[1]}")
     problem = what.replace("`", "")
     return bad(param, f": {problem[0].lower()}{problem[1:]}") if param else ApiError(400, problem)

@@ -1,6 +1,6 @@
 from itertools import pairwise
 
-from actors.proposers.interface import FromFunction, Proposal, TrieBuilder, copy_ahead, propose
+from actors.proposers.interface import Proposal, TrieBuilder, copy_ahead, propose
 from actors.proposers.prompt_lookup import PromptLookup
 
 
@@ -49,13 +49,6 @@ def test_extending_token_by_token_equals_opening_with_the_whole_text():
         for at in range(1, len(text)):
             session.extend(text[at : at + 1])
             assert session.propose(10) == propose(options, text[: at + 1], 10)
-
-
-def test_a_plain_function_is_a_proposer():
-    proposer = FromFunction(lambda text, budget: Proposal((text[-1],), (-1,), (0.5,)))
-    session = proposer.open([1, 2])
-    session.extend([7])
-    assert session.propose(3).tokens == (7,)
 
 
 def test_a_trie_holds_a_token_once_below_each_parent_with_its_higher_score():

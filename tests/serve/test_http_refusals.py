@@ -12,7 +12,7 @@ CALL = {"id": "1", "function": {"name": "f", "arguments": "{"}}
 
 REFUSED = [
     ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
-    ({"tools": [{"type": "function", "function": {"description": "f"}}]}, "tools[0].function"),
+    ({"tools": [{"type": "function", "function": {"description": "f"}}]}, "tools[0].function.name"),
     ({"tools": [F, {"type": "function", "function": {"name": "g h"}}]}, "tools[1].function.name"),
     ({"tools": [F, F]}, "tools[1].function.name"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": "x"}}]}, "tools[0].function.parameters"),
@@ -22,7 +22,7 @@ REFUSED = [
     ({"tools": [F], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
     ({"response_format": {"type": "xml"}}, "response_format.type"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
     ({"structured_outputs": {}}, "structured_outputs"),
     ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs"),
     ({"structured_outputs": {"json": "["}}, "structured_outputs.json"),
@@ -66,7 +66,7 @@ REFUSED = [
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
     ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, "messages[0].tool_calls"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
-    ({"messages": [*TURNS, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[1].tool_calls[0]"),
+    ({"messages": [*TURNS, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[1].tool_calls[0].function"),
     ({"messages": [{"role": "assistant", "tool_calls": [CALL]}]}, "messages[0].tool_calls[0].function.arguments"),
     ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call"),
 ]  # fmt: skip
@@ -120,6 +120,20 @@ async def test_a_body_that_is_no_json_object_is_a_400(body):
         answer = await gateway.request("POST", CHAT, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"messages": TURNS, "method": "magic"}, "method can be vanilla, sps, pearl, "),
+        ({}, "messages is missing"),
+        ({"messages": TURNS, "tools": [{"type": "function"}]}, "tools[0].function is missing"),
+    ],
+)
+async def test_a_refusal_says_what_can_be_done(body: dict, sentence: str):
+    async with served() as gateway:
+        refused = await gateway.post(CHAT, **body)
+    assert refused.json()["error"]["message"].startswith(sentence)
 
 
 async def test_other_content_types_paths_and_methods_are_refused_in_the_same_shape():

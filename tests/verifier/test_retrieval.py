@@ -2,11 +2,12 @@ import math
 from itertools import pairwise
 
 import pytest
+from function_proposer import FromFunction
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
 from actors.models import Outcome
-from actors.proposers.interface import FromFunction, Proposal
+from actors.proposers.interface import Proposal
 from actors.proposers.ngram_pool import Lookahead
 from actors.tree.methods import strategy_for
 from actors.tree.tree import OWN, TokenTree
