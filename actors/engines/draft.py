@@ -15,7 +15,7 @@ from torch import Tensor
 
 from actors.engines.engine import Engine, Segment
 from actors.engines.pool import RegionAllocator
-from actors.engines.ranking import Row, rank
+from actors.engines.ranking import Row, choices_of, rank
 from actors.engines.sampler import SamplerState
 from actors.models import Expansion, Leaf, ModelInfo, common_prefix
 from protocols.errors import CannotDraft, ModelError, PoolFull
@@ -196,8 +196,7 @@ class Draft:
                 else:
                     self._add_nodes(batch, handle, members, [leaves[index] for index in members])
             select = None if len(batch.wanted) == len(batch.tokens) else batch.wanted
-            logits = self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, select)
-            candidates = rank(logits[:, : self.info.vocab_size], batch.rows, self.candidates)
+            candidates = self._candidates(batch, select)
         except BaseException:
             for mirror, slot in batch.taken:
                 mirror.give_back(slot)
@@ -207,6 +206,15 @@ class Draft:
         for row, (ids, probs) in zip(batch.rows, candidates, strict=True):
             expansions[row.index] = Expansion(row.slot, tuple(ids), tuple(probs))
         return expansions
+
+    def _candidates(self, batch: _Batch, select: list[int] | None) -> list[tuple[list[int], list[float]]]:
+        """Of every row that is asked for, best first, with the draft's confidence in each."""
+        forward = (batch.tokens, batch.positions, batch.slots, batch.segments, select)
+        if not any(row.sampler.penalised for row in batch.rows):
+            picks = self.engine.pick(*forward, choices_of(batch.rows), self.candidates)
+            if picks is not None:
+                return list(zip(picks.ids.tolist(), picks.probabilities.tolist(), strict=True))
+        return rank(self.engine.forward(*forward)[:, : self.info.vocab_size], batch.rows, self.candidates)
 
     def _add_root(self, batch: _Batch, handle: int, index: int) -> None:
         m = self._mirrors[handle]
@@ -297,7 +305,9 @@ class Draft:
     def _text(self, m: _Mirror, start: int, end: int) -> Segment:
         """Rows for the committed tokens ``start .. end``, each of which sees the text up to itself."""
         span = -(-end // SPAN) * SPAN
-        visible = np.arange(span) <= np.arange(start, end)[:, None]
+        visible = np.zeros((end - start, span), dtype=np.bool_)
+        for row, position in enumerate(range(start, end)):
+            visible[row, : position + 1] = True
         return Segment(end - start, m.base + self._scratch, span, visible, m.room)
 
     def _nodes(self, m: _Mirror, leaves: Sequence[Leaf], slots: Sequence[int]) -> Segment:

@@ -56,6 +56,26 @@ class Segment:
     prompt: bool = False
 
 
+# Of a row of logits: the position of what follows it, and :attr:`actors.engines.sampler.SamplerState.choice`
+Choice = tuple[float, ...]
+
+
+@dataclass(slots=True)
+class Picks:
+    """What compiled code made of a forward's logits on the spot. One row for each that was selected."""
+
+    host: NDArray[np.float32]  # the logits; behind ``vocabulary`` of them what only fills up
+    ids: NDArray[np.int64]  # the likeliest, best first; or in the first column the token that sampling chooses
+    probabilities: NDArray[np.float32]  # of those ids; or no columns
+    vocabulary: int
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """Made when it is asked for: the first torch operation behind a forward takes some 30 us."""
+        whole = torch.from_numpy(self.host)
+        return whole if whole.shape[1] == self.vocabulary else whole[:, : self.vocabulary]
+
+
 class Pool(Protocol):
     """What the owners of slots ask of a pool; how the engine lays its memory out is its own business."""
 
@@ -99,7 +119,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def best(self) -> torch.Tensor | NDArray[np.int64] | None:
+    def best(self) -> torch.Tensor | None:
         """The likeliest id below ``vocab_size`` of every row of the last forward, where that found it on the way."""
         ...
 
@@ -115,4 +135,19 @@ class Engine(Protocol):
 
         Row i's K/V is written into absolute slot ``slots[i]`` before anything is attended to.
         """
+        ...
+
+    def pick(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        segments: Sequence[Segment],
+        select: Sequence[int] | None,
+        choices: list[Choice],
+        most: int = 0,
+    ) -> Picks | None:
+        """A forward, and of each selected row the ``most`` likeliest ids with their noise, or, for 0, the token that
+        sampling chooses (-1: :mod:`actors.engines.sampler` has to tell). None where the engine does not do that:
+        then nothing was computed."""
         ...

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.backends.llama.compiler import compiled_kernels
+from actors.engines.engine import Choice
 from actors.engines.noise import gumbel_host, keys
 from actors.engines.sampler import SamplerState, for_kernels
 from protocols.messages import Sampling
@@ -32,6 +33,11 @@ class Row:
         self.sampler = sampler
         self.position = position  # of the candidates
         self.path = path
+
+
+def choices_of(rows: Sequence[Row]) -> list[Choice]:
+    """What compiled code is told of the rows, none of which is penalised."""
+    return [(row.position, *row.sampler.choice) for row in rows]
 
 
 def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[tuple[list[int], list[float]]]:
@@ -70,7 +76,7 @@ def _rank_compiled(logits: NDArray[np.float32], rows: Sequence[Row], count: int)
     layers take to compute them."""
     kernels = compiled_kernels()
     assert kernels is not None
-    table = np.array([(row.position, *row.sampler.choice) for row in rows], dtype=kernels.CHOICE)
+    table = np.array(choices_of(rows), dtype=kernels.CHOICE)
     ids, probs = np.empty((len(rows), count), np.int64), np.empty((len(rows), count), np.float32)
     kernels.rank_rows(table, logits, ids, probs)
     return list(zip(ids.tolist(), probs.tolist(), strict=True))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.backends.llama.compiler import compiled_kernels
+from actors.engines.engine import Choice, Picks
 from actors.engines.noise import gumbel
 from protocols.messages import Sampling, TokenLogprobs
 
@@ -177,7 +178,7 @@ class Rows:
     masks: NDArray[np.int32] | None = None  # (rows, words): see actors.models.Constraint
 
 
-def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | NDArray[np.int64] | None = None) -> list[list[int]]:
+def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | None = None) -> list[list[int]]:
     """Sampled tokens of every group; ``logits`` are float32 ``(rows of all groups, vocabulary)``. One host transfer.
 
     ``best``: the argmax of every row, if it is known already.
@@ -189,6 +190,22 @@ def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | NDArray[np.int
     else:
         chosen = [group.state.choose(own, group.positions, group.paths) for group, own in _parts(logits, groups)]
         flat = torch.cat(chosen).tolist()
+    return _apart(flat, groups)
+
+
+def choices_of(groups: Sequence[Rows]) -> list[Choice]:
+    """What :meth:`actors.engines.engine.Engine.pick` is told of the rows, none of which is penalised or masked."""
+    return [(position, *group.state.choice) for group in groups for position in group.positions]
+
+
+def picked(picks: Picks, groups: Sequence[Rows]) -> list[list[int]]:
+    """As :func:`sample`, where the engine has chosen."""
+    flat: list[int] = picks.ids[:, 0].tolist()
+    return _apart(flat if min(flat) >= 0 else _made_sure(flat, picks.logits, groups), groups)
+
+
+def _apart(flat: list[int], groups: Sequence[Rows]) -> list[list[int]]:
+    """By groups, without the rows behind them that only fill up."""
     out: list[list[int]] = []
     start = 0
     for group in groups:
@@ -221,9 +238,9 @@ def _choose_compiled(logits: Tensor, host: NDArray[np.float32], groups: Sequence
     assert kernels is not None
 
     def choose(host: NDArray[np.float32], groups: Sequence[Rows]) -> list[int]:
-        rows = [(position, *group.state.choice) for group in groups for position in group.positions]
-        tokens = np.empty(len(rows), np.int64)
-        kernels.choose_rows(np.array(rows, dtype=kernels.CHOICE), host, tokens)
+        table = np.array(choices_of(groups), dtype=kernels.CHOICE)
+        tokens = np.empty(len(table), np.int64)
+        kernels.choose_rows(table, host, tokens)
         return tokens.tolist()
 
     if any(group.state.penalised or group.masks is not None for group in groups):
@@ -232,10 +249,15 @@ def _choose_compiled(logits: Tensor, host: NDArray[np.float32], groups: Sequence
             flat += choose(group.state.penalise(own, group.paths).numpy(), [group])
     else:
         flat = choose(host, groups)
-    if kernels.UNSURE in flat:
+    return _made_sure(flat, logits, groups)
+
+
+def _made_sure(flat: list[int], logits: Tensor, groups: Sequence[Rows]) -> list[int]:
+    """Where compiled code could not tell (-1), torch does."""
+    if min(flat) < 0:
         each = ((group, own[i : i + 1], i) for group, own in _parts(logits, groups) for i in range(len(own)))
         for place, (group, own, i) in enumerate(each):
-            if flat[place] == kernels.UNSURE:
+            if flat[place] < 0:
                 flat[place] = int(group.state.choose(own, group.positions[i : i + 1], group.paths[i : i + 1]))
     return flat
 

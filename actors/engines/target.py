@@ -6,7 +6,7 @@ in which they are listed. The engine sees to it that a row has the bits that pla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from actors.engines.engine import Engine, Segment, State
 from actors.engines.pool import RegionAllocator
 from actors.engines.prefixes import PrefixCache, Region
-from actors.engines.sampler import Rows, SamplerState, logprobs, sample
+from actors.engines.sampler import Rows, SamplerState, choices_of, logprobs, picked, sample
 from actors.engines.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.models import DEFAULT_NODES, ROOT, Constraint, ModelInfo, Outcome, Window
 from actors.tree.accept import depths_of, walk
@@ -294,6 +294,12 @@ class Target:
         batch = _Batch()
         groups = [self._lay_out(window, batch) for window in windows]
         self._pad(batch)
+        if self._plainly_sampled(windows):
+            picks = self.engine.pick(
+                batch.tokens, batch.positions, batch.slots, batch.segments, None, choices_of(groups)
+            )
+            if picks is not None:
+                return self._walked(windows, picked(picks, groups), lambda: picks.logits)
         return self._verified(windows, groups, self._forward(batch))
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
@@ -311,7 +317,16 @@ class Target:
         for window, group in zip(windows, groups, strict=True):  # while a GPU computes what was launched
             if (constraint := self._requests[window.handle].constraint) is not None:
                 group.masks = constraint.masks(window.tokens, window.parents)
-        sampled = sample(logits, groups, self.engine.best)
+        return self._walked(windows, sample(logits, groups, self.engine.best), lambda: logits)
+
+    def _plainly_sampled(self, windows: Sequence[Window]) -> bool:
+        requests = (self._requests[window.handle] for window in windows)
+        return not any(r.sampler.penalised or r.constraint is not None for r in requests)
+
+    def _walked(
+        self, windows: Sequence[Window], sampled: list[list[int]], logits: Callable[[], torch.Tensor]
+    ) -> list[Outcome]:
+        """Commits what follows from the token that was sampled behind each row."""
         outcomes: list[Outcome] = []
         source: list[int] = []
         target: list[int] = []
@@ -327,7 +342,7 @@ class Target:
             tokens = [window.tokens[node] for node in path] + [final]
             found: list[TokenLogprobs] = []
             if r.sampler.sampling.logprobs >= 0:
-                found = self._logprobs(r, logits[[first_row, *(first_row + 1 + node for node in path)]], tokens)
+                found = self._logprobs(r, logits()[[first_row, *(first_row + 1 + node for node in path)]], tokens)
             outcomes.append(Outcome(path, tokens, found, list(rows)))
             first_row += len(rows)
         if source:

@@ -23,13 +23,18 @@ def test_windows_of_any_shape_right_or_wrong_change_no_bit_of_any_logit(dtype, t
         monkeypatch.setattr(engine, "compiled_kernels", lambda: None)
     target, _ = build_target(TARGET, "cpu", dtype, 1024, 2 if how == ["by two threads"] else 1)
     seen: list[torch.Tensor] = []
-    forward = target.engine.forward
+    forward, pick = target.engine.forward, target.engine.pick
 
     def spy(*arguments, **options):
         seen.append(forward(*arguments, **options).clone())
         return seen[-1]
 
-    target.engine.forward = spy
+    def spy_picks(*arguments, **options):
+        if (picks := pick(*arguments, **options)) is not None:
+            seen.append(picks.logits.clone())
+        return picks
+
+    target.engine.forward, target.engine.pick = spy, spy_picks
     sampling = Sampling(temperature=temperature, seed=3, max_tokens=TOKENS + 20, ignore_eos=True)
 
     def start() -> tuple[int, int]:

@@ -234,7 +234,7 @@ def _row(logits, at):
     return array_at(logits[at].ctypes.data, logits.shape[1], np.float32)
 
 
-@njit(types.void(_rows, _logits, types.Array(types.int64, 1, "C")), **_kept)
+@njit(types.void(_rows, _logits, types.Array(types.int64, 1, "A")), **_kept)
 def choose_rows(rows, logits, tokens):
     """The token of each row of ``logits``, of which there are at least ``LANES``, side by side; ``UNSURE`` where torch
     has to tell."""

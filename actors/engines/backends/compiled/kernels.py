@@ -13,12 +13,12 @@ from numba import from_dtype, njit, types
 from actors.engines.backends.compiled.atomics import array_at
 from actors.engines.backends.compiled.between import add_and_norm, embed, gated, keep_heads, norm, turn
 from actors.engines.backends.compiled.choice import CHOICE, UNSURE, choose_rows, rank_rows
-from actors.engines.backends.compiled.likeliest import largest
 from actors.engines.backends.compiled.simd import LANES
-from actors.engines.backends.compiled.team import JOB, Team, perform, product
+from actors.engines.backends.compiled.team import JOB, SIZE, Team, perform, product
 from actors.engines.backends.compiled.tile import HAS_BFLOAT16, PANEL
 
 __all__ = [
+    "BODY",
     "CHOICE",
     "HAS_BFLOAT16",
     "JOB",
@@ -39,10 +39,22 @@ LAYER = np.dtype(
     [(name, np.int64) for name in ("inputs", "heads", "inner", "keys", "values")]
     + [(name, np.float32) for name in ("out_scale", "down_scale")]
 )
+# A model and where it computes. Sizes, of which ``pool`` is slots and ``vocabulary`` the ids that are candidates; then
+# by address: ``layers`` (of ``LAYER``; behind ``depth`` of them one that has the norm before the head alone), ``jobs``
+# (q/k/v, out, gate and up, down of each, and the head), the embeddings, whose type is that of keys and values,
+# ``turns`` (cosine and sine of every pair, at ``reach`` positions), a layer's ``attention``, the team's ``current`` job
+# and ``state``; ``room`` for what stands between operations (see ``_cut``), ``looks`` for the slots that each row sees,
+# how many, and each segment's end, and ``scores`` of attention, ``own_scores`` for every thread
+BODY = np.dtype(
+    [(name, np.int64) for name in ("depth", "hidden", "heads", "kv_heads", "width", "inner", "pool", "vocabulary")]
+    + [(name, np.int64) for name in ("layers", "jobs", "embedding", "turns", "reach", "attention", "current", "state")]
+    + [(name, np.int64) for name in ("room", "looks", "scores", "own_scores")]
+    + [("eps", np.float32)]
+)
+HEAD = 4  # numbers before the rows' in what a forward is told
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
-_layers, _jobs = types.Array(from_dtype(LAYER), 1, "C"), types.Array(from_dtype(JOB), 1, "C")
-_floats, _table = types.Array(types.float32, 1, "C"), types.Array(types.float32, 2, "C")
-_ints, _numbers, _i = types.Array(types.int64, 1, "C"), types.Array(types.int64, 2, "C"), types.int64
+_body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
+_table, _ids, _i = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C"), types.int64
 
 
 @njit(error_model="numpy")
@@ -80,58 +92,58 @@ def _cut(room, rows, hidden, seen, qkv, narrow, both, inner):
     d = c + rows * hidden
     e = d + rows * narrow
     f = e + rows * both
-    return room[:a], room[a:b], room[b:c], room[c:d], room[d:e], room[e:f], room[f : f + rows * inner]
+    whole = array_at(room, f + rows * inner, np.float32)
+    return whole[:a], whole[a:b], whole[b:c], whole[c:d], whole[d:e], whole[e:f], whole[f:]
 
 
 @njit(
     types.void(
-        *[_layers, _jobs, _ints, types.float32, _table, _numbers, _ints],
-        *[_numbers, types.Array(types.boolean, 1, "C")],
-        *[_floats, _ints, _table, _table, _ints, _jobs, _jobs, _ints, _i, _i],
+        *[_body, types.Array(types.int64, 1, "C"), types.Array(types.boolean, 2, "C"), _choices],
+        *[_table, _ids, _table, _i, _i],
     ),
     **_kept,
 )
-def run_layers(
-    layers, jobs, sizes, eps, turns, places, keep, segments, visible,
-    room, looks, scores, logits, best, attention, current, state, first, last,
-):  # fmt: skip
-    """From ``places`` (each row's token, position and slot) to ``logits`` of the rows ``keep``, in ascending order, and
-    the likeliest id of each, ``best``.
+def run_layers(model, numbers, visible, choices, logits, ids, probabilities, first, last):
+    """From each row's token to ``logits`` of those that are kept.
 
-    ``layers``: of :data:`LAYER`, the last of which has the norm before the head alone; ``jobs``: q/k/v, out, gate and
-    up, down of each, and the head. ``sizes``: hidden, heads, heads of keys, width, inner, slots of the pool, ids among
-    which the likeliest is looked for, and the address of the embeddings, whose type is that of keys and values.
-    ``turns``: cosine and sine of every pair, by position. ``segments``: rows, base and span of each request's;
-    ``visible``: which slots of the span each row sees. ``room``: for what is computed in between, see ``_cut``;
-    ``looks``: for the slots that each row sees, how many, and each segment's end; ``scores``: for every thread.
-    ``attention``: a job of a layer's.
+    ``numbers``: how many rows, kept rows and segments there are, and the widest span; every row's token, position and
+    slot; the kept rows in ascending order; rows, base and span of each segment. ``visible``: which slots of its span
+    each row sees. ``choices``: none, or of each kept row, whose ``ids`` are the likeliest then and have those
+    ``probabilities``, or, where there is no room for any, begin with the token that sampling chooses.
 
     From half ``first`` to ``last``: a layer's halves end before and behind its attention, which is left out where the
     range ends with a first half or begins with a second. The head comes behind the last.
     """
-    hidden, heads, kv_heads, width, inner, pool, ids, embedding = sizes
-    tokens, positions, slots = places
-    rows, number = len(slots), len(segments)
+    body = model[0]
+    hidden, heads, kv_heads, width, inner, pool = (
+        body.hidden, body.heads, body.kv_heads, body.width, body.inner, body.pool
+    )  # fmt: skip
+    layers, jobs = array_at(body.layers, body.depth + 1, LAYER), array_at(body.jobs, 4 * body.depth + 1, JOB)
+    turns = array_at(body.turns, body.reach * width, np.float32).reshape(body.reach, width)
+    current, state = array_at(body.current, 1, JOB), array_at(body.state, SIZE, np.int64)
+    rows, kept, number, span = numbers[:HEAD]
+    tokens, positions, slots = numbers[HEAD : HEAD + 3 * rows].reshape(3, rows)
+    keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 3)
     x, seen, qkv, normed, narrow, both, activated = _cut(
-        room, rows, hidden, heads * width, jobs[0].apart, jobs[1].apart, jobs[2].apart, inner
+        body.room, rows, hidden, heads * width, jobs[0].apart, jobs[1].apart, jobs[2].apart, inner
     )
-    look = attention[0]
+    look = array_at(body.attention, 1, JOB)[0]
     if first == 0:
-        embed(tokens, embedding, look.half, hidden, x)
-        norm(x, array_at(layers[0].inputs, hidden, np.float32), eps, normed, rows)
+        embed(tokens, body.embedding, look.half, hidden, x)
+        norm(x, array_at(layers[0].inputs, hidden, np.float32), body.eps, normed, rows)
     look.columns, look.apart, look.requests = jobs[0].apart, heads * width, number
-    look.heads, look.slots, look.width = kv_heads, pool, width
-    look.room = (len(looks) - rows - number) // rows
-    sees, counts, ends = looks[: rows * look.room], looks[rows * look.room :][:rows], looks[len(looks) - number :]
+    look.heads, look.slots, look.width, look.room = kv_heads, pool, width, span
+    looks = array_at(body.looks, rows * (span + 1) + number, np.int64)
+    sees, counts, ends = looks[: rows * span], looks[rows * span :][:rows], looks[rows * (span + 1) :]
     look.sees, look.counts, look.ends = sees.ctypes.data, counts.ctypes.data, ends.ctypes.data
-    look.scores, look.own_scores = scores.ctypes.data, scores.shape[1]
-    _collect(segments, visible, sees, counts, ends)
+    look.scores, look.own_scores = body.scores, body.own_scores
+    _collect(segments, visible.reshape(-1), sees, counts, ends)
     for half in range(first, last):
         index = half // 2
         layer = layers[index]
         if half % 2 == 0:
             perform(jobs[4 * index], normed, rows, qkv, current, state)
-            turn(qkv, jobs[0].apart, turns, positions, layer.heads, eps, heads + kv_heads)
+            turn(qkv, jobs[0].apart, turns, positions, layer.heads, body.eps, heads + kv_heads)
             key = heads * width
             keep_heads(qkv, jobs[0].apart, key, layer.keys, look.half, kv_heads, width, pool, slots)
             keep_heads(
@@ -143,17 +155,18 @@ def run_layers(
         else:
             perform(jobs[4 * index + 1], seen, rows, narrow, current, state)
             weight = array_at(layer.inner, hidden, np.float32)
-            add_and_norm(x, narrow, jobs[1].apart, layer.out_scale, weight, eps, normed, rows)
+            add_and_norm(x, narrow, jobs[1].apart, layer.out_scale, weight, body.eps, normed, rows)
             perform(jobs[4 * index + 2], normed, rows, both, current, state)
             gated(both, jobs[2].apart, activated, rows, inner)
             perform(jobs[4 * index + 3], activated, rows, narrow, current, state)
             weight = array_at(layers[index + 1].inputs, hidden, np.float32)
-            add_and_norm(x, narrow, jobs[3].apart, layer.down_scale, weight, eps, normed, rows)
-    if last == 2 * (len(layers) - 1):
-        for at in range(len(keep)):
+            add_and_norm(x, narrow, jobs[3].apart, layer.down_scale, weight, body.eps, normed, rows)
+    if last == 2 * body.depth:
+        for at in range(kept):
             if keep[at] != at:
                 _copy(normed, keep[at] * hidden, normed, at * hidden, hidden)
-        perform(jobs[len(jobs) - 1], normed, len(keep), logits.reshape(-1), current, state)
-        value = np.empty(1, np.float32)
-        for at in range(len(keep)):
-            largest(logits[at, :ids], best[at : at + 1], value)
+        perform(jobs[4 * body.depth], normed, kept, logits.reshape(-1), current, state)
+        if probabilities.shape[1]:
+            rank_rows(choices, logits[:, : body.vocabulary], ids, probabilities)
+        elif len(choices):
+            choose_rows(choices, logits[:, : body.vocabulary], ids[:, 0])

@@ -22,11 +22,11 @@ from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.huge_pages import HugePages
 from actors.engines.backends.llama.panels import Panels
 from actors.engines.backends.llama.weights import Matrix, Shape, Weights
-from actors.engines.engine import Segment
+from actors.engines.engine import Choice, Picks, Segment
 from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]
-_NOTHING = np.empty(0, dtype=np.bool_)
+_NONE: Array = np.empty(0, np.float32)
 
 
 class CompiledBody:
@@ -67,23 +67,25 @@ class CompiledBody:
             mine["down_scale"] = product(place + 3, layer.down, True)
             mine["keys"], mine["values"] = pool.keys[index].data_ptr(), pool.values[index].data_ptr()
         self._layers[-1]["inputs"] = address(weights.norm * product(-1, weights.head, False))
-        shape = self.shape
-        self._sizes = np.array(
-            [
-                *(shape.hidden, shape.heads, shape.kv_heads, shape.width, shape.inner),
-                *(pool.slots, vocabulary, self._embedding.data_ptr()),
-            ],
-            dtype=np.int64,
-        )
         self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
         self._attention["half"] = pool.whole.dtype == torch.bfloat16
-        self._wide = int(self._jobs[-1]["apart"])
-        self._row = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
-        self._room: Array = np.empty(0, np.float32)
-        self._turns: Array = np.empty((0, shape.width), np.float32)
-        self.best: NDArray[np.int64] | None = None  # the likeliest id of each row of the last forward
+        shape = self.shape
+        self._model: NDArray[Any] = np.zeros(1, dtype=kernels.BODY)
+        self._tell(depth=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads)
+        self._tell(width=shape.width, inner=shape.inner, eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
+        self._tell(layers=self._layers.ctypes.data, jobs=self._jobs.ctypes.data, embedding=self._embedding.data_ptr())
+        self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
+        self._rows, self._wide = self._embedding.shape[0], int(self._jobs[-1]["apart"])
+        self._numbers = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
+        self._turns: Tensor | None = None
+        self._angles: Array = np.empty((0, shape.width), np.float32)
+        self._room, self._scores, self._looks = _NONE, _NONE, np.empty(0, np.int64)
 
-    def forward(
+    def _tell(self, **fields: float) -> None:
+        for name, value in fields.items():
+            self._model[name] = value
+
+    def run(
         self,
         tokens: Sequence[int],
         positions: Sequence[int],
@@ -91,38 +93,76 @@ class CompiledBody:
         segments: Sequence[Segment],
         select: Sequence[int] | None,
         turns: Tensor,
-    ) -> Tensor:
-        """float32 logits of the rows ``select``, in ascending order. ``turns``: see :meth:`Weights.turns`, up to the
-        last position at least."""
-        rows, shape, size = len(tokens), self.shape, self._embedding.shape[0]
-        if min(tokens) < 0 or max(tokens) >= size:  # compiled code reads whatever lies there
-            raise IndexError(f"tokens are numbers from 0 to {size - 1}")
+        choices: list[Choice],
+        most: int = 0,
+    ) -> Picks:
+        """See :meth:`actors.engines.engine.Engine.pick`; without ``choices`` the logits are all that it makes.
+        ``select`` ascends; ``turns``: see :meth:`Weights.turns`, up to the last position at least."""
+        keep: Sequence[int] = range(len(tokens)) if select is None else select
+        picks = Picks(
+            np.empty((len(keep), self._wide), np.float32),
+            np.empty((len(choices), max(1, most)), np.int64),
+            np.empty((len(choices), most), np.float32),
+            self.shape.vocabulary,
+        )
         prompt = any(segment.rows > MAX_ROUND for segment in segments)  # the library's attention is quicker
-        looked = () if prompt else segments
-        if len(self._turns) != len(turns):
-            self._turns = torch.view_as_real(turns).numpy().reshape(len(turns), -1)
-        keep = np.arange(rows) if select is None else np.array(select, dtype=np.int64)
-        logits: Array = np.empty((len(keep), self._wide), np.float32)
-        self.best = np.empty(len(keep), np.int64)
-        most, span = max((s.rows for s in looked), default=0), max((s.span for s in looked), default=0)
-        span = -(-span // self._kernels.LANES) * self._kernels.LANES
-        fixed = (
-            *(self._layers, self._jobs, self._sizes, shape.eps, self._turns),
-            *(np.array([tokens, positions, slots], dtype=np.int64), keep),
-            np.array([(s.rows, s.base, s.span) for s in looked], dtype=np.int64).reshape(-1, 3),
-            np.concatenate([s.visible.reshape(-1) for s in looked]) if looked else _NOTHING,
-            *(self._room_for(rows), np.empty(rows * (span + 1) + len(looked), np.int64)),
-            np.empty((self._team.size, most * shape.heads // shape.kv_heads * span), np.float32),
-            *(logits, self.best, self._attention, self._team.job, self._team.state),
+        told = (
+            *self._laid_out(tokens, positions, slots, () if prompt else segments, keep, turns),
+            *(np.array(choices, dtype=self._kernels.CHOICE), picks.host, picks.ids, picks.probabilities),
         )
         if prompt:
             where = torch.tensor(positions, dtype=torch.int64)
-            self._run_prompt(Batch(tokens, turns[where], slots, segments, None), fixed)
+            self._run_prompt(Batch(tokens, turns[where], slots, segments, None), told)
         else:
-            self._kernels.run_layers(*fixed, 0, 2 * self.shape.layers)
-        return torch.from_numpy(logits if self._wide == shape.vocabulary else logits[:, : shape.vocabulary])
+            self._kernels.run_layers(*told, 0, 2 * self.shape.layers)
+        return picks
 
-    def _run_prompt(self, batch: Batch, fixed: tuple[Any, ...]) -> None:
+    def _laid_out(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        segments: Sequence[Segment],
+        keep: Sequence[int],
+        turns: Tensor,
+    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]:
+        """What compiled code is told of a forward in which rows see what ``segments`` say, once there is room for it.
+        Few operations and no torch: behind the last forward each kind takes 10 to 30 us."""
+        if min(tokens) < 0 or max(tokens) >= self._rows:  # compiled code reads whatever lies there
+            raise IndexError(f"tokens are numbers from 0 to {self._rows - 1}")
+        if turns is not self._turns:
+            self._turns, self._angles = turns, torch.view_as_real(turns).numpy().reshape(len(turns), -1)
+            self._tell(turns=self._angles.ctypes.data, reach=len(turns))
+        most = span = 0
+        looked: list[int] = []
+        for segment in segments:
+            most, span = max(most, segment.rows), max(span, segment.span)
+            looked += (segment.rows, segment.base, segment.span)
+        span = -(-span // self._kernels.LANES) * self._kernels.LANES
+        self._make_room(len(tokens), most, span, len(segments))
+        head = (len(tokens), len(keep), len(segments), span)
+        numbers = np.array([*head, *tokens, *positions, *slots, *keep, *looked], dtype=np.int64)
+        if len(segments) == 1:
+            return self._model, numbers, segments[0].visible
+        seen = np.concatenate([s.visible.reshape(-1) for s in segments]) if segments else np.empty(1, np.bool_)
+        return self._model, numbers, seen.reshape(1, -1)
+
+    def _make_room(self, rows: int, most: int, span: int, segments: int) -> None:
+        """``most``: rows of a segment at most."""
+        shape = self.shape
+        if len(self._room) < rows * self._numbers:
+            self._room = np.empty(rows * self._numbers, np.float32)
+            self._tell(room=self._room.ctypes.data)
+            self._team.make_room(rows * max(shape.hidden, shape.heads * shape.width, shape.inner))
+        if len(self._looks) < rows * (span + 1) + segments:
+            self._looks = np.empty(rows * (span + 1) + segments, np.int64)
+            self._tell(looks=self._looks.ctypes.data)
+        own = most * shape.heads // shape.kv_heads * span
+        if len(self._scores) < self._team.size * own:
+            self._scores = np.empty(self._team.size * own, np.float32)
+            self._tell(scores=self._scores.ctypes.data, own_scores=own)
+
+    def _run_prompt(self, batch: Batch, told: tuple[Any, ...]) -> None:
         """With torch between the halves of each layer."""
         shape, run, rows = self.shape, self._kernels.run_layers, len(batch.tokens)
         look = batch.attention(self.pool, shape)
@@ -130,14 +170,7 @@ class CompiledBody:
         seen = torch.from_numpy(self._room[start:][: rows * wide]).view(rows, wide)
         qkv = torch.from_numpy(self._room[start + rows * wide :][: rows * apart]).view(rows, apart)
         queries = qkv[:, :wide].view(rows, shape.heads, shape.width)
-        run(*fixed, 0, 1)
+        run(*told, 0, 1)
         for index in range(shape.layers):
             seen.copy_(look(index, queries.to(self.pool.whole.dtype)))
-            run(*fixed, 2 * index + 1, min(2 * index + 3, 2 * shape.layers))
-
-    def _room_for(self, rows: int) -> Array:
-        if len(self._room) < rows * self._row:
-            shape = self.shape
-            self._room = np.empty(rows * self._row, np.float32)
-            self._team.make_room(rows * max(shape.hidden, shape.heads * shape.width, shape.inner))
-        return self._room
+            run(*told, 2 * index + 1, min(2 * index + 3, 2 * shape.layers))

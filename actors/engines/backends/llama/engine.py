@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.engines.backends.llama.batch import Batch
@@ -22,8 +20,9 @@ from actors.engines.backends.llama.linear import rows_for
 from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.torch_body import TorchBody
 from actors.engines.backends.llama.weights import Weights, supports, take_weights
-from actors.engines.engine import Segment
+from actors.engines.engine import Choice, Picks, Segment
 from actors.engines.pool import KVPool
+from actors.engines.sampler import LEAST
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
@@ -72,7 +71,8 @@ class LlamaEngine:
         self.pool = KVPool(weights.shape.kv, slots, self.dtype, self.device, spare)
         self._weights = weights
         # graphs hold on to the table, and a new one would cost them all
-        self._turns = weights.turns(TURNS if recorder is None else max(TURNS, min(slots, info.max_context)))
+        self._reach = TURNS if recorder is None else max(TURNS, min(slots, info.max_context))
+        self._turns = weights.turns(self._reach)
         self._pads = exact and self.device.type == "cpu"
         self._body: TorchBody | NumpyBody | CompiledBody
         self.graphs: Graphs | None = None
@@ -111,9 +111,7 @@ class LlamaEngine:
         self._team.use_spare_cpus(used)
 
     @property
-    def best(self) -> Tensor | NDArray[np.int64] | None:
-        if isinstance(self._body, CompiledBody):
-            return self._body.best
+    def best(self) -> Tensor | None:
         return None if self.graphs is None else self.graphs.best
 
     def forward(
@@ -124,11 +122,9 @@ class LlamaEngine:
         segments: Sequence[Segment],
         select: Sequence[int] | None = None,
     ) -> Tensor:
-        last = max(positions)
-        if last >= len(self._turns):
-            self._turns = self._weights.turns(1 << last.bit_length())
+        self._turn_up_to(max(positions))
         if isinstance(self._body, CompiledBody):
-            return self._body.forward(tokens, positions, slots, segments, select, self._turns)
+            return self._body.run(tokens, positions, slots, segments, select, self._turns, []).logits
         if self.graphs is not None:
             logits = self.graphs.forward(tokens, positions, slots, segments, select, self._turns)
             if logits is not None:
@@ -144,3 +140,24 @@ class LlamaEngine:
         if select is not None:
             keep = [*select, *[select[-1]] * (rows_for(wanted) - wanted if self._pads else 0)]
         return self._body.run(Batch(tokens, turns, slots, segments, keep))[:wanted]
+
+    def pick(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        segments: Sequence[Segment],
+        select: Sequence[int] | None,
+        choices: list[Choice],
+        most: int = 0,
+    ) -> Picks | None:
+        if not isinstance(self._body, CompiledBody) or self.info.vocab_size < LEAST:
+            return None
+        self._turn_up_to(max(positions))
+        return self._body.run(tokens, positions, slots, segments, select, self._turns, choices, most)
+
+    def _turn_up_to(self, position: int) -> None:
+        """The table of rotations is long enough."""
+        if position >= self._reach:
+            self._reach = 1 << position.bit_length()
+            self._turns = self._weights.turns(self._reach)
