@@ -234,18 +234,20 @@ class Verifier:
             self._file()  # and before the next window is chosen
 
     def _account(self, job: Job, outcomes: Sequence[Outcome | Exception | None], took_us: float) -> None:
-        """What a round took with all that is done beside its forward."""
+        """Tell those who set rounds with the verifier's own drafts against rounds without (:class:`OwnDrafts`) and who
+        price a row of drafts (:class:`RowTimes`) what this one took from the end of the last to its own, and brought.
+        Rounds that hold a piece of a prompt, or of which drafters' standings tell, are none of theirs."""
         if job.piece is not None or job.drafts is None:
             return
         state, own, streams, first = self.state, len(job.requests), job.load.streams, job.requests[0]
         group, course = group_of(streams, first.kind), first.own_course if streams == 1 else None
-        nothing = job.rows == own and not any(request.drafts for request in job.requests)
-        if not job.drafts or (streams == 1 and nothing):  # the price let nothing be drafted
+        nothing = job.rows == own and not any(request.has_drafter for request in job.requests)
+        if not job.drafts or (streams == 1 and nothing):  # it was to rest, or no draft was worth its price
             if nothing:
                 state.own_drafts.without(group, streams, took_us, course)
             return
         if streams == 1:
-            if job.windows[0].drafted < len(job.windows[0].nodes):  # some was retrieved
+            if job.windows[0].drafted < len(job.windows[0].nodes):  # some was retrieved: not the draft model's doing
                 return
         else:
             state.row_times.observe(own, job.rows - own, took_us - job.drafting_us)
@@ -261,7 +263,7 @@ class Verifier:
         """What drafters have of this machine's CPUs is the target's while all of them rest."""
         cost = self.state.cost
         if cost.lends:
-            used = not any(request.drafts for request in self.state.requests)
+            used = not any(request.has_drafter for request in self.state.requests)
             if used != cost.uses_lent:
                 cost.uses_lent = used
                 self.model.use_spare_cpus(used)

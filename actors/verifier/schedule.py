@@ -104,8 +104,8 @@ class Schedule:
         return Job([], [], piece=request, piece_rows=rows)
 
     def _add_piece(self, job: Job, prompt: Request) -> None:
-        """As much of a prompt as makes the round longer by no more than ``MAX_STALL`` such rounds. Drafts take
-        nothing of that time: what a stream brings that is late to decode, they do not."""
+        """As much of a prompt as makes the round longer by no more than ``MAX_STALL`` such rounds, drafts included:
+        drafts do not make the piece shorter, since a stream that begins to decode sooner brings more than they do."""
         longest_us = self.state.pieces(job.rows) + MAX_STALL * self.state.cost(job.rows)
         room = MAX_PIECE - job.rows
         rows = bisect_right(range(1, room + 1), longest_us, key=lambda n: self.state.pieces(job.rows + n))
@@ -134,8 +134,9 @@ class Schedule:
         return job if job.requests else None
 
     def _own_drafts(self, streams: int, requests: Sequence[Request]) -> bool | None:
-        """Whether the verifier itself guesses for them; None: that is not for :class:`OwnDrafts` to say."""
-        if any(r.drafts for r in requests) or not any(map(self._may_rest, requests)):
+        """Whether the verifier itself drafts or retrieves for this round, as :class:`OwnDrafts` found it to pay. None:
+        it is not asked, because a drafter is at work or a request's method or draft length leaves no choice."""
+        if any(r.has_drafter for r in requests) or not any(map(self._may_rest, requests)):
             return None
         first = requests[0]
         if streams > 1:
@@ -145,11 +146,12 @@ class Schedule:
         return self.state.own_drafts.pay(group_of(streams, first.kind), first.own_course)
 
     def _may_rest(self, request: Request) -> bool:
-        """Whether it is for :class:`OwnDrafts` to say that nothing is guessed for it. Of drafters their standings tell,
-        and what a grammar forces costs no guess."""
-        return not request.drafts and request.spec.windows.grammar is None and self.state.may_rest(request)
+        """Whether :class:`OwnDrafts` may leave the request without drafts. Not one that a drafter has, whose standing
+        says whether it pays, nor one with a grammar, whose forced tokens are no guesses."""
+        return not request.has_drafter and request.spec.windows.grammar is None and self.state.may_rest(request)
 
     def _draft_inline(self, job: Job, requests: Sequence[Request]) -> None:
+        """Grow the trees of those without a drafter by the verifier's own draft model, before windows are chosen."""
         state, load = self.state, job.load
         inline = state.inline
         able = [r for r in requests if r.spec.strategy.inline and not r.suspect]
@@ -157,7 +159,7 @@ class Schedule:
             able = [r for r in able if not self._may_rest(r)]
         if inline is None or not able:
             return
-        own = [r for r in able if not r.drafts]
+        own = [r for r in able if not r.has_drafter]
         begun = self.clock()
         if own:
             rate = load.rate or len(requests) / state.cost(len(requests))
@@ -170,6 +172,7 @@ class Schedule:
         job.drafting_us = (self.clock() - begun) * 1e6
 
     def _window(self, request: Request, others: Others, now: float, most: int) -> Chosen:
+        """``most``: rows of the whole forward, of which ``others`` have taken theirs."""
         if request.spec.owes_verdict:
             self.committer.tell_drafter(request)  # both sides begin their step now
         room = most - 1 - others.rows

@@ -81,8 +81,8 @@ class Request:
         return self.arrived + self.message.deadline_ms / 1000 if self.message.deadline_ms else math.inf
 
     @property
-    def drafts(self) -> bool:
-        """Whether a drafter works for it."""
+    def has_drafter(self) -> bool:
+        """Whether a drafter works for it; one that is lent to it may rest."""
         return self.drafter is not None and not self.spec.resting
 
     @property
