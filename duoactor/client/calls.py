@@ -31,6 +31,15 @@ Question = Status | Swap | DrainActor | Undo | Tokenize | Detokenize
 Answer = Done | StatusReport | Tokenized
 News = Chunk | Answer | DuoactorError
 
+ANSWERS: dict[type[Question], type[Answer]] = {
+    Status: StatusReport,
+    Tokenize: Tokenized,
+    Detokenize: Tokenized,
+    Swap: Done,
+    DrainActor: Done,
+    Undo: Done,
+}
+
 SETTLED_TOKENS = 16  # that come from a verifier before it ends: the request is not taken for the cause then
 
 
@@ -42,6 +51,11 @@ class Asking:
     at: str | None = None  # the address of the verifier that is asked; None: none yet
     submitted: bool = False
     answered: bool = False
+
+    def answered_by(self, answer: Answer) -> bool:
+        """Whether it is an answer to this question at all."""
+        whole = not isinstance(answer, Tokenized) or len(answer.pieces) == len(answer.token_ids)
+        return whole and isinstance(answer, ANSWERS[type(self.question)])
 
     def waits(self, now: float) -> bool:
         """Whether its verifier is to be asked now."""
@@ -91,6 +105,8 @@ class StreamState:
     def accept(self, chunk: Chunk) -> Chunk | None:
         """The new part of a chunk, or None if there is none. If tokens before it are missing, they are asked for."""
         have = len(self.token_ids)
+        if not len(chunk.token_ids) == len(chunk.pieces) == len(chunk.accepted):
+            return None  # no verifier of ours says so
         if chunk.offset > have:
             self.submitted = False
             return None

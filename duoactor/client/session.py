@@ -152,7 +152,9 @@ class Session:
             case Failed():
                 return self._failed(message, address)
             case Done() | StatusReport() | Tokenized():
-                if self.calls.pop(message.rid, None) is not None:
+                call = self.calls.get(message.rid)
+                if isinstance(call, Asking) and call.answered_by(message):
+                    del self.calls[message.rid]
                     return Result(((message.rid, message),))
         return Result()
 

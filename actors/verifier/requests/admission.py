@@ -137,8 +137,9 @@ class Admission:
         return min(max(pace_ms, MIN_RETRY_MS), MAX_RETRY_MS)
 
     def _prepared(self, arrival: Arrival, done: asyncio.Future[Prepared]) -> None:
-        if self._arriving.get(arrival.message.rid) is not arrival:
-            return  # it was cancelled, or asked for again
+        if self._arriving.get(arrival.message.rid) is not arrival:  # it was cancelled, or asked for again
+            _ = done.cancelled() or done.exception()  # nobody is to hear of it, the log neither
+            return
         del self._arriving[arrival.message.rid]
         try:
             self.state.requests.add(self._request(arrival, done.result()))
