@@ -46,9 +46,6 @@ class Lifecycle:
     was_ready: bool = False
     _ready_at: float | None = field(default=None)
 
-    def started(self, now: float) -> None:
-        self._ready_at = None
-
     def ready(self, now: float) -> None:
         if self._ready_at is None:
             self._ready_at = now

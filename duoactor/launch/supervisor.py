@@ -158,7 +158,6 @@ class Supervisor:
                     await asyncio.sleep(delay)
 
     async def _live(self, actor: _Actor) -> tuple[Child, int]:
-        actor.life.started(self._clock())
         self._tell("starting", actor)
         actor.child = child = await self._start(actor)
         self._tell("started", actor)

@@ -36,7 +36,7 @@ def draw(
     """At most ``height`` lines of at most ``width`` cells. ``scroll``: requests above the first that is shown."""
     glyphs = glyphs or Glyphs()
     head = _head(picture, width, glyphs)
-    foot = [_foot(picture, dialog, width, glyphs)]
+    foot = [_foot(dialog, width, glyphs)]
     room = height - len(head) - len(foot)
     strip = _strip(picture.strip, width, glyphs) if picture.strip else []
     if room < len(strip) + 2 * LEAST_ROWS:
@@ -76,7 +76,7 @@ def _head(picture: Picture, width: int, glyphs: Glyphs) -> list[Text]:
     return [*lines, Text(cut("   ".join(facts), width, glyphs.ellipsis))]
 
 
-def _foot(picture: Picture, dialog: Dialog, width: int, glyphs: Glyphs) -> Text:
+def _foot(dialog: Dialog, width: int, glyphs: Glyphs) -> Text:
     if dialog.choosing:
         keys = f"{glyphs.arrows} or a number, Enter; Esc cancels"
         return Text(cut(f"{clean(dialog.question)}  {keys}", width, glyphs.ellipsis), HEADING)

@@ -11,7 +11,6 @@ def test_the_first_start_again_is_at_once_and_then_the_delay_doubles_to_ten_seco
     life = Lifecycle()
     delays = []
     for _ in range(8):
-        life.started(0.0)
         life.ready(0.0)
         action = life.exited(1.0, -9)
         assert isinstance(action, Start)
@@ -22,10 +21,8 @@ def test_the_first_start_again_is_at_once_and_then_the_delay_doubles_to_ten_seco
 def test_thirty_healthy_seconds_reset_the_delay():
     life = Lifecycle()
     for _ in range(4):
-        life.started(0.0)
         life.ready(0.0)
         life.exited(1.0, -9)
-    life.started(100.0)
     life.ready(101.0)
     assert life.exited(131.0, -9) == Start(at=131.0)
 
@@ -33,7 +30,6 @@ def test_thirty_healthy_seconds_reset_the_delay():
 def test_a_healthy_time_counts_from_readiness_and_not_from_the_start():
     life = Lifecycle()
     for now in (0.0, 100.0):
-        life.started(now)
         life.ready(now + 50.0)
         action = life.exited(now + 70.0, -9)
     assert action == Start(at=170.5)
@@ -43,7 +39,6 @@ def test_five_deaths_before_readiness_are_enough():
     life = Lifecycle()
     actions = []
     for now in range(5):
-        life.started(float(now))
         actions.append(life.exited(float(now), -11))
     assert all(isinstance(action, Start) for action in actions[:4])
     assert actions[4] == GiveUp("was killed by SIGSEGV", deaths=5)
@@ -52,35 +47,28 @@ def test_five_deaths_before_readiness_are_enough():
 def test_readiness_starts_the_count_of_deaths_anew():
     life = Lifecycle()
     for now in range(4):
-        life.started(float(now))
         life.exited(float(now), -11)
-    life.started(10.0)
     life.ready(10.0)
     assert isinstance(life.exited(11.0, -11), Start)
     for now in range(4):
-        life.started(20.0 + now)
         assert isinstance(life.exited(20.0 + now, -11), Start)
 
 
 @pytest.mark.parametrize("code", [1, 2])
 def test_an_actor_that_says_why_it_cannot_run_is_not_started_again(code: int):
     life = Lifecycle()
-    life.started(0.0)
     assert life.exited(0.3, code) == GiveUp(f"ended with exit code {code}", deaths=1)
 
 
 def test_the_same_exit_code_after_a_good_life_is_a_crash():
     life = Lifecycle()
-    life.started(0.0)
     life.ready(1.0)
     assert life.exited(5.0, 1) == Start(at=5.0)
-    life.started(5.0)
     assert life.exited(5.1, 1) == Start(at=5.6)
 
 
 def test_an_actor_that_ends_in_good_order_stays_away():
     life = Lifecycle()
-    life.started(0.0)
     life.ready(1.0)
     assert life.exited(2.0, 0) == Leave()
 
