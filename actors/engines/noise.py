@@ -31,13 +31,16 @@ _CACHED = 1 << 17  # elements that the passes over one block keep in a core's L2
 SPREAD = 25.2  # no two values of G differ by more: a token this far below the best can never win
 
 
+Keys = tuple[int, int]
+
+
 def _mix64(z: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _M64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _M64
     return z ^ (z >> 31)
 
 
-def keys(seed: int, position: int) -> tuple[int, int]:
+def keys(seed: int, position: int) -> Keys:
     """The two unsigned 32-bit keys of a text position; ``seed`` counts modulo 2**64."""
     z = _mix64((_mix64((seed + _STEP) & _M64) + (position + 1) * _STEP) & _M64)
     return z >> 32, z & 0xFFFFFFFF
@@ -47,17 +50,17 @@ def _signed(x: int) -> int:
     return x - (1 << 32) if x >= 1 << 31 else x
 
 
-def hash31(seed: int, positions: Sequence[int], tokens: int | Tensor, device: torch.device | str = "cpu") -> Tensor:
-    """int32 ``(len(positions), k)`` in [0, 2**31): the same on every device and for any selection of tokens.
+def hash31(keyed: Sequence[Keys], tokens: int | Tensor, device: torch.device | str = "cpu") -> Tensor:
+    """int32 ``(len(keyed), k)`` in [0, 2**31): the same on every device and for any selection of tokens.
 
-    ``tokens``: a vocabulary size, for ids 0 .. size - 1, or ids of shape ``(k,)`` or ``(len(positions), k)``.
+    ``keyed``: :func:`keys` of every row. ``tokens``: a vocabulary size, for ids 0 .. size - 1, or ids of shape ``(k,)``
+    or ``(len(keyed), k)``.
     """
     if isinstance(tokens, int):
         ids = torch.arange(tokens, dtype=torch.int32, device=device)
     else:
         ids = tokens.to(device=device, dtype=torch.int32)
-    pairs = [keys(seed, position) for position in positions]
-    key = torch.tensor([[_signed(a), _signed(b)] for a, b in pairs], dtype=torch.int32).view(-1, 2)
+    key = torch.tensor([[_signed(a), _signed(b)] for a, b in keyed], dtype=torch.int32).view(-1, 2)
     key = key.to(device, non_blocking=True)  # or the host would wait for the forward that is under way
     x = ids * _signed(_GOLDEN) + key[:, :1]
     part = torch.empty_like(x)
@@ -78,14 +81,19 @@ def hash31(seed: int, positions: Sequence[int], tokens: int | Tensor, device: to
 
 def gumbel(seed: int, positions: Sequence[int], tokens: int | Tensor, device: torch.device | str = "cpu") -> Tensor:
     """float32 ``(len(positions), k)`` of standard Gumbel noise; always finite. ``tokens`` as in :func:`hash31`."""
+    return gumbel_of([keys(seed, position) for position in positions], tokens, device)
+
+
+def gumbel_of(keyed: Sequence[Keys], tokens: int | Tensor, device: torch.device | str = "cpu") -> Tensor:
+    """:func:`gumbel` of rows of any seeds. A GPU is told once for all rows; a CPU takes as many as its cache holds."""
     rows = max(1, _CACHED // max(1, tokens if isinstance(tokens, int) else tokens.shape[-1]))
-    if len(positions) <= rows:
-        return _gumbel(hash31(seed, positions, tokens, device))
+    if len(keyed) <= rows or torch.device(device).type != "cpu":
+        return _gumbel(hash31(keyed, tokens, device))
     blocks = []
-    for start in range(0, len(positions), rows):
+    for start in range(0, len(keyed), rows):
         block = slice(start, start + rows)
         ids = tokens[block] if isinstance(tokens, Tensor) and tokens.dim() == 2 else tokens
-        blocks.append(_gumbel(hash31(seed, positions[block], ids, device)))
+        blocks.append(_gumbel(hash31(keyed[block], ids, device)))
     return torch.cat(blocks)
 
 
@@ -94,7 +102,7 @@ def _gumbel(h: Tensor) -> Tensor:
     return u.neg_().log1p_().neg_().log_().neg_()
 
 
-def hash31_host(keyed: Sequence[tuple[int, int]], tokens: NDArray[np.int64]) -> NDArray[np.uint32]:
+def hash31_host(keyed: Sequence[Keys], tokens: NDArray[np.int64]) -> NDArray[np.uint32]:
     """:func:`hash31` of ids ``(rows, k)`` in numpy, with one pair of :func:`keys` per row: for a handful of tokens."""
     key = np.array(keyed, dtype=np.uint32).reshape(-1, 2)
     x = tokens.astype(np.uint32) * np.uint32(_GOLDEN) + key[:, :1]
@@ -107,7 +115,7 @@ def hash31_host(keyed: Sequence[tuple[int, int]], tokens: NDArray[np.int64]) -> 
     return x >> np.uint32(1)
 
 
-def gumbel_host(keyed: Sequence[tuple[int, int]], tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+def gumbel_host(keyed: Sequence[Keys], tokens: NDArray[np.int64]) -> NDArray[np.float32]:
     """:func:`gumbel` in numpy: what a draft adds to its top candidates. Equal up to the last place."""
     u = (hash31_host(keyed, tokens).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-31)
     np.minimum(u, np.float32(_BELOW_ONE), out=u)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.engine import Choice, Picks
-from actors.engines.noise import gumbel
+from actors.engines.noise import gumbel, gumbel_of, keys
 from protocols.messages import Sampling, TokenLogprobs
 
 LEAST = 16  # ids of a vocabulary, for compiled kernels: a vector of them
@@ -128,17 +128,7 @@ class SamplerState:
     def process(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """``processed logits / temperature``, -inf where a filter removed a token. At temperature > 0 only."""
         s = self.sampling
-        scaled = self.penalise(logits, paths) * (1.0 / s.temperature)
-        if 0 < s.top_k < scaled.shape[1]:
-            least = scaled.topk(s.top_k).values[:, -1:]
-            scaled.masked_fill_(scaled < least, -math.inf)
-        if s.top_p < 1:
-            probs = scaled.softmax(-1)
-            scaled.masked_fill_(probs < nucleus(probs, s.top_p), -math.inf)
-        if s.min_p > 0:
-            least = scaled.amax(-1, keepdim=True) + math.log(s.min_p)
-            scaled.masked_fill_(scaled < least, -math.inf)
-        return scaled
+        return filtered(self.penalise(logits, paths) * (1.0 / s.temperature), s.top_k, s.top_p, s.min_p)
 
     def choose(self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]) -> Tensor:
         """The token ``(rows,)`` that stands at ``positions[i]`` of the text, given float32 logits of its row."""
@@ -146,6 +136,20 @@ class SamplerState:
             return self.penalise(logits, paths).argmax(-1)
         scaled = self.process(logits, paths)
         return scaled.add_(gumbel(self.sampling.seed, positions, logits.shape[1], logits.device)).argmax(-1)
+
+
+def filtered(scaled: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
+    """Logits ``(rows, vocabulary)`` over the temperature, in place: -inf where a filter removes a token."""
+    if 0 < top_k < scaled.shape[1]:
+        least = scaled.topk(top_k).values[:, -1:]
+        scaled.masked_fill_(scaled < least, -math.inf)
+    if top_p < 1:
+        probs = scaled.softmax(-1)
+        scaled.masked_fill_(probs < nucleus(probs, top_p), -math.inf)
+    if min_p > 0:
+        least = scaled.amax(-1, keepdim=True) + math.log(min_p)
+        scaled.masked_fill_(scaled < least, -math.inf)
+    return scaled
 
 
 def nucleus(probs: Tensor, top_p: float) -> Tensor:
@@ -188,8 +192,7 @@ def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | None = None) -
     elif (host := for_kernels(logits)) is not None:
         flat = _choose_compiled(logits, host, groups)
     else:
-        chosen = [group.state.choose(own, group.positions, group.paths) for group, own in _parts(logits, groups)]
-        flat = torch.cat(chosen).tolist()
+        flat = _choose_together(logits, groups)
     return _apart(flat, groups)
 
 
@@ -221,6 +224,31 @@ def _parts(logits: Tensor, groups: Sequence[Rows]) -> Iterator[tuple[Rows, Tenso
         own = logits[start : start + len(group.positions)]
         yield group, own if group.masks is None else masked(own, group.masks)
         start += len(group.positions)
+
+
+def _choose_together(logits: Tensor, groups: Sequence[Rows]) -> list[int]:
+    """:meth:`SamplerState.choose` of all groups, in as many passes as there are different filters among them: on a GPU
+    every group's own would be some forty launches."""
+    alike: dict[tuple[int, float, float] | None, list[tuple[int, Rows, Tensor]]] = {}
+    first = 0
+    for group, own in _parts(logits, groups):
+        s = group.state.sampling
+        filters = None if group.state.greedy else (s.top_k, s.top_p, s.min_p)
+        alike.setdefault(filters, []).append((first, group, group.state.penalise(own, group.paths)))
+        first += len(own)
+    chosen: list[Tensor] = []
+    places: list[int] = []
+    for filters, members in alike.items():
+        rows = torch.cat([own for _, _, own in members])
+        places += [place for first, group, _ in members for place in range(first, first + len(group.positions))]
+        if filters is not None:
+            each = [(group.state.sampling, position) for _, group, _ in members for position in group.positions]
+            heat = torch.tensor([1.0 / s.temperature for s, _ in each], dtype=torch.float32)[:, None]
+            rows = filtered(rows.mul_(heat.to(rows.device, non_blocking=True)), *filters)
+            rows.add_(gumbel_of([keys(s.seed, position) for s, position in each], rows.shape[1], rows.device))
+        chosen.append(rows.argmax(-1))
+    tokens = torch.cat(chosen).tolist()
+    return [token for _, token in sorted(zip(places, tokens, strict=True))]
 
 
 def for_kernels(logits: Tensor) -> NDArray[np.float32] | None:

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -24,8 +25,12 @@ def reference_hash(seed: int, position: int, token: int) -> int:
     return x >> 1
 
 
+def keyed(seed: int, positions: Sequence[int]) -> list[tuple[int, int]]:
+    return [keys(seed, position) for position in positions]
+
+
 def uniforms(seed: int, positions: range, vocab: int) -> np.ndarray:
-    return (hash31(seed, positions, vocab).double().numpy() + 0.5) / 2**31
+    return (hash31(keyed(seed, positions), vocab).double().numpy() + 0.5) / 2**31
 
 
 def ks_distance(sample: np.ndarray) -> float:
@@ -46,8 +51,8 @@ def chi_square_z(counts: np.ndarray, expected: np.ndarray) -> float:
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**64 - 1, 123456789012345])
 def test_torch_numpy_and_plain_integers_hash_alike(seed):
     positions = [0, 1, 77, 4095, 2**20]
-    dense = hash31(seed, positions, 300)
-    host = hash31_host([keys(seed, p) for p in positions], np.tile(np.arange(300), (5, 1)))
+    dense = hash31(keyed(seed, positions), 300)
+    host = hash31_host(keyed(seed, positions), np.tile(np.arange(300), (5, 1)))
     assert dense.tolist() == host.tolist()
     assert dense.tolist() == [[reference_hash(seed, p, t) for t in range(300)] for p in positions]
 
@@ -55,7 +60,7 @@ def test_torch_numpy_and_plain_integers_hash_alike(seed):
 def test_the_hash_never_changes():
     """A resumed stream may meet another version of this program: these numbers are part of the protocol."""
     assert keys(0, 0) == GOLDEN_KEYS
-    assert hash31(42, [0, 7], torch.tensor([0, 1, 8191, 151935])).tolist() == GOLDEN_HASHES
+    assert hash31(keyed(42, [0, 7]), torch.tensor([0, 1, 8191, 151935])).tolist() == GOLDEN_HASHES
 
 
 def test_random_access_gives_the_values_of_the_whole_vocabulary():
@@ -95,14 +100,14 @@ def test_uniform_over_tokens_positions_and_bits(seed):
     assert ks_distance(sample[:, 17]) < 1.95
     counts = np.bincount((sample * 4096).astype(int).ravel(), minlength=4096)
     assert abs(chi_square_z(counts, np.full(4096, sample.size / 4096))) < 3.29
-    bits = hash31(seed, range(64), 8192).numpy()
+    bits = hash31(keyed(seed, range(64)), 8192).numpy()
     for bit in range(31):
         share = ((bits >> bit) & 1).mean()
         assert abs(share - 0.5) * 2 * math.sqrt(bits.size) < 4.2, bit  # 31 looks at each sample
 
 
 def test_one_token_is_uniform_over_seeds():
-    sample = np.array([hash31(seed, [12], torch.tensor([345])).item() for seed in range(2000)])
+    sample = np.array([hash31(keyed(seed, [12]), torch.tensor([345])).item() for seed in range(2000)])
     assert ks_distance((sample + 0.5) / 2**31) < 1.95
 
 
@@ -142,4 +147,4 @@ def test_argmax_of_logits_plus_noise_samples_the_softmax(temperature):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_gpu_hashes_alike():
-    assert torch.equal(hash31(7, range(50), 8192, "cuda").cpu(), hash31(7, range(50), 8192))
+    assert torch.equal(hash31(keyed(7, range(50)), 8192, "cuda").cpu(), hash31(keyed(7, range(50)), 8192))

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -12,6 +13,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from actors.engines import sampler
 from actors.engines.noise import gumbel
 from actors.engines.sampler import Rows, SamplerState, logprobs, sample
 from protocols.messages import Sampling
@@ -163,6 +165,32 @@ def test_requests_with_different_settings_share_a_batch():
     for i, group in enumerate(groups):
         assert sample(logits[3 * i : 3 * i + 3], [group]) == [together[i]]
     assert together[0] == logits[:3].argmax(-1).tolist()
+
+
+class Launches(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_where_torch_chooses_many_requests_take_no_more_launches_than_one(temperature, monkeypatch):
+    monkeypatch.setattr(sampler, "compiled_kernels", lambda: None)
+    filters = ({}, {"top_k": 20, "min_p": 0.02}, {"top_p": 0.9})
+    states = [
+        SamplerState(Sampling(temperature=temperature * (1 + n % 2), seed=n, **filters[n % 3]), []) for n in range(24)
+    ]
+    groups = [Rows(state, [5 + n, 6 + n], [[], [8]]) for n, state in enumerate(states)]
+    logits, before = some_logits(48), some_logits(48)
+    apart = [sample(logits[2 * n : 2 * n + 2], [group])[0] for n, group in enumerate(groups)]
+    with Launches() as many:
+        assert sample(logits, groups) == apart
+    with Launches() as few:
+        sample(logits[:6], groups[:3])
+    assert torch.equal(logits, before)
+    assert many.count - few.count <= 3 * 21 * 2  # views of each, and their penalties that are none
 
 
 def test_sampled_tokens_follow_the_processed_distribution():
