@@ -27,18 +27,18 @@ class KeyRole(StrEnum):
 class Method(StrEnum):
     """How draft tokens are grown and verified; ``""`` in a message means "the receiver's default"."""
 
-    VANILLA = "vanilla"
-    SPS = "sps"
-    PEARL = "pearl"
-    DUODECODING = "duodecoding"
-    TREE = "tree"
-    PLD = "pld"
-    REST = "rest"
-    LOOKAHEAD = "lookahead"
     AUTO = "auto"
+    TREE = "tree"
+    DUODECODING = "duodecoding"
+    DUODECODING_LOCKSTEP = "duodecoding-lockstep"
+    PEARL = "pearl"
+    SPS = "sps"
+    PLD = "pld"
     PLD_EARLIEST = "pld-earliest"
     SAM = "sam"
-    DUODECODING_LOCKSTEP = "duodecoding-lockstep"
+    REST = "rest"
+    LOOKAHEAD = "lookahead"
+    VANILLA = "vanilla"
 
 
 class Origin(StrEnum):

@@ -65,7 +65,7 @@ def test_one_drafter_needs_no_name(tmp_path: Path):
         ("[verifyer]\n", r"duo.toml: there is no section \[verifyer\]; did you mean verifier\?"),
         ('[drafter]\nthreads = "two"\n', r"duo.toml: \[drafter\] threads: expected int, got str"),
         ("[drafter]\nthreads = 0\n", r"duo.toml: \[drafter\] threads: expected int >= 1, got 0"),
-        ('[verifier]\nmethod = "fast"\n', r"duo.toml: \[verifier\] method: expected one of vanilla, .*, got 'fast'"),
+        ('[verifier]\nmethod = "fast"\n', r"duo.toml: \[verifier\] method: expected one of auto, .*, got 'fast'"),
         ("verifier = 3\n", r"duo.toml: verifier must be a section; write \[verifier\] above its keys"),
         ("[[verifier]]\n[[verifier]]\n", r"duo.toml: there can be only one \[verifier\]"),
         ("[verifier\n", r"duo.toml is not valid TOML: .*line 1"),

@@ -125,7 +125,7 @@ async def test_a_body_that_is_no_json_object_is_a_400(body):
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        ({"messages": TURNS, "method": "magic"}, "method can be vanilla, sps, pearl, "),
+        ({"messages": TURNS, "method": "magic"}, "method can be auto, tree, duodecoding, "),
         ({}, "messages is missing"),
         ({"messages": TURNS, "tools": [{"type": "function"}]}, "tools[0].function is missing"),
     ],
