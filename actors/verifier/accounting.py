@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from actors.verifier.decoding.rounds import Chosen, Committed
@@ -20,9 +21,15 @@ class Forward:
     rows: int
     decode_us: float  # of that, what is not for a piece of a prompt beside it ...
     decode_rows: int  # ... and the rows
+    requests: int  # that those rows are of
+    drafted: Mapping[bytes | None, int]  # rows that each drafter's drafts took
     prompts_us: float  # since the verifier's start: what forwards took for prompts
     streams: int  # that decode, whether they had a part in it or waited
     slowdown: float  # against the calibration, as it is believed now
+
+    def rows_without(self, drafter: bytes) -> int:
+        """Rows that it would have had without that drafter's drafts."""
+        return self.decode_rows - self.drafted.get(drafter, 0)
 
 
 def account(

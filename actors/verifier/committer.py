@@ -9,6 +9,7 @@ from functools import partial
 from actors.models import Outcome
 from actors.verifier.accounting import Forward, account
 from actors.verifier.decoding.rounds import NO_OTHERS, Chosen, Committed, Others
+from actors.verifier.drafters.judging import Judge
 from actors.verifier.drafters.leases import Leases
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.forward import Job
@@ -27,6 +28,7 @@ class Committer:
         self,
         state: State,
         leases: Leases,
+        judge: Judge,
         admission: Admission,
         peers: Peers,
         faults: Faults,
@@ -34,7 +36,8 @@ class Committer:
         publish: Callable[[Message], None],
         clock: Callable[[], float],
     ) -> None:
-        self.state, self.leases, self.admission, self.peers, self.faults = state, leases, admission, peers, faults
+        self.state, self.leases, self.judge = state, leases, judge
+        self.admission, self.peers, self.faults = admission, peers, faults
         self.send, self.publish, self.clock = send, publish, clock
         self._untold: list[Request] = []  # whose client has not been told everything
         self._looked_at = 0.0  # for clients that are due
@@ -71,20 +74,22 @@ class Committer:
         state = self.state
         started_us = (job.started - state.started) * 1e6
         load = job.load
-        forward = Forward(
-            started_us,
-            job.started,
-            forward_us,
-            rows,
-            decode_us,
-            job.rows,
-            self._prompts_us,
-            load.streams,
-            state.cost.factor.mean,
-        )
-        drafted: Counter[bytes | None] = Counter()  # rows that each drafter's drafts took
+        drafted: Counter[bytes | None] = Counter()
         for request, chosen in zip(job.requests, job.windows, strict=True):
             drafted[request.drafter] += chosen.drafted
+        forward = Forward(
+            started_us=started_us,
+            started_at=job.started,
+            took_us=forward_us,
+            rows=rows,
+            decode_us=decode_us,
+            decode_rows=job.rows,
+            requests=len(job.requests),
+            drafted=drafted,
+            prompts_us=self._prompts_us,
+            streams=load.streams,
+            slowdown=state.cost.factor.mean,
+        )
         after = 0  # rows of the next forward, as far as its streams do not wait
         parts = zip(job.requests, job.windows, outcomes, strict=True)
         for place, (request, chosen, outcome) in enumerate(parts, 1):
@@ -92,8 +97,7 @@ class Committer:
                 others = NO_OTHERS
                 if request.drafter is not None:
                     others = load.beside(request.spec.rate.value, after + len(job.requests) - place)
-                bare = job.rows - drafted[request.drafter]
-                part = partial(self._round, request, chosen, outcome, forward, bare, len(job.requests), others)
+                part = partial(self._round, request, chosen, outcome, forward, others)
                 after += self.faults.spare(request, part) or 0
         if len(self._round_stats) >= TELEMETRY_BURST:
             self.publish_rounds()
@@ -105,65 +109,19 @@ class Committer:
         drafter = self.state.drafters.of(request.drafter)
         self._settle(request, drafter, committed, True, self.state.load().beside(request.spec.rate.value, 0))
 
-    def _round(
-        self,
-        request: Request,
-        chosen: Chosen,
-        outcome: Outcome,
-        forward: Forward,
-        bare: int,
-        streams: int,
-        others: Others,
-    ) -> int:
-        """``bare``: rows of the forward without the drafts of this request's drafter; ``streams`` had a part in it.
-        Returns the rows that the request adds to the next forward, unless it waits."""
+    def _round(self, request: Request, chosen: Chosen, outcome: Outcome, forward: Forward, others: Others) -> int:
+        """Returns the rows that the request adds to the next forward, unless it waits."""
         seen = None if request.trace is None else request.trace.seen(request.spec.tree, chosen, outcome.path)
         committed = request.spec.commit(chosen, outcome)
         covered = len(outcome.path) == len(chosen.nodes)
         drafter = self.state.drafters.of(request.drafter)
         stats, own_us = account(request, drafter, forward, chosen, committed, self.clock())
-        self.state.totals.round(stats, self.state.cost.plain(streams))
+        self.state.totals.round(stats, self.state.cost.plain(forward.requests))
         self._round_stats.append(stats)
         if request.spec.strategy.drafter:
-            self._weigh(request, drafter, committed, stats, forward, own_us, bare, streams)
+            self.judge.of_drafter(request, drafter, committed, stats, forward, own_us)
         trace = None if seen is None else seen(stats)
         return self._settle(request, drafter, committed, covered, others, trace)
-
-    def _weigh(
-        self,
-        request: Request,
-        drafter: DrafterPeer | None,
-        committed: Committed,
-        stats: RoundStats,
-        forward: Forward,
-        own_us: float,
-        bare: int,
-        streams: int,
-    ) -> None:
-        """What the drafter has brought, against the same stretch of text in the same time without it. Comparing rates
-        of different stretches misleads: a text that copies is fast with any setting."""
-        state = self.state
-        plain = state.plain[request.method]
-        if drafter is None or stats.resting:
-            if not plain.known:
-                state.drafters.standings.forget(request.method)
-            overhead_us = own_us - forward.decode_us - stats.wait_us
-            plain.observe(state.cost, forward.decode_rows, forward.decode_us, overhead_us, streams)
-            if drafter is not None:
-                request.course(drafter.actor_id).rested()
-            for other in state.drafters.by_peer.values() if drafter is None else ():
-                other.standing(request).rested()
-            return
-        # tokens of that stretch in the round's time, with what was retrieved and what the verifier would have drafted
-        without = (
-            (1 + stats.retrieved) * own_us / plain.time(state.cost, bare, streams) * state.without_drafter(request)
-        )
-        standing, course = drafter.standing(request), request.course(drafter.actor_id)
-        standing.round(stats.committed, without, own_us)
-        course.drafted(stats.committed, without, state.prior(request, drafter), plain.known)
-        request.drafted()
-        if committed.claim is not None:
-            standing.claimed(*committed.claim)
 
     def _settle(
         self,

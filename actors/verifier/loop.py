@@ -24,9 +24,9 @@ from actors.verifier.decoding.retrieval import Sources
 from actors.verifier.dispatcher import Dispatcher
 from actors.verifier.drafters.drafts import Drafts
 from actors.verifier.drafters.inline import InlineDraft
+from actors.verifier.drafters.judging import Judge
 from actors.verifier.drafters.learning import Learning
 from actors.verifier.drafters.leases import Leases
-from actors.verifier.drafters.own_drafts import group_of
 from actors.verifier.floods import Floods
 from actors.verifier.forward import Job, compute
 from actors.verifier.operations import Operations
@@ -100,9 +100,10 @@ class Verifier:
         admission = Admission(state, codec, self.grammars, leases, send, clock, tokenizing, self.wake.set)
         faults = Faults(state, admission)
         self.peers = Peers(state, leases, admission, send, publish, clock, listener.telemetry, listener.holder)
-        self.committer = Committer(state, leases, admission, self.peers, faults, send, publish, clock)
+        self.judge = Judge(state)
+        self.committer = Committer(state, leases, self.judge, admission, self.peers, faults, send, publish, clock)
         room = Room(state, model, leases, learning, admission, faults, send, clock)
-        self.schedule = Schedule(state, room, admission, self.committer, faults, clock)
+        self.schedule = Schedule(state, self.judge, room, admission, self.committer, faults, clock)
         self.dispatcher = Dispatcher(
             state,
             self.peers,
@@ -228,31 +229,10 @@ class Verifier:
             self._file()  # before the commit, which looks at what was drafted
             self.committer.commit(job, outcomes, forward_us)
             begun, since = self.clock(), begun
-            self._account(job, outcomes, (begun - since) * 1e6)
+            self.judge.of_own(job, outcomes, (begun - since) * 1e6)
             if not self.compute.overlaps:
                 self._prepare(job)  # once its first token is on its way
             self._file()  # and before the next window is chosen
-
-    def _account(self, job: Job, outcomes: Sequence[Outcome | Exception | None], took_us: float) -> None:
-        """Tell those who set rounds with the verifier's own drafts against rounds without (:class:`OwnDrafts`) and who
-        price a row of drafts (:class:`RowTimes`) what this one took from the end of the last to its own, and brought.
-        Rounds that hold a piece of a prompt, or of which drafters' standings tell, are none of theirs."""
-        if job.piece is not None or job.drafts is None:
-            return
-        state, own, streams, first = self.state, len(job.requests), job.load.streams, job.requests[0]
-        group, course = group_of(streams, first.kind), first.own_course if streams == 1 else None
-        nothing = job.rows == own and not any(request.has_drafter for request in job.requests)
-        if not job.drafts or (streams == 1 and nothing):  # it was to rest, or no draft was worth its price
-            if nothing:
-                state.own_drafts.without(group, streams, took_us, course)
-            return
-        if streams == 1:
-            if job.windows[0].drafted < len(job.windows[0].nodes):  # some was retrieved: not the draft model's doing
-                return
-        else:
-            state.row_times.observe(own, job.rows - own, took_us - job.drafting_us)
-        tokens = sum(len(outcome.tokens) for outcome in outcomes if isinstance(outcome, Outcome))
-        state.own_drafts.made(group, streams, tokens, took_us, course)
 
     def _prepare(self, job: Job) -> None:
         """Let the verifier's own proposers read the prompt that is being computed."""

@@ -8,7 +8,7 @@ from functools import partial
 
 from actors.verifier.committer import Committer
 from actors.verifier.decoding.rounds import Chosen, Others
-from actors.verifier.drafters.own_drafts import group_of
+from actors.verifier.drafters.judging import Judge
 from actors.verifier.forward import Job
 from actors.verifier.requests.admission import Admission
 from actors.verifier.requests.faults import Faults
@@ -38,13 +38,14 @@ class Schedule:
     def __init__(
         self,
         state: State,
+        judge: Judge,
         room: Room,
         admission: Admission,
         committer: Committer,
         faults: Faults,
         clock: Callable[[], float],
     ) -> None:
-        self.state, self.room, self.admission = state, room, admission
+        self.state, self.judge, self.room, self.admission = state, judge, room, admission
         self.committer, self.faults = committer, faults
         self.clock = clock
         self._turns = Turns()
@@ -117,13 +118,13 @@ class Schedule:
         job = Job([], [], load := self.state.load())
         if len(requests) > MAX_ROWS:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
-        job.drafts = self._own_drafts(load.streams, requests)
+        job.drafts = self.judge.guesses_pay(load.streams, requests)
         self._draft_inline(job, requests)
         requests = [request for request in requests if request.state == "decode"]
         now = self.clock()
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
-            if job.drafts is False and load.streams > 1 and self._may_rest(request):
+            if job.drafts is False and load.streams > 1 and self.judge.may_rest(request):
                 chosen: Chosen | None = Chosen([], [], [])
             else:
                 chosen = self.faults.spare(request, partial(self._window, request, others, now, most))
@@ -133,30 +134,13 @@ class Schedule:
                 job.rows += 1 + len(chosen.nodes)
         return job if job.requests else None
 
-    def _own_drafts(self, streams: int, requests: Sequence[Request]) -> bool | None:
-        """Whether the verifier itself drafts or retrieves for this round, as :class:`OwnDrafts` found it to pay. None:
-        it is not asked, because a drafter is at work or a request's method or draft length leaves no choice."""
-        if any(r.has_drafter for r in requests) or not any(map(self._may_rest, requests)):
-            return None
-        first = requests[0]
-        if streams > 1:
-            return self.state.own_drafts.pay(group_of(streams, first.kind))
-        if self.state.inline is None or not first.spec.strategy.inline:
-            return None
-        return self.state.own_drafts.pay(group_of(streams, first.kind), first.own_course)
-
-    def _may_rest(self, request: Request) -> bool:
-        """Whether :class:`OwnDrafts` may leave the request without drafts. Not one that a drafter has, whose standing
-        says whether it pays, nor one with a grammar, whose forced tokens are no guesses."""
-        return not request.has_drafter and request.spec.windows.grammar is None and self.state.may_rest(request)
-
     def _draft_inline(self, job: Job, requests: Sequence[Request]) -> None:
         """Grow the trees of those without a drafter by the verifier's own draft model, before windows are chosen."""
         state, load = self.state, job.load
         inline = state.inline
         able = [r for r in requests if r.spec.strategy.inline and not r.suspect]
         if job.drafts is False:
-            able = [r for r in able if not self._may_rest(r)]
+            able = [r for r in able if not self.judge.may_rest(r)]
         if inline is None or not able:
             return
         own = [r for r in able if not r.has_drafter]

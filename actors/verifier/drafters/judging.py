@@ -1,0 +1,100 @@
+"""Whether drafts pay: what rounds take and bring with them, set against the same text in the same time without.
+
+Comparing rates of different stretches misleads: a text that copies is fast with any setting. A drafter is judged by
+each round of a request that it is lent (:class:`Standing`, :class:`Course`), what the verifier itself guesses by rounds
+as a whole (:class:`OwnDrafts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.models import Outcome
+from actors.verifier.accounting import Forward
+from actors.verifier.decoding.rounds import Committed
+from actors.verifier.drafters.own_drafts import group_of
+from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.forward import Job
+from actors.verifier.requests.request import Request
+from actors.verifier.state import State
+from protocols.messages import RoundStats
+
+
+class Judge:
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    # --- drafters ----------------------------------------------------------------------------------------------------
+
+    def of_drafter(
+        self,
+        request: Request,
+        drafter: DrafterPeer | None,
+        committed: Committed,
+        stats: RoundStats,
+        forward: Forward,
+        own_us: float,
+    ) -> None:
+        """A round of one request, whether a drafter has been lent it or not. ``own_us``: see :func:`account`."""
+        state = self.state
+        plain = state.plain[request.method]
+        if drafter is None or stats.resting:
+            if not plain.known:
+                state.drafters.standings.forget(request.method)
+            overhead_us = own_us - forward.decode_us - stats.wait_us
+            plain.observe(state.cost, forward.decode_rows, forward.decode_us, overhead_us, forward.requests)
+            if drafter is not None:
+                request.course(drafter.actor_id).rested()
+            for other in state.drafters.by_peer.values() if drafter is None else ():
+                other.standing(request).rested()
+            return
+        usual_us = plain.time(state.cost, forward.rows_without(drafter.peer), forward.requests)
+        # tokens of that stretch in the round's time, with what was retrieved and what the verifier would have drafted
+        without = (1 + stats.retrieved) * own_us / usual_us * state.without_drafter(request)
+        standing, course = drafter.standing(request), request.course(drafter.actor_id)
+        standing.round(stats.committed, without, own_us)
+        course.drafted(stats.committed, without, state.prior(request, drafter), plain.known)
+        request.drafted()
+        if committed.claim is not None:
+            standing.claimed(*committed.claim)
+
+    # --- the verifier's own ------------------------------------------------------------------------------------------
+
+    def guesses_pay(self, streams: int, requests: Sequence[Request]) -> bool | None:
+        """Whether the verifier itself drafts or retrieves for this round of so many streams, as :class:`OwnDrafts` found
+        it to pay. None: it is not asked, because a drafter is at work or a request's method or draft length leaves no
+        choice."""
+        if any(request.has_drafter for request in requests) or not any(map(self.may_rest, requests)):
+            return None
+        first = requests[0]
+        if streams > 1:
+            return self.state.own_drafts.pay(group_of(streams, first.kind))
+        if self.state.inline is None or not first.spec.strategy.inline:
+            return None
+        return self.state.own_drafts.pay(group_of(streams, first.kind), first.own_course)
+
+    def may_rest(self, request: Request) -> bool:
+        """Whether :class:`OwnDrafts` may leave the request without drafts. Not one that a drafter has, whose standing
+        says whether it pays, nor one with a grammar, whose forced tokens are no guesses."""
+        return not request.has_drafter and request.spec.windows.grammar is None and self.state.may_rest(request)
+
+    def of_own(self, job: Job, outcomes: Sequence[Outcome | Exception | None], took_us: float) -> None:
+        """Tell those who set rounds with the verifier's own drafts against rounds without (:class:`OwnDrafts`) and who
+        price a row of drafts (:class:`RowTimes`) what this one took from the end of the last to its own, and brought.
+        Rounds that hold a piece of a prompt, or of which drafters' standings tell, are none of theirs."""
+        if job.piece is not None or job.drafts is None:
+            return
+        state, own, streams, first = self.state, len(job.requests), job.load.streams, job.requests[0]
+        group, course = group_of(streams, first.kind), first.own_course if streams == 1 else None
+        nothing = job.rows == own and not any(request.has_drafter for request in job.requests)
+        if not job.drafts or (streams == 1 and nothing):  # it was to rest, or no draft was worth its price
+            if nothing:
+                state.own_drafts.without(group, streams, took_us, course)
+            return
+        if streams == 1:
+            if job.windows[0].drafted < len(job.windows[0].nodes):  # some was retrieved: not the draft model's doing
+                return
+        else:
+            state.row_times.observe(own, job.rows - own, took_us - job.drafting_us)
+        tokens = sum(len(outcome.tokens) for outcome in outcomes if isinstance(outcome, Outcome))
+        state.own_drafts.made(group, streams, tokens, took_us, course)
