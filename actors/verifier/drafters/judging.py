@@ -61,9 +61,9 @@ class Judge:
     # --- the verifier's own ------------------------------------------------------------------------------------------
 
     def guesses_pay(self, streams: int, requests: Sequence[Request]) -> bool | None:
-        """Whether the verifier itself drafts or retrieves for this round of so many streams, as :class:`OwnDrafts` found
-        it to pay. None: it is not asked, because a drafter is at work or a request's method or draft length leaves no
-        choice."""
+        """Whether the verifier itself drafts or retrieves for this round of so many streams, as :class:`OwnDrafts`
+        found it to pay. None: it is not asked, because a drafter is at work or a request's method or draft length
+        leaves no choice."""
         if any(request.has_drafter for request in requests) or not any(map(self.may_rest, requests)):
             return None
         first = requests[0]
