@@ -43,20 +43,22 @@ class Verifiers:
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._all = {address: _Verifier() for address in addresses}
-        self._model: tuple[object, ...] | None = None
+        self._model: Welcome | None = None  # what the first that answered serves
 
     def welcomed(self, address: str, welcome: Welcome) -> None:
-        model = (welcome.model_id, welcome.vocab_size, welcome.max_context, welcome.dtype)
         if self._model is None or len(self._all) == 1:
-            self._model = model
-        if model != self._model:
-            log.warning(
-                "the verifier at %s serves %s and not %s, as the others do; it is not used",
-                address,
-                f"{welcome.model_id} in {welcome.dtype}",
-                f"{self._model[0]} in {self._model[-1]}",
-            )
-            return
+            self._model = welcome
+        # Names and dtypes are enough to tell most apart; the same name may stand for models of other sizes, too.
+        for told in (
+            "{0.model_id} in {0.dtype}",
+            "{0.model_id} in {0.dtype} (context {0.max_context}, vocabulary {0.vocab_size})",
+        ):
+            theirs, ours = told.format(welcome), told.format(self._model)
+            if theirs != ours:
+                log.warning(
+                    "the verifier at %s serves %s and not %s, as the others do; it is not used", address, theirs, ours
+                )
+                return
         self._all[address].welcome, self._all[address].leaving = welcome, False
 
     def lost(self, address: str) -> None:

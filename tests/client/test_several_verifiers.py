@@ -58,12 +58,22 @@ def test_a_beginning_shorter_than_a_chunk_of_the_cache_binds_to_nothing():
     assert [verifiers.choose(Generate("r", longer), {A: n}) for n in (0, 1)] == [A, A]
 
 
-@pytest.mark.parametrize("fields", [{"model_id": "other"}, {"dtype": "bfloat16"}])
-def test_one_that_serves_another_model_is_left_out_with_a_warning(fields, caplog):
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"model_id": "other"}, "other in float32 and not m in float32"),
+        ({"dtype": "bfloat16"}, "m in bfloat16 and not m in float32"),
+        (
+            {"max_context": 512},
+            "m in float32 (context 512, vocabulary 0) and not m in float32 (context 0, vocabulary 0)",
+        ),
+    ],
+)
+def test_one_that_serves_another_model_is_left_out_with_a_warning(fields, told, caplog):
     verifiers = Verifiers((A, B))
     verifiers.welcomed(A, welcome("a"))
     verifiers.welcomed(B, welcome("b", **fields))
-    assert verifiers.usable() == [A] and "it is not used" in caplog.text
+    assert verifiers.usable() == [A] and f"serves {told}, as the others do; it is not used" in caplog.text
     verifiers.lost(A)
     assert verifiers.usable() == []
 
