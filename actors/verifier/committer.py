@@ -176,7 +176,7 @@ class Committer:
         for request in untold:
             if request.state == "ended":
                 continue
-            if wait and not request.due(now, next_at):
+            if wait and not request.due(next_at):
                 self._untold.append(request)
                 continue
             chunk = self.faults.spare(request, partial(request.chunk, now))

@@ -15,8 +15,8 @@ log = logging.getLogger("duoactor.verifier")
 @dataclass(slots=True)
 class Job:
     """One flat forward: the windows of a round, ``rows`` in all; the next piece of a request's prompt, of at most
-    ``piece_rows`` (0: as many as suit the model); or both. ``load``: when the round's windows were chosen. ``drafts``:
-    whether the verifier itself guesses for those for which that is its to say; None: there are none."""
+    ``piece_rows`` (0: as many as suit the model); or both. ``load``: when the round's windows were chosen. ``guesses``:
+    see :meth:`actors.verifier.drafters.judging.Judge.guesses_pay`."""
 
     requests: list[Request]
     windows: list[Chosen]
@@ -25,7 +25,7 @@ class Job:
     piece: Request | None = None
     piece_rows: int = 0
     started: float = 0.0
-    drafts: bool | None = None
+    guesses: bool | None = None
     drafting_us: float = 0.0  # that the verifier's own draft model took before it
 
     @property

@@ -118,13 +118,13 @@ class Schedule:
         job = Job([], [], load := self.state.load())
         if len(requests) > MAX_ROWS:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
-        job.drafts = self.judge.guesses_pay(load.streams, requests)
+        job.guesses = self.judge.guesses_pay(load.streams, requests)
         self._draft_inline(job, requests)
         requests = [request for request in requests if request.state == "decode"]
         now = self.clock()
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
-            if job.drafts is False and load.streams > 1 and self.judge.may_rest(request):
+            if job.guesses is False and load.streams > 1 and self.judge.may_rest(request):
                 chosen: Chosen | None = Chosen([], [], [])
             else:
                 chosen = self.faults.spare(request, partial(self._window, request, others, now, most))
@@ -139,7 +139,7 @@ class Schedule:
         state, load = self.state, job.load
         inline = state.inline
         able = [r for r in requests if r.spec.strategy.inline and not r.suspect]
-        if job.drafts is False:
+        if job.guesses is False:
             able = [r for r in able if not self.judge.may_rest(r)]
         if inline is None or not able:
             return

@@ -82,12 +82,12 @@ class Judge:
         """Tell those who set rounds with the verifier's own drafts against rounds without (:class:`OwnDrafts`) and who
         price a row of drafts (:class:`RowTimes`) what this one took from the end of the last to its own, and brought.
         Rounds that hold a piece of a prompt, or of which drafters' standings tell, are none of theirs."""
-        if job.piece is not None or job.drafts is None:
+        if job.piece is not None or job.guesses is None:
             return
         state, own, streams, first = self.state, len(job.requests), job.load.streams, job.requests[0]
         group, course = group_of(streams, first.kind), first.own_course if streams == 1 else None
         nothing = job.rows == own and not any(request.has_drafter for request in job.requests)
-        if not job.drafts or (streams == 1 and nothing):  # it was to rest, or no draft was worth its price
+        if not job.guesses or (streams == 1 and nothing):  # it was to rest, or no draft was worth its price
             if nothing:
                 state.own_drafts.without(group, streams, took_us, course)
             return

@@ -98,7 +98,8 @@ class OwnDrafts:
         committed, without = tokens / streams, time_us / (judged.plain.mean * self.cost.plain(streams))
         judged.guesses.round(committed, without, time_us)
         if judged.guesses.loses:
-            log.info("guesses of the verifier's own lose (%s): they rest for %d rounds", group, judged.guesses.rest)
+            whose = f"{streams} streams" if isinstance(group, int) else f"single streams ({group.told})"
+            log.info("the verifier's own drafts do not pay for %s: they rest for %d rounds", whose, judged.guesses.rest)
             judged.guesses.pause()
         if course is not None:
             course.drafted(tokens, without, judged.guesses.prior(self.promised), plain_known=True)

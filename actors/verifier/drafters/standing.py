@@ -140,6 +140,10 @@ class RequestKind(NamedTuple):
     method: str
     sampled: bool
 
+    @property
+    def told(self) -> str:
+        return f"{self.method}, {'sampled' if self.sampled else 'greedy'}"
+
 
 class Standings:
     """By who the drafter is (its key, or its name where there are none: not by connection, or a bad one would say Hello

@@ -185,7 +185,7 @@ class Request:
             self.courses[actor_id] = known
         return known
 
-    def due(self, now: float, next_at: float) -> bool:
+    def due(self, next_at: float) -> bool:
         """Whether its client is told now what was committed: it could not wait until ``next_at``. A first token, a last
         one, and rounds with their trace wait for nothing."""
         late = next_at - self.told_at > CHUNK_S
