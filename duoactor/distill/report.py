@@ -90,7 +90,7 @@ def card(plan: Plan, result: Result, picture: bool) -> str:
         f"Made by `duoactor distill`: shape {result.shape}, {result.parameters / 1e6:.2f} M parameters, bfloat16. It "
         f"began with {start} and made {result.steps} steps ({result.seconds / 60:.1f} minutes) on {result.tokens} "
         f"tokens in {result.answers} answers of the target to {result.prompts - result.kept_apart} prompts, greedy and "
-        "sampled, by KL and total variation.",
+        f"sampled, by KL and total variation.{_mixed(result)}",
         "",
         f"**{verdict(result)}**",
         "",
@@ -112,6 +112,15 @@ def card(plan: Plan, result: Result, picture: bool) -> str:
     if picture:
         lines += ["", f"![agreement by task]({PICTURE})"]
     return "\n".join(lines) + "\n"
+
+
+def _mixed(result: Result) -> str:
+    if not result.init:
+        return ""
+    return (
+        f" Its weights are {result.share:.2f} of those and the rest of the draft's that it began with, which did best "
+        "on the prompts kept apart."
+    )
 
 
 def _line(row: Row) -> str:

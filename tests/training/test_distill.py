@@ -19,10 +19,12 @@ from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
 from actors.engines.training.batches import batch_of
 from actors.engines.training.distill import distill, kept_apart
 from actors.engines.training.learner import Learner
+from actors.engines.training.mixture import SHARES
 from actors.engines.training.plan import Plan, Progress, Text
 from actors.engines.training.shards import Shards
 from actors.engines.training.start import Shape, first_draft
 from duoactor.cli import main
+from duoactor.distill.report import card
 from protocols.errors import ConfigError
 
 
@@ -122,3 +124,13 @@ def test_a_training_that_cannot_work_is_refused_in_one_sentence(tmp_path: Path):
 
 def test_of_every_task_some_prompts_are_kept_apart():
     assert kept_apart(["a"] * 3 + ["b"] + ["c"] * 17) == {2, 11, 19}
+
+
+def test_a_draft_that_is_trained_on_keeps_some_of_what_it_was(tmp_path: Path):
+    target_of("llama", tmp_path / "target")
+    first = distill(plan_of(tmp_path, out=str(tmp_path / "first")), ignore)
+    again = distill(plan_of(tmp_path, shape="auto", init=str(tmp_path / "first")), ignore)
+    assert (first.share, again.shape) == (1.0, "64x1") and again.share in SHARES
+    assert "began with" in card(plan_of(tmp_path), again, False) and "Its weights are" in card(
+        plan_of(tmp_path), again, False
+    )

@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny import VOCAB as TINY
 from tiny import make
 
-from actors.engines.training.answers import TOP, Answer, Job, jobs
+from actors.engines.training.answers import TOP, Answer, Job, Prompt, jobs
+from actors.engines.training.batches import batch_of
 from actors.engines.training.losses import blend, divergences
+from actors.engines.training.mixture import acceptance, keep_the_best
 from actors.engines.training.plan import Reading, Result
 from actors.engines.training.shapes import STEPS, candidates, fitting
 from actors.engines.training.shards import PER_SHARD, Shards
@@ -49,6 +52,27 @@ def test_the_places_that_a_draft_fits_least_are_left_out():
     kl, tv = torch.tensor([1.0] * 9 + [100.0]), torch.zeros(10)
     assert blend(kl, tv, acceptance=0.0, left_out=0.1).item() == pytest.approx(1.0)
     assert blend(kl, tv, acceptance=0.0).item() == pytest.approx(10.9)
+
+
+def test_of_the_weights_between_start_and_end_those_are_kept_whose_tokens_are_accepted_most():
+    torch.manual_seed(0)
+    model = make("llama")
+    right = {name: weight.clone() for name, weight in model.state_dict().items()}
+    step = {name: 0.05 * torch.randn_like(weight) for name, weight in right.items()}
+    prompt, tokens = Prompt((3, 4)), np.arange(5, 25, dtype=np.int32)
+    named = np.zeros((len(tokens), TINY), dtype=np.int32)
+    answer = Answer(Job(0, 1.0, 0), tokens, named, named.astype(np.float16))
+    logprobs, ids = (
+        batch_of([prompt], [answer], torch.device("cpu")).logits(model).log_softmax(-1).sort(descending=True)
+    )
+    answer = Answer(Job(0, 1.0, 0), tokens, ids.numpy().astype(np.int32), logprobs.detach().numpy().astype(np.float16))
+    start = {name: weight - step[name] for name, weight in right.items()}
+    model.load_state_dict({name: weight + 3 * step[name] for name, weight in right.items()})
+    before = acceptance(model, [prompt], [answer])
+    assert keep_the_best(model, start, [prompt], [answer]) == 0.25
+    assert acceptance(model, [prompt], [answer]) > 0.99 > before
+    for name, weight in model.state_dict().items():
+        assert torch.allclose(weight, right[name], atol=1e-5)
 
 
 def test_a_draft_as_wide_as_its_target_begins_with_the_targets_own_layers():
@@ -123,7 +147,7 @@ def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Result:
     )
     return Result(
         shape="64x1", parameters=0, init=init, prompts=2, kept_apart=1, answers=1, tokens=1, steps=1, seconds=1.0,
-        target_us={1: 10_000.0, 16: 10_000.0}, before_us={1: 100.0}, after_us={1: 100.0},
+            share=0.5,        target_us={1: 10_000.0, 16: 10_000.0}, before_us={1: 100.0}, after_us={1: 100.0},
         before=next(texts), after=next(texts),
     )  # fmt: skip
 

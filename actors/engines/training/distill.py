@@ -22,6 +22,7 @@ from actors.engines.target import Target
 from actors.engines.training.answers import LONGEST, TEMPERATURES, Answer, Job, Prompt, jobs, write_answers
 from actors.engines.training.batches import epochs
 from actors.engines.training.learner import Learner
+from actors.engines.training.mixture import keep_the_best
 from actors.engines.training.plan import Plan, Progress, Reading, Result
 from actors.engines.training.shapes import fitting, steps_us
 from actors.engines.training.shards import Shards
@@ -70,7 +71,9 @@ def distill(plan: Plan, report: Report) -> Result:
         before_us, before = _judged(start, drafter, prompts, held.answers)
     torch.set_num_threads(plan.threads)
     learner = Learner(model, device)
+    begun = {name: weight.clone() for name, weight in learner.averaged.state_dict().items()} if plan.init else None
     _learn(plan, learner, prompts, answers, out / WORK, report)
+    share = keep_the_best(learner.averaged, begun, prompts, held.answers) if begun is not None else 1.0
     parameters = sum(p.numel() for p in learner.averaged.parameters())
     _save(learner.averaged, plan, out)
     after_us, after = _judged(str(out), drafter, prompts, held.answers)
@@ -84,6 +87,7 @@ def distill(plan: Plan, report: Report) -> Result:
         tokens=answers.tokens,
         steps=learner.steps,
         seconds=learner.seconds,
+        share=share,
         target_us=target_us,
         before_us=before_us,
         after_us=after_us,

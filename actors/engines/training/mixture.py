@@ -1,0 +1,55 @@
+"""Weights on the line between those that a training began with and those that it ended with.
+
+A draft that is trained on gains on such text as it is shown, and forgets some of the rest. Between the two there are
+weights that keep both, and are often better than either at both (Wortsman et al., 2022, arXiv 2109.01903).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from actors.engines.training.answers import Answer, Prompt
+from actors.engines.training.batches import batch_of, groups
+from actors.engines.training.losses import divergences
+
+SHARES = (0.25, 0.5, 0.75, 1.0)  # of the trained weights, which are tried
+JUDGES = 160  # answers by which they are judged: ten thousand tokens of the bundled target tell 0.003
+
+Weights = Mapping[str, Tensor]
+
+
+def mix(model: nn.Module, start: Weights, trained: Weights, share: float) -> None:
+    """``share`` of the trained weights and the rest of those at the start, into ``model``."""
+    model.load_state_dict({name: torch.lerp(start[name], weight, share) for name, weight in trained.items()})
+
+
+def keep_the_best(model: nn.Module, start: Weights, prompts: Sequence[Prompt], answers: Sequence[Answer]) -> float:
+    """The trained ``model`` becomes the mixture that the answers, which it has not learned from, accept most of.
+    Returns its share of the training."""
+    judges = answers[:: max(1, len(answers) // JUDGES)]
+    trained = {name: weight.clone() for name, weight in model.state_dict().items()}
+    found: dict[float, float] = {}
+    for share in SHARES:
+        mix(model, start, trained, share)
+        found[share] = acceptance(model, prompts, judges)
+    best = max(found, key=found.__getitem__)
+    mix(model, start, trained, best)
+    return best
+
+
+@torch.inference_mode()
+def acceptance(model: nn.Module, prompts: Sequence[Prompt], answers: Sequence[Answer]) -> float:
+    """The share of the answers' tokens that the draft gets accepted: 1 - TV on the average of all places (see
+    :mod:`actors.engines.training.losses`)."""
+    parameter = next(model.parameters())
+    vocabulary = int(model.config.get_text_config().vocab_size)  # type: ignore[operator,union-attr]
+    accepted = places = 0.0
+    for members in groups(prompts, answers, vocabulary):
+        batch = batch_of(prompts, members, parameter.device)
+        _, tv = divergences(batch.logits(model), batch.ids, batch.logprobs, batch.temperature)
+        accepted += float((1 - tv).sum())
+        places += len(tv)
+    return accepted / places
