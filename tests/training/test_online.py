@@ -6,6 +6,7 @@ import pytest
 import torch
 from tiny import VOCAB, make
 
+from actors.engines.loading import load_model
 from actors.engines.training import learner as training_learner
 from actors.engines.training import online
 from actors.engines.training.losses import choice
@@ -38,6 +39,7 @@ def texts(count: int, temperature: float, seed: int) -> list[LoggedRequest]:
 
 def test_it_learns_what_it_is_shown_and_serves_it_from_its_directory(draft, tmp_path, monkeypatch):
     monkeypatch.setattr(online, "RATE", 3.0)  # it begins at random: there is nothing to keep
+    monkeypatch.setattr(online, "SHARE", 1.0)
     monkeypatch.setattr(training_learner, "WARM_UP", 1)
     trainer = OnlineTrainer(draft, "auto")
     shown, later = [*texts(8, 0.0, 1), *texts(8, 1.0, 2)], [*texts(4, 0.0, 3), *texts(4, 1.0, 4)]
@@ -50,6 +52,19 @@ def test_it_learns_what_it_is_shown_and_serves_it_from_its_directory(draft, tmp_
     trainer.begin("")
     trainer.save(tmp_path / "candidate")  # the same name again: what is served is what is written now
     assert sum(trainer.hits(str(tmp_path / "candidate"), text) for text in later) == before
+
+
+def test_a_candidate_is_halfway_between_the_incumbent_and_what_was_learned(draft, tmp_path):
+    trainer = OnlineTrainer(draft, "auto")
+    incumbent = load_model(draft, torch.device("cpu"), torch.float32).state_dict()
+    for _ in range(3):
+        trainer.learn(texts(8, 1.0, 2))
+    learned = trainer._learner.averaged.state_dict()
+    trainer.save(tmp_path / "candidate")
+    candidate = load_model(str(tmp_path / "candidate"), torch.device("cpu"), torch.float32).state_dict()
+    assert any(not torch.equal(learned[name], weight) for name, weight in incumbent.items())
+    for name, weight in candidate.items():
+        assert torch.allclose(weight, (incumbent[name] + learned[name]) / 2, atol=1e-6)
 
 
 def test_texts_that_the_draft_cannot_hold_are_passed_over(draft):
