@@ -312,8 +312,7 @@ class Draft:
 
     def _nodes(self, m: _Mirror, leaves: Sequence[Leaf], slots: Sequence[int]) -> Segment:
         """Rows for tree nodes in scratch ``slots``: each sees the committed text, its ancestors and itself."""
-        lowest = min(min(slots), min((min(leaf.path) for leaf in leaves if leaf.path), default=self._scratch))
-        start = lowest // SPAN * SPAN
+        start = min(slot for leaf, own in zip(leaves, slots, strict=True) for slot in (own, *leaf.path)) // SPAN * SPAN
         home = self._scratch - start
         visible = np.zeros((len(leaves), home - (-m.length // SPAN) * SPAN), dtype=np.bool_)
         visible[:, home : home + m.length] = True

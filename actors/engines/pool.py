@@ -95,11 +95,13 @@ class KVPool:
         """Copy slots; right also where the two overlap, since everything is read before anything is written."""
         if not len(source):
             return
-        if self._host is not None:
-            self._host[:, :, :, target] = self._host[:, :, :, source]
-        else:
+        if self._host is None:
             self._copy_on_device(source, target)
-        self.positions[np.asarray(target)] = self.positions[np.asarray(source)]
+        elif len(source) == 1:  # the usual; without lists of places it takes a third
+            self._host[:, :, :, target[0]] = self._host[:, :, :, source[0]]
+        else:
+            self._host[:, :, :, target] = self._host[:, :, :, source]
+        self.positions[target] = self.positions[source]
 
     def _copy_on_device(self, source: Sequence[int], target: Sequence[int]) -> None:
         device = self.whole.device

@@ -20,9 +20,16 @@ PRIOR_STRENGTH = 4.0  # observations that the draft's own probability counts for
 SUREST = 0.99  # no text is believed to be certain
 
 
-def _logit(probability: float) -> float:
+def _place(probability: float) -> tuple[int, float]:
+    """Between which bins it lies: the lower one, and how far it is from it to the next."""
     p = min(max(probability, 1e-6), 1 - 1e-6)
-    return math.log(p / (1 - p))
+    x = (math.log(p / (1 - p)) - LOW) / (HIGH - LOW) * (BINS - 1)
+    if x <= 0.0:
+        return 0, 0.0
+    if x >= BINS - 1:
+        return BINS - 2, 1.0
+    low = int(x)
+    return low, x - low
 
 
 class Calibration:
@@ -31,17 +38,11 @@ class Calibration:
     def __init__(self) -> None:
         self.bins = [[Estimate(memory=MEMORY) for _ in range(BINS)] for _ in range(RANKS)]
 
-    def _place(self, probability: float) -> tuple[int, float]:
-        x = (_logit(probability) - LOW) / (HIGH - LOW) * (BINS - 1)
-        x = min(max(x, 0.0), BINS - 1.0)
-        low = min(int(x), BINS - 2)
-        return low, x - low
-
     def probability(self, rank: int, probability: float) -> float:
         """Chance that the target picks the candidate of that rank (0: the likeliest) and draft probability."""
         if rank >= RANKS:
             return probability
-        low, share = self._place(probability)
+        low, share = _place(probability)
         below, above = self.bins[rank][low : low + 2]
         weight, more = below.weight * (1 - share), above.weight * share
         hits = weight * below.mean + more * above.mean
@@ -50,11 +51,11 @@ class Calibration:
     def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
         """One position whose truth is known: the candidates' draft probabilities, best first, and the rank that the
         target picked (-1: none of them)."""
-        for rank, probability in enumerate(probabilities[:RANKS]):
-            low, share = self._place(probability)
+        for rank, (bins, probability) in enumerate(zip(self.bins, probabilities, strict=False)):
+            low, share = _place(probability)
             right = 1.0 if hit == rank else 0.0
-            self.bins[rank][low].add(right, 1 - share)
-            self.bins[rank][low + 1].add(right, share)
+            bins[low].add(right, 1 - share)
+            bins[low + 1].add(right, share)
 
 
 def acceptance_bias() -> Estimate:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from actors.tree.accept import ROOT as ROOT
 
 OWN = -1  # rank of a node that no drafter has named: a guess of the verifier's own
 FORCED = -2  # rank of a node that a grammar forces
+
+
+_logprob = attrgetter("logprob")
 
 
 class Node:
@@ -40,7 +44,8 @@ class Node:
         self.fits = False  # verifier: the grammar allows it, and what it forces behind it is there
 
     def best_child(self, counts: Callable[[Node], bool] | None = None) -> Node | None:
-        return max(filter(counts, self.children.values()), key=lambda child: child.logprob, default=None)
+        children = self.children.values() if counts is None else filter(counts, self.children.values())
+        return max(children, key=_logprob, default=None)
 
     def subtree(self) -> Iterator[Node]:
         """This node and everything below it, parents first."""

@@ -37,10 +37,11 @@ def best_nodes(tree: TokenTree, limit: int, least: float = 0.0) -> list[Likely]:
             (node,) = below
             chance *= math.exp(min(0.0, node.logprob))
         else:
-            each = [(child, math.exp(min(0.0, child.logprob))) for child in below]
-            share = chance / max(1.0, sum(p for _, p in each))
-            for child, p in each:
-                heapq.heappush(heap, (-share * p, next(tickets), child))
+            if below:
+                each = [(child, math.exp(min(0.0, child.logprob))) for child in below]
+                share = chance / max(1.0, sum([p for _, p in each]))
+                for child, p in each:
+                    heapq.heappush(heap, (-share * p, next(tickets), child))
             if not heap:
                 break
             negative, _, node = heapq.heappop(heap)

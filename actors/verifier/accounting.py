@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from actors.verifier.decoding.rounds import Chosen, Committed
 from actors.verifier.drafters.registry import DrafterPeer
@@ -11,8 +11,7 @@ from actors.verifier.requests.request import Request
 from protocols.messages import RoundStats
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(NamedTuple):
     """A round's target forward: microseconds, the first since the verifier's start; ``rows`` of all its requests."""
 
     started_us: float
@@ -46,15 +45,16 @@ def account(
     wall_us, wait_us, own_us = request.round_over(now, forward.took_us, forward.prompts_us)
     spec.took(forward.took_us, len(committed.tokens), own_us)
     told = spec.take_draft_log()
+    window, accepted = len(chosen.nodes), sum(committed.accepted)
     if drafter is not None:
-        drafter.credit(len(chosen.nodes), sum(committed.accepted))
+        drafter.credit(window, accepted)
     stats = RoundStats(
         request.rid,
         spec.round,
         request.method,
         drafter.actor_id if drafter is not None else "",
-        window=len(chosen.nodes),
-        accepted=sum(committed.accepted),
+        window=window,
+        accepted=accepted,
         committed=len(committed.tokens),
         rows=forward.rows,
         forward_us=forward.took_us,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -74,9 +73,9 @@ class Committer:
         state = self.state
         started_us = (job.started - state.started) * 1e6
         load = job.load
-        drafted: Counter[bytes | None] = Counter()
+        drafted: dict[bytes | None, int] = {}
         for request, chosen in zip(job.requests, job.windows, strict=True):
-            drafted[request.drafter] += chosen.drafted
+            drafted[request.drafter] = drafted.get(request.drafter, 0) + chosen.drafted
         forward = Forward(
             started_us=started_us,
             started_at=job.started,

@@ -133,9 +133,9 @@ def test_what_the_weights_before_have_expanded_is_expanded_again():
     before.expanded(root.children[5], Expansion(0, (8,), (0.7,)), 64)
     before.leave()
     after.begin()
-    assert [node for _, node in after.promises()] == [root]
+    assert [node for _, node in after.promises(-1.0)] == [root]
     after.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)
-    assert {node.token for _, node in after.promises()} == {5, 6}
+    assert {node.token for _, node in after.promises(-1.0)} == {5, 6}
 
 
 def test_nothing_is_believed_of_new_weights_that_those_before_have_shown():

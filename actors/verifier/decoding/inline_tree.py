@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from actors.estimate import Estimate
@@ -22,6 +23,9 @@ BRANCHES = 4  # candidates of a leaf that join the tree, and ...
 MIN_CHANCE = 0.01  # ... the least of one beside the likeliest: as a drafter's trees (actors.drafter.growth)
 USUAL = 0.6  # chance that a usable draft's first choice is right
 DOUBT = 0.03  # of a round's weight: what a text without drafts is believed to be like comes slowly back to USUAL
+
+
+_first: Callable[[tuple[float, Node]], float] = itemgetter(0)
 
 
 class InlineTree:
@@ -58,16 +62,18 @@ class InlineTree:
             if expandable and node.token not in self.stop_tokens and node.position + 1 < self.end:
                 yield node
 
-    def promises(self) -> list[tuple[float, Node]]:
-        """Nodes to expand, with the tokens that the target should follow because of it. The root goes alone."""
+    def promises(self, least: float) -> list[tuple[float, Node]]:
+        """Nodes to expand, with the tokens that the target should follow because of it, where those are more than
+        ``least``. The root goes alone."""
         room = self.model.scratch_slots - len(self._slots)
-        found = [(self._promise(node), node) for node in self._leaves]
-        found.sort(key=lambda pair: -pair[0])
-        return found[: max(0, room)]
+        found = [(promise, node) for node in self._leaves if (promise := self._promise(node)) > least]
+        return found if len(found) <= room else sorted(found, key=_first, reverse=True)[:room]
 
     def _promise(self, node: Node) -> float:
         """What the tree holds behind it already, retrieved perhaps, the draft would only say again."""
-        known = sum(math.exp(child.logprob) for child in node.children.values())
+        known = 0.0
+        for child in node.children.values():
+            known += math.exp(child.logprob)
         return math.exp(min(0.0, self.spec.tree.total(node))) * max(0.0, self.agreement.mean - known)
 
     def leaf(self, node: Node) -> Leaf:
@@ -86,10 +92,10 @@ class InlineTree:
         node.expanded, node.slot = True, expansion.slot
         if expansion.slot >= 0:
             self._slots.add(expansion.slot)
-        known = [(t, p) for t, p in zip(expansion.tokens, expansion.probs, strict=True) if t < vocab_size]
+        known = [(t, p) for t, p in zip(expansion.tokens, expansion.probs, strict=True) if t < vocab_size][:BRANCHES]
         tokens, probs = tuple(t for t, _ in known), tuple(p for _, p in known)
         self._expansions[node] = Expansion(expansion.slot, tokens, probs)
-        for rank, (token, prob) in enumerate(known[:BRANCHES]):
+        for rank, (token, prob) in enumerate(known):
             chance = min(0.999, max(1e-9, self.calibration.probability(rank, prob)))
             if rank and chance < MIN_CHANCE:
                 break
@@ -110,13 +116,16 @@ class InlineTree:
         self._learn(tree.root, tokens)
         held = tree.advance(tokens).nodes
         slots = [node.slot if node is not None else ROOT for node in held]
-        alive = {node.slot for node in tree.nodes()}
-        dead = [slot for slot in self._slots if slot not in alive and slot not in slots]
-        self._slots &= alive
+        dead: list[int] = []
+        if self._slots:
+            alive = {node.slot for node in tree.nodes()}
+            dead = [slot for slot in self._slots if slot not in alive and slot not in slots]
+            self._slots &= alive
         self._expansions = {node: known for node, known in self._expansions.items() if node.slot in self._slots}
         try:
             self.model.commit(self.handle, tokens, slots)
-            self.model.release(self.handle, dead)
+            if dead:
+                self.model.release(self.handle, dead)
         except Exception as error:
             if not isinstance(error, (CannotDraft, PoolFull)):
                 log.error("request %s goes on without drafts: the draft model failed", self.spec.rid, exc_info=error)

@@ -180,7 +180,7 @@ class Speculation:
         tokens = outcome.tokens[: self.output.take(outcome.tokens)]
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
         forced = [chosen.nodes[node].rank == FORCED for node in outcome.path[: len(tokens)]]
-        best = self._best_draft()
+        best = self._best_draft() if self.epoch else None
         claim = (math.exp(best.logprob), best.token == tokens[0]) if best is not None else None
         self.waiting.observe(best, tokens[0])
         self.committed.extend(tokens)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from actors.cost import CostModel
@@ -37,6 +38,7 @@ UNREAD = 8  # tokens that are read in a draft step; the price of more is looked 
 SHORT_ANSWER = 64  # tokens
 SPREAD = 8  # rows over which the price of one is taken: forward times climb in steps
 MAX_FAILURES = 3  # in a row: then it is the model, not the text
+_worth: Callable[[tuple[float, InlineTree, Node]], float] = itemgetter(0)
 
 
 class InlineDraft:
@@ -180,15 +182,14 @@ class InlineDraft:
     def _worthwhile(self, trees: Sequence[InlineTree], rate: float, row: float) -> list[tuple[InlineTree, Node]]:
         """The leaves of the next step: as many of the most promising as bring most beyond the price of the step, and of
         a ``row`` of the forward for each. None, where that is nothing."""
-        found = [(promise - row, tree, node) for tree in trees for promise, node in tree.promises()]
-        found.sort(key=lambda one: -one[0])
+        found = [(promise - row, tree, node) for tree in trees for promise, node in tree.promises(row)]
+        found.sort(key=_worth, reverse=True)
         best, most, gain = 0, 0.0, 0.0
         for count, (worth, _, _) in enumerate(found[:MAX_LEAVES], 1):
-            if worth <= 0:
-                break
             gain += worth
-            if gain - rate * self.steps(count) > most:
-                best, most = count, gain - rate * self.steps(count)
+            left = gain - rate * self.steps(count)
+            if left > most:
+                best, most = count, left
         return [(tree, node) for _, tree, node in found[:best]]
 
     def _expand(self, batch: list[tuple[InlineTree, Node]], now_us: Callable[[], float]) -> bool:
