@@ -38,6 +38,10 @@ class ZmqListener:
         self._security = security
         self._pump = Pump(router, Inbox(READ_AHEAD, size_of), keyed=security is not None)
 
+    @property
+    def closed(self) -> bool:
+        return self._pump.closed
+
     async def receive(self) -> tuple[bytes, list[bytes]]:
         frames = await self._pump.receive()
         return frames.pop(0), frames
@@ -112,6 +116,10 @@ class ZmqLink:
     def _fail(self, fault: str) -> None:
         self._pump.fail(f"the verifier at {self._address} {fault}")
 
+    @property
+    def closed(self) -> bool:
+        return self._pump.closed
+
     async def writable(self, wait: bool = True) -> None:
         await self._pump.writable(None if wait else nobody_at(str(self._address)))
 
@@ -134,6 +142,10 @@ class ZmqLink:
 class ZmqFeed:
     def __init__(self, subscriber: Socket):
         self._pump = Pump(subscriber, Inbox(INBOX, size_of))
+
+    @property
+    def closed(self) -> bool:
+        return self._pump.closed
 
     async def receive(self) -> list[bytes]:
         return (await self._pump.receive())[1:]

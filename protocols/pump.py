@@ -148,6 +148,10 @@ class Pump:
             await self._changed.wait()
         self._inbox.raise_if_closed()
 
+    @property
+    def closed(self) -> bool:
+        return bool(self.socket.closed)
+
     def close(self, reason: str) -> None:
         if not self.socket.closed:
             self._pause()

@@ -89,14 +89,14 @@ class ZmqNetwork:
                 bound = _bind(router, wanted, [wanted])
                 telemetry = _bind(publisher, wanted, _next_ports(bound))
             listener = ZmqListener(router, publisher, bound, telemetry, undo.pop_all(), self._security)
-        self._open.append(listener)
+        self._keep(listener)
         return listener
 
     def connect(self, address: str) -> ZmqLink:
         """See :class:`protocols.transport.Network`."""
         there = self.parse_connect(address)
         link = ZmqLink(self._socket(zmq.DEALER, there, server=False), there, self._security is not None)
-        self._open.append(link)
+        self._keep(link)
         return link
 
     def subscribe(self, address: str, topics: Sequence[bytes] = (b"",)) -> ZmqFeed:
@@ -107,7 +107,7 @@ class ZmqNetwork:
             subscriber.subscribe(topic)
         subscriber.connect(str(there))
         feed = ZmqFeed(subscriber)
-        self._open.append(feed)
+        self._keep(feed)
         return feed
 
     def close(self) -> None:
@@ -118,6 +118,10 @@ class ZmqNetwork:
         if self._allow_list:
             self._allow_list.close()
         self._context.term()
+
+    def _keep(self, one: ZmqListener | ZmqLink | ZmqFeed) -> None:
+        """Until it is closed, by whoever asked for it or with the network."""
+        self._open = [*(other for other in self._open if not other.closed), one]
 
     def _check_bind(self, address: Address) -> None:
         if not address.local and not self._security:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 from torch import Tensor
 
 from actors.engines.engine import Engine, Segment
@@ -102,12 +103,19 @@ class Draft:
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
         """Reserves room for ``prompt_len + max_tokens``, or for the draft's own context if that is shorter."""
         self._check(prefix, len(prefix))
-        sampler = SamplerState(sampling, prefix[:prompt_len], prefix[prompt_len:])
+        sampler = self._sampler(prefix, prompt_len, sampling)
         room = self._room(prefix, prompt_len, sampling)
         base = self._allocator.alloc(self._scratch + room)
         self._next_handle += 1
         self._mirrors[self._next_handle] = _Mirror(base, self._scratch, room, sampler, prefix)
         return self._next_handle
+
+    def _sampler(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> SamplerState:
+        """Of the biases those that concern tokens which the draft knows: it can guess no others."""
+        known = tuple((token, bias) for token, bias in sampling.logit_bias if token < self.info.vocab_size)
+        if len(known) < len(sampling.logit_bias):
+            sampling = replace(sampling, logit_bias=known)
+        return SamplerState(sampling, prefix[:prompt_len], prefix[prompt_len:])
 
     def _room(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
         room = min(max(len(prefix) + 1, prompt_len + sampling.max_tokens), self.info.max_context)
@@ -117,7 +125,7 @@ class Draft:
         """The next turn of a chat needs more room than the last one: its mirror grows, or moves."""
         old = self._mirrors[handle]
         self._check(prefix, len(prefix))
-        sampler = SamplerState(sampling, prefix[:prompt_len], prefix[prompt_len:])
+        sampler = self._sampler(prefix, prompt_len, sampling)
         base, room = old.base, max(old.room, self._room(prefix, prompt_len, sampling))
         computed = min(old.computed, common_prefix(old.tokens, prefix))
         if room > old.room and not self._allocator.resize(base, self._scratch + room):
@@ -262,7 +270,7 @@ class Draft:
             return
         handle = self.open(before, len(prompt), sampling)
         m = self._mirrors[handle]
-        sampler = SamplerState(sampling, prompt)
+        sampler = self._sampler(prompt, len(prompt), sampling)
         home = m.base + self._scratch
         try:
             for start in range(0, len(before), CHUNK):

@@ -234,6 +234,17 @@ def test_a_prompt_with_a_token_that_the_draft_lacks_cannot_be_drafted():
     draft.open([5, VOCAB - 1, 7], 3, Sampling())
 
 
+def test_a_bias_on_a_token_that_the_draft_lacks_is_no_matter_for_it():
+    draft, tokens = Draft(engine_of()), some_prompt(9)
+    known, beyond = (7, 50.0), (VOCAB + 3, 50.0)
+    handle = draft.open(tokens, 9, Sampling(logit_bias=(known, beyond)))
+    told = draft.expand([root(handle)])[0]
+    assert told.tokens[0] == 7
+    assert_same(told, fresh(engine_of(), tokens, 9, Sampling(logit_bias=(known,))))
+    draft.reopen(handle, tokens, 9, Sampling(logit_bias=(beyond,)))
+    assert_same(draft.expand([root(handle)])[0], fresh(engine_of(), tokens, 9, Sampling()))
+
+
 def test_a_committed_token_that_the_draft_lacks_ends_its_mirror_and_no_other():
     draft, other = Draft(engine_of()), engine_of()
     lost, kept = draft.open([5, 6], 2, Sampling()), draft.open([5, 6], 2, Sampling())

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import stat
 import subprocess
 import sys
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -331,3 +333,20 @@ async def test_who_does_not_wait_reaches_a_verifier_that_is_there(directory: Pat
     assert link.send([b"", b"x"])
     assert (await listener.receive())[1] == [b"", b"x"]
     network.close()
+
+
+async def test_what_was_closed_is_not_kept_until_the_network_ends() -> None:
+    network = ZmqNetwork()
+    try:
+        known = []
+        for _ in range(3):
+            for end in (network.subscribe("tcp://127.0.0.1:9"), network.connect("tcp://127.0.0.1:9")):
+                end.close()
+                known.append(weakref.ref(end))
+        del end
+        network.subscribe("tcp://127.0.0.1:9").close()
+        await asyncio.sleep(0)
+        gc.collect()
+        assert not any(one() for one in known)
+    finally:
+        network.close()

@@ -22,6 +22,7 @@ class Extremes:
     def __init__(self, seed: int, long: int = 12) -> None:
         self.random = random.Random(seed)
         self.long = long
+        self.fresh = 0.0  # share of strings that nobody has said before
         self._hints: dict[type, dict[str, Any]] = {}
 
     def message(self, kinds: typing.Sequence[type]) -> Any:
@@ -75,7 +76,9 @@ class Extremes:
         return min(most, self.random.choice((0, 1, 2, 3, self.long)))
 
     def _text(self, name: str, limits: msgspec.Meta | None) -> str:
-        if name in ("rid", "actor_id", "old", "new", "method"):
+        if self.fresh and self.random.random() < self.fresh:
+            text = f"{self.random.getrandbits(64):x}"
+        elif name in ("rid", "actor_id", "old", "new", "method"):
             text = self.random.choice(RIDS if name == "rid" else NAMES)
         else:
             text = self.random.choice(("", "a", "text", "\x00\U0010ffff", "y" * 60))

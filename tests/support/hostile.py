@@ -43,9 +43,10 @@ USUAL = {
 class Hostile(Caller):
     """A peer that sends what comes to its mind, and checks that whatever it is sent can be decoded."""
 
-    def __init__(self, network, role: Role, seed: int) -> None:
-        super().__init__(network, f"hostile-{role}")
-        self.role = role
+    def __init__(self, network, role: Role, seed: int, info=INFO, name: str = "") -> None:
+        """``info`` of the verifier's model."""
+        super().__init__(network, name or f"hostile-{role}")
+        self.role, self.info = role, info
         self.decoder = wire.Decoder(DECODERS[role])
         self.extremes = Extremes(seed)
         self.usual = [getattr(messages, name) for name in USUAL[role]]
@@ -53,7 +54,7 @@ class Hostile(Caller):
         self.greet()
 
     def greet(self) -> None:
-        digest, size = INFO.tokenizer_digest, INFO.vocab_size
+        digest, size = self.info.tokenizer_digest, self.info.vocab_size
         self.send(Hello(self.role, self.name, "1", tokenizer_digest=digest, vocab_size=size, step_us=1.0))
 
     def rave(self, count: int) -> None:
@@ -61,7 +62,10 @@ class Hostile(Caller):
             luck = self.extremes.random.random()
             message = self._aimed(self.extremes.message(self.usual if luck < 0.97 else KINDS))
             if not isinstance(message, Goodbye) or luck > 0.999:
-                self.send(message)
+                self.say(message)
+
+    def say(self, message: Message) -> None:
+        self.send(message)
 
     def _aimed(self, message: Message) -> Message:
         """Half of what a drafter sends concerns a lease that it holds, and many a request can be served."""
