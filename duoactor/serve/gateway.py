@@ -15,7 +15,7 @@ from duoactor.serve.metrics import Metrics, Watch
 from duoactor.serve.otel import QuestionSpan, Tracing
 from duoactor.serve.question import Question
 from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, MISTRAL_MARK
-from duoactor.serve.tool_calls.template import parsing
+from duoactor.serve.tool_calls.template import taken
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
 from protocols.errors import DuoactorError
 from protocols.messages import ChatTurn, Chunk, RequestStats, StatusReport, Tokenized, Welcome
@@ -75,9 +75,10 @@ class Gateway:
                 marked = await self.client.tokenize(MISTRAL_MARK)
                 ids = dict(zip(marked.pieces, marked.token_ids, strict=True))
                 mark = ids.get(MISTRAL_MARK, mark)
-            if welcome.response_template:
-                await asyncio.to_thread(parsing)
-            found = Calling(form, welcome.response_template, mark)
+            template = welcome.response_template
+            if template and not await asyncio.to_thread(taken, template):
+                template = ""
+            found = Calling(form, template, mark)
             self._callings = {welcome.incarnation: found}
         return found
 

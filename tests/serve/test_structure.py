@@ -132,8 +132,12 @@ def test_mistrals_mark_is_its_special_token_where_it_has_one():
     assert 'start: <[9]> "["' in asked.structure(Calling("mistral", mark=9))[0].grammar
 
 
+CALLS = {"open": "<call>", "close": "</call>", "repeats": True, "content": "text"}
+TEMPLATE = json.dumps({"fields": {"tool_calls": CALLS}})
+
+
 async def test_the_gateway_learns_how_the_model_writes_calls():
-    async with served(scripted("[TOOL_CALLS]", 12, tool_form="mistral", response_template="{}")) as gateway:
-        assert (await gateway.gateway.model()).calling == Calling("mistral", "{}", 3)
+    async with served(scripted("[TOOL_CALLS]", 12, tool_form="mistral", response_template=TEMPLATE)) as gateway:
+        assert (await gateway.gateway.model()).calling == Calling("mistral", TEMPLATE, 3)
     async with served() as gateway:
         assert (await gateway.gateway.model()).calling == Calling("hermes", "", -1)

@@ -151,6 +151,13 @@ async def test_a_tokenizers_own_template_says_where_calls_stand():
     assert json.loads(choice.message.tool_calls[0].function.arguments) == {"city": "Paris"}
 
 
+@pytest.mark.parametrize("template", ["nonsense", "[]", "{}", '{"fields": {"tool_calls": 7}}', "[" * 10_000])
+async def test_a_verifier_whose_template_for_answers_is_none_has_its_calls_read_in_the_usual_form(template):
+    async with served(scripted(TWO, response_template=template)) as gateway:
+        (choice,) = (await chat(gateway)).choices
+    assert [call.function.name for call in choice.message.tool_calls] == ["get_weather", "get_weather"]
+
+
 # --- responses -------------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,18 @@ def parsing() -> ModuleType | None:
         return None
 
 
+def taken(template: str) -> bool:
+    """Whether that parser takes a verifier's ``response_template``. Loads it."""
+    module = parsing()
+    if module is None:
+        return False
+    try:
+        module.ToolCallRegions(template, "[]")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return False
+    return True
+
+
 class TemplateParser:
     """A :class:`Parser`. A call comes whole: only its end tells whether it can be read."""
 

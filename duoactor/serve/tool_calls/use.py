@@ -14,7 +14,7 @@ from duoactor.serve.errors import bad
 from duoactor.serve.tool_calls.events import NoTools, Parser
 from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, MISTRAL_MARK, FormParser
 from duoactor.serve.tool_calls.grammar import call_grammar
-from duoactor.serve.tool_calls.template import TemplateParser, parsing
+from duoactor.serve.tool_calls.template import TemplateParser
 
 MAX_TOOLS = 512
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -80,7 +80,7 @@ class ToolUse:
         """A new one, for one answer; ``constrained``: a grammar has calls written in ``calling.form``."""
         if not self.offered:
             return NoTools()
-        if calling.template and not constrained and parsing():
+        if calling.template and not constrained:
             return TemplateParser(calling.template, self.described)
         return FormParser(FORMS[calling.form], [tool.name for tool in self.tools])
 
