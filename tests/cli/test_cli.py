@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -22,7 +21,6 @@ from actors.settings import ControllerSettings, DrafterSettings, VerifierSetting
 from duoactor.cli import cli, main
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import SAMPLING_HELP
-from duoactor.render import print_status
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConnectionLost, RequestError
 from protocols.messages import (
@@ -341,51 +339,7 @@ def test_a_piped_chat_has_one_turn_per_line_and_remembers(
     )
 
 
-# --- operating
-
-
-def test_status_shows_drafters_and_requests(client: FakeClient, capsys: pytest.CaptureFixture[str]):
-    assert run(client, "status") == 0
-    out = capsys.readouterr().out
-    for word in ("org/model", "bfloat16", "1 min 1 s", "100 of 8,192", "d1", "60 (60%)", "0.25 ms", "q1", "decode"):
-        assert word in out
-
-
-def test_status_says_where_windows_hold_one_path_only(capsys: pytest.CaptureFixture[str]):
-    for branches in (True, False):
-        print_status(msgspec.structs.replace(REPORT, branches=branches))
-        assert ("likeliest path only" in capsys.readouterr().out) != branches
-
-
-def test_status_in_json_names_every_field(client: FakeClient, capsys: pytest.CaptureFixture[str]):
-    assert run(client, "status", "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert set(document) == set(StatusReport.__struct_fields__)
-    assert document["drafters"][0]["actor_id"] == "d1"
-
-
-def test_drafters_lists_them(client: FakeClient, capsys: pytest.CaptureFixture[str]):
-    assert run(client, "drafters") == 0
-    assert "org/draft" in capsys.readouterr().out
-    assert run(client, "drafters", "--json") == 0
-    assert json.loads(capsys.readouterr().out)[0]["pid"] == 77
-
-
-def test_swap_and_drain_are_one_line_each(client: FakeClient, capsys: pytest.CaptureFixture[str]):
-    assert run(client, "swap", "a", "b") == 0
-    assert run(client, "drain", "a") == 0
-    assert capsys.readouterr().out.splitlines() == ["a hands over to b", "a leaves"]
-    assert client.asked == [{"swap": ("a", "b")}, {"drain": "a"}]
-
-
-def test_keys_writes_a_pair_and_never_over_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    arguments = ["keys", "laptop", "--directory", str(tmp_path), "--json"]
-    assert main(arguments) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert Path(document["secret"]).stat().st_mode & 0o077 == 0
-    assert Path(document["public"]).is_file()
-    assert main(arguments) == 1
-    assert "exists already" in capsys.readouterr().err
+# --- the commands
 
 
 def test_all_commands_are_there():
