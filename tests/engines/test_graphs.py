@@ -220,6 +220,15 @@ def test_what_is_no_round_runs_as_usual():
     assert len(engine.graphs) == 0
 
 
+def test_one_request_in_a_batch_of_more_rows_than_a_window_has_runs_as_usual():
+    engine, usual = recorded(), LlamaEngine(make("llama"), info(make("llama")), SLOTS)
+    see, alone = np.tril(np.ones((2, 64), dtype=bool)), np.eye(98, 128, dtype=bool)
+    segments = [Segment(2, 0, 64, see), Segment(98, 64, 128, alone, padding=True)]
+    batch = ([5, 6, *[0] * 98], [0, 1, *[0] * 98], [0, 1, *range(64, 162)], segments)
+    assert torch.equal(engine.forward(*batch)[:2], usual.forward(*batch)[:2])
+    assert engine.best is None and len(engine.graphs) == 0
+
+
 class Operations(TorchDispatchMode):
     def __init__(self):
         super().__init__()

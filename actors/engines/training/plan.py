@@ -47,9 +47,7 @@ class Result(msgspec.Struct, kw_only=True):
     tokens: int  # of the answers it learned from
     steps: int
     seconds: float  # of training
-    share: (
-        float  # of the trained weights that was kept, the rest is ``--init``'s: see actors/engines/training/mixture.py
-    )
+    share: float  # of the weights that is the training's, where the rest is ``--init``'s
     target_us: dict[int, float]  # a round by its rows, beside a drafter
     before_us: dict[int, float]  # a draft step by its leaves
     after_us: dict[int, float]

@@ -141,7 +141,9 @@ class Graphs:
         self.best = None
         count = len(tokens)
         own = [segment for segment in segments if not segment.padding]
-        if select is not None or count > MAX_ROWS or any(one.prompt or one.rows > MAX_WINDOW for one in own):
+        if select is not None or any(one.prompt or one.rows > MAX_WINDOW for one in own):
+            return None
+        if count > (MAX_ROWS if len(own) > 1 else MAX_WINDOW):
             return None
         looks = [view(one) if self.body.exact else View(one.visible) for one in own]
         shape = RoundShape.of(self._rows(count), own, looks)
