@@ -14,6 +14,7 @@ from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.draft import Draft
 from actors.engines.engine import Engine
+from actors.engines.kv_cache import TRASH, full_request
 from actors.engines.loading import (
     TokenizerCodec,
     describe,
@@ -27,7 +28,7 @@ from actors.engines.loading import (
 )
 from actors.engines.memory import MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.pool import KVShape
-from actors.engines.target import TRASH, Target
+from actors.engines.target import Target
 from actors.models import ModelInfo
 from protocols.errors import ConfigError
 
@@ -94,7 +95,7 @@ def build_target(
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, str(kind).removeprefix("torch."))
-    slots = _slots(kv_tokens, model, Target.full_request(info.max_context), fixed=TRASH)
+    slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH)
     return Target(_engine(model, info, slots, exact=True, spare_cpus=spare_cpus)), TokenizerCodec(tokenizer)
 
 

@@ -7,38 +7,24 @@ in which they are listed. The engine sees to it that a row has the bits that pla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from actors.engines.engine import Engine, Segment, State
-from actors.engines.pool import RegionAllocator
-from actors.engines.prefixes import PrefixCache, Region
+from actors.engines.batch import Batch, Mask, align, causal
+from actors.engines.engine import Engine, State
+from actors.engines.kv_cache import CHUNK, KVCache, full_request
+from actors.engines.prefixes import Region
 from actors.engines.sampler import Rows, SamplerState, choices_of, logprobs, picked, sample
 from actors.engines.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.models import DEFAULT_NODES, ROOT, Constraint, ModelInfo, Outcome, Window
 from actors.tree.accept import depths_of, walk
-from protocols.errors import PoolFull, RequestError
-from protocols.messages import FailureCode, Sampling, TokenLogprobs
+from protocols.errors import PoolFull
+from protocols.messages import Sampling, TokenLogprobs
 
-CHUNK = 256  # rows of a prompt's forward, counted from position 0, where bits depend on the shapes that it runs in
-SPAN = 64  # segments end at multiples of this, so that shapes repeat
-TRASH = SPAN  # slots that padding rows write to
 STREAMS = 8  # as many requests at least have room for the states of their windows, which are shorter for it
 LARGEST = max(LARGE) - 1  # nodes of a window
-
-_Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
-
-
-def align(slots: int) -> int:
-    return -(-slots // SPAN) * SPAN
-
-
-def _spacious(tokens: int, most_nodes: int) -> int:
-    """Slots for a text of so many tokens that goes on: a quarter more, so that the copies of a region that grew again
-    and again cost no more than four times what writing it did; and at least a chunk, so that they are rare."""
-    return align(tokens + max(CHUNK, tokens // 4) + most_nodes)
 
 
 @dataclass(slots=True)
@@ -60,40 +46,6 @@ class _Request:
         return self.region.base
 
 
-@dataclass(slots=True)
-class _Batch:
-    """The flat batch of one forward, as it is put together."""
-
-    tokens: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
-
-    def add(
-        self,
-        base: int,
-        tokens: Sequence[int],
-        positions: list[int],
-        slots: list[int],
-        visible: _Mask,
-        text: int = 0,
-        state: State | None = None,
-        prompt: bool = False,
-        padding: bool = False,
-    ) -> None:
-        """``slots`` are absolute; ``visible`` is ``(rows, span)`` over ``base ..``."""
-        self.tokens.extend(tokens)
-        self.positions.extend(positions)
-        self.slots.extend(slots)
-        self.segments.append(Segment(len(tokens), base, visible.shape[1], visible, text, padding, state, prompt))
-
-
-def causal(start: int, end: int) -> _Mask:
-    """Rows ``start .. end`` of a text that lies in order: each sees itself and everything before it."""
-    mask: _Mask = np.arange(align(end))[None, :] <= np.arange(start, end)[:, None]
-    return mask
-
-
 class Target:
     """:class:`actors.models.TargetModel`. Owned by one compute thread."""
 
@@ -107,14 +59,12 @@ class Target:
         self._buckets = () if set(ROWS) <= set(self._rows_agree) else self._rows_agree
         # a single request's round never has more rows than were checked
         self._max_window = max(1, min(max_window, LARGEST, max(self._rows_agree, default=max_window + 1) - 1))
-        self._allocator = RegionAllocator(engine.pool.slots)
-        self._trash = self._allocator.alloc(TRASH)
         if self._recurrence is not None:  # a request takes as many states as its window has rows
             self._max_window = max(1, min(self._max_window, self._recurrence.limit // STREAMS - 1))
         # Where the number of rows makes no difference to the bits, a prompt may be cut as others have time for it.
         self._whole_chunks = bool(self._buckets) or self._recurrence is not None
         self.chunk = CHUNK if self._whole_chunks else max(self._rows_agree)
-        self._prefixes = PrefixCache(self._allocator, self.chunk)
+        self._kv = KVCache(engine.pool, self.chunk)
         self._requests: dict[int, _Request] = {}
         self._next_handle = 0
 
@@ -122,27 +72,22 @@ class Target:
     def info(self) -> ModelInfo:
         return self.engine.info
 
-    @staticmethod
-    def full_request(max_context: int) -> int:
-        """Slots that a request of the whole context takes, with a window of the default size."""
-        return align(max_context + DEFAULT_NODES)
-
     @property
     def full_requests(self) -> int:
         """How many requests of the whole context the pool holds at once."""
-        return (self.kv_slots - TRASH) // self.full_request(self.info.max_context)
+        return self._kv.room // full_request(self.info.max_context)
 
     @property
     def kv_slots(self) -> int:
-        return self.engine.pool.slots
+        return self._kv.slots
 
     @property
     def kv_used(self) -> int:
-        return self._allocator.used - self._prefixes.cached
+        return self._kv.used
 
     @property
     def kv_cached(self) -> int:
-        return self._prefixes.cached
+        return self._kv.cached
 
     @property
     def max_window(self) -> int:
@@ -177,30 +122,13 @@ class Target:
         cache_salt: str = "",
         constraint: Constraint | None = None,
     ) -> int:
-        """Takes slots for the tokens that there are and some more, and one per node of its largest window behind them.
-
-        Raises PoolFull while there is no room, RequestError ("context_length") if the whole text will never fit.
-        """
+        """Raises PoolFull while there is no room, RequestError ("context_length") if the whole text will never fit."""
         assert len(prompt) > 0
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
         most_nodes = min(most_nodes, self._max_window)
-        size = align(text + most_nodes)
-        most = self.kv_slots - TRASH
-        if size > most:
-            raise RequestError(
-                FailureCode.CONTEXT_LENGTH,
-                f"prompt and max_tokens make {text} tokens, which take {size} KV slots with their draft window, and "
-                f"the pool has {most}; ask for fewer tokens or start the verifier with more kv_tokens",
-            )
-        if self._recurrence is not None:
-            needed = sum(1 + each.most_nodes for each in self._requests.values()) + 1 + most_nodes
-            if needed > self._recurrence.limit and self._requests:
-                raise PoolFull(
-                    f"the requests need {needed} recurrent states and there is room for {self._recurrence.limit}"
-                )
-        known = len(prompt) + len(generated) + 1
-        first = min(size, _spacious(known, most_nodes))
-        region = self._prefixes.open(first, prompt, (cache_salt, text if self.engine.text_matters else 0))
+        salt = (cache_salt, text if self.engine.text_matters else 0)
+        self._check_states(most_nodes)
+        region = self._kv.open(prompt, len(generated), text, most_nodes, salt)
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
         state = None if self._recurrence is None else self._recurrence.new()
@@ -209,26 +137,30 @@ class Target:
         )
         return self._next_handle
 
+    def _check_states(self, most_nodes: int) -> None:
+        """Raises PoolFull while there is no room for the states of another request's windows."""
+        if self._recurrence is None or not self._requests:
+            return
+        needed = sum(1 + each.most_nodes for each in self._requests.values()) + 1 + most_nodes
+        if needed > self._recurrence.limit:
+            raise PoolFull(
+                f"the requests need {needed} recurrent states and there is room for {self._recurrence.limit}"
+            )
+
     def reserve(self, handle: int) -> None:
         r = self._requests[handle]
-        needed = align(r.length + r.most_nodes)
-        if needed <= r.region.size:
-            return
-        try:
-            self._prefixes.grow(r.region, min(align(r.text + r.most_nodes), _spacious(r.length, r.most_nodes)))
-        except PoolFull:
-            self._prefixes.grow(r.region, needed)
+        self._kv.reserve(r.region, r.length, r.text, r.most_nodes)
 
     def close(self, handle: int) -> None:
         request = self._requests.pop(handle, None)
         if request is not None:
-            self._prefixes.close(request.region)
+            self._kv.close(request.region)
 
     # --- prompt ------------------------------------------------------------------------------------------------------
 
     def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
-        self._settle()
-        r, batch = self._requests[handle], _Batch()
+        self._kv.settle()
+        r, batch = self._requests[handle], Batch()
         end, replayed = self._lay_out_piece(r, limit, batch)
         rows = len(batch.tokens)
         if replayed:
@@ -237,10 +169,10 @@ class Target:
         row = rows - 1 if replayed else 0
         return self._computed(r, end, logits[row : row + 1])
 
-    def _lay_out_piece(self, r: _Request, limit: int | None, batch: _Batch) -> tuple[int, bool]:
+    def _lay_out_piece(self, r: _Request, limit: int | None, batch: Batch) -> tuple[int, bool]:
         """The next tokens of the prompt, or of what is replayed. Where they end, and which of both they are."""
         if r.done == 0:
-            self._reuse(r)
+            r.done = self._kv.reuse(r.region)
         start, prompt_len = r.done, len(r.prompt)
         replayed = start >= prompt_len
         if replayed:  # decode-shaped, as these tokens ran the first time
@@ -261,7 +193,7 @@ class Target:
         if r.state is not None:
             r.state.keep(-1)
         else:  # slots alone are no beginning for another request
-            self._prefixes.computed(r.region, min(end, len(r.prompt)))
+            self._kv.computed(r.region, min(end, len(r.prompt)))
         total = len(r.prompt) + len(r.replay)
         if end < total:
             return None
@@ -271,27 +203,11 @@ class Target:
         self._commit(r, [token])
         return Outcome([], [token], self._logprobs(r, last, [token]), reused=r.region.reused)
 
-    def _settle(self) -> None:
-        """Copy what has got another place. Here, since it is the compute thread that may use torch's threads."""
-        for source, target, count in self._prefixes.take_moves():
-            if abs(source - target) >= count:
-                self.engine.pool.duplicate(source, target, count)
-            else:
-                self.engine.pool.copy(range(source, source + count), range(target, target + count))
-
-    def _reuse(self, r: _Request) -> None:
-        """Take over what is computed already of the beginning of this prompt."""
-        copied = self._prefixes.take(r.region)
-        if copied is not None:
-            base, count = copied
-            self.engine.pool.duplicate(base, r.base, count)
-        r.done = r.region.ready
-
     # --- rounds ------------------------------------------------------------------------------------------------------
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
-        self._settle()
-        batch = _Batch()
+        self._kv.settle()
+        batch = Batch()
         groups = [self._lay_out(window, batch) for window in windows]
         self._pad(batch)
         if self._plainly_sampled(windows):
@@ -303,8 +219,8 @@ class Target:
         return self._verified(windows, groups, self._forward(batch))
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
-        self._settle()
-        r, batch = self._requests[handle], _Batch()
+        self._kv.settle()
+        r, batch = self._requests[handle], Batch()
         groups = [self._lay_out(window, batch) for window in windows]
         rows = len(batch.tokens)
         end, _ = self._lay_out_piece(r, limit, batch)
@@ -354,14 +270,14 @@ class Target:
             self._commit(r, outcome.tokens)
         return outcomes
 
-    def _lay_out(self, window: Window, batch: _Batch) -> Rows:
+    def _lay_out(self, window: Window, batch: Batch) -> Rows:
         r = self._requests[window.handle]
         assert r.length > 0, "prefill comes first"
         assert len(window.tokens) <= r.most_nodes
         depths = depths_of(window.parents)
         assert r.state is None or len(set(depths)) == len(depths), "a branch would need a state of its own"
         root, rows = r.length - 1, 1 + len(depths)
-        visible: _Mask = np.zeros((rows, align(root + rows)), dtype=np.bool_)
+        visible: Mask = np.zeros((rows, align(root + rows)), dtype=np.bool_)
         visible[:, : r.length] = True
         paths: list[list[int]] = [[]]
         for row, (parent, token) in enumerate(zip(window.parents, window.tokens, strict=True), 1):
@@ -373,16 +289,14 @@ class Target:
         batch.add(r.base, [r.root, *window.tokens], positions, slots, visible, r.text, r.state)
         return Rows(r.sampler, [p + 1 for p in positions], paths)
 
-    def _pad(self, batch: _Batch) -> None:
+    def _pad(self, batch: Batch) -> None:
         """Fill the round up to a row count of the self-check's group, unless every count it tried agreed."""
         rows = len(batch.tokens)
         missing = min((b for b in self._buckets if b >= rows), default=rows) - rows
         if missing:
-            alone = np.arange(SPAN)[None, :] == (np.arange(missing) % SPAN)[:, None]
-            slots = [self._trash + i % SPAN for i in range(missing)]
-            batch.add(self._trash, [0] * missing, [0] * missing, slots, alone, padding=True)
+            batch.pad(missing, self._kv.trash)
 
-    def _forward(self, batch: _Batch, select: list[int] | None = None) -> torch.Tensor:
+    def _forward(self, batch: Batch, select: list[int] | None = None) -> torch.Tensor:
         logits = self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, select)
         return logits if logits.shape[1] == self.info.vocab_size else logits[:, : self.info.vocab_size]
 

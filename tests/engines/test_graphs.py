@@ -17,9 +17,10 @@ from actors.engines.backends.llama import graphs
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.folded_attention import attend_folded
 from actors.engines.backends.llama.graphs import Direct, Inbox
+from actors.engines.batch import align
 from actors.engines.engine import Segment
 from actors.engines.selfcheck import ROWS
-from actors.engines.target import Target, align
+from actors.engines.target import Target
 from actors.models import Window
 from actors.tree.accept import depths_of
 from protocols.messages import Sampling

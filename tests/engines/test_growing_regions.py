@@ -8,10 +8,11 @@ from test_target import some_prompt
 from tiny import info, make
 
 from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.kv_cache import CHUNK, TRASH, full_request
 from actors.engines.pool import RegionAllocator
 from actors.engines.prefixes import PrefixCache
 from actors.engines.selfcheck import ROWS
-from actors.engines.target import CHUNK, TRASH, Target
+from actors.engines.target import Target
 from actors.models import Window
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
@@ -115,19 +116,19 @@ def written(target: Target, prompts, tokens: int) -> list[list[int]]:
 
 def test_a_text_whose_slots_moved_goes_on_with_the_same_tokens():
     prompts = [some_prompt(60, seed=i) for i in range(3)]
-    whole = Target.full_request(512)
+    whole = full_request(512)
     roomy, tight = target_of(TRASH + 4 * whole), target_of(TRASH + 3 * 512)
     moved = []
-    take = tight._prefixes.take_moves
-    tight._prefixes.take_moves = lambda: moved.extend(found := take()) or found
+    take = tight._kv._prefixes.take_moves
+    tight._kv._prefixes.take_moves = lambda: moved.extend(found := take()) or found
     assert written(tight, prompts, 298) == written(roomy, prompts, 298)
     assert moved
 
 
 def test_a_request_takes_what_its_text_needs_and_not_what_it_may():
-    target = target_of(TRASH + 2 * Target.full_request(512))
+    target = target_of(TRASH + 2 * full_request(512))
     handles = [target.open(some_prompt(20, seed=i), Sampling(max_tokens=480)) for i in range(2)]
-    assert target.kv_used < TRASH + len(handles) * Target.full_request(512)
+    assert target.kv_used < TRASH + len(handles) * full_request(512)
     for handle in handles:
         target.close(handle)
     assert target.kv_used == TRASH

@@ -7,8 +7,9 @@ from tiny import info
 
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.draft import Draft
+from actors.engines.kv_cache import CHUNK, TRASH
 from actors.engines.selfcheck import ROWS, self_check
-from actors.engines.target import CHUNK, TRASH, Target
+from actors.engines.target import Target
 from actors.models import Window
 from protocols.errors import ModelError, PoolFull
 from protocols.messages import Sampling
@@ -151,8 +152,8 @@ def test_a_text_whose_slots_moved_goes_on_with_its_state():
     expected = [alone(roomy, prompt, count=298) for prompt in prompts]
     tight = Target(engine_of(name, TRASH + 3 * 512), rows_agree=ROWS)
     moved = []
-    take = tight._prefixes.take_moves
-    tight._prefixes.take_moves = lambda: moved.extend(found := take()) or found
+    take = tight._kv._prefixes.take_moves
+    tight._kv._prefixes.take_moves = lambda: moved.extend(found := take()) or found
     running = [begin(tight, prompt) for prompt in prompts]
     while len(running[0][1]) < 298:
         for handle, _ in running:
