@@ -1,20 +1,15 @@
-"""The drafter's model on top of an :class:`Engine`: a mirror of committed texts, and tree nodes in scratch slots.
-
-A request's region holds its scratch slots in front and the canonical slots (one per position) behind them. Scratch
-slots next to the text are taken first, so that one slice from the lowest in use to the committed length covers both and
-little else: behind a thousand tokens a small model's step reads more bytes of keys and values than of its layers.
-"""
+"""The drafter's model on top of an :class:`Engine`: a mirror of each committed text, whose tree's leaves it expands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from msgspec.structs import replace
-from torch import Tensor
 
-from actors.engines.engine import Engine, Segment
+from actors.engines.batch import SPAN, Batch, align
+from actors.engines.engine import Engine
+from actors.engines.mirror import Mirror
 from actors.engines.pool import RegionAllocator
 from actors.engines.ranking import Row, choices_of, rank
 from actors.engines.sampler import SamplerState
@@ -23,50 +18,17 @@ from protocols.errors import CannotDraft, ModelError, PoolFull
 from protocols.messages import Sampling
 
 CHUNK = 256  # committed tokens computed in one forward
-SPAN = 64  # segments end at multiples of this
 SCRATCH = 128  # expanded tree nodes of one request
 
 
-class _Mirror:
-    """One request. Scratch slots are numbered from 0; ``computed`` committed tokens have their K/V in place."""
-
-    __slots__ = ("base", "computed", "free", "held", "length", "room", "sampler", "tokens")
-
-    def __init__(self, base: int, scratch: int, room: int, sampler: SamplerState, prefix: Sequence[int]) -> None:
-        self.base = base
-        self.room = room  # tokens of the text at most
-        self.sampler = sampler
-        self.tokens = list(prefix)
-        self.length = len(prefix)
-        self.computed = 0
-        self.free = list(range(scratch))
-        self.held = [-1] * scratch  # the token in each scratch slot; -1: free
-
-    def take(self, token: int) -> int:
-        if not self.free:
-            raise PoolFull(f"all {len(self.held)} scratch slots hold tree nodes; release dead ones first")
-        slot = self.free.pop()
-        self.held[slot] = token
-        return slot
-
-    def give_back(self, slot: int) -> None:
-        if self.held[slot] >= 0:
-            self.held[slot] = -1
-            self.free.append(slot)
-
-
 @dataclass(slots=True)
-class _Batch:
+class _Batch(Batch):
     """One forward: its rows, those whose candidates are asked for, and what to undo should it fail."""
 
-    tokens: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    taken: list[tuple[_Mirror, int]] = field(default_factory=list)
-    roots: list[_Mirror] = field(default_factory=list)
+    taken: list[tuple[Mirror, int]] = field(default_factory=list)
+    roots: list[Mirror] = field(default_factory=list)
 
 
 class Draft:
@@ -84,13 +46,13 @@ class Draft:
         self.candidates = min(candidates, engine.info.vocab_size)
         self._scratch = scratch_slots
         self._allocator = RegionAllocator(engine.pool.slots)
-        self._mirrors: dict[int, _Mirror] = {}
+        self._mirrors: dict[int, Mirror] = {}
         self._next_handle = 0
 
     @staticmethod
     def full_request(max_context: int) -> int:
         """Slots that a request of the whole context takes."""
-        return SCRATCH + -(-max_context // SPAN) * SPAN
+        return SCRATCH + align(max_context)
 
     @property
     def info(self) -> ModelInfo:
@@ -107,7 +69,7 @@ class Draft:
         room = self._room(prefix, prompt_len, sampling)
         base = self._allocator.alloc(self._scratch + room)
         self._next_handle += 1
-        self._mirrors[self._next_handle] = _Mirror(base, self._scratch, room, sampler, prefix)
+        self._mirrors[self._next_handle] = Mirror(base, self._scratch, room, sampler, prefix)
         return self._next_handle
 
     def _sampler(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> SamplerState:
@@ -119,7 +81,7 @@ class Draft:
 
     def _room(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
         room = min(max(len(prefix) + 1, prompt_len + sampling.max_tokens), self.info.max_context)
-        return -(-room // SPAN) * SPAN
+        return align(room)
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
         """The next turn of a chat needs more room than the last one: its mirror grows, or moves."""
@@ -130,9 +92,9 @@ class Draft:
         computed = min(old.computed, common_prefix(old.tokens, prefix))
         if room > old.room and not self._allocator.resize(base, self._scratch + room):
             base = self._allocator.alloc(self._scratch + room)
-            self.engine.pool.duplicate(old.base + self._scratch, base + self._scratch, computed)
+            self.engine.pool.duplicate(old.home, base + self._scratch, computed)
             self._allocator.free(old.base)
-        self._mirrors[handle] = mirror = _Mirror(base, self._scratch, room, sampler, prefix)
+        self._mirrors[handle] = mirror = Mirror(base, self._scratch, room, sampler, prefix)
         mirror.computed = computed
 
     def missing(self, handle: int) -> int:
@@ -155,7 +117,7 @@ class Draft:
         self._check(tokens, m.length + len(tokens))
         if m.length + len(tokens) > m.room:
             raise PoolFull("the committed text has outgrown the slots reserved for it; open the request again")
-        home = m.base + self._scratch
+        home = m.home
         source: list[int] = []
         target: list[int] = []
         for position, slot in enumerate(slots, m.length):
@@ -184,6 +146,16 @@ class Draft:
                 raise CannotDraft(
                     f"the text holds token {token} and draft model {info.model_id} knows {info.vocab_size} tokens"
                 )
+
+    def prefill(self, handle: int, limit: int) -> None:
+        """At most ``CHUNK`` tokens in one forward."""
+        m = self._mirrors[handle]
+        goal = min(m.computed + limit, m.length)
+        while m.computed < goal:
+            start, end = m.computed, min(m.computed + CHUNK, goal)
+            m.add_text(batch := Batch(), start, end)
+            self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, [end - start - 1])
+            m.computed = end
 
     # --- expansion ---------------------------------------------------------------------------------------------------
 
@@ -227,12 +199,7 @@ class Draft:
     def _add_root(self, batch: _Batch, handle: int, index: int) -> None:
         m = self._mirrors[handle]
         self.prefill(handle, self.missing(handle) + 1 - CHUNK)
-        start = min(m.computed, m.length - 1)
-        home = m.base + self._scratch
-        batch.tokens += m.tokens[start:]
-        batch.positions += range(start, m.length)
-        batch.slots += range(home + start, home + m.length)
-        batch.segments.append(self._text(m, start, m.length))
+        m.add_text(batch, min(m.computed, m.length - 1), m.length)
         batch.wanted.append(len(batch.tokens) - 1)
         batch.rows.append(Row(index, -1, m.sampler, m.length, []))
         batch.roots.append(m)
@@ -244,13 +211,12 @@ class Draft:
         for leaf in leaves:
             taken.append(m.take(leaf.token))
             batch.taken.append((m, taken[-1]))
-        batch.segments.append(self._nodes(m, leaves, taken))
         batch.wanted += range(len(batch.tokens), len(batch.tokens) + len(taken))
-        batch.slots += [m.base + slot for slot in taken]
-        for index, leaf, slot in zip(members, leaves, taken, strict=True):
-            position = m.length + len(leaf.path)
-            batch.tokens.append(leaf.token)
-            batch.positions.append(position)
+        positions = [m.length + len(leaf.path) for leaf in leaves]
+        base, visible = m.view(leaves, taken)
+        slots = [m.base + slot for slot in taken]
+        batch.add(base, [leaf.token for leaf in leaves], positions, slots, visible, m.room)
+        for index, leaf, slot, position in zip(members, leaves, taken, positions, strict=True):
             path = [*(m.held[above] for above in leaf.path), leaf.token] if m.sampler.penalised else []
             batch.rows.append(Row(index, slot, m.sampler, position + 1, path))
 
@@ -258,11 +224,11 @@ class Draft:
 
     def along(
         self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling
-    ) -> Iterator[tuple[Tensor, list[tuple[list[int], list[float]]]]]:
+    ) -> Iterator[list[tuple[list[int], list[float]]]]:
         """What expanding the root would have named before each token of ``text``, ``CHUNK`` places in one forward.
 
-        Yields logits ``(places, vocabulary)`` and the candidates and confidences of each place, from the first on, and
-        ends where this model cannot mirror what stands before.
+        Yields the candidates and confidences of each place, from the first on, and ends where this model cannot mirror
+        what stands before.
         """
         before = self._mirrored([*prompt, *text[:-1]])
         first = len(prompt) - 1
@@ -271,22 +237,17 @@ class Draft:
         handle = self.open(before, len(prompt), sampling)
         m = self._mirrors[handle]
         sampler = self._sampler(prompt, len(prompt), sampling)
-        home = m.base + self._scratch
         try:
             for start in range(0, len(before), CHUNK):
                 end = min(start + CHUNK, len(before))
                 wanted = range(max(start, first), end)
-                logits = self.engine.forward(
-                    before[start:end],
-                    range(start, end),
-                    range(home + start, home + end),
-                    [self._text(m, start, end)],
-                    [place - start for place in wanted] or [end - start - 1],
-                )[:, : self.info.vocab_size]
+                m.add_text(batch := Batch(), start, end)
+                select = [place - start for place in wanted] or [end - start - 1]
+                logits = self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, select)
                 if wanted:
                     paths = [before[len(prompt) : place + 1] if sampler.penalised else [] for place in wanted]
                     rows = [Row(0, -1, sampler, place + 1, path) for place, path in zip(wanted, paths, strict=True)]
-                    yield logits, rank(logits, rows, self.candidates)
+                    yield rank(logits[:, : self.info.vocab_size], rows, self.candidates)
         finally:
             self.close(handle)
 
@@ -294,38 +255,3 @@ class Draft:
         """The beginning of a text that can be drafted for: its next token has a position too."""
         unknown = (place for place, token in enumerate(text) if not 0 <= token < self.info.vocab_size)
         return text[: min(next(unknown, len(text)), self.info.max_context - 1)]
-
-    # --- forwards ----------------------------------------------------------------------------------------------------
-
-    def prefill(self, handle: int, limit: int) -> None:
-        """At most ``CHUNK`` tokens in one forward."""
-        m = self._mirrors[handle]
-        goal = min(m.computed + limit, m.length)
-        while m.computed < goal:
-            start, end = m.computed, min(m.computed + CHUNK, goal)
-            home = m.base + self._scratch
-            at = list(range(start, end))
-            self.engine.forward(
-                m.tokens[start:end], at, [home + p for p in at], [self._text(m, start, end)], [end - start - 1]
-            )
-            m.computed = end
-
-    def _text(self, m: _Mirror, start: int, end: int) -> Segment:
-        """Rows for the committed tokens ``start .. end``, each of which sees the text up to itself."""
-        span = -(-end // SPAN) * SPAN
-        visible = np.zeros((end - start, span), dtype=np.bool_)
-        for row, position in enumerate(range(start, end)):
-            visible[row, : position + 1] = True
-        return Segment(end - start, m.base + self._scratch, span, visible, m.room)
-
-    def _nodes(self, m: _Mirror, leaves: Sequence[Leaf], slots: Sequence[int]) -> Segment:
-        """Rows for tree nodes in scratch ``slots``: each sees the committed text, its ancestors and itself."""
-        start = min(slot for leaf, own in zip(leaves, slots, strict=True) for slot in (own, *leaf.path)) // SPAN * SPAN
-        home = self._scratch - start
-        visible = np.zeros((len(leaves), home - (-m.length // SPAN) * SPAN), dtype=np.bool_)
-        visible[:, home : home + m.length] = True
-        for view, leaf, slot in zip(visible, leaves, slots, strict=True):
-            view[slot - start] = True
-            for above in leaf.path:
-                view[above - start] = True
-        return Segment(len(leaves), m.base + start, visible.shape[1], visible, m.room)

@@ -25,7 +25,7 @@ def replay_draft(model: Draft, logged: Sequence[LoggedRequest]) -> list[NDArray[
 def _ranks(model: Draft, request: LoggedRequest) -> NDArray[np.int32]:
     ranks = np.zeros(len(request.text), dtype=np.int32)
     at = 0
-    for _, candidates in model.along(request.prompt, request.text, request.sampling):
+    for candidates in model.along(request.prompt, request.text, request.sampling):
         for ids, _ in candidates:
             token = request.text[at]
             ranks[at] = ids.index(token) + 1 if token in ids else 0

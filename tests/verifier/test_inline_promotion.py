@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from cluster import ADDRESS, Cluster, tokens_of
@@ -125,10 +124,10 @@ def test_promotion_and_undo_in_mid_stream_leave_the_text_equal(sampling):
 
 
 def test_what_the_weights_before_have_expanded_is_expanded_again():
-    spec = SimpleNamespace(tree=TokenTree(3, 7))
-    before, after = (InlineTree(spec, ToyDraft(LANGUAGE), 1, frozenset(), 100, Calibration()) for _ in range(2))
+    tree = TokenTree(3, 7)
+    before, after = (InlineTree("r", tree, ToyDraft(LANGUAGE), 1, frozenset(), 100, Calibration()) for _ in range(2))
     before.begin()
-    root = before.spec.tree.root
+    root = tree.root
     before.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)
     before.expanded(root.children[5], Expansion(0, (8,), (0.7,)), 64)
     before.leave()

@@ -7,16 +7,12 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from actors.estimate import Estimate
 from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.calibration import TextCalibration
-from actors.tree.tree import ROOT, Node
+from actors.tree.tree import ROOT, Node, TokenTree
 from protocols.errors import CannotDraft, PoolFull
-
-if TYPE_CHECKING:
-    from actors.verifier.decoding.speculation import Speculation
 
 log = logging.getLogger("duoactor.verifier")
 BRANCHES = 4  # candidates of a leaf that join the tree, and ...
@@ -31,15 +27,17 @@ _first: Callable[[tuple[float, Node]], float] = itemgetter(0)
 class InlineTree:
     def __init__(
         self,
-        spec: Speculation,
+        rid: str,
+        tree: TokenTree,
         model: DraftModel,
         handle: int,
         stop_tokens: frozenset[int],
         end: int,
         calibration: TextCalibration,
     ) -> None:
-        """``handle``: of the mirror. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
-        self.spec, self.model, self.handle = spec, model, handle
+        """``tree``: the request's, which others plant into as well. ``handle``: of the mirror. Nothing is
+        drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
+        self.rid, self.tree, self.model, self.handle = rid, tree, model, handle
         self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
         self.agreement = Estimate(USUAL, weight=4, memory=48)  # how often the draft's first choice is right
         self.lost = False  # the model cannot mirror the text any more
@@ -51,7 +49,7 @@ class InlineTree:
 
     def begin(self) -> None:
         """A round is about to begin with the tree as it is."""
-        tree = self.spec.tree
+        tree = self.tree
         self._leaves = [*self._open(tree.nodes())] if tree.root.expanded else [tree.root]
 
     def _open(self, nodes: Iterable[Node]) -> Iterator[Node]:
@@ -74,10 +72,10 @@ class InlineTree:
         known = 0.0
         for child in node.children.values():
             known += math.exp(child.logprob)
-        return math.exp(min(0.0, self.spec.tree.total(node))) * max(0.0, self.agreement.mean - known)
+        return math.exp(min(0.0, self.tree.total(node))) * max(0.0, self.agreement.mean - known)
 
     def leaf(self, node: Node) -> Leaf:
-        root = self.spec.tree.root
+        root = self.tree.root
         if node is root:
             return Leaf(self.handle, node.token, (), is_root=True)
         path: list[int] = []
@@ -99,20 +97,20 @@ class InlineTree:
             chance = min(0.999, max(1e-9, self.calibration.probability(rank, prob)))
             if rank and chance < MIN_CHANCE:
                 break
-            self.spec.tree.add(node, token, math.log(chance), rank)
+            self.tree.add(node, token, math.log(chance), rank)
         self._leaves.remove(node)
         self._leaves.extend(self._open(node.children.values()))
 
     def leave(self) -> None:
         """Its nodes stay in the request's tree, as if they had been retrieved: another model's may be next."""
-        for node in self.spec.tree.root.subtree():
+        for node in self.tree.root.subtree():
             node.expanded, node.slot = False, ROOT
 
     # --- the target's word -------------------------------------------------------------------------------------------
 
     def advance(self, tokens: Sequence[int]) -> None:
         """Commit ``tokens`` in the tree and in the mirror."""
-        tree = self.spec.tree
+        tree = self.tree
         self._learn(tree.root, tokens)
         held = tree.advance(tokens).nodes
         slots = [node.slot if node is not None else ROOT for node in held]
@@ -128,7 +126,7 @@ class InlineTree:
                 self.model.release(self.handle, dead)
         except Exception as error:
             if not isinstance(error, (CannotDraft, PoolFull)):
-                log.error("request %s goes on without drafts: the draft model failed", self.spec.rid, exc_info=error)
+                log.error("request %s goes on without drafts: the draft model failed", self.rid, exc_info=error)
             self.lost = True
 
     def _learn(self, root: Node, tokens: Sequence[int]) -> None:

@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from actors.cost import CostModel
 from actors.draft_timing import Probe
@@ -24,11 +23,9 @@ from actors.models import DraftModel
 from actors.tree.calibration import Calibration, TextCalibration
 from actors.tree.tree import Node
 from actors.verifier.decoding.inline_tree import USUAL, InlineTree
+from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.requests.request import Request
 from protocols.errors import CannotDraft, PoolFull
-
-if TYPE_CHECKING:
-    from actors.verifier.decoding.speculation import Speculation
 
 log = logging.getLogger("duoactor.verifier")
 MAX_STEPS = 16  # of one round
@@ -102,13 +99,15 @@ class InlineDraft:
                 promise = self.promise(cost, rows)
             return promise
 
-        trees = [tree for request in requests if (tree := self._read(request, rate, promised)) is not None]
+        trees = {
+            tree: request.spec for request in requests if (tree := self._read(request, rate, promised)) is not None
+        }
         for tree in trees:
             tree.begin()
         row = row or rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
         for _ in range(MAX_STEPS):
             batch = self._worthwhile(trees, rate, row)
-            if not batch or not self._expand(batch, now_us):
+            if not batch or not self._expand(batch, trees, now_us):
                 return
 
     def measure(self, now: float) -> None:
@@ -177,9 +176,9 @@ class InlineDraft:
         stop = (frozenset() if sampling.ignore_eos else self.eos) | set(sampling.stop_token_ids)
         end = min(spec.prompt_len + sampling.max_tokens, self.model.info.max_context)
         calibration = TextCalibration(weights.calibrations.setdefault(sampling.temperature > 0, Calibration()))
-        return InlineTree(spec, weights.model, handle, stop, end, calibration)
+        return InlineTree(request.rid, spec.tree, weights.model, handle, stop, end, calibration)
 
-    def _worthwhile(self, trees: Sequence[InlineTree], rate: float, row: float) -> list[tuple[InlineTree, Node]]:
+    def _worthwhile(self, trees: Iterable[InlineTree], rate: float, row: float) -> list[tuple[InlineTree, Node]]:
         """The leaves of the next step: as many of the most promising as bring most beyond the price of the step, and of
         a ``row`` of the forward for each. None, where that is nothing."""
         found = [(promise - row, tree, node) for tree in trees for promise, node in tree.promises(row)]
@@ -192,7 +191,12 @@ class InlineDraft:
                 best, most = count, left
         return [(tree, node) for _, tree, node in found[:best]]
 
-    def _expand(self, batch: list[tuple[InlineTree, Node]], now_us: Callable[[], float]) -> bool:
+    def _expand(
+        self,
+        batch: list[tuple[InlineTree, Node]],
+        requests: Mapping[InlineTree, Speculation],
+        now_us: Callable[[], float],
+    ) -> bool:
         """One draft step; False if the model failed."""
         # A root computes what its text misses as well.
         rows = len(batch) + sum(self.model.missing(tree.handle) for tree, node in batch if node.parent is None)
@@ -208,8 +212,8 @@ class InlineDraft:
         self.probe.spare(began_us / 1e6)
         for (tree, node), expansion in zip(batch, expansions, strict=True):
             tree.expanded(node, expansion, self.vocab_size)
-        for tree in {id(tree): tree for tree, _ in batch}.values():
-            tree.spec.drafted(began_us, spent_us)
+        for tree in {tree for tree, _ in batch}:
+            requests[tree].drafted(began_us, spent_us)
         return True
 
     # --- ends --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,67 @@
+"""What a draft model holds of one request: its committed text, and tree nodes in scratch slots.
+
+A request's region holds its scratch slots in front and the canonical slots (one per position) behind them. Scratch
+slots next to the text are taken first, so that one slice from the lowest in use to the committed length covers both and
+little else: behind a thousand tokens a small model's step reads more bytes of keys and values than of its layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from actors.engines.batch import SPAN, Batch, Mask, align
+from actors.engines.sampler import SamplerState
+from actors.models import Leaf
+from protocols.errors import PoolFull
+
+
+class Mirror:
+    """Scratch slots are numbered from 0; ``computed`` committed tokens have their K/V in place."""
+
+    __slots__ = ("base", "computed", "free", "held", "home", "length", "room", "sampler", "tokens")
+
+    def __init__(self, base: int, scratch: int, room: int, sampler: SamplerState, prefix: Sequence[int]) -> None:
+        self.base = base
+        self.home = base + scratch  # the slot of the first token
+        self.room = room  # tokens of the text at most
+        self.sampler = sampler
+        self.tokens = list(prefix)
+        self.length = len(prefix)
+        self.computed = 0
+        self.free = list(range(scratch))
+        self.held = [-1] * scratch  # the token in each scratch slot; -1: free
+
+    def take(self, token: int) -> int:
+        if not self.free:
+            raise PoolFull(f"all {len(self.held)} scratch slots hold tree nodes; release dead ones first")
+        slot = self.free.pop()
+        self.held[slot] = token
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        if self.held[slot] >= 0:
+            self.held[slot] = -1
+            self.free.append(slot)
+
+    def add_text(self, batch: Batch, start: int, end: int) -> None:
+        """Rows for the committed tokens ``start .. end``, each of which sees the text up to itself."""
+        visible: Mask = np.zeros((end - start, align(end)), dtype=np.bool_)
+        for row, position in zip(visible, range(start + 1, end + 1), strict=True):
+            row[:position] = True
+        slots = [*range(self.home + start, self.home + end)]
+        batch.add(self.home, self.tokens[start:end], [*range(start, end)], slots, visible, self.room)
+
+    def view(self, leaves: Sequence[Leaf], slots: Sequence[int]) -> tuple[int, Mask]:
+        """What tree nodes in scratch ``slots`` see: the committed text, their ancestors and themselves. The slot of the
+        pool that it begins at, and a row for each."""
+        start = min(slot for leaf, own in zip(leaves, slots, strict=True) for slot in (own, *leaf.path)) // SPAN * SPAN
+        home = len(self.held) - start
+        visible: Mask = np.zeros((len(leaves), home + align(self.length)), dtype=np.bool_)
+        visible[:, home : home + self.length] = True
+        for row, leaf, slot in zip(visible, leaves, slots, strict=True):
+            row[slot - start] = True
+            for above in leaf.path:
+                row[above - start] = True
+        return self.base + start, visible
