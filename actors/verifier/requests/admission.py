@@ -13,24 +13,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
-from actors.models import Codec, ModelInfo
+from actors.models import Codec
 from actors.tree.methods import strategy_for
 from actors.verifier.compute import Compute
-from actors.verifier.decoding.grammar import Grammar, Grammars
-from actors.verifier.decoding.output import Output
+from actors.verifier.decoding.grammar import Grammars
 from actors.verifier.decoding.speculation import Speculation
-from actors.verifier.decoding.text import Decode, remembering
+from actors.verifier.decoding.text import remembering
 from actors.verifier.decoding.trace import Trace
 from actors.verifier.decoding.windows import Windows
 from actors.verifier.drafters.leases import Leases
+from actors.verifier.requests.preparation import Prepared, is_short, prepare
 from actors.verifier.requests.request import Request
 from actors.verifier.state import ClientPeer, State
 from protocols.errors import RequestError
 from protocols.limits import clipped
-from protocols.messages import Failed, FailureCode, Generate, Message, RequestStatus, Sampling
-from protocols.validation import characters, validate
+from protocols.messages import Failed, FailureCode, Generate, Message, RequestStatus
+from protocols.validation import validate
 
 log = logging.getLogger("duoactor.verifier")
 MAX_REQUESTS = 4096  # that a StatusReport has room for
@@ -38,20 +36,7 @@ FULL = "as many requests wait as this verifier lets wait; try again later"
 LEAVING = "the verifier is shutting down; the stream can resume"
 PACE = 16  # requests that ended last, by which it is judged when there is room
 DEFAULT_RETRY_MS, MIN_RETRY_MS, MAX_RETRY_MS = 1000.0, 100.0, 60_000.0
-SHORT_CHARACTERS = 2000  # tokenized at once: half a millisecond, where a thread would take 0.1 ms to hear of it
-SHORT_OUTPUT = 64  # tokens of a resumed stream that are spelt at once
 MAX_ATTEMPTS = 2  # during each of which the verifier ended: the request is not tried again
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request's prompt, its sampling cut to the room that there is, the output that it begins with, and what that
-    follows."""
-
-    prompt: list[int]
-    sampling: Sampling
-    output: Output
-    grammar: Grammar | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +82,7 @@ class Admission:
         self._arriving[message.rid] = arrival
         decode = self._decoders[message.sampling.skip_special_tokens]
         job = partial(prepare, self.codec, decode, self.state.info, self.grammars, message)
-        if _is_short(message):
+        if is_short(message):
             self._prepared(arrival, _done(job))
         else:
             self.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
@@ -265,24 +250,6 @@ class Admission:
         return (*(request.status() for request in self.state.requests if visible(request.client)), *arriving)
 
 
-def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:
-    """Runs on any thread. RequestError if the request cannot be served."""
-    prompt = _prompt(codec, message)
-    sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
-    wanted = message.structured_outputs
-    grammar = grammars.grammar(wanted, message.generated) if wanted is not None else None
-    output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
-    return Prepared(prompt, sampling, output, grammar)
-
-
-def _is_short(message: Generate) -> bool:
-    if message.structured_outputs is not None:
-        return False
-    text = message.prompt if isinstance(message.prompt, str) else ""
-    length = len(text) + len(message.tools) + characters(message.messages)
-    return length <= SHORT_CHARACTERS and len(message.generated) <= SHORT_OUTPUT
-
-
 def _done(job: Callable[[], Prepared]) -> asyncio.Future[Prepared]:
     future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
     try:
@@ -290,36 +257,3 @@ def _done(job: Callable[[], Prepared]) -> asyncio.Future[Prepared]:
     except Exception as error:
         future.set_exception(error)
     return future
-
-
-def _prompt(codec: Codec, message: Generate) -> list[int]:
-    if message.messages:
-        if message.prompt:
-            raise RequestError(FailureCode.BAD_REQUEST, "give either a prompt or messages, not both")
-        return codec.chat(message.messages, message.tools)
-    if isinstance(message.prompt, str):
-        return codec.encode(message.prompt) if message.prompt else []
-    return list(message.prompt)
-
-
-def _fitting(message: Generate, prompt: list[int], vocab_size: int, max_context: int) -> Sampling:
-    """The sampling asked for, its ``max_tokens`` cut to the room that the prompt leaves."""
-    if not prompt:
-        raise RequestError(FailureCode.BAD_REQUEST, "the prompt is empty; send at least one token")
-    if any(not 0 <= t < vocab_size for t in (*prompt, *message.generated)):
-        detail = f"a prompt token is outside the vocabulary of {vocab_size} tokens"
-        raise RequestError(FailureCode.BAD_REQUEST, detail)
-    room = max_context - len(prompt)
-    if room < 1:
-        detail = (
-            f"the prompt has {len(prompt)} tokens and the context holds {max_context}; "
-            f"shorten it to at most {max_context - 1}"
-        )
-        raise RequestError(FailureCode.CONTEXT_LENGTH, detail)
-    sampling = message.sampling
-    if sampling.max_tokens > room:
-        sampling = msgspec.structs.replace(sampling, max_tokens=room)
-    if len(message.generated) >= sampling.max_tokens:
-        detail = f"{len(message.generated)} tokens exist already and max_tokens is {sampling.max_tokens}"
-        raise RequestError(FailureCode.BAD_REQUEST, detail)
-    return sampling

@@ -1,0 +1,79 @@
+"""What must be known of a request before it is let in: its prompt as tokens, its sampling cut to the room that there
+is, the output that it begins with, and the grammar that this follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from actors.models import Codec, ModelInfo
+from actors.verifier.decoding.grammar import Grammar, Grammars
+from actors.verifier.decoding.output import Output
+from actors.verifier.decoding.text import Decode
+from protocols.errors import RequestError
+from protocols.messages import FailureCode, Generate, Sampling
+from protocols.validation import characters
+
+SHORT_CHARACTERS = 2000  # tokenized at once: half a millisecond, where a thread would take 0.1 ms to hear of it
+SHORT_OUTPUT = 64  # tokens of a resumed stream that are spelt at once
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    prompt: list[int]
+    sampling: Sampling
+    output: Output
+    grammar: Grammar | None
+
+
+def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:
+    """Runs on any thread. RequestError if the request cannot be served."""
+    prompt = _prompt(codec, message)
+    sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
+    wanted = message.structured_outputs
+    grammar = grammars.grammar(wanted, message.generated) if wanted is not None else None
+    output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
+    return Prepared(prompt, sampling, output, grammar)
+
+
+def is_short(message: Generate) -> bool:
+    """Whether that takes so little that no thread is needed."""
+    if message.structured_outputs is not None:
+        return False
+    text = message.prompt if isinstance(message.prompt, str) else ""
+    length = len(text) + len(message.tools) + characters(message.messages)
+    return length <= SHORT_CHARACTERS and len(message.generated) <= SHORT_OUTPUT
+
+
+def _prompt(codec: Codec, message: Generate) -> list[int]:
+    if message.messages:
+        if message.prompt:
+            raise RequestError(FailureCode.BAD_REQUEST, "give either a prompt or messages, not both")
+        return codec.chat(message.messages, message.tools)
+    if isinstance(message.prompt, str):
+        return codec.encode(message.prompt) if message.prompt else []
+    return list(message.prompt)
+
+
+def _fitting(message: Generate, prompt: list[int], vocab_size: int, max_context: int) -> Sampling:
+    """The sampling asked for, its ``max_tokens`` cut to the room that the prompt leaves."""
+    if not prompt:
+        raise RequestError(FailureCode.BAD_REQUEST, "the prompt is empty; send at least one token")
+    if any(not 0 <= t < vocab_size for t in (*prompt, *message.generated)):
+        detail = f"a prompt token is outside the vocabulary of {vocab_size} tokens"
+        raise RequestError(FailureCode.BAD_REQUEST, detail)
+    room = max_context - len(prompt)
+    if room < 1:
+        detail = (
+            f"the prompt has {len(prompt)} tokens and the context holds {max_context}; "
+            f"shorten it to at most {max_context - 1}"
+        )
+        raise RequestError(FailureCode.CONTEXT_LENGTH, detail)
+    sampling = message.sampling
+    if sampling.max_tokens > room:
+        sampling = msgspec.structs.replace(sampling, max_tokens=room)
+    if len(message.generated) >= sampling.max_tokens:
+        detail = f"{len(message.generated)} tokens exist already and max_tokens is {sampling.max_tokens}"
+        raise RequestError(FailureCode.BAD_REQUEST, detail)
+    return sampling
