@@ -3,10 +3,10 @@
     pip install -e '.[dev,bench]' && python examples/gpu_check.py --out gpu-check
 
 1. the machine; 2. the tests that need a device; 3. every method's texts against the target's own, bundled pair;
-4. one decode round of a 7B-shaped target against the time that reading its weights takes; 5. the speed of every method
-on the bundled pair inflated to that cost, drafter on the CPU, beside the paper's 2.61 (best) and 1.58 (over vanilla
-speculative sampling). Each step stands for itself: what fails is reported and the next one runs. ``--rehearse`` goes
-through all of it with small shapes, also on a CPU; its figures mean nothing.
+4. one decode round of a 7B-shaped target against the time that reading its weights takes, for both ways to attend; 5.
+the speed of every method on the bundled pair inflated to that cost, drafter on the CPU, beside the paper's 2.61 (best)
+and 1.58 (over vanilla speculative sampling). Each step stands for itself: what fails is reported and the next one runs.
+``--rehearse`` goes through all of it with small shapes, also on a CPU; its figures mean nothing.
 
 Not run by the tests: it needs a GPU.
 """
@@ -27,12 +27,18 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from actors.engines.backends.llama.engine import LlamaEngine
+from actors.engines.backends.llama.gathered import Gathered
+from actors.engines.backends.llama.graphs import CudaRecorder, Graphs
+from actors.engines.backends.llama.in_place import in_place
+from actors.engines.backends.llama.inbox import Layout
 from actors.engines.engine import Segment
 from actors.models import ModelInfo
 
 METHODS = "sps,pearl,duodecoding-lockstep,duodecoding,pld,tree,auto"
 ROUNDS = [(1, rows) for rows in (1, 2, 4, 8, 16, 32, 64)] + [(8, 1), (8, 4), (32, 1), (32, 4)]  # streams, rows of each
-SLOTS = 576  # of each stream
+LONG_ROUNDS = [(1, 1), (1, 8), (8, 1), (8, 4)]
+SHORT, LONG = 500, 4000  # tokens of each stream
+TIMED = [(SHORT, ROUNDS), (LONG, LONG_ROUNDS)]
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ def rounds(device: torch.device, shape: Shape) -> str:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     config = LlamaConfig(
         vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, max_position_embeddings=4096,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, max_position_embeddings=8192,
     )  # fmt: skip
     torch.set_default_dtype(dtype)
     with torch.device(device):
@@ -133,26 +139,55 @@ def rounds(device: torch.device, shape: Shape) -> str:
     read = (
         sum(p.numel() * p.element_size() for p in model.parameters()) - shape.vocabulary * shape.hidden * dtype.itemsize
     )
-    engine = LlamaEngine(model, ModelInfo("7B", shape.vocabulary, 4096, frozenset(), "none"), 32 * SLOTS)
+    slots = max(max(streams for streams, _ in asked) * slots_of(context) for context, asked in TIMED)
+    engine = LlamaEngine(model, ModelInfo("7B", shape.vocabulary, 8192, frozenset(), "none"), slots)
     bandwidth = measured_bandwidth(device)
     floor = read / bandwidth
     lines = [
-        f"{read / 1e9:.2f} GB of weights a round; reading runs at {bandwidth / 1e9:.0f} GB/s: {floor * 1e3:.2f} ms.",
-        "| streams | rows of each | ms | times one row | share of bandwidth |\n|---|---|---|---|---|",
+        f"{read / 1e9:.2f} GB of weights a round; reading runs at {bandwidth / 1e9:.0f} GB/s: {floor * 1e3:.2f} ms."
     ]
-    one = 0.0
-    for streams, rows in ROUNDS:
-        seconds = median(device, lambda streams=streams, rows=rows: decode(engine, streams, rows))
-        one = one or seconds
-        lines[-1] += f"\n| {streams} | {rows} | {seconds * 1e3:.2f} | {seconds / one:.2f} | {floor / seconds:.0%} |"
+    for name, layout in layouts(engine):
+        if layout is not None:
+            assert engine.graphs is not None
+            engine.graphs = Graphs(engine.graphs.body, CudaRecorder(device), shape.vocabulary, False, layout)
+        lines.append(timed(engine, device, name, floor))
     return "\n\n".join(lines)
 
 
-def decode(engine: LlamaEngine, streams: int, rows: int, context: int = 500) -> None:
-    visible = np.arange(SLOTS)[None, :] <= np.arange(context, context + rows)[:, None]
+def layouts(engine: LlamaEngine) -> list[tuple[str, Layout | None]]:
+    """Ways in which recorded rounds attend; on a CPU nothing is recorded."""
+    if engine.graphs is None:
+        return [("as usual", None)]
+    body = engine.graphs.body
+    found: list[tuple[str, Layout | None]] = [("gathered", Gathered(body))]
+    if (triton := in_place(body)) is not None:
+        found.insert(0, ("in place, by Triton", triton))
+    return found
+
+
+def timed(engine: LlamaEngine, device: torch.device, name: str, floor: float) -> str:
+    lines = [f"Attention {name}:\n", "| context | streams | rows of each | ms | times one row | share of bandwidth |"]
+    lines.append("|---|---|---|---|---|---|")
+    for context, asked in TIMED:
+        one = 0.0
+        for streams, rows in asked:
+            seconds = median(device, lambda s=streams, r=rows, c=context: decode(engine, s, r, c))
+            one = one or seconds
+            figures = f"{seconds * 1e3:.2f} | {seconds / one:.2f} | {floor / seconds:.0%}"
+            lines.append(f"| {context} | {streams} | {rows} | {figures} |")
+    return "\n".join(lines)
+
+
+def slots_of(context: int) -> int:
+    return -(-(context + 64) // 64) * 64
+
+
+def decode(engine: LlamaEngine, streams: int, rows: int, context: int) -> None:
+    slots_each = slots_of(context)
+    visible = np.arange(slots_each)[None, :] <= np.arange(context, context + rows)[:, None]
     at = list(range(context, context + rows)) * streams
-    slots = [stream * SLOTS + context + row for stream in range(streams) for row in range(rows)]
-    segments = [Segment(rows, stream * SLOTS, SLOTS, visible) for stream in range(streams)]
+    slots = [stream * slots_each + context + row for stream in range(streams) for row in range(rows)]
+    segments = [Segment(rows, stream * slots_each, slots_each, visible) for stream in range(streams)]
     logits = engine.forward([7] * len(at), at, slots, segments)
     (engine.best if engine.best is not None else logits.argmax(-1)).tolist()
 

@@ -1,12 +1,38 @@
-"""What a recorded round reads: its size in buckets, and its numbers and masks packed into one copy."""
+"""What a recorded round reads: its size in buckets, and its numbers and what its attention is told in one copy."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from tiny import info, make
 
-from actors.engines.backends.llama.inbox import Inbox, RoundShape, copies_bucket, power_bucket, span_bucket
-from actors.engines.branches import BLOCK, View, view
+from actors.engines.backends.llama.engine import LlamaEngine
+from actors.engines.backends.llama.gathered import Gathered, GatheredShape, _Plan, copies_bucket, span_bucket
+from actors.engines.backends.llama.graphs import Direct
+from actors.engines.backends.llama.in_place import InPlace
+from actors.engines.backends.llama.inbox import Inbox, power_bucket
+from actors.engines.branches import BLOCK, View
 from actors.engines.engine import Segment
+
+
+@pytest.fixture(scope="module")
+def body():
+    model = make("llama")
+    return LlamaEngine(model, info(model), 4096, recorder=Direct()).graphs.body
+
+
+@pytest.fixture
+def gathered(body):
+    return Gathered(body)
+
+
+def arrived(plan, tokens, positions, slots, spare=4096):
+    """What the device finds, where an earlier round's bytes lay."""
+    inbox = Inbox(plan.shape.bytes + 100, torch.device("cpu"))
+    inbox._host[:] = 255
+    inbox.send(plan, tokens, positions, slots, spare)
+    return inbox.unpack(plan.shape)
 
 
 def test_buckets_of_rows_and_spans():
@@ -21,21 +47,20 @@ def test_buckets_of_rows_and_spans():
 @pytest.mark.parametrize(
     "count, rows, span, seen", [(1, 1, 256, 64), (3, 4, 512, 320), (5, 8, 256, 250), (64, 64, 512, 512)]
 )
-def test_what_is_packed_on_the_host_is_what_the_device_reads(count, rows, span, seen):
+def test_what_is_packed_on_the_host_is_what_the_device_reads(count, rows, span, seen, gathered):
     chance = np.random.default_rng(count)
-    shape = RoundShape(rows, 1, rows, span, 0)
-    inbox = Inbox(shape.bytes + 100, torch.device("cpu"))
-    inbox._host[:] = 255  # an earlier round's
     visible = chance.random((count, seen)) < 0.5
     numbers = chance.integers(0, 1 << 31, (3, count))
-    inbox.send(shape, *numbers.tolist(), [Segment(count, 12345, seen, visible)], [View(visible)], 2048)
-    out = inbox.unpack(shape)
+    plan = _Plan(GatheredShape(rows, 1, rows, span, 0), [Segment(count, 12345, seen, visible)], [View(visible)])
+    sent = arrived(plan, *numbers.tolist(), 2048)
+    told = gathered.unpack(plan.shape, sent.told)
     repeat = [*range(count), *[count - 1] * (rows - count)]
-    assert out.tokens.tolist() == numbers[0][repeat].tolist() and out.positions.tolist() == numbers[1][repeat].tolist()
-    assert out.slots.tolist() == [*numbers[2].tolist(), *range(2048, 2048 + rows - count)]
-    assert out.bases.tolist() == [12345] and out.sees.shape == (1, rows, span)
-    assert out.apart is out.places is out.order is None
-    assert torch.equal(out.sees[0, :, :seen], torch.from_numpy(visible[repeat])) and not out.sees[0, :, seen:].any()
+    assert sent.tokens.tolist() == numbers[0][repeat].tolist()
+    assert sent.positions.tolist() == numbers[1][repeat].tolist()
+    assert sent.slots.tolist() == [*numbers[2].tolist(), *range(2048, 2048 + rows - count)]
+    assert told.bases.tolist() == [12345] and told.sees.shape == (1, rows, span)
+    assert told.apart is told.places is told.order is None
+    assert torch.equal(told.sees[0, :, :seen], torch.from_numpy(visible[repeat])) and not told.sees[0, :, seen:].any()
 
 
 def fork(length: int, seen: int) -> np.ndarray:
@@ -45,42 +70,57 @@ def fork(length: int, seen: int) -> np.ndarray:
     return visible
 
 
-def test_copies_and_their_order_are_packed_too():
-    segment = Segment(3, 1000, 320, fork(250, 320))
-    look = view(segment)
-    shape = RoundShape.of(4, [segment], [look])
-    assert shape == (4, 1, 4, 512, 2)
-    inbox = Inbox(shape.bytes, torch.device("cpu"))
-    inbox._host[:] = 255  # an earlier round's
-    inbox.send(shape, [1, 2, 3], [250, 251, 251], [1250, 1251, 1252], [segment], [look], 2048)
-    out = inbox.unpack(shape)
-    assert out.bases.tolist() == [1000] and out.copies.shape == (1, 2 * BLOCK)
-    assert out.copies[0, :124].tolist() == [*range(1128, 1251), 1252]
-    assert out.order.tolist() == [[[0, 1, 2, 3], [0, 1, 2, 3], [0, 4, 2, 3], [0, 4, 2, 3]]]
-    assert out.sees.shape == (1, 4, 512 + 2 * BLOCK) and out.sees[0].sum(1).tolist() == [251, 252, 252, 252]
-    assert out.sees[0, 2, :128].all() and out.sees[0, 2, 512 : 512 + 124].all()
-
-
-def test_several_requests_have_places_of_their_own_and_the_last_one_fills_up():
-    segments = [
+def three_requests() -> list[Segment]:
+    return [
         Segment(1, 0, 64, np.arange(64)[None] < 40),
         Segment(3, 1000, 320, fork(250, 320)),
         Segment(1, 2000, 128, np.arange(128)[None] < 70),
     ]
-    looks = [view(segment) for segment in segments]
-    shape = RoundShape.of(8, segments, looks)
-    assert shape == (8, 4, 4, 512, 2)
-    inbox = Inbox(shape.bytes, torch.device("cpu"))
-    inbox._host[:] = 255  # an earlier round's
+
+
+def test_copies_and_their_order_are_packed_too(gathered):
+    plan = gathered.plan(4, three_requests()[1:2])
+    assert plan.shape == (4, 1, 4, 512, 2)
+    told = gathered.unpack(plan.shape, arrived(plan, [1, 2, 3], [250, 251, 251], [1250, 1251, 1252]).told)
+    assert told.bases.tolist() == [1000] and told.copies.shape == (1, 2 * BLOCK)
+    assert told.copies[0, :124].tolist() == [*range(1128, 1251), 1252]
+    assert told.order.tolist() == [[[0, 1, 2, 3], [0, 1, 2, 3], [0, 4, 2, 3], [0, 4, 2, 3]]]
+    assert told.sees.shape == (1, 4, 512 + 2 * BLOCK) and told.sees[0].sum(1).tolist() == [251, 252, 252, 252]
+    assert told.sees[0, 2, :128].all() and told.sees[0, 2, 512 : 512 + 124].all()
+
+
+def test_several_requests_have_places_of_their_own_and_the_last_one_fills_up(gathered):
+    plan = gathered.plan(8, three_requests())
+    assert plan.shape == (8, 4, 4, 512, 2)
     slots = [39, 1250, 1251, 1252, 2069]
-    inbox.send(shape, [5, 1, 2, 3, 6], [39, 250, 251, 251, 69], slots, segments, looks, 4096)
-    out = inbox.unpack(shape)
-    assert out.tokens.tolist() == [5, 1, 2, 3, 6, 6, 6, 6]
-    assert out.slots.tolist() == [*slots, 4096, 4097, 4098]
-    assert out.bases.tolist() == [0, 1000, 2000, 2000]
-    assert out.apart.view(4, 4).tolist() == [[0, 0, 0, 0], [1, 2, 3, 3], [4, 4, 4, 4], [4, 4, 4, 4]]
-    assert out.places.tolist() == [0, 4, 5, 6, 8, 8, 8, 8]
-    assert out.sees[:, 0].sum(-1).tolist() == [40, 251, 70, 70]
-    assert out.order[1, 2].tolist() == [0, 4, 2, 3] and out.order[0, 2].tolist() == [0, 1, 2, 3]
-    assert out.copies[1, :124].tolist() == [*range(1128, 1251), 1252]
-    assert set(out.copies[0].tolist()) == {0} and set(out.copies[2].tolist()) == {2000}
+    sent = arrived(plan, [5, 1, 2, 3, 6], [39, 250, 251, 251, 69], slots)
+    told = gathered.unpack(plan.shape, sent.told)
+    assert sent.tokens.tolist() == [5, 1, 2, 3, 6, 6, 6, 6]
+    assert sent.slots.tolist() == [*slots, 4096, 4097, 4098]
+    assert told.bases.tolist() == [0, 1000, 2000, 2000]
+    assert told.apart.view(4, 4).tolist() == [[0, 0, 0, 0], [1, 2, 3, 3], [4, 4, 4, 4], [4, 4, 4, 4]]
+    assert told.places.tolist() == [0, 4, 5, 6, 8, 8, 8, 8]
+    assert told.sees[:, 0].sum(-1).tolist() == [40, 251, 70, 70]
+    assert told.order[1, 2].tolist() == [0, 4, 2, 3] and told.order[0, 2].tolist() == [0, 1, 2, 3]
+    assert told.copies[1, :124].tolist() == [*range(1128, 1251), 1252]
+    assert set(told.copies[0].tolist()) == {0} and set(told.copies[2].tolist()) == {2000}
+
+
+def test_in_place_rows_are_told_how_far_their_slots_are_in_a_row_and_where_the_others_are(body):
+    layout = InPlace(body, SimpleNamespace(SPLIT=512, tile_rows=lambda heads, kv_heads: 2))
+    plan = layout.plan(8, three_requests())
+    assert plan.shape == (8, 4, 1, 1)
+    sent = arrived(plan, [5, 1, 2, 3, 6], [39, 250, 251, 251, 69], [39, 1250, 1251, 1252, 2069])
+    tiles, bases, prefixes, lengths, tails = layout.unpack(plan.shape, sent.told)
+    assert tiles.tolist() == [[0, 1], [1, 2], [3, 1], [4, 1]]
+    assert bases.tolist() == [0, 1000, 1000, 1000, 2000, 0, 0, 0]
+    assert prefixes.tolist() == [40, 251, 252, 251, 70, 0, 0, 0]
+    assert lengths.tolist() == [40, 251, 252, 252, 70, 0, 0, 0]
+    assert tails[:5, 0].tolist() == [0, 0, 0, 1252, 0]
+
+
+def test_in_place_texts_are_cut_into_parts_and_too_many_of_them_run_as_usual(body):
+    layout = InPlace(body, SimpleNamespace(SPLIT=512, tile_rows=lambda heads, kv_heads: 4))
+    text = [Segment(1, 0, 3200, np.arange(3200)[None] < 3100)]
+    assert layout.plan(1, text).shape == (1, 1, 8, 1)
+    assert layout.plan(2048, text) is None

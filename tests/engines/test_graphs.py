@@ -13,10 +13,12 @@ from tiny import VOCAB, info, make
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from actors.engines.backends.llama import engine as fused
-from actors.engines.backends.llama import graphs
+from actors.engines.backends.llama import gathered, graphs
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.folded_attention import attend_folded
-from actors.engines.backends.llama.graphs import Direct, Inbox
+from actors.engines.backends.llama.gathered import Gathered
+from actors.engines.backends.llama.graphs import Direct
+from actors.engines.backends.llama.inbox import Inbox
 from actors.engines.batch import align
 from actors.engines.engine import Segment
 from actors.engines.selfcheck import ROWS
@@ -125,21 +127,27 @@ def test_a_recording_of_one_request_serves_another_of_any_base_length_and_tree(n
 @pytest.mark.parametrize("what", ["base", "positions", "mask"])
 def test_a_program_with_something_baked_in_is_found_out(what, monkeypatch):
     """The test of the test above: python values of the recorded round would be those of every later one."""
-    honest = Inbox.unpack
+    engine, usual = recorded(), recorded(recorder=Direct())
+    unpack, look = Inbox.unpack, Gathered.unpack
 
-    def baked(self, shape):
-        out = honest(self, shape)
-        numbers = self._host[: shape.header].view(np.int32)
+    def rows_baked(self, shape):
+        start = int(self._host[: 12 * shape.rows].view(np.int32)[shape.rows])
+        return unpack(self, shape)._replace(positions=torch.arange(shape.rows) + start)
+
+    def look_baked(self, shape, told):
+        out = look(self, shape, told)
+        of = next(each for each in (engine, usual) if each.graphs.layout is self)
+        host = of.graphs._inbox._host[12 * shape.rows :]
         if what == "base":
-            return out._replace(bases=torch.full((1,), int(numbers[3 * shape.rows])))
-        if what == "positions":
-            return out._replace(positions=torch.arange(shape.rows) + int(numbers[shape.rows]))
-        seen = int(np.unpackbits(self._host[shape.header :][: shape.span // 8]).sum())
+            return out._replace(bases=torch.full((1,), int(host[:4].view(np.int32)[0])))
+        seen = int(np.unpackbits(host[shape.header :][: shape.span // 8]).sum())
         sees = torch.arange(shape.span)[None] < torch.arange(seen, seen + shape.rows)[:, None]
         return out._replace(sees=sees[None])
 
-    monkeypatch.setattr(Inbox, "unpack", baked)
-    engine, usual = recorded(), recorded(recorder=Direct())
+    if what == "positions":
+        monkeypatch.setattr(Inbox, "unpack", rows_baked)
+    else:
+        monkeypatch.setattr(Gathered, "unpack", look_baked)
     a, b = ids(20), ids(31, seed=1)
     for each in (engine, usual):
         fill(each, 0, a)
@@ -155,7 +163,7 @@ def test_reading_from_the_host_cannot_be_recorded(monkeypatch, caplog):
 
     def reading(self, shape):
         out = honest(self, shape)
-        assert out.bases.item() >= 0
+        assert out.tokens[0].item() >= 0
         return out
 
     monkeypatch.setattr(Inbox, "unpack", reading)
@@ -165,11 +173,11 @@ def test_reading_from_the_host_cannot_be_recorded(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("family", OURS)
-@pytest.mark.parametrize("attention", [graphs.attend_as_eager, attend_folded])
+@pytest.mark.parametrize("attention", [gathered.attend_as_eager, attend_folded])
 def test_every_family_agrees_with_the_plain_model_when_replayed(family, attention):
     tokens = ids(300)
     engine = recorded(family)
-    engine.graphs.attention = attention
+    engine.graphs.layout.attention = attention
     outs, start = [], 0
     for rows in (64, 64, 64, 50, 1, 2, 5, 9, 30, 1, 10):
         outs.append(chain(engine, tokens, start, rows))
@@ -359,7 +367,7 @@ def test_the_program_stays_on_its_device():
     with torch.device("meta"):
         nowhere = make("llama")
     engine = LlamaEngine(nowhere, info(nowhere), SLOTS, recorder=Direct())
-    engine.graphs.attention = attend_folded
+    engine.graphs.layout.attention = attend_folded
     out = chain(engine, ids(4), 0, 4)
     assert out.device.type == "meta" and out.shape == (4, VOCAB) and engine.best.device.type == "meta"
 
@@ -369,7 +377,7 @@ def test_the_program_stays_on_its_device():
 def test_every_branch_has_the_bits_of_a_chain_with_the_attention_of_a_gpu(length, dtype):
     model = make("qwen3").to(dtype)
     engine = LlamaEngine(model, info(model), SLOTS, recorder=TapeRecorder())
-    engine.graphs.attention = attend_folded
+    engine.graphs.layout.attention = attend_folded
     text, chance = ids(length + 12), random.Random(length)
     fill(engine, 64, text[:length])
     expected = chain_at(engine, 64, text, length - 1)

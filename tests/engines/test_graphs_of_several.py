@@ -10,7 +10,7 @@ from test_graphs import MODELS, fill, laid_out, pair_of, recorded, torch_alone  
 from test_llama import ids
 from tiny import VOCAB, info, make
 
-from actors.engines.backends.llama import graphs
+from actors.engines.backends.llama import gathered
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.folded_attention import attend_folded
 from actors.engines.selfcheck import ROWS
@@ -54,7 +54,7 @@ def test_a_recording_of_some_requests_serves_others_of_any_base_length_and_tree(
 
 def test_a_request_has_the_bits_that_it_has_alone():
     engine = recorded(slots=2048)
-    engine.graphs.attention = attend_folded
+    engine.graphs.layout.attention = attend_folded
     for base, text in TEXTS.items():
         fill(engine, base, text)
     parts = list(some_trees(random.Random(2), TEXTS, 5))
@@ -64,7 +64,7 @@ def test_a_request_has_the_bits_that_it_has_alone():
 
 @pytest.mark.parametrize("limit", ["MAX_GATHERED", "MAX_SCORED"])
 def test_rounds_that_would_copy_or_score_too_much_run_as_usual(limit, monkeypatch):
-    monkeypatch.setattr(graphs, limit, 500)
+    monkeypatch.setattr(gathered, limit, 500)
     engine, usual = recorded(slots=2048), LlamaEngine(make("llama"), info(make("llama")), 2048)
     for each in (engine, usual):
         for base, text in TEXTS.items():

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.compiled_body import CompiledBody
 from actors.engines.backends.llama.compiler import compiled_kernels, fits
-from actors.engines.backends.llama.graphs import MAX_ROWS, CudaRecorder, Graphs, Recorder
+from actors.engines.backends.llama.graphs import CudaRecorder, Graphs, Recorder
+from actors.engines.backends.llama.inbox import MAX_ROWS
 from actors.engines.backends.llama.linear import rows_for
 from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.torch_body import TorchBody
