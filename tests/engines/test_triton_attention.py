@@ -41,7 +41,12 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
     sizes = {"HEADS": 32, "WIDTH": 128, "DEPTH": 128, "SPLIT": triton_attention.SPLIT}
     tiled = {**sizes, "GROUP": 4, "TAIL": 16, "TILE": triton_attention.TILE, "BLOCK": triton_attention.BLOCK}
     pointers = {**dict.fromkeys(("query", "keys", "values"), f"*{dtype}"), **text, **parts}
-    found = compiled(triton_attention._attend, pointers, {"rows": "i32", "of_head": "i32", "scale": "fp32"}, tiled)
+    found = compiled(
+        triton_attention._attend,
+        pointers,
+        {"rows": "i32", "row_stride": "i32", "head_stride": "i32", "scale": "fp32"},
+        tiled,
+    )
     assert found["cubin"] and ("mma.sync" in found["ptx"]) == (dtype != "fp32")  # tensor cores round float32
     joined = compiled(triton_attention._join, {**parts, "lengths": "*i32", "out": f"*{dtype}"}, {"rows": "i32"}, sizes)
     assert joined["cubin"]

@@ -22,7 +22,7 @@ LOG2_E = 1.4426950408889634
 @triton.jit
 def _attend(
     query, keys, values, tiles, bases, prefixes, lengths, tails, seen, tops, sums,
-    rows, of_head, scale,
+    rows, row_stride, head_stride, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, TAIL: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
@@ -49,9 +49,9 @@ def _attend(
 
     depth = tl.arange(0, DEPTH)
     inner = depth < WIDTH
-    at = (row * HEADS + head)[:, None] * WIDTH + depth[None, :]
+    at = (row * row_stride + head * WIDTH)[:, None] + depth[None, :]
     asked = tl.load(query + at, mask=live[:, None] & inner[None, :], other=0.0)
-    head_at = kv_head.to(tl.int64) * of_head
+    head_at = kv_head.to(tl.int64) * head_stride
     top = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
     sums_of = tl.zeros([TILE, DEPTH], tl.float32)
@@ -135,17 +135,19 @@ def attend(
     ``SPLIT`` tokens that the longest row has, or more.
     """
     rows, heads, width = query.shape
+    assert query.stride()[1:] == (width, 1) and keys.stride() == values.stride() and keys.stride()[1:] == (width, 1)
     kv_heads = keys.shape[0]
     group = heads // kv_heads
     tile, depth = max(TILE, triton.next_power_of_2(group)), max(16, triton.next_power_of_2(width))
     seen = query.new_empty((splits, rows, heads, width), dtype=torch.float32)
     tops, sums = (query.new_empty((splits, rows, heads), dtype=torch.float32) for _ in range(2))
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    _attend[(len(tiles), kv_heads, splits)](
-        query.contiguous(), keys, values, tiles, bases, prefixes, lengths, tails, seen, tops, sums,
-        rows, keys.stride(0), scale * LOG2_E,
-        HEADS=heads, GROUP=group, WIDTH=width, DEPTH=depth, TAIL=tails.shape[1],
-        TILE=tile, BLOCK=BLOCK, SPLIT=SPLIT,
-    )  # fmt: skip
-    _join[(rows, heads)](seen, tops, sums, lengths, out, rows, HEADS=heads, WIDTH=width, DEPTH=depth, SPLIT=SPLIT)
+    with torch.cuda.device_of(query):  # Triton launches on the current device
+        _attend[(len(tiles), kv_heads, splits)](
+            query, keys, values, tiles, bases, prefixes, lengths, tails, seen, tops, sums,
+            rows, query.stride(0), keys.stride(0), scale * LOG2_E,
+            HEADS=heads, GROUP=group, WIDTH=width, DEPTH=depth, TAIL=tails.shape[1],
+            TILE=tile, BLOCK=BLOCK, SPLIT=SPLIT,
+        )  # fmt: skip
+        _join[(rows, heads)](seen, tops, sums, lengths, out, rows, HEADS=heads, WIDTH=width, DEPTH=depth, SPLIT=SPLIT)
     return out.view(rows, heads * width)
