@@ -25,6 +25,7 @@ import numpy.typing as npt
 from protocols.errors import ConfigError, ModelError
 
 FORMAT = 1
+ARRAYS = ("tokens", "suffixes", "starts")
 ORDERED = 26  # tokens by which suffixes are in order, at least
 
 Ids = npt.NDArray[Any]  # uint16 or uint32
@@ -61,7 +62,7 @@ class Datastore:
             if raw["format"] != FORMAT:
                 raise ModelError(f"the datastore at {path} has format {raw['format']} instead of {FORMAT}; rebuild it")
             meta = Meta(raw["vocab_size"], raw["tokenizer_digest"], raw["tokens"], raw["documents"])
-            arrays = [np.load(path / f"{name}.npy", mmap_mode="r") for name in ("tokens", "suffixes", "starts")]
+            arrays = [np.load(path / f"{name}.npy", mmap_mode="r") for name in ARRAYS]
         except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
             raise ModelError(f"the datastore at {path} is damaged ({error}); rebuild it") from None
         if tokenizer_digest and meta.tokenizer_digest != tokenizer_digest:
@@ -105,8 +106,11 @@ def build(
 ) -> Meta:
     """Write a datastore of ``documents`` (token ids below ``vocab_size``); about 50 bytes of memory per token.
 
-    Raises ConfigError when there is nothing to store or an id is outside the vocabulary.
+    An earlier one in the directory is replaced; who has it open goes on with it. Raises ConfigError when there is
+    nothing to store, an id is outside the vocabulary, or the directory holds anything else.
     """
+    path = Path(directory)
+    _check_writable(path)
     width = np.uint16 if vocab_size < 2**16 else np.uint32
     parts: list[Ids] = []
     separator = np.array([vocab_size], dtype=width)
@@ -124,12 +128,12 @@ def build(
     starts = np.zeros(vocab_size + 2, dtype=np.int64)
     np.cumsum(np.bincount(tokens, minlength=vocab_size + 1), out=starts[1:])
 
-    path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     (path / "meta.json").unlink(missing_ok=True)  # written last: what was interrupted is no datastore
-    np.save(path / "tokens.npy", tokens)
-    np.save(path / "suffixes.npy", suffixes)
-    np.save(path / "starts.npy", starts)
+    for name, array in zip(ARRAYS, (tokens, suffixes, starts), strict=True):
+        part = path / f"{name}.part.npy"
+        np.save(part, array)
+        part.replace(path / f"{name}.npy")  # a verifier that has mapped the old file keeps it
     fields = {
         "format": FORMAT,
         "vocab_size": vocab_size,
@@ -139,6 +143,15 @@ def build(
     }
     (path / "meta.json").write_text(json.dumps(fields, indent=1) + "\n")
     return meta
+
+
+def _check_writable(path: Path) -> None:
+    """ConfigError unless a datastore may be written there."""
+    own = {"meta.json", *(f"{name}{ending}" for name in ARRAYS for ending in (".npy", ".part.npy"))}
+    if path.is_dir() and not {entry.name for entry in path.iterdir()} <= own:
+        raise ConfigError(f"{path} holds other files than a datastore's; name a new directory to write it to")
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; name a directory to write the datastore to, and the texts behind it")
 
 
 def suffix_array(tokens: Ids, symbols: int) -> npt.NDArray[Any]:

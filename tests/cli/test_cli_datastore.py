@@ -56,6 +56,15 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, arguments, code, sentence, ca
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize(("out", "sentence"), [("a.txt", "a.txt is a file"), (".", "holds other files")])
+def test_what_is_no_datastore_is_not_written_over(tmp_path: Path, out, sentence, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("a text")
+    assert main(["datastore", "build", out, "a.txt"]) == 1
+    assert sentence in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"] and Path("a.txt").read_text() == "a text"
+
+
 def test_a_drafter_may_name_a_proposer_instead_of_a_model(tmp_path: Path, monkeypatch):
     (tmp_path / "pld").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -24,6 +24,14 @@ def test_suffixes_are_in_the_order_of_their_first_tokens(symbols):
     assert keys == sorted(keys)
 
 
+def test_a_datastore_that_is_built_anew_leaves_the_old_one_to_those_who_have_it_open(tmp_path):
+    old = stored(tmp_path, [[1, 2, 3] * 2000])
+    new = stored(tmp_path, [[4, 5]])
+    assert old.tokens[:4].tolist() == [1, 2, 3, 1] and len(old.tokens) == 6001
+    assert new.tokens.tolist() == [4, 5, 100]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["meta.json", "starts.npy", "suffixes.npy", "tokens.npy"]
+
+
 def test_finding_a_pattern_gives_exactly_its_occurrences(tmp_path):
     rng = random.Random(0)
     documents = [[rng.randrange(3) for _ in range(80)] for _ in range(4)]
