@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 
-from actors.cost import CostModel
+from actors.cost import MAX_STALL, CostModel
 from actors.draft_timing import Probe
 from actors.estimate import Estimate
 from actors.generations import Generations, Loader
@@ -34,6 +34,7 @@ READ = 256  # tokens of a text that are read before a round, at most; a longer o
 UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
 SPREAD = 8  # rows over which the price of one is taken: forward times climb in steps
+FURTHER = 64  # steps that the price of one behind another remembers
 MAX_FAILURES = 3  # in a row: then it is the model, not the text
 _worth: Callable[[tuple[float, InlineTree, Node]], float] = itemgetter(0)
 
@@ -56,6 +57,7 @@ class InlineDraft:
         self.model_id = model.info.model_id  # whatever the directory is called where other weights of it lie
         self.steps = CostModel(step_us)
         self.read_us = Estimate(self.steps(SPREAD) / SPREAD, weight=READ, memory=8 * READ)  # of a token of a text
+        self.further_us = Estimate(self.steps(1), weight=FURTHER / 8, memory=FURTHER)  # of a step right behind another
         self.probe = Probe(self.steps, timer)
         self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
         self._unable: set[str] = set()  # requests that it has no room for, or that its model cannot mirror
@@ -105,10 +107,10 @@ class InlineDraft:
         for tree in trees:
             tree.begin()
         row = row or rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
-        for _ in range(MAX_STEPS):
-            batch = self._worthwhile(trees, rate, row)
-            if not batch or not self._expand(batch, trees, now_us):
-                return
+        left = MAX_STEPS
+        while left > 0 and (batch := self._worthwhile(trees, rate, row)):
+            made = self._expand(batch, trees, now_us, left - 1, row + rate * self.further_us.mean)
+            left -= made or left
 
     def measure(self, now: float) -> None:
         """Between two rounds. Where nothing was drafted for a while, a busy machine may have made it look too dear, and
@@ -196,25 +198,41 @@ class InlineDraft:
         batch: list[tuple[InlineTree, Node]],
         requests: Mapping[InlineTree, Speculation],
         now_us: Callable[[], float],
-    ) -> bool:
-        """One draft step; False if the model failed."""
+        further: int,
+        least: float,
+    ) -> int:
+        """A draft step; of a leaf alone, as many more below it as promise at least so many tokens, ``further`` at most.
+        How many steps it was; 0 if the model failed."""
         # A root computes what its text misses as well.
         rows = len(batch) + sum(self.model.missing(tree.handle) for tree, node in batch if node.parent is None)
         began_us, begin = now_us(), self.timer()
         try:
-            expansions = self.model.expand([tree.leaf(node) for tree, node in batch])
+            (tree, node), *others = batch
+            ahead = None if others else tree.ahead(node, further, least)
+            if ahead is not None:
+                expansions = self.model.expand_ahead(tree.leaf(node), ahead)
+            else:
+                expansions = self.model.expand([tree.leaf(node) for tree, node in batch])
         except Exception as error:
             self._fail((tree for tree, _ in batch), error)
-            return False
+            return 0
         spent_us = (self.timer() - begin) * 1e6
         self._failures = 0
-        self.steps.observe(rows, spent_us)
+        steps = 1 if ahead is None else len(expansions)
+        if steps == 1:
+            self.steps.observe(rows, spent_us)
+        else:
+            each_us = (spent_us - self.steps(rows)) / (steps - 1)
+            self.further_us.add(min(max(each_us, 0.0), MAX_STALL * self.further_us.mean))
         self.probe.spare(began_us / 1e6)
-        for (tree, node), expansion in zip(batch, expansions, strict=True):
-            tree.expanded(node, expansion, self.vocab_size)
+        if ahead is not None:
+            tree.expanded_ahead(node, expansions, self.vocab_size)
+        else:
+            for (tree, node), expansion in zip(batch, expansions, strict=True):
+                tree.expanded(node, expansion, self.vocab_size)
         for tree in {tree for tree, _ in batch}:
-            requests[tree].drafted(began_us, spent_us)
-        return True
+            requests[tree].drafted(began_us, spent_us, steps)
+        return steps
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
