@@ -119,6 +119,20 @@ def test_in_place_rows_are_told_how_far_their_slots_are_in_a_row_and_where_the_o
     assert tails[:5, 0].tolist() == [0, 0, 0, 1252, 0]
 
 
+def test_the_tail_of_a_drafts_node_lies_in_front_of_its_text():
+    model = make("llama")
+    body = LlamaEngine(model, info(model), 4096, exact=False, recorder=Direct()).graphs.body
+    layout = InPlace(body, SimpleNamespace(SPLIT=512, tile_rows=lambda heads, kv_heads: 2))
+    visible = np.zeros((2, 256), dtype=bool)
+    visible[:, 64:200] = True  # the text; nodes in the slots before it
+    visible[0, [0, 63]] = visible[1, 5] = True
+    plan = layout.plan(2, [Segment(2, 1000, 256, visible)])
+    assert plan.shape == (2, 1, 1, 16)
+    tiles, bases, prefixes, lengths, tails = layout.unpack(plan.shape, arrived(plan, [1, 2], [9, 9], [5, 6]).told)
+    assert (tiles.tolist(), bases.tolist(), prefixes.tolist()) == ([[0, 2]], [1064, 1064], [136, 136])
+    assert lengths.tolist() == [138, 137] and tails[:, :2].tolist() == [[1000, 1063], [1005, 0]]
+
+
 def test_in_place_texts_are_cut_into_parts_and_too_many_of_them_run_as_usual(body):
     layout = InPlace(body, SimpleNamespace(SPLIT=512, tile_rows=lambda heads, kv_heads: 4))
     text = [Segment(1, 0, 3200, np.arange(3200)[None] < 3100)]

@@ -17,6 +17,9 @@ from actors.engines.backends.llama import triton_attention as kernels
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.graphs import Direct
 from actors.engines.backends.llama.in_place import InPlace, in_place
+from actors.engines.draft import Draft
+from actors.models import Leaf
+from protocols.messages import Sampling
 
 kernels.SPLIT = 128  # fewer steps for as many parts
 NAME = "actors.engines.backends.llama.triton_attention"
@@ -103,6 +106,25 @@ def test_every_branch_of_every_request_has_the_logits_of_the_plain_model_and_the
             alone = tree_round(engine, base, length, line, range(-1, len(path) - 1))
             assert torch.equal(alone[-1], found[first + 1 + node])
         first += len(tokens)
+
+
+def test_a_draft_grows_the_tree_that_it_grows_without_graphs():
+    model = make("llama")
+    engines = [LlamaEngine(make("llama"), info(model), 2048, exact=False, recorder=Direct()) for _ in range(2)]
+    engines[0].graphs.layout = InPlace(engines[0].graphs.body, kernels)
+    engines[1].graphs = None
+    grown = []
+    for engine in engines:
+        draft = Draft(engine, candidates=3)
+        handle = draft.open(TEXTS[64], 4, Sampling(max_tokens=40))
+        [root] = draft.expand([Leaf(handle, TEXTS[64][-1], (), is_root=True)])
+        below = draft.expand([Leaf(handle, token, ()) for token in root.tokens])
+        last = draft.expand([Leaf(handle, below[1].tokens[0], (below[1].slot,)), Leaf(handle, 7, (below[2].slot,))])
+        grown.append([root, *below, *last])
+        assert engine.graphs is None or engine.best is not None
+    for ours, theirs in zip(*grown, strict=True):
+        assert (ours.slot, ours.tokens) == (theirs.slot, theirs.tokens)
+        assert ours.probs == pytest.approx(theirs.probs, abs=1e-5)
 
 
 @pytest.mark.parametrize("fault", ["wrong", "raises", None])

@@ -65,6 +65,7 @@ class InPlace:
     def __init__(self, body: TorchBody, kernels: Any) -> None:
         """``kernels``: :mod:`actors.engines.backends.llama.triton_attention`."""
         self._pool, self._scale, self._kernels = body.pool, body.shape.width**-0.5, kernels
+        self._exact = body.exact
         self.split: int = kernels.SPLIT
         self._tile = kernels.tile_rows(body.shape.heads, body.shape.kv_heads)
 
@@ -79,11 +80,15 @@ class InPlace:
         first = 0
         for segment in segments:
             visible = segment.visible
+            begin = 0 if self._exact else _longest_run(visible)  # a draft's nodes lie in front of its text
+            behind = visible[:, begin:]
             lengths = visible.sum(1)
-            prefixes = np.where(visible.all(1), lengths, visible.argmin(1))  # the first slot that is not visible
-            told.append(np.stack([np.full(segment.rows, segment.base), prefixes, lengths]))
+            prefixes = np.where(behind.all(1), behind.shape[1], behind.argmin(1))  # up to the first slot out of sight
+            told.append(np.stack([np.full(segment.rows, segment.base + begin), prefixes, lengths]))
             for row in np.flatnonzero(prefixes < lengths):
-                tails[first + int(row)] = segment.base + prefixes[row] + np.flatnonzero(visible[row, prefixes[row] :])
+                apart = visible[row].copy()
+                apart[begin : begin + prefixes[row]] = False
+                tails[first + int(row)] = segment.base + np.flatnonzero(apart)
             for start in range(0, segment.rows, self._tile):
                 tiles.append((first + start, min(self._tile, segment.rows - start)))
             first += segment.rows
@@ -113,6 +118,12 @@ class InPlace:
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, numbers: tuple[Tensor, ...], splits: int) -> Tensor:
         seen: Tensor = self._kernels.attend(queries, keys, values, *numbers, splits, self._scale)
         return seen
+
+
+def _longest_run(visible: NDArray[np.bool_]) -> int:
+    """Where the longest run of slots begins that all rows see."""
+    edges = np.flatnonzero(np.diff(visible.min(0).astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
+    return int(edges[(edges[:, 1] - edges[:, 0]).argmax(), 0]) if len(edges) else 0
 
 
 def in_place(body: TorchBody) -> InPlace | None:
