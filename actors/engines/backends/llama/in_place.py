@@ -45,7 +45,7 @@ class InPlaceShape(NamedTuple):
 class _Plan(NamedTuple):
     shape: InPlaceShape
     tiles: list[tuple[int, int]]
-    rows: NDArray[np.int32]  # (3, rows): bases, prefixes, lengths
+    rows: list[tuple[int, int, int]]  # base, prefix and length of each
     tails: dict[int, NDArray[np.int64]]  # by row
 
     def pack(self, host: NDArray[np.uint8]) -> None:
@@ -53,7 +53,7 @@ class _Plan(NamedTuple):
         host[:] = 0
         tiles, *rows, tails = np.split(host.view(np.int32), np.cumsum(self.shape.parts)[:-1])
         tiles[: 2 * len(self.tiles)] = np.ravel(self.tiles)
-        for part, numbers in zip(rows, self.rows, strict=True):
+        for part, numbers in zip(rows, zip(*self.rows, strict=True), strict=True):
             part[: len(numbers)] = numbers
         for row, tail in self.tails.items():
             tails[row * self.shape.tail :][: len(tail)] = tail
@@ -75,30 +75,29 @@ class InPlace:
 
     def plan(self, rows: int, segments: Sequence[Segment]) -> _Plan | None:
         tiles: list[tuple[int, int]] = []
-        told: list[NDArray[np.int64]] = []
+        told: list[tuple[int, int, int]] = []
         tails: dict[int, NDArray[np.int64]] = {}
-        first = 0
         for segment in segments:
-            visible = segment.visible
-            begin = 0 if self._exact else _longest_run(visible)  # a draft's nodes lie in front of its text
-            behind = visible[:, begin:]
-            lengths = visible.sum(1)
-            prefixes = np.where(behind.all(1), behind.shape[1], behind.argmin(1))  # up to the first slot out of sight
-            told.append(np.stack([np.full(segment.rows, segment.base + begin), prefixes, lengths]))
-            for row in np.flatnonzero(prefixes < lengths):
-                apart = visible[row].copy()
-                apart[begin : begin + prefixes[row]] = False
-                tails[first + int(row)] = segment.base + np.flatnonzero(apart)
-            for start in range(0, segment.rows, self._tile):
-                tiles.append((first + start, min(self._tile, segment.rows - start)))
-            first += segment.rows
-        rows_told = np.concatenate(told, 1).astype(np.int32)
+            begin = 0 if self._exact else _longest_run(segment.visible)  # a draft's nodes lie in front of its text
+            tiles += [
+                (len(told) + start, min(self._tile, segment.rows - start))
+                for start in range(0, segment.rows, self._tile)
+            ]
+            for visible in segment.visible:
+                length = int(np.count_nonzero(visible))
+                prefix = length
+                if not visible[begin : begin + length].all():
+                    prefix = int(visible[begin:].argmin()) if not visible[begin:].all() else len(visible) - begin
+                    apart = visible.copy()
+                    apart[begin : begin + prefix] = False
+                    tails[len(told)] = segment.base + np.flatnonzero(apart)
+                told.append((segment.base + begin, prefix, length))
         tail = max(map(len, tails.values()), default=0)
-        splits = power_bucket(-(-int(rows_told[2].max()) // self.split))
+        splits = power_bucket(-(-max(length for _, _, length in told) // self.split))
         if tail > MAX_WINDOW or rows * splits > MAX_PARTS:
             return None
         shape = InPlaceShape(rows, power_bucket(len(tiles)), splits, next(size for size in TAILS if size >= tail))
-        return _Plan(shape, tiles, rows_told, tails)
+        return _Plan(shape, tiles, told, tails)
 
     def look(self, shape: Shape, told: Tensor) -> Look:
         assert isinstance(shape, InPlaceShape)
