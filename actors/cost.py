@@ -1,6 +1,11 @@
 """How long a forward takes by its number of rows: measured at start-up, corrected while running.
 
 The verifier has one of the target, the drafter one of its draft model (rows are leaves); the controller is told both.
+
+The curve is of one stream's rows. Where several streams share a forward, each brings keys and values of its own to be
+read, and takes two to three times what a row of drafts does. So what they take is learnt for each number of streams;
+and what a further row adds, of drafts or of somebody's prompt, from how much longer forwards with more rows took than
+others of as many streams. It is kept as a part of what the streams take: a machine that is busy slows both.
 """
 
 from __future__ import annotations
@@ -14,6 +19,13 @@ from actors.estimate import Estimate
 TABULATED = 64  # rows
 FACTOR_MEMORY = 10  # forwards: contention and clocks change within some 10 rounds, a single one says little
 MAX_STALL = 3.0  # one forward (page fault, preempted core) moves the belief no further than this factor
+USUAL_MEMORY = 64  # forwards: what those with so many streams usually take
+# Squared rows that the curve's slope counts for: forwards of eight streams differ by five rows, so that ten weigh as
+# much; in as many their times' noise (a tenth) leaves the slope uncertain by a tenth.
+SLOPE_PRIOR = 256.0
+SLOPE_MEMORY = 64 * SLOPE_PRIOR  # squared rows: forwards that are alike tell nothing new, and nothing is forgotten
+MIN_ROW = 1e-3  # of what the streams take: none is for nothing
+SPREAD = 8  # rows over which the curve's slope is taken: forward times climb in steps
 
 
 class Curve:
@@ -48,6 +60,36 @@ class Curve:
         return t0 + (t1 - t0) * (rows - r0) / (r1 - r0)
 
 
+class _Shared:
+    """Forwards of about so many streams, a row for each and further rows beside them."""
+
+    def __init__(self, factor: float) -> None:
+        """``factor``: on the curve, as long as nothing is known."""
+        self.factor = Estimate(factor, weight=1, memory=FACTOR_MEMORY)
+        self._usual: dict[int, tuple[Estimate, Estimate]] = {}  # by streams: further rows, microseconds
+        self._together = self._squares = 0.0  # of deviations: rows times parts of the streams' time, rows times rows
+
+    def observe(self, streams: int, more: int, time_us: float, curve: Curve) -> None:
+        """Only forwards of exactly as many streams are compared."""
+        usual = self._usual.setdefault(streams, (Estimate(memory=USUAL_MEMORY), Estimate(memory=USUAL_MEMORY)))
+        rows, times = usual
+        if times.known:
+            time_us = min(time_us, MAX_STALL * times.mean)
+            further, longer = more - rows.mean, (time_us - times.mean) / (self.factor.mean * curve(streams))
+            squares = self._squares + further * further
+            keep = min(1.0, SLOPE_MEMORY / squares) if squares else 1.0
+            self._together = keep * (self._together + further * longer)
+            self._squares = keep * squares
+        rows.add(more)
+        times.add(time_us)
+        self.factor.add(_bounded(time_us / (curve(streams) * (1 + more * self.row(streams, curve))), self.factor.mean))
+
+    def row(self, streams: int, curve: Curve) -> float:
+        """A further row, as a part of what the streams take."""
+        prior = (curve(streams + SPREAD) / curve(streams) - 1) / SPREAD
+        return max(MIN_ROW, (self._together + SLOPE_PRIOR * prior) / (self._squares + SLOPE_PRIOR))
+
+
 class CostModel:
     """A curve as it was calibrated, times one slowly moving factor for context, contention and clocks. Times are
     microseconds."""
@@ -62,26 +104,62 @@ class CostModel:
         self.lent = Curve(lent) if lent else self.own
         self.uses_lent = False  # now
         self.factor = Estimate(1.0, weight=FACTOR_MEMORY, memory=FACTOR_MEMORY)
+        self._shared: dict[int, _Shared] = {}  # by the binary digits of the number of streams
 
     @property
     def lends(self) -> bool:
         """Whether drafters that rest make forwards shorter."""
         return self.lent is not self.own
 
+    @property
+    def _curve(self) -> Curve:
+        return self.lent if self.uses_lent else self.own
+
     def curve(self, rows: int) -> float:
         """The calibrated time without the running correction."""
-        return (self.lent if self.uses_lent else self.own)(rows)
+        return self._curve(rows)
 
     def __call__(self, rows: int) -> float:
         return self.curve(rows) * self.factor.mean
 
-    def plain(self, rows: int) -> float:
-        """Of decoding without drafts: no drafter needs its CPUs then."""
-        return self.lent(rows) * self.factor.mean
+    def round(self, streams: int, drafts: int = 0) -> float:
+        """Of a forward that so many streams share, with a row each and so many of drafts in all."""
+        return self._round(self._curve, streams, drafts)
 
-    def observe(self, rows: int, time_us: float) -> None:
-        ratio, known = time_us / max(1e-9, self.curve(rows)), self.factor.mean
-        self.factor.add(min(max(ratio, known / MAX_STALL), known * MAX_STALL))
+    def plain(self, streams: int, drafts: int = 0) -> float:
+        """As :meth:`round`, where no drafter needs its CPUs."""
+        return self._round(self.lent, streams, drafts)
+
+    def _round(self, curve: Curve, streams: int, drafts: int) -> float:
+        if streams <= 1:
+            return curve(streams + drafts) * self.factor.mean
+        known = self._like(streams)
+        return curve(streams) * known.factor.mean * (1 + drafts * known.row(streams, curve))
+
+    def slowdown(self, streams: int) -> float:
+        """Of a forward of so many streams without drafts, against the curve."""
+        return self._like(streams).factor.mean if streams > 1 else self.factor.mean
+
+    def row(self, streams: int) -> float:
+        """What a further row adds to a forward of so many streams: of drafts, or of somebody's prompt."""
+        known = self._like(streams)
+        return known.row(streams, self._curve) * known.factor.mean * self._curve(streams)
+
+    def _like(self, streams: int) -> _Shared:
+        """Of so many streams, as far as is known."""
+        digits = streams.bit_length()
+        fewer = (self._shared[n] for n in range(digits, 0, -1) if n in self._shared)
+        return next(fewer, None) or _Shared(self.factor.mean)
+
+    def observe(self, rows: int, time_us: float, streams: int = 1, alone: bool = True) -> None:
+        """A forward of so many rows, of which one is each stream's own. ``alone``: nobody shared it with one stream, a
+        prompt neither."""
+        digits = streams.bit_length()
+        if digits not in self._shared:
+            self._shared[digits] = _Shared(self._like(streams).factor.mean)
+        self._shared[digits].observe(streams, max(0, rows - streams), time_us, self._curve)
+        if alone:
+            self.factor.add(_bounded(time_us / max(1e-9, self.curve(rows)), self.factor.mean))
 
     def corrected(self, factor: float) -> None:
         """Another process's running correction: it measures, this one believes."""
@@ -94,3 +172,7 @@ class CostModel:
     def points(self) -> tuple[tuple[int, float], ...]:
         """(rows, microseconds) as they are believed now."""
         return tuple((rows, time * self.factor.mean) for rows, time in self.calibration())
+
+
+def _bounded(sample: float, known: float) -> float:
+    return min(max(sample, known / MAX_STALL), known * MAX_STALL)

@@ -53,13 +53,15 @@ class Committer:
             else:
                 self.faults.went_well()
         rows, state, decode_us = job.rows + job.piece_rows, self.state, forward_us
-        if job.piece is None:
-            state.cost.observe(rows, forward_us)
-        else:
-            decode_us = min(forward_us, state.cost(job.rows)) if job.rows else 0.0
+        own = len(job.requests)
+        if own and (job.piece is None or outcomes[-1] is None):  # else the prompt has ended, with fewer rows
+            state.cost.observe(rows, forward_us, own, alone=own == 1 and job.piece is None)
+        if job.piece is not None:
+            decode_us = min(forward_us, state.cost.round(own, job.rows - own)) if job.rows else 0.0
             if rows:
                 state.pieces.observe(rows, forward_us)
-        self._prompts_us += forward_us - decode_us
+        job.prompt_us = forward_us - decode_us
+        self._prompts_us += job.prompt_us
         if job.requests:
             self._commit_round(job, outcomes[: len(job.requests)], rows, forward_us, decode_us)
         if job.piece is not None and isinstance(outcome := outcomes[-1], Outcome) and job.piece.state == "prefill":
@@ -87,7 +89,7 @@ class Committer:
             drafted=drafted,
             prompts_us=self._prompts_us,
             streams=load.streams,
-            slowdown=state.cost.factor.mean,
+            slowdown=state.cost.slowdown(len(job.requests)),
         )
         after = 0  # rows of the next forward, as far as its streams do not wait
         parts = zip(job.requests, job.windows, outcomes, strict=True)

@@ -27,6 +27,7 @@ class Job:
     started: float = 0.0
     guesses: bool | None = None
     drafting_us: float = 0.0  # that the verifier's own draft model took before it
+    prompt_us: float = 0.0  # of the forward, what the piece took
 
     @property
     def everybody(self) -> list[Request]:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from actors.cost import CostModel
 from actors.models import Codec, Outcome, TargetModel
@@ -20,7 +21,7 @@ from actors.tasks import until_one_ends
 from actors.verifier.committer import Committer
 from actors.verifier.compute import Compute, InlineCompute
 from actors.verifier.decoding.grammar import Grammars
-from actors.verifier.decoding.retrieval import Sources
+from actors.verifier.decoding.retrieval import SLICE, Sources
 from actors.verifier.dispatcher import Dispatcher
 from actors.verifier.drafters.drafts import Drafts
 from actors.verifier.drafters.inline import InlineDraft
@@ -237,7 +238,7 @@ class Verifier:
     def _prepare(self, job: Job) -> None:
         """Let the verifier's own proposers read the prompt that is being computed."""
         if job.piece is not None and job.piece.state in ("prefill", "decode"):
-            self.faults.spare(job.piece, job.piece.spec.prepare)
+            self.faults.spare(job.piece, partial(job.piece.spec.prepare, job.piece_rows or SLICE))
 
     def _share_cpus(self) -> None:
         """What drafters have of this machine's CPUs is the target's while all of them rest."""

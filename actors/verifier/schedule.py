@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,9 +17,12 @@ from actors.verifier.requests.request import Request
 from actors.verifier.requests.room import Room
 from actors.verifier.state import State
 
-MAX_STALL = 2.0  # rounds: what streams wait for pieces of prompts before they have one again
+MAX_STALL = 2.0  # rounds without drafts: what streams wait for pieces of prompts before they have one again
+# Of those, what drafts may take of the time of a piece that shares a round, and of one where others decode. With 1.0 a
+# stream beside a long prompt left that 2 rows of each round, which reads its keys and values for them.
+MAX_DRAFTS = 0.5
 MAX_PIECE = 64  # rows of such a piece, and of a round beside it: forward times are measured so far
-LEAST_PIECE = 16  # of those, what drafts leave to a prompt
+LEAST_PIECE = 16  # of those, what is left to a prompt
 MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
 
 
@@ -80,10 +84,9 @@ class Schedule:
         held = self.room.hold(kinds[kind][:1] if kind == "alone" else kinds[kind])
         if not held:
             return self.next()
-        if kind == "alone" or not beside:
-            return self._round(held, MAX_ROWS)
-        job = self._round(held, MAX_PIECE - LEAST_PIECE)
-        if job is not None and prompts[0].state == "prefill":
+        beside = beside and kind == "decode"
+        job = self._round(held, beside)
+        if beside and job is not None and prompts[0].state == "prefill":
             self._add_piece(job, prompts[0])
         return job
 
@@ -96,7 +99,7 @@ class Schedule:
     def _time_for_prompt(self) -> int:
         """Rows of a prompt that there is time for until those that decode must have a round, at most ``MAX_PIECE``."""
         spent_us = (self.clock() - (self._prefilling_since or 0.0)) * 1e6
-        left_us = MAX_STALL * self.state.cost(self.state.streams) - spent_us
+        left_us = MAX_STALL * self.state.cost.round(self.state.streams) - spent_us
         return bisect_right(range(1, MAX_PIECE + 1), left_us, key=self.state.pieces)
 
     def _piece(self, request: Request) -> Job:
@@ -105,21 +108,25 @@ class Schedule:
         return Job([], [], piece=request, piece_rows=rows)
 
     def _add_piece(self, job: Job, prompt: Request) -> None:
-        """As much of a prompt as makes the round longer by no more than ``MAX_STALL`` such rounds, drafts included:
-        drafts do not make the piece shorter, since a stream that begins to decode sooner brings more than they do."""
-        longest_us = self.state.pieces(job.rows) + MAX_STALL * self.state.cost(job.rows)
-        room = MAX_PIECE - job.rows
-        rows = bisect_right(range(1, room + 1), longest_us, key=lambda n: self.state.pieces(job.rows + n))
-        job.piece, job.piece_rows = prompt, max(1, rows)
+        """As much of a prompt as makes the round, drafts and all, longer than one without them by no more than
+        ``MAX_STALL`` of those."""
+        cost, own = self.state.cost, len(job.requests)
+        rows = (MAX_STALL * cost.round(own) - job.drafting_us) / cost.row(own)
+        job.piece, job.piece_rows = prompt, max(1, min(own + int(rows), MAX_PIECE) - job.rows)
 
-    def _round(self, requests: list[Request], most: int) -> Job | None:
-        """A row for each request, the one that waited longest first, and what is left of ``most`` rows for their
-        drafts."""
-        job = Job([], [], load := self.state.load())
+    def _round(self, requests: list[Request], beside: bool) -> Job | None:
+        """A row for each request, the one that waited longest first, and drafts. ``beside``: they share what time and
+        rows there are with a piece of a prompt."""
+        job, most = Job([], [], load := self.state.load()), MAX_ROWS
         if len(requests) > MAX_ROWS:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
         job.guesses = self.judge.guesses_pay(load.streams, requests)
-        self._draft_inline(job, requests)
+        cost, own = self.state.cost, len(requests)
+        drafts_us = MAX_DRAFTS * cost.round(own)
+        self._draft_inline(job, requests, drafts_us if beside or load.streams > 1 else math.inf, beside)
+        if beside:
+            left_us = max(0.0, drafts_us - job.drafting_us)
+            most = min(own + int(left_us / cost.row(own)), MAX_PIECE - LEAST_PIECE)
         requests = [request for request in requests if request.state == "decode"]
         now = self.clock()
         for place, request in enumerate(requests, 1):
@@ -134,8 +141,9 @@ class Schedule:
                 job.rows += 1 + len(chosen.nodes)
         return job if job.requests else None
 
-    def _draft_inline(self, job: Job, requests: Sequence[Request]) -> None:
-        """Grow the trees of those without a drafter by the verifier's own draft model, before windows are chosen."""
+    def _draft_inline(self, job: Job, requests: Sequence[Request], room_us: float, beside: bool) -> None:
+        """Grow the trees of those without a drafter by the verifier's own draft model, before windows are chosen, for
+        so long at most. ``beside``: see :meth:`_round`; no text is read for drafts while the target reads another."""
         state, load = self.state, job.load
         inline = state.inline
         able = [r for r in requests if r.spec.strategy.inline and not r.suspect]
@@ -146,13 +154,15 @@ class Schedule:
         own = [r for r in able if not r.has_drafter]
         begun = self.clock()
         if own:
-            rate = load.rate or len(requests) / state.cost(len(requests))
+            rate = load.rate or len(requests) / state.cost.round(len(requests))
             for request in own:
                 request.spec.waiting.begins(self.clock() * 1e6)
                 self.faults.spare(request, partial(request.spec.guess, load.least))
             own = [request for request in own if request.state == "decode"]
-            inline.grow(own, state.cost, rate, lambda: (self.clock() - state.started) * 1e6, load.least)
-        inline.measure(self.clock() - state.started)
+            since = lambda: (self.clock() - state.started) * 1e6  # noqa: E731
+            inline.grow(own, state.cost, rate, since, load.least, room_us, reads=not beside)
+        if not beside:
+            inline.measure(self.clock() - state.started)
         job.drafting_us = (self.clock() - begun) * 1e6
 
     def _window(self, request: Request, others: Others, now: float, most: int) -> Chosen:

@@ -21,7 +21,6 @@ from actors.verifier.drafters.registry import DrafterPeer, Drafters
 from actors.verifier.drafters.standing import PAYS
 from actors.verifier.requests.request import Request, Requests
 from actors.verifier.requests.request_log import RequestLog
-from actors.verifier.row_times import RowTimes
 from actors.verifier.totals import Totals
 from protocols.enumerations import KeyRole
 from protocols.messages import Budget, Generate, Hello, Method, Plan, Promote
@@ -81,7 +80,6 @@ class State:
     learner: SinglePeer | None = None
     promoted: Promote | None = None  # the weights that the learner last had the drafters serve with
     pieces: CostModel = field(init=False)  # of prompts: forward time by rows, as far as it was asked to be short
-    row_times: RowTimes = field(init=False)
     own_drafts: OwnDrafts = field(init=False)
     budgets: Budgets = field(init=False)
     plain: defaultdict[str, PlainRounds] = field(default_factory=lambda: defaultdict(PlainRounds))  # by method
@@ -93,7 +91,6 @@ class State:
     def __post_init__(self) -> None:
         self.totals = Totals(self.counters)
         self.budgets = Budgets(self.cost)
-        self.row_times = RowTimes(self.cost)
         self.own_drafts = OwnDrafts(self.cost, self.inline.promise(self.cost) if self.inline is not None else 1.0)
         self.pieces = CostModel(dict(self.cost.calibration()))
 
@@ -175,7 +172,9 @@ class State:
         return sum(request.state == "decode" for request in self.requests)
 
     def load(self) -> Load:
-        """Asked once for a forward, not by each of its requests: it goes through them all."""
+        """Asked once for a forward, not by each of its requests: it goes through them all. A forward that takes longer
+        keeps those waiting too whose prompts are not computed yet."""
         decoding = self.requests.of("decode")
-        streams, rate = len(decoding), sum(request.spec.rate.value for request in decoding)
-        return Load(streams, rate, self.row_times.of(streams) if streams > 1 else 0.0)
+        rate = sum(request.spec.rate.value for request in (*decoding, *self.requests.of("prefill")))
+        streams = len(decoding)
+        return Load(streams, rate, self.cost.row(streams) if streams > 1 else 0.0)

@@ -1,4 +1,4 @@
-"""What a row of drafts takes is learnt from rounds, and so is whether the verifier's own guesses pay at all."""
+"""Whether the verifier's own guesses pay is learnt from rounds."""
 
 import random
 
@@ -7,35 +7,9 @@ import pytest
 from actors.cost import CostModel
 from actors.verifier.drafters.own_drafts import OwnDrafts, group_of
 from actors.verifier.drafters.standing import FIRST_REST, LOOK, Course, RequestKind
-from actors.verifier.row_times import RowTimes
 
 GREEDY, SAMPLED = RequestKind("auto", False), RequestKind("auto", True)
 CURVE = {1: 2000.0, 8: 4000.0, 16: 7000.0, 32: 13000.0}
-
-
-def test_a_row_takes_what_the_calibration_says_until_rounds_tell() -> None:
-    cost = CostModel(CURVE)
-    assert RowTimes(cost).of(8) == pytest.approx((cost(16) - cost(8)) / 8)
-
-
-@pytest.mark.parametrize("row_us", [100.0, 600.0])
-def test_what_a_row_adds_is_learnt_whatever_streams_and_texts_take_besides(row_us: float) -> None:
-    times, chance = RowTimes(CostModel(CURVE)), random.Random(1)
-    for _ in range(200):
-        streams, drafts = chance.choice((8, 9, 12)), chance.randrange(16)
-        noise = chance.uniform(0.95, 1.05)
-        times.observe(streams, drafts, (3000.0 + 900.0 * streams + row_us * drafts) * noise)
-    fresh = RowTimes(CostModel(CURVE))
-    assert abs(times.of(10) - row_us) < 0.25 * abs(fresh.of(10) - row_us)
-    assert times.of(32) == fresh.of(32)  # of that many streams nothing is known yet
-
-
-def test_one_round_that_was_put_aside_changes_little() -> None:
-    times, chance = RowTimes(CostModel(CURVE)), random.Random(1)
-    for number in range(200):
-        drafts = chance.randrange(16)
-        times.observe(8, drafts, (10_000.0 + 200.0 * drafts) * (100.0 if number == 150 else 1.0))
-    assert times.of(8) == pytest.approx(200.0, rel=0.5)
 
 
 class Pool:

@@ -1,16 +1,23 @@
 """Long prompts that arrive beside a running stream, on virtual time: how long its rounds wait for them."""
 
+import asyncio
+
 import pytest
+from inline_drafts import FORWARD_S, Unread, cluster, inline
 from simulation import Simulation
 from timed import World
 
-from actors.verifier.schedule import MAX_STALL
+from actors.replay.clock import run
+from actors.verifier.drafters.inline import READ
+from actors.verifier.schedule import MAX_DRAFTS, MAX_STALL
+from protocols.messages import Sampling
 
 WORLD = World(verify_us=2000.0, row_us=300.0, step_us=100.0, prompts=True)  # a chunk takes 34 rounds' time
 
 
 def rounds_beside(prompts: int, method: str, inline: bool, mixes: bool = False) -> list[float]:
-    """Time of the first stream's rounds over what their own rows take, while so many prompts are computed."""
+    """Time of the first stream's rounds, while so many prompts are computed: over what a round without drafts takes
+    where they share its forward, elsewhere over what its own rows take."""
     sim = Simulation(WORLD, method, seed=3, inline=inline)
     sim.target.mixes_prompts = mixes
     sim.joining_at = 1500
@@ -18,7 +25,7 @@ def rounds_beside(prompts: int, method: str, inline: bool, mixes: bool = False) 
     rounds = [stats for _, stats in sim.trace.rounds[begin:end]]
     joined = next(number for number, stats in enumerate(rounds) if stats.rid == f"r{prompts}")
     own = [one for one in rounds[:joined] if one.rid == "r0"]
-    return [(one.wall_us - one.wait_us) / WORLD.verify(one.streams + one.window) for one in own]
+    return [(one.wall_us - one.wait_us) / WORLD.verify(one.streams + (not mixes) * one.window) for one in own]
 
 
 @pytest.mark.parametrize("mixes", [False, True], ids=["apart", "mixed"])
@@ -40,3 +47,34 @@ def test_where_nobody_waits_a_prompt_is_computed_in_whole_chunks():
     sim.at = 1500
     sim.play((WORLD, 10, 1))
     assert sim.target.pieces == [256] * 5 + [220]
+
+
+class SlowReader(Unread):
+    """Reading a token takes 40 µs of its clock."""
+
+    def __init__(self):
+        super().__init__()
+        self.now_s, self.slices = 0.0, []
+
+    def prefill(self, handle, limit):
+        super().prefill(handle, limit)
+        self.slices.append(limit)
+        self.now_s += 40e-6 * limit
+
+
+@pytest.mark.parametrize(("streams", "most"), [(1, READ), (2, MAX_DRAFTS * FORWARD_S / 40e-6)])
+def test_the_verifiers_own_draft_reads_a_long_text_in_slices_of_half_a_round_where_others_wait(streams, most):
+    model = SlowReader()
+    draft = inline(model, timer=lambda: model.now_s)
+    draft.read_us.add(40.0, weight=READ)
+
+    async def story():
+        system = cluster(model, inline=draft)
+        async with system:
+            callers = [await system.caller() for _ in range(streams)]
+            prompt = tuple(2 + i % 50 for i in range(600))
+            await asyncio.gather(*(one.generate(prompt, Sampling(max_tokens=900, ignore_eos=True)) for one in callers))
+
+    run(story())
+    assert sum(model.slices) >= 300
+    assert 0.5 * most < max(model.slices[streams - 1 :]) <= 1.1 * most  # the first decodes alone for a round

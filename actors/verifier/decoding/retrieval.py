@@ -102,9 +102,9 @@ class _Consulted:
         self.session: ProposerSession | None = None
         self.seen = 0  # committed tokens that the session knows
 
-    def prepare(self, committed: Sequence[int]) -> ProposerSession | None:
-        """Read the next slice; the session, once it knows the whole text. Called while the prompt is computed."""
-        new = committed[self.seen : self.seen + SLICE]
+    def prepare(self, committed: Sequence[int], most: int = SLICE) -> ProposerSession | None:
+        """Read the next ``most`` tokens; the session, once it knows the whole text."""
+        new = committed[self.seen : self.seen + most]
         if self.session is None:
             self.session = self.proposer.open(new)
         elif new:

@@ -36,7 +36,7 @@ class Others(NamedTuple):
     """The requests that decode beside one: how many, the rows that are theirs in the next forward, and the tokens per
     microsecond that they reach together. A row that lengthens the forward lengthens it for all of them.
 
-    ``row_us``: by how much, see :class:`actors.verifier.row_times.RowTimes`."""
+    ``row_us``: by how much, see :meth:`actors.cost.CostModel.row`."""
 
     streams: int = 0
     rows: int = 0
@@ -53,8 +53,8 @@ NO_OTHERS = Others()
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """All requests that decode: how many, the tokens per microsecond that they reach together, and what one more row
-    of drafts takes."""
+    """All requests that decode: how many, the tokens per microsecond that they reach together with those that are
+    about to, and what one more row of drafts takes."""
 
     streams: int
     rate: float

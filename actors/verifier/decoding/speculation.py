@@ -138,9 +138,9 @@ class Speculation:
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """Let the verifier's own proposers read the prompt, a slice for each of its pieces."""
-        self.windows.prepare(self.committed)
+    def prepare(self, most: int) -> None:
+        """See :meth:`Windows.prepare`."""
+        self.windows.prepare(self.committed, most)
 
     def choose(self, cost: Cost, others: Others = NO_OTHERS, cap: int | None = None) -> Chosen:
         """The next round's window, after the verifier's own proposers have been heard. It is priced once: a window that

@@ -44,10 +44,10 @@ class Windows:
         elif strategy.proposer:
             self.fallbacks = sources.fallbacks(sampling.temperature > 0, cache_salt)
 
-    def prepare(self, committed: Sequence[int]) -> None:
-        """Let the proposers read the prompt, a slice for each of its pieces."""
+    def prepare(self, committed: Sequence[int], most: int) -> None:
+        """Let the proposers read the next tokens of the prompt, ``most`` of them, while its pieces are computed."""
         for guesser in (*self.fallbacks, *([self.sole] if self.sole is not None else [])):
-            guesser.prepare(committed)
+            guesser.prepare(committed, most)
 
     def most(self, left: int, cap: int | None) -> int:
         """Nodes of the next window, where the text has room for ``left``."""

@@ -11,6 +11,7 @@ Weights that a learner promotes are loaded beside the rounds and take their plac
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -62,6 +63,7 @@ class InlineDraft:
         self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
         self._unable: set[str] = set()  # requests that it has no room for, or that its model cannot mirror
         self._failures = 0
+        self._room_us = math.inf  # of the present round
 
     @property
     def model(self) -> DraftModel:
@@ -72,7 +74,7 @@ class InlineDraft:
         best, expected = 1.0, 1.0
         for drafts in range(1, MAX_STEPS + 1):
             expected += USUAL**drafts
-            round_us = cost.plain(streams * (1 + drafts)) + drafts * self.steps(streams)
+            round_us = cost.plain(streams, streams * drafts) + drafts * self.steps(streams)
             best = max(best, expected * cost.plain(streams) / round_us)
         return best
 
@@ -85,10 +87,14 @@ class InlineDraft:
         rate: float,
         now_us: Callable[[], float],
         row: float = 0.0,
+        room_us: float = math.inf,
+        reads: bool = True,
     ) -> None:
         """``requests`` share the next forward, their trees hold what was retrieved, and no drafter works for them.
         ``rate``: tokens per microsecond that they reach together. ``now_us``: since the verifier's start. ``row``:
-        tokens that the forward's time for a row would bring otherwise; 0: as ``cost`` tells."""
+        tokens that the forward's time for a row would bring otherwise; 0: as ``cost`` tells. ``room_us``: how long
+        reading and drafting may take. ``reads``: whether texts are read that were not."""
+        self._room_us = room_us
         if self._generation != self.generations.newest:  # it has not failed yet
             self._generation, self._failures = self.generations.newest, 0
             self.generations.retire(())
@@ -102,14 +108,19 @@ class InlineDraft:
             return promise
 
         trees = {
-            tree: request.spec for request in requests if (tree := self._read(request, rate, promised)) is not None
+            tree: request.spec
+            for request in requests
+            if (tree := self._read(request, rate, promised, reads)) is not None
         }
         for tree in trees:
             tree.begin()
         row = row or rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
         left = MAX_STEPS
         while left > 0 and (batch := self._worthwhile(trees, rate, row)):
-            made = self._expand(batch, trees, now_us, left - 1, row + rate * self.further_us.mean)
+            if (room_us := self._room_us - self.steps(len(batch))) < 0:
+                return
+            further = int(min(left - 1, room_us / max(1.0, self.further_us.mean)))
+            made = self._expand(batch, trees, now_us, further, row + rate * self.further_us.mean)
             left -= made or left
 
     def measure(self, now: float) -> None:
@@ -126,7 +137,7 @@ class InlineDraft:
         if read_us is not None:
             self.read_us.add(read_us, weight=READ)
 
-    def _read(self, request: Request, rate: float, promised: Callable[[], float]) -> InlineTree | None:
+    def _read(self, request: Request, rate: float, promised: Callable[[], float], reads: bool) -> InlineTree | None:
         """Of a request whose text the model has seen. It reads what it has not where that is worth its time."""
         tree, missing = request.spec.inline, len(request.spec.committed)
         if tree is not None and tree.model is not self.model:
@@ -136,22 +147,25 @@ class InlineDraft:
             return None
         if tree is not None and (missing := self.model.missing(tree.handle)) <= UNREAD:
             return tree
-        if not self._repays(request.spec, missing, rate, promised):
+        if not (reads and self._repays(request.spec, missing, rate, promised)):
             return None
         if tree is None:
             tree = request.spec.inline = self._open(request)
         if tree is None or (missing := self.model.missing(tree.handle)) == 0:  # an earlier turn of a chat was read
             return tree
-        tokens, begin = min(missing, READ), self.timer()
+        tokens, begin = int(min(missing, READ, max(0.0, self._room_us) / self.read_us.mean)), self.timer()
+        if tokens == 0:
+            return None
         try:
             self.model.prefill(tree.handle, tokens)
         except Exception as error:
             self._fail([tree], error)
             return None
         spent_us = (self.timer() - begin) * 1e6
+        self._room_us -= spent_us
         self.read_us.add(spent_us / tokens, weight=tokens)
         request.spec.waited(spent_us)
-        return tree if missing <= READ else None
+        return tree if missing <= tokens else None
 
     def _repays(self, spec: Speculation, missing: int, rate: float, promised: Callable[[], float]) -> bool:
         """Whether to read so many tokens saves more time than it takes: a text is expected to go on for as long as it
@@ -217,6 +231,7 @@ class InlineDraft:
             self._fail((tree for tree, _ in batch), error)
             return 0
         spent_us = (self.timer() - begin) * 1e6
+        self._room_us -= spent_us
         self._failures = 0
         steps = 1 if ahead is None else len(expansions)
         if steps == 1:

@@ -79,11 +79,12 @@ class Judge:
         return not request.has_drafter and request.spec.windows.grammar is None and self.state.may_rest(request)
 
     def of_own(self, job: Job, outcomes: Sequence[Outcome | Exception | None], took_us: float) -> None:
-        """Tell those who set rounds with the verifier's own drafts against rounds without (:class:`OwnDrafts`) and who
-        price a row of drafts (:class:`RowTimes`) what this one took from the end of the last to its own, and brought.
-        Rounds that hold a piece of a prompt, or of which drafters' standings tell, are none of theirs."""
-        if job.piece is not None or job.guesses is None:
+        """Tell those who set rounds with the verifier's own drafts against rounds without (:class:`OwnDrafts`) what
+        this one took from the end of the last to its own, but for a piece of a prompt, and brought. Rounds of which
+        drafters' standings tell are none of theirs."""
+        if job.guesses is None:
             return
+        took_us -= job.prompt_us
         state, own, streams, first = self.state, len(job.requests), job.load.streams, job.requests[0]
         group, course = group_of(streams, first.kind), first.own_course if streams == 1 else None
         nothing = job.rows == own and not any(request.has_drafter for request in job.requests)
@@ -91,10 +92,7 @@ class Judge:
             if nothing:
                 state.own_drafts.without(group, streams, took_us, course)
             return
-        if streams == 1:
-            if job.windows[0].drafted < len(job.windows[0].nodes):  # some was retrieved: not the draft model's doing
-                return
-        else:
-            state.row_times.observe(own, job.rows - own, took_us - job.drafting_us)
+        if streams == 1 and job.windows[0].drafted < len(job.windows[0].nodes):
+            return  # some was retrieved: not the draft model's doing
         tokens = sum(len(outcome.tokens) for outcome in outcomes if isinstance(outcome, Outcome))
         state.own_drafts.made(group, streams, tokens, took_us, course)

@@ -33,6 +33,6 @@ class PlainRounds:
     def time(self, cost: CostModel, rows: int, streams: int) -> float:
         """Microseconds of a round of ``streams`` with so many rows in all."""
         if not self.known:
-            return max(1.0, cost.plain(rows))
-        slowdown = min(self.slowdown.mean, cost.factor.mean)
+            return max(1.0, cost.plain(streams, rows - streams))
+        slowdown = min(self.slowdown.mean, cost.slowdown(streams))
         return max(1.0, cost.lent(rows) * slowdown + streams * self.overhead.mean)

@@ -153,8 +153,8 @@ class Standings:
         self._known: OrderedDict[tuple[bytes | str, RequestKind], Standing] = OrderedDict()
 
     def of(self, who: bytes | str, kind: RequestKind) -> Standing:
-        standing = self._known.setdefault((who, kind), Standing())
-        self._known.move_to_end((who, kind))
+        standing = self._known.pop((who, kind), None) or Standing()
+        self._known[who, kind] = standing  # the last used is the last to be forgotten
         if len(self._known) > MAX_STANDINGS:
             self._known.popitem(last=False)
         return standing
