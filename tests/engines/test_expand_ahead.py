@@ -48,6 +48,7 @@ def one_by_one(draft, leaf, steps):
 
 def assert_same(some, others):
     assert [one.tokens for one in some] == [one.tokens for one in others]
+    assert [one.slot for one in some] == [one.slot for one in others]
     for one, other in zip(some, others, strict=True):
         assert one.probs == pytest.approx(other.probs, rel=1e-4)
 
@@ -67,18 +68,16 @@ def test_steps_in_one_call_find_what_each_finds_alone(sampling):
     assert_same(draft.expand_ahead(leaves[0], Ahead(4, 0.5, 0.0, SURE)), one_by_one(draft, leaves[1], 5))
 
 
-def test_what_was_expanded_ahead_comes_true_as_a_whole_in_part_or_not_at_all():
+def test_what_was_expanded_ahead_is_committed_like_any_node():
     draft, text, sampling = draft_of(), some_text(20), Sampling(max_tokens=60, temperature=0.7, seed=3)
-    handle, chance = draft.open(text, len(text), sampling), random.Random(1)
-    for right in (3, 1, 0, 2, 4, 0):
-        found = draft.expand_ahead(root(handle, text), Ahead(4, 1.0, 0.0, SURE))
-        assert_same(found, one_by_one(draft, root(draft.open(text, 20, sampling), text), 5))
-        beside = draft.expand([Leaf(handle, found[0].tokens[2], ())])
-        below = draft.expand_ahead(Leaf(handle, found[1].tokens[1], (found[1].slot,)), Ahead(2, 1.0, 0.0, SURE))
-        tokens = [one.tokens[0] for one in found[:right]] + [chance.randrange(2, 150)]
-        draft.commit(handle, tokens, [*(one.slot for one in found[1 : right + 1]), -1])
-        draft.release(handle, [one.slot for one in (*found[right + 1 :], *beside, *below)])
-        text += tokens
+    handle = draft.open(text, len(text), sampling)
+    found = draft.expand_ahead(root(handle, text), Ahead(3, 1.0, 0.0, SURE))
+    tokens = [one.tokens[0] for one in found[:3]]
+    draft.commit(handle, tokens, [one.slot for one in found[1:]])
+    text += tokens
+    fresh = draft.expand([root(draft.open(text, 20, sampling), text)])
+    [again] = draft.expand([root(handle, text)])
+    assert again.tokens == fresh[0].tokens == found[3].tokens
 
 
 @pytest.mark.parametrize("least", [0.02, 0.1, 0.4])
@@ -109,14 +108,12 @@ def test_first_choices_are_the_chances_where_the_bins_lie():
 def test_slots_that_nothing_came_to_are_free():
     draft, text = draft_of(), some_text(12)
     handle = draft.open(text, len(text), Sampling(max_tokens=20))
-    [top] = draft.expand([root(handle, text)])
-    leaf = Leaf(handle, top.tokens[0], ())
     for _ in range(3):
-        found = draft.expand_ahead(leaf, Ahead(SCRATCH - 1, 1.0, 0.0, SURE))
-        assert len(found) == SCRATCH
-        draft.release(handle, [one.slot for one in found])
-        [only] = draft.expand_ahead(leaf, Ahead(SCRATCH - 1, 1.0, 2.0, SURE))
-        draft.release(handle, [only.slot])
+        found = draft.expand_ahead(root(handle, text), Ahead(SCRATCH, 1.0, 0.0, SURE))
+        assert len(found) == SCRATCH + 1
+        draft.release(handle, [one.slot for one in found[1:]])
+        [only] = draft.expand_ahead(root(handle, text), Ahead(SCRATCH, 1.0, 2.0, SURE))
+        assert only.slot == -1
 
 
 @pytest.mark.parametrize(
