@@ -188,21 +188,6 @@ class Expansion:
     probs: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """How far steps go on below a leaf: for each likeliest candidate in turn, ``most`` at most, as long as the target
-    follows the path to it with a chance of at least ``least``.
-
-    ``chance``: that the text comes to the leaf. ``chances``: that a likeliest candidate is right, by the draft's
-    confidence in it (see :meth:`actors.tree.calibration.Calibration.first_choices`).
-    """
-
-    most: int
-    chance: float
-    least: float
-    chances: Sequence[float]
-
-
 class DraftModel(Protocol):
     """The drafter's model: a mirror of committed prefixes plus scratch slots for tree nodes.
 
@@ -247,11 +232,6 @@ class DraftModel(Protocol):
         A root's missing tokens are computed in the same call. A leaf at a position from ``info.max_context`` on is not
         computed: its expansion has slot -1 and no tokens.
         """
-        ...
-
-    def expand_ahead(self, leaf: Leaf, ahead: Ahead) -> list[Expansion]:
-        """Expand a leaf, and what is ``ahead`` of it as far as the model does that in one call: each expansion is of
-        the likeliest candidate of the one before."""
         ...
 
     def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from actors.engines.batch import SPAN, Batch, align
-from actors.engines.engine import Engine, Further
+from actors.engines.engine import Engine
 from actors.engines.mirror import Mirror
 from actors.engines.pool import RegionAllocator
 from actors.engines.ranking import Row, choices_of, rank
 from actors.engines.sampler import SamplerState
-from actors.models import Ahead, Expansion, Leaf, ModelInfo, common_prefix
+from actors.models import Expansion, Leaf, ModelInfo, common_prefix
 from protocols.errors import CannotDraft, ModelError, PoolFull
 from protocols.messages import Sampling
 
 CHUNK = 256  # committed tokens computed in one forward
 SCRATCH = 128  # expanded tree nodes of one request
-Candidates = tuple[list[int], list[float]]  # of one row, best first, with the draft's confidence in each
 
 
 @dataclass(slots=True)
@@ -161,12 +159,7 @@ class Draft:
 
     # --- expansion ---------------------------------------------------------------------------------------------------
 
-    def expand_ahead(self, leaf: Leaf, ahead: Ahead) -> list[Expansion]:
-        """See :class:`actors.models.DraftModel`. Only compiled layers, and only without penalties, go on."""
-        return self.expand([leaf], ahead)
-
-    def expand(self, leaves: Sequence[Leaf], ahead: Ahead | None = None) -> list[Expansion]:
-        """``ahead``: of the only leaf."""
+    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         groups: dict[int, list[int]] = {}
         for index, leaf in enumerate(leaves):
             if leaf.is_root or self._mirrors[leaf.handle].length + len(leaf.path) < self.info.max_context:
@@ -183,26 +176,22 @@ class Draft:
                 else:
                     self._add_nodes(batch, handle, members, [leaves[index] for index in members])
             select = None if len(batch.wanted) == len(batch.tokens) else batch.wanted
-            further = None if ahead is None else self._further(batch, leaves[0], ahead)
-            candidates = self._candidates(batch, select, further)
+            candidates = self._candidates(batch, select)
         except BaseException:
             for mirror, slot in batch.taken:
                 mirror.give_back(slot)
             raise
         for mirror in batch.roots:
             mirror.computed = mirror.length
-        for row, (ids, probs) in zip(batch.rows, candidates, strict=False):
+        for row, (ids, probs) in zip(batch.rows, candidates, strict=True):
             expansions[row.index] = Expansion(row.slot, tuple(ids), tuple(probs))
-        for above, (ids, probs) in itertools.pairwise(candidates) if further is not None else ():
-            slot = self._mirrors[leaves[0].handle].take(above[0][0])
-            expansions.append(Expansion(slot, tuple(ids), tuple(probs)))
         return expansions
 
-    def _candidates(self, batch: _Batch, select: list[int] | None, further: Further | None) -> list[Candidates]:
-        """Of every row that is asked for or goes ``further``, best first, with the draft's confidence in each."""
+    def _candidates(self, batch: _Batch, select: list[int] | None) -> list[tuple[list[int], list[float]]]:
+        """Of every row that is asked for, best first, with the draft's confidence in each."""
         forward = (batch.tokens, batch.positions, batch.slots, batch.segments, select)
         if not any(row.sampler.penalised for row in batch.rows):
-            picks = self.engine.pick(*forward, choices_of(batch.rows), self.candidates, further)
+            picks = self.engine.pick(*forward, choices_of(batch.rows), self.candidates)
             if picks is not None:
                 return list(zip(picks.ids.tolist(), picks.probabilities.tolist(), strict=True))
         return rank(self.engine.forward(*forward)[:, : self.info.vocab_size], batch.rows, self.candidates)
@@ -224,25 +213,18 @@ class Draft:
             batch.taken.append((m, taken[-1]))
         batch.wanted += range(len(batch.tokens), len(batch.tokens) + len(taken))
         positions = [m.length + len(leaf.path) for leaf in leaves]
-        seen = [(*leaf.path, slot) for leaf, slot in zip(leaves, taken, strict=True)]
-        base, visible = m.view(seen, min(map(min, seen)))
+        base, visible = m.view(leaves, taken)
         slots = [m.base + slot for slot in taken]
         batch.add(base, [leaf.token for leaf in leaves], positions, slots, visible, m.room)
         for index, leaf, slot, position in zip(members, leaves, taken, positions, strict=True):
             path = [*(m.held[above] for above in leaf.path), leaf.token] if m.sampler.penalised else []
             batch.rows.append(Row(index, slot, m.sampler, position + 1, path))
 
-    def _further(self, batch: _Batch, leaf: Leaf, ahead: Ahead) -> Further:
-        """Slots for what may follow, which are not taken yet, and what it sees."""
-        m, own = self._mirrors[leaf.handle], batch.rows[0].slot
-        path = leaf.path if leaf.is_root else (*leaf.path, own)
-        slots = m.free[: -ahead.most - 1 : -1]
-        base, visible = m.view([path], min([*path, *slots]))
-        return Further(base, visible, [m.base + slot for slot in slots], (ahead.chance, ahead.least, *ahead.chances))
-
     # --- replay ------------------------------------------------------------------------------------------------------
 
-    def along(self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling) -> Iterator[list[Candidates]]:
+    def along(
+        self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling
+    ) -> Iterator[list[tuple[list[int], list[float]]]]:
         """What expanding the root would have named before each token of ``text``, ``CHUNK`` places in one forward.
 
         Yields the candidates and confidences of each place, from the first on, and ends where this model cannot mirror

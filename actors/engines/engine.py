@@ -61,22 +61,8 @@ Choice = tuple[float, ...]
 
 
 @dataclass(slots=True)
-class Further:
-    """Rows that may follow the only one that is picked from, each in a forward of its own: its token is the likeliest
-    id of the row before. They see ``visible`` ``(1, span)`` of the slots from ``base`` on, which is written to, and the
-    rows before and themselves, in those ``slots``. ``worth``: see :class:`actors.models.Ahead`; its chance, the least
-    one, and its chances."""
-
-    base: int
-    visible: NDArray[np.bool_]
-    slots: Sequence[int]
-    worth: Sequence[float]
-
-
-@dataclass(slots=True)
 class Picks:
-    """What compiled code made of a forward's logits on the spot. One row for each that was selected, and, but for
-    ``host``, for each that followed."""
+    """What compiled code made of a forward's logits on the spot. One row for each that was selected."""
 
     host: NDArray[np.float32]  # the logits; behind ``vocabulary`` of them what only fills up
     ids: NDArray[np.int64]  # the likeliest, best first; or in the first column the token that sampling chooses
@@ -160,9 +146,8 @@ class Engine(Protocol):
         select: Sequence[int] | None,
         choices: list[Choice],
         most: int = 0,
-        further: Further | None = None,
     ) -> Picks | None:
-        """A forward, and as many more as go ``further``; and of each selected row the ``most`` likeliest ids with their
-        noise, or, for 0, the token that sampling chooses (-1: :mod:`actors.engines.sampler` has to tell). None where
-        the engine does not do that: then nothing was computed. Chunks of prompts go no further."""
+        """A forward, and of each selected row the ``most`` likeliest ids with their noise, or, for 0, the token that
+        sampling chooses (-1: :mod:`actors.engines.sampler` has to tell). None where the engine does not do that:
+        then nothing was computed."""
         ...

@@ -13,6 +13,7 @@ import numpy as np
 
 from actors.engines.batch import SPAN, Batch, Mask, align
 from actors.engines.sampler import SamplerState
+from actors.models import Leaf
 from protocols.errors import PoolFull
 
 
@@ -52,14 +53,15 @@ class Mirror:
         slots = [*range(self.home + start, self.home + end)]
         batch.add(self.home, self.tokens[start:end], [*range(start, end)], slots, visible, self.room)
 
-    def view(self, seen: Sequence[Sequence[int]], least: int) -> tuple[int, Mask]:
-        """What tree nodes see: the committed text, and each the scratch slots ``seen``, none of which is before
-        ``least``. The slot of the pool that it begins at, and a row for each."""
-        start = least // SPAN * SPAN
+    def view(self, leaves: Sequence[Leaf], slots: Sequence[int]) -> tuple[int, Mask]:
+        """What tree nodes in scratch ``slots`` see: the committed text, their ancestors and themselves. The slot of the
+        pool that it begins at, and a row for each."""
+        start = min(slot for leaf, own in zip(leaves, slots, strict=True) for slot in (own, *leaf.path)) // SPAN * SPAN
         home = len(self.held) - start
-        visible: Mask = np.zeros((len(seen), home + align(self.length)), dtype=np.bool_)
+        visible: Mask = np.zeros((len(leaves), home + align(self.length)), dtype=np.bool_)
         visible[:, home : home + self.length] = True
-        for row, slots in zip(visible, seen, strict=True):
-            for slot in slots:
-                row[slot - start] = True
+        for row, leaf, slot in zip(visible, leaves, slots, strict=True):
+            row[slot - start] = True
+            for above in leaf.path:
+                row[above - start] = True
         return self.base + start, visible

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.models import Ahead, Expansion, Leaf, ModelInfo, common_prefix
+from actors.models import Expansion, Leaf, ModelInfo, common_prefix
 from actors.proposers.datastore import Datastore
 from actors.proposers.interface import ROOT, Proposal, Proposer, ProposerSession
 from actors.proposers.prompt_lookup import PromptLookup
@@ -97,9 +97,6 @@ class ProposerDraft:
     def _read(self, mirror: _Mirror, end: int) -> None:
         mirror.session.extend(mirror.text[mirror.read : end])
         mirror.read = max(mirror.read, min(end, len(mirror.text)))
-
-    def expand_ahead(self, leaf: Leaf, ahead: Ahead) -> list[Expansion]:
-        return self.expand([leaf])
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         return [self._expand(self._mirrors[leaf.handle], leaf) for leaf in leaves]

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from actors.cost import CostModel
-from actors.models import Ahead, DraftModel, Expansion, Leaf, ModelInfo, Outcome, Window
+from actors.models import DraftModel, Expansion, Leaf, ModelInfo, Outcome, Window
 from actors.replay.clock import Process
 from actors.replay.logged import LoggedRequest
 from actors.tree.accept import depths_of, walk
@@ -155,9 +155,6 @@ class VirtualDraft:
     def prefill(self, handle: int, limit: int) -> None:
         self._model.prefill(handle, limit)
 
-    def expand_ahead(self, leaf: Leaf, ahead: Ahead) -> list[Expansion]:
-        return self.expand([leaf])
-
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         took = self._steps(len(leaves)) / 1e6
         self.spent_s += took
@@ -180,11 +177,6 @@ class InlineVirtualDraft(VirtualDraft):
     def __init__(self, model: DraftModel, steps: CostModel, target: LoggedTarget) -> None:
         super().__init__(model, steps)
         self._target = target
-
-    def expand_ahead(self, leaf: Leaf, ahead: Ahead) -> list[Expansion]:
-        found = self._model.expand_ahead(leaf, ahead)
-        self._target.spent_s += len(found) * self._steps(1) / 1e6
-        return found
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         self._target.spent_s += self._steps(len(leaves)) / 1e6

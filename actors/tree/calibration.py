@@ -15,7 +15,6 @@ from actors.estimate import Estimate
 RANKS = 8
 BINS = 12
 LOW, HIGH = -6.0, 6.0  # logits of the outermost bins
-_PLACES = tuple(1 / (1 + math.exp(-(LOW + (HIGH - LOW) * place / (BINS - 1)))) for place in range(BINS))
 MEMORY = 200  # observations of a bin
 PRIOR_STRENGTH = 4.0  # observations that the draft's own probability counts for
 SUREST = 0.99  # no text is believed to be certain
@@ -49,10 +48,6 @@ class Calibration:
         hits = weight * below.mean + more * above.mean
         return (hits + PRIOR_STRENGTH * probability) / (weight + more + PRIOR_STRENGTH)
 
-    def first_choices(self) -> list[float]:
-        """Chances of likeliest candidates with the draft probabilities at which bins lie."""
-        return [known.towards(p, PRIOR_STRENGTH) for known, p in zip(self.bins[0], _PLACES, strict=True)]
-
     def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
         """One position whose truth is known: the candidates' draft probabilities, best first, and the rank that the
         target picked (-1: none of them)."""
@@ -80,10 +75,6 @@ class TextCalibration:
         """See :meth:`Calibration.probability`."""
         chance = self.shared.probability(rank, probability)
         return min(SUREST, chance * self.bias.mean) if rank == 0 else chance
-
-    def first_choices(self) -> list[float]:
-        """See :meth:`Calibration.first_choices`."""
-        return [min(SUREST, chance * self.bias.mean) for chance in self.shared.first_choices()]
 
     def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
         """See :meth:`Calibration.observe`."""

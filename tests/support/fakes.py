@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.models import Ahead, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
+from actors.models import Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
 from actors.proposers.datastore import Datastore, build
 from actors.tree.accept import walk
 from actors.verifier.decoding.retrieval import Sources
@@ -181,13 +181,6 @@ class ToyDraft:
 
     def prefill(self, handle: int, limit: int) -> None:
         raise AssertionError("nothing is ever missing")
-
-    def expand_ahead(self, leaf: Leaf, ahead: Ahead) -> list[Expansion]:
-        found, chance, path = self.expand([leaf]), ahead.chance, leaf.path
-        while len(found) <= ahead.most and (chance := chance * found[-1].probs[0]) >= ahead.least:
-            path = path if found[-1].slot < 0 else (*path, found[-1].slot)
-            found += self.expand([Leaf(leaf.handle, found[-1].tokens[0], path)])
-        return found
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         out = []

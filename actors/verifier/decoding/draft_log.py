@@ -26,7 +26,6 @@ class DraftLog:
             self.phase = (message.phase_sequences, message.phase_rank)
         self.ranks = [*self.ranks, *message.ranks][-MAX_RANKS:]
 
-    def stepped(self, began_us: float, spent_us: float, steps: int) -> None:
-        """Steps of the verifier's own draft model, one behind the other."""
-        each_us = spent_us / steps
-        self.forwards += [(round(began_us + place * each_us), round(each_us)) for place in range(steps)]
+    def stepped(self, began_us: float, spent_us: float) -> None:
+        """A step of the verifier's own draft model."""
+        self.forwards.append((round(began_us), round(spent_us)))

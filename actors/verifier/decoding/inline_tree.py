@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from actors.estimate import Estimate
-from actors.models import Ahead, DraftModel, Expansion, Leaf
+from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.calibration import TextCalibration
 from actors.tree.tree import ROOT, Node, TokenTree
 from protocols.errors import CannotDraft, PoolFull
@@ -100,26 +100,6 @@ class InlineTree:
             self.tree.add(node, token, math.log(chance), rank)
         self._leaves.remove(node)
         self._leaves.extend(self._open(node.children.values()))
-
-    def ahead(self, node: Node, most: int, least: float) -> Ahead | None:
-        """How far steps go by themselves below ``node``, at most ``most`` of them: as long as one promises more than
-        ``least`` tokens. None, where the next ones depend on what was retrieved."""
-        most = min(most, self.model.scratch_slots - len(self._slots) - 1, self.end - node.position - 2)
-        if node.children or most <= 0:
-            return None
-        chance = math.exp(min(0.0, self.tree.total(node)))
-        return Ahead(most, chance, least / self.agreement.mean, self.calibration.first_choices())
-
-    def expanded_ahead(self, node: Node, expansions: Sequence[Expansion], vocab_size: int) -> None:
-        """See :meth:`expanded`; each expansion is of the likeliest candidate of the one before."""
-        for place, expansion in enumerate(expansions):
-            if place:
-                below = node.children.get(expansions[place - 1].tokens[0])
-                if below not in self._leaves:  # a stop token, or none of the target's
-                    self._slots.update(one.slot for one in expansions[place:])
-                    return
-                node = below
-            self.expanded(node, expansion, vocab_size)
 
     def leave(self) -> None:
         """Its nodes stay in the request's tree, as if they had been retrieved: another model's may be next."""

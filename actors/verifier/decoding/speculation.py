@@ -164,11 +164,11 @@ class Speculation:
         """See :meth:`Windows.guess`."""
         self.windows.guess(self.tree, self.committed, least)
 
-    def drafted(self, began_us: float, spent_us: float, steps: int) -> None:
-        """The verifier's own draft model made steps for it, and the round waited meanwhile."""
+    def drafted(self, began_us: float, spent_us: float) -> None:
+        """The verifier's own draft model made a step for it, and the round waited meanwhile."""
         self.next = None
         self.waited(spent_us)
-        self.draft_log.stepped(began_us, spent_us, steps)
+        self.draft_log.stepped(began_us, spent_us)
 
     def waited(self, spent_us: float) -> None:
         """The round waited for the verifier's own draft model."""

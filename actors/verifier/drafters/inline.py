@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 
-from actors.cost import MAX_STALL, CostModel
+from actors.cost import CostModel
 from actors.draft_timing import Probe
 from actors.estimate import Estimate
 from actors.generations import Generations, Loader
@@ -35,7 +35,6 @@ READ = 256  # tokens of a text that are read before a round, at most; a longer o
 UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
 SPREAD = 8  # rows over which the price of one is taken: forward times climb in steps
-FURTHER = 64  # steps that the price of one behind another remembers
 MAX_FAILURES = 3  # in a row: then it is the model, not the text
 _worth: Callable[[tuple[float, InlineTree, Node]], float] = itemgetter(0)
 
@@ -58,7 +57,6 @@ class InlineDraft:
         self.model_id = model.info.model_id  # whatever the directory is called where other weights of it lie
         self.steps = CostModel(step_us)
         self.read_us = Estimate(self.steps(SPREAD) / SPREAD, weight=READ, memory=8 * READ)  # of a token of a text
-        self.further_us = Estimate(self.steps(1), weight=FURTHER / 8, memory=FURTHER)  # of a step right behind another
         self.probe = Probe(self.steps, timer)
         self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
         self._unable: set[str] = set()  # requests that it has no room for, or that its model cannot mirror
@@ -115,13 +113,10 @@ class InlineDraft:
         for tree in trees:
             tree.begin()
         row = row or rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
-        left = MAX_STEPS
-        while left > 0 and (batch := self._worthwhile(trees, rate, row)):
-            if (room_us := self._room_us - self.steps(len(batch))) < 0:
+        for _ in range(MAX_STEPS):
+            batch = self._worthwhile(trees, rate, row)
+            if not batch or self.steps(len(batch)) > self._room_us or not self._expand(batch, trees, now_us):
                 return
-            further = int(min(left - 1, room_us / max(1.0, self.further_us.mean)))
-            made = self._expand(batch, trees, now_us, further, row + rate * self.further_us.mean)
-            left -= made or left
 
     def measure(self, now: float) -> None:
         """Between two rounds. Where nothing was drafted for a while, a busy machine may have made it look too dear, and
@@ -212,42 +207,26 @@ class InlineDraft:
         batch: list[tuple[InlineTree, Node]],
         requests: Mapping[InlineTree, Speculation],
         now_us: Callable[[], float],
-        further: int,
-        least: float,
-    ) -> int:
-        """A draft step; of a leaf alone, as many more below it as promise at least so many tokens, ``further`` at most.
-        How many steps it was; 0 if the model failed."""
+    ) -> bool:
+        """One draft step; False if the model failed."""
         # A root computes what its text misses as well.
         rows = len(batch) + sum(self.model.missing(tree.handle) for tree, node in batch if node.parent is None)
         began_us, begin = now_us(), self.timer()
         try:
-            (tree, node), *others = batch
-            ahead = None if others else tree.ahead(node, further, least)
-            if ahead is not None:
-                expansions = self.model.expand_ahead(tree.leaf(node), ahead)
-            else:
-                expansions = self.model.expand([tree.leaf(node) for tree, node in batch])
+            expansions = self.model.expand([tree.leaf(node) for tree, node in batch])
         except Exception as error:
             self._fail((tree for tree, _ in batch), error)
-            return 0
+            return False
         spent_us = (self.timer() - begin) * 1e6
         self._room_us -= spent_us
         self._failures = 0
-        steps = 1 if ahead is None else len(expansions)
-        if steps == 1:
-            self.steps.observe(rows, spent_us)
-        else:
-            each_us = (spent_us - self.steps(rows)) / (steps - 1)
-            self.further_us.add(min(max(each_us, 0.0), MAX_STALL * self.further_us.mean))
+        self.steps.observe(rows, spent_us)
         self.probe.spare(began_us / 1e6)
-        if ahead is not None:
-            tree.expanded_ahead(node, expansions, self.vocab_size)
-        else:
-            for (tree, node), expansion in zip(batch, expansions, strict=True):
-                tree.expanded(node, expansion, self.vocab_size)
+        for (tree, node), expansion in zip(batch, expansions, strict=True):
+            tree.expanded(node, expansion, self.vocab_size)
         for tree in {tree for tree, _ in batch}:
-            requests[tree].drafted(began_us, spent_us, steps)
-        return steps
+            requests[tree].drafted(began_us, spent_us)
+        return True
 
     # --- ends --------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,6 @@ when this module is imported, once per machine: numba keeps it on disk. It needs
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numba import from_dtype, njit, types
 
@@ -18,7 +16,6 @@ from actors.engines.backends.compiled.choice import CHOICE, UNSURE, choose_rows,
 from actors.engines.backends.compiled.simd import LANES
 from actors.engines.backends.compiled.team import JOB, SIZE, Team, perform, product
 from actors.engines.backends.compiled.tile import HAS_BFLOAT16, PANEL
-from actors.tree.calibration import BINS, HIGH, LOW
 
 __all__ = [
     "BODY",
@@ -54,10 +51,9 @@ BODY = np.dtype(
     + [(name, np.int64) for name in ("room", "looks", "scores", "own_scores")]
     + [("eps", np.float32)]
 )
-HEAD = 5  # numbers before the rows' in what a forward is told
+HEAD = 4  # numbers before the rows' in what a forward is told
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
-_seen = types.Array(types.boolean, 2, "C")
 _table, _ids, _i = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C"), types.int64
 
 
@@ -100,9 +96,24 @@ def _cut(room, rows, hidden, seen, qkv, narrow, both, inner):
     return whole[:a], whole[a:b], whole[b:c], whole[c:d], whole[d:e], whole[e:f], whole[f:]
 
 
-@njit(error_model="numpy")
-def _forward(model, numbers, visible, choices, logits, ids, probabilities, first, last):
-    """One forward of those that :func:`run_layers` makes."""
+@njit(
+    types.void(
+        *[_body, types.Array(types.int64, 1, "C"), types.Array(types.boolean, 2, "C"), _choices],
+        *[_table, _ids, _table, _i, _i],
+    ),
+    **_kept,
+)
+def run_layers(model, numbers, visible, choices, logits, ids, probabilities, first, last):
+    """From each row's token to ``logits`` of those that are kept.
+
+    ``numbers``: how many rows, kept rows and segments there are, and the widest span; every row's token, position and
+    slot; the kept rows in ascending order; rows, base and span of each segment. ``visible``: which slots of its span
+    each row sees. ``choices``: none, or of each kept row, whose ``ids`` are the likeliest then and have those
+    ``probabilities``, or, where there is no room for any, begin with the token that sampling chooses.
+
+    From half ``first`` to ``last``: a layer's halves end before and behind its attention, which is left out where the
+    range ends with a first half or begins with a second. The head comes behind the last.
+    """
     body = model[0]
     hidden, heads, kv_heads, width, inner, pool = (
         body.hidden, body.heads, body.kv_heads, body.width, body.inner, body.pool
@@ -110,10 +121,9 @@ def _forward(model, numbers, visible, choices, logits, ids, probabilities, first
     layers, jobs = array_at(body.layers, body.depth + 1, LAYER), array_at(body.jobs, 4 * body.depth + 1, JOB)
     turns = array_at(body.turns, body.reach * width, np.float32).reshape(body.reach, width)
     current, state = array_at(body.current, 1, JOB), array_at(body.state, SIZE, np.int64)
-    rows, kept, number, span, _ = numbers[:HEAD]
+    rows, kept, number, span = numbers[:HEAD]
     tokens, positions, slots = numbers[HEAD : HEAD + 3 * rows].reshape(3, rows)
-    keep = numbers[HEAD + 3 * rows :][:kept]
-    segments = numbers[HEAD + 3 * rows + kept :][: 3 * number].reshape(number, 3)
+    keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 3)
     x, seen, qkv, normed, narrow, both, activated = _cut(
         body.room, rows, hidden, heads * width, jobs[0].apart, jobs[1].apart, jobs[2].apart, inner
     )
@@ -160,59 +170,3 @@ def _forward(model, numbers, visible, choices, logits, ids, probabilities, first
             rank_rows(choices, logits[:, : body.vocabulary], ids, probabilities)
         elif len(choices):
             choose_rows(choices, logits[:, : body.vocabulary], ids[:, 0])
-
-
-@njit(error_model="numpy")
-def _goes_on(worth, confidence):
-    """Whether a row follows for the likeliest candidate of the last."""
-    p = min(max(float(confidence), 1e-6), 1 - 1e-6)
-    place = min(max((math.log(p / (1 - p)) - LOW) / (HIGH - LOW), 0.0), 1.0) * (BINS - 1)
-    low = int(min(place, BINS - 2))
-    below, above = worth[2 + low], worth[3 + low]
-    worth[0] *= below + (place - low) * (above - below)
-    return worth[0] >= worth[1]
-
-
-@njit(
-    types.void(
-        *[_body, types.Array(types.int64, 1, "C"), _seen, _seen, types.Array(types.float64, 1, "C"), _choices],
-        *[_table, _ids, _table, _i, _i],
-    ),
-    **_kept,
-)
-def run_layers(model, numbers, visible, below, worth, choices, logits, ids, probabilities, first, last):
-    """From each row's token to ``logits`` of those that are kept.
-
-    ``numbers``: how many rows, kept rows and segments there are, the widest span, and how many rows may follow; every
-    row's token, position and slot; the kept rows in ascending order; rows, base and span of each segment; where rows
-    may follow, the base of what they see, and their slots. ``visible``: which slots of its span each row sees.
-    ``choices``: none, or of each kept row, whose ``ids`` are the likeliest then and have those ``probabilities``, or,
-    where there is no room for any, begin with the token that sampling chooses.
-
-    From half ``first`` to ``last``: a layer's halves end before and behind its attention, which is left out where the
-    range ends with a first half or begins with a second. The head comes behind the last.
-
-    Rows may follow one that is kept alone: each the likeliest id of the last, in a forward of its own, that sees
-    ``below``, itself and those before it. ``worth``: the chance that the text comes to the row that is kept; the least
-    with which another follows; of the likeliest id being right by its probability, at places of equal distance on the
-    scale of :mod:`actors.tree.calibration`. ``numbers[4]`` tells how many forwards it was.
-    """
-    kept, further = numbers[1], numbers[4]
-    slots = numbers[len(numbers) - further :]
-    seen, made = visible, 0
-    while True:
-        own, likely = ids[made : made + kept], probabilities[made : made + kept]
-        _forward(model, numbers, seen, choices, logits, own, likely, first, last)
-        made += 1
-        if made > further or not _goes_on(worth, likely[0, 0]):
-            break
-        base, span, slot = numbers[len(numbers) - further - 1], below.shape[1], slots[made - 1]
-        below[0, slot - base] = True
-        numbers[0], numbers[1], numbers[2], numbers[3] = 1, 1, 1, span
-        row = numbers[HEAD:]
-        row[0], row[1], row[2], row[3] = own[0, 0], np.int64(choices[0].position), slot, 0
-        row[4], row[5], row[6] = 1, base, span
-        choices[0].position += np.uint64(1)
-        seen = below
-    if further:
-        numbers[4] = made

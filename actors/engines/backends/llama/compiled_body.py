@@ -22,12 +22,11 @@ from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.huge_pages import HugePages
 from actors.engines.backends.llama.panels import Panels
 from actors.engines.backends.llama.weights import Matrix, Shape, Weights
-from actors.engines.engine import Choice, Further, Picks, Segment
+from actors.engines.engine import Choice, Picks, Segment
 from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]
 _NONE: Array = np.empty(0, np.float32)
-_NOTHING, _WORTHLESS = np.empty((1, 0), np.bool_), np.empty(0, np.float64)  # of rows that do not follow
 
 
 class CompiledBody:
@@ -96,22 +95,19 @@ class CompiledBody:
         turns: Tensor,
         choices: list[Choice],
         most: int = 0,
-        further: Further | None = None,
     ) -> Picks:
         """See :meth:`actors.engines.engine.Engine.pick`; without ``choices`` the logits are all that it makes.
         ``select`` ascends; ``turns``: see :meth:`Weights.turns`, up to the last position at least."""
         keep: Sequence[int] = range(len(tokens)) if select is None else select
-        prompt = any(segment.rows > MAX_ROUND for segment in segments)  # the library's attention is quicker
-        further = None if prompt else further
-        count = len(choices) + (0 if further is None else len(further.slots))
         picks = Picks(
             np.empty((len(keep), self._wide), np.float32),
-            np.empty((count, max(1, most)), np.int64),
-            np.empty((count, most), np.float32),
+            np.empty((len(choices), max(1, most)), np.int64),
+            np.empty((len(choices), most), np.float32),
             self.shape.vocabulary,
         )
+        prompt = any(segment.rows > MAX_ROUND for segment in segments)  # the library's attention is quicker
         told = (
-            *self._laid_out(tokens, positions, slots, () if prompt else segments, keep, turns, further),
+            *self._laid_out(tokens, positions, slots, () if prompt else segments, keep, turns),
             *(np.array(choices, dtype=self._kernels.CHOICE), picks.host, picks.ids, picks.probabilities),
         )
         if prompt:
@@ -119,9 +115,6 @@ class CompiledBody:
             self._run_prompt(Batch(tokens, turns[where], slots, segments, None), told)
         else:
             self._kernels.run_layers(*told, 0, 2 * self.shape.layers)
-        if further is not None:
-            made = told[1][4]
-            picks.ids, picks.probabilities = picks.ids[:made], picks.probabilities[:made]
         return picks
 
     def _laid_out(
@@ -132,8 +125,7 @@ class CompiledBody:
         segments: Sequence[Segment],
         keep: Sequence[int],
         turns: Tensor,
-        further: Further | None,
-    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]:
+    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]:
         """What compiled code is told of a forward in which rows see what ``segments`` say, once there is room for it.
         Few operations and no torch: behind the last forward each kind takes 10 to 30 us."""
         if min(tokens) < 0 or max(tokens) >= self._rows:  # compiled code reads whatever lies there
@@ -146,18 +138,14 @@ class CompiledBody:
         for segment in segments:
             most, span = max(most, segment.rows), max(span, segment.span)
             looked += (segment.rows, segment.base, segment.span)
-        below, worth = _NOTHING, _WORTHLESS
-        if further is not None:
-            looked += (further.base, *further.slots)
-            below, worth, span = further.visible, np.array(further.worth), max(span, further.visible.shape[1])
         span = -(-span // self._kernels.LANES) * self._kernels.LANES
         self._make_room(len(tokens), most, span, len(segments))
-        head = (len(tokens), len(keep), len(segments), span, 0 if further is None else len(further.slots))
+        head = (len(tokens), len(keep), len(segments), span)
         numbers = np.array([*head, *tokens, *positions, *slots, *keep, *looked], dtype=np.int64)
         if len(segments) == 1:
-            return self._model, numbers, segments[0].visible, below, worth
+            return self._model, numbers, segments[0].visible
         seen = np.concatenate([s.visible.reshape(-1) for s in segments]) if segments else np.empty(1, np.bool_)
-        return self._model, numbers, seen.reshape(1, -1), below, worth
+        return self._model, numbers, seen.reshape(1, -1)
 
     def _make_room(self, rows: int, most: int, span: int, segments: int) -> None:
         """``most``: rows of a segment at most."""

@@ -21,7 +21,7 @@ from actors.engines.backends.llama.linear import rows_for
 from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.torch_body import TorchBody
 from actors.engines.backends.llama.weights import Weights, supports, take_weights
-from actors.engines.engine import Choice, Further, Picks, Segment
+from actors.engines.engine import Choice, Picks, Segment
 from actors.engines.pool import KVPool
 from actors.engines.sampler import LEAST
 from actors.models import ModelInfo
@@ -151,12 +151,11 @@ class LlamaEngine:
         select: Sequence[int] | None,
         choices: list[Choice],
         most: int = 0,
-        further: Further | None = None,
     ) -> Picks | None:
         if not isinstance(self._body, CompiledBody) or self.info.vocab_size < LEAST:
             return None
-        self._turn_up_to(max(positions) + (0 if further is None else len(further.slots)))
-        return self._body.run(tokens, positions, slots, segments, select, self._turns, choices, most, further)
+        self._turn_up_to(max(positions))
+        return self._body.run(tokens, positions, slots, segments, select, self._turns, choices, most)
 
     def _turn_up_to(self, position: int) -> None:
         """The table of rotations is long enough."""
