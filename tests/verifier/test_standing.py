@@ -7,7 +7,7 @@ from hostile_drafters import ATTACKS, WORLDS, shares
 from simulation import Simulation
 from timed import World
 
-from actors.verifier.drafters.standing import FIRST_REST, MAX_STANDINGS, RequestKind, Standing, Standings
+from actors.verifier.drafters.standing import FIRST_REST, MAX_KNOWN, RequestKind, Standing, Standings
 
 KEPT = 0.97
 AUTO, SAMPLED, TREE = RequestKind("auto", False), RequestKind("auto", True), RequestKind("tree", False)
@@ -82,9 +82,29 @@ def test_a_bad_name_is_kept_whoever_connects_again_and_their_number_is_bounded()
     standings.of("d", AUTO).pause()
     assert standings.of("d", AUTO).paused
     assert not standings.of("d", TREE).paused and not standings.of("d", SAMPLED).paused
-    for number in range(2 * MAX_STANDINGS):
+    for number in range(2 * MAX_KNOWN):
         standings.of(str(number), AUTO)
     assert len(standings.all_of("d")) == 0
+
+
+class Counted(str):
+    compared = 0
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_drafter_is_looked_up_without_a_look_at_the_others() -> None:
+    # hundreds that said Hello and hung up, each looked up in all that was known, left a verifier no time for anybody
+    standings = Standings()
+    for number in range(MAX_KNOWN):
+        standings.of(Counted(number), AUTO)
+    Counted.compared = 0
+    assert len(standings.all_of(Counted(7))) == 1
+    assert Counted.compared < MAX_KNOWN / 10
 
 
 @pytest.mark.parametrize("better", ["drafter", "drafter-2"])

@@ -24,7 +24,7 @@ SETTLED = 256
 TRIAL = 64  # of those are to be seen anew after a pause, where nothing is sure
 FIRST_REST, MAX_REST = 64, 4096  # rounds without it, doubled while trials fail: at last they cost 1% of the rounds
 MAX_STALL = 3.0  # times a plain round: what is longer in one round is no more certain for it
-MAX_STANDINGS = 1024
+MAX_KNOWN = 256  # drafters
 SLACK = 1.15  # hits over claimed hits of an honest drafter vary by about a tenth
 # Rounds' worth of trust in a drafter's other texts, where a stream knows little of its own: the square of what rounds
 # differ by over the square of what texts do. At temperature 1 that was (0.59 / 0.1) squared with drafters, and
@@ -150,20 +150,21 @@ class Standings:
     again) and kind of requests."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[bytes | str, RequestKind], Standing] = OrderedDict()
+        self._known: OrderedDict[bytes | str, dict[RequestKind, Standing]] = OrderedDict()
 
     def of(self, who: bytes | str, kind: RequestKind) -> Standing:
-        standing = self._known.pop((who, kind), None) or Standing()
-        self._known[who, kind] = standing  # the last used is the last to be forgotten
-        if len(self._known) > MAX_STANDINGS:
+        kinds = self._known.pop(who, None) or {}
+        self._known[who] = kinds  # the last used is the last to be forgotten
+        if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
-        return standing
+        return kinds.setdefault(kind, Standing())
 
     def forget(self, method: str) -> None:
         """See :meth:`Standing.forget`."""
-        for (_, kind), standing in self._known.items():
-            if kind.method == method:
-                standing.forget()
+        for kinds in self._known.values():
+            for kind, standing in kinds.items():
+                if kind.method == method:
+                    standing.forget()
 
     def all_of(self, who: bytes | str) -> list[Standing]:
-        return [standing for (one, _), standing in self._known.items() if one == who]
+        return list(self._known.get(who, {}).values())
