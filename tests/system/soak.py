@@ -25,6 +25,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from soak_returns import Return, summary
 from soak_troubles import BACK_S, METHODS, TOKENS, Troubles
 
 from duoactor import AsyncClient, DuoactorError
@@ -59,7 +60,7 @@ class Findings:
     failed: Counter[str] = field(default_factory=Counter)  # requests that ended with an error, by its sentence
     done: Counter[str] = field(default_factory=Counter)  # what was done to the system
     longest_silence_s: float = 0.0  # between two chunks of one stream
-    returns_s: list[float] = field(default_factory=list)  # from a drafter's return to its first accepted draft
+    returns: list[Return] = field(default_factory=list)
     memory: list[tuple[float, dict[str, float]]] = field(default_factory=list)  # time, and megabytes by role
     left: list[str] = field(default_factory=list)
 
@@ -225,7 +226,7 @@ def main() -> int:
         "compared": found.compared,
         "tokens": found.tokens,
         "longest_silence_s": round(found.longest_silence_s, 1),
-        "returns_s": sorted(found.returns_s),
+        "returns": summary(found.returns),
         "memory_mb": found.memory_mb(),
         "done": dict(found.done.most_common()),
         "failed": dict(found.failed.most_common()),

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from soak_returns import LOOK_S, Return
+
 from duoactor import DuoactorError
 from protocols import wire
 from protocols.messages import Chunk, Failed, Generate, Hello, Method, Role, Sampling, ToClient
@@ -32,6 +34,7 @@ CANCELS = 10
 class Troubles:
     def __init__(self, soak: Soak, process: subprocess.Popen[str], chance: random.Random, log: TextIO) -> None:
         self.soak, self.process, self.chance, self.log = soak, process, chance, log
+        self.stopped = 0  # actors that do nothing at present
         self.hired: list[subprocess.Popen[bytes]] = []
         self.beside: set[asyncio.Task[None]] = set()  # what takes long, and is no reason to wait
 
@@ -60,33 +63,39 @@ class Troubles:
                 found[name] = max(found.get(name, 0.0), _resident_mb(pid))
         return {**found, "client": _resident_mb(os.getpid())}
 
-    async def kill(self, role: str) -> None:
+    async def kill(self, role: str) -> bool:
+        """Whether there was one."""
         if pids := self.pids().get(role):
             os.kill(pid := self.chance.choice(pids), signal.SIGKILL)
             self.soak.found.done[f"a {role} killed"] += 1
             if pid in [process.pid for process in self.hired]:
                 self.hire()  # nobody else starts it again
+            return True
+        return False
 
     async def kill_and_time(self) -> None:
-        """A drafter dies; how long after the verifier knows its successor until a draft of that one is accepted?"""
+        """A drafter dies; see :class:`soak_returns.Return` for what is measured of its successor."""
         async with self.soak.client() as client:
             before = {drafter.pid for drafter in (await client.status()).drafters}
-            await self.kill("drafter")
-            until, back_at = time.monotonic() + BACK_S, 0.0
-            while time.monotonic() < until:
-                new = [drafter for drafter in (await client.status()).drafters if drafter.pid not in before]
-                back_at = back_at or (time.monotonic() if new else 0.0)
-                if any(drafter.accepted for drafter in new):
-                    self.soak.found.returns_s.append(round(time.monotonic() - back_at, 2))
-                    return
-                await asyncio.sleep(0.05)
+            if not await self.kill("drafter"):
+                return
+            back = Return(before)
+            until = time.monotonic() + BACK_S
+            while not back.over and time.monotonic() < until:
+                stopped = self.stopped > 0
+                status = await client.status()
+                back.see(status, time.monotonic(), stopped or self.stopped > 0)
+                await asyncio.sleep(LOOK_S)
+            self.soak.found.returns.append(back)
 
     async def freeze(self, role: str) -> None:
         """Stopped for less, or for more, than the time to live."""
         if pids := self.pids().get(role):
             pid = self.chance.choice(pids)
             os.kill(pid, signal.SIGSTOP)
+            self.stopped += 1
             await asyncio.sleep(self.chance.choice([0.3, 1.0, 4.0]))
+            self.stopped -= 1
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
@@ -182,7 +191,7 @@ class Troubles:
     # --- all of it ---------------------------------------------------------------------------------------------------
 
     async def run(self, until: Callable[[], bool]) -> None:
-        kinds: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
+        kinds: list[tuple[str, float, Callable[[], Awaitable[object]]]] = [
             ("kill -9 of a drafter", 3, lambda: self.kill("drafter")),
             ("kill -9 of a drafter, and its return", 1, lambda: self._beside(self.kill_and_time())),
             ("kill -9 of the controller", 1, lambda: self.kill("controller")),
