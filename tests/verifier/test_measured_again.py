@@ -21,7 +21,7 @@ def as_calibrated(system):
     start = system.start_verifier
 
     def started():
-        start().state.cost.observe = lambda rows, time_us: None
+        start().state.cost.observe = lambda *round_, **of: None
 
     system.start_verifier = started
     return system
