@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from actors.models import DraftModel
 
 # Microseconds of a round outside its forward and its wait, from docs/benchmarks/bundled/report.md ("Time", overhead).
-ROUND_US = {Method.VANILLA: 250.0, Method.SPS: 330.0, Method.TREE: 700.0, Method.AUTO: 670.0}
-RETRIEVING_US, PARALLEL_US = 390.0, 560.0  # pld; pearl and both kinds of duodecoding
+ROUND_US = {Method.VANILLA: 300.0, Method.SPS: 440.0, Method.TREE: 790.0, Method.AUTO: 800.0}
+RETRIEVING_US, PARALLEL_US = 510.0, 650.0  # pld; pearl and both kinds of duodecoding
 
 
 def measure(
