@@ -185,12 +185,12 @@ def test_where_more_ends_than_is_told_the_oldest_is_lost_and_nothing_waits():
         async with Cluster(language=LANGUAGE) as cluster:
             pupil = Pupil(cluster.network)
             await pupil.hello()
-            for number in range(MAX_WAITING + 10):
-                cluster.verifier.learning.ended(ended(Generate(str(number), PROMPT, sampling=SHORT), number))
+            for number in range(MAX_WAITING // 16_000 + 10):
+                cluster.verifier.learning.ended(ended(Generate(str(number), PROMPT, sampling=SHORT), number, 16_000))
             cluster.verifier.learning.ended(ended(Generate("long", PROMPT, sampling=SHORT), 0, 20_000))
             return await pupil.heard(10.0)
 
-    assert [text.tokens[0] for text in run(go())] == list(range(10, MAX_WAITING + 10))
+    assert [text.tokens[0] for text in run(go())] == list(range(10, MAX_WAITING // 16_000 + 10))
 
 
 def test_there_is_one_learner_and_its_model_has_the_targets_tokenizer():

@@ -12,14 +12,15 @@ from protocols.errors import RequestError
 from protocols.messages import FailureCode, Finished, Load, Message, Promote, Undo
 
 MAX_TOKENS = 16_384  # of a text that is told
-MAX_WAITING = 64  # texts
+MAX_WAITING = 262_144  # tokens of texts, some 10 MB: those of minutes in which streams leave a learner no CPU
 BEAT_TOKENS = 16_384  # told with one heartbeat, after which it ends: half a millisecond to encode
 
 
 class Learning:
     def __init__(self, state: State, send: Callable[[bytes, Message], bool]) -> None:
         self.state, self.send = state, send
-        self._waiting: deque[Finished] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[Finished] = deque()
+        self._waiting_tokens = 0
         self._wanted = False  # there was a learner: where streams leave it no CPU it seems to be gone until they end
 
     # --- texts -------------------------------------------------------------------------------------------------------
@@ -36,6 +37,9 @@ class Learning:
             return
         if start < len(spec.committed) <= MAX_TOKENS:
             self._waiting.append(Finished(tuple(spec.committed), start, spec.sampling))
+            self._waiting_tokens += len(spec.committed)
+            while self._waiting_tokens > MAX_WAITING:
+                self._next()
 
     def tell(self) -> None:
         """With every heartbeat. What the learner's connection does not take is lost."""
@@ -47,9 +51,14 @@ class Learning:
             return
         told = 0
         while self._waiting and told < BEAT_TOKENS:
-            text = self._waiting.popleft()
+            text = self._next()
             told += len(text.tokens)
             self.send(learner.peer, text)
+
+    def _next(self) -> Finished:
+        text = self._waiting.popleft()
+        self._waiting_tokens -= len(text.tokens)
+        return text
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
