@@ -48,6 +48,7 @@ class Learner:
         self.line = Line(network, address, hello, wire.Decoder(ToLearner))
         self.course, self.pace, self.thread = Course(), Pace(), thread
         self._begin_anew = False  # with the weights of the current version
+        self._tried: int | None = None  # the version that the latest trial was against
 
     async def run(self, stop: asyncio.Event) -> None:
         """Learn until ``stop`` is set or the verifier asks us to leave."""
@@ -150,6 +151,8 @@ class Learner:
         elif trial.worse:
             self._begin_anew = True
             log.info("what was learned is worse and is given up: %s", figures)
-        else:
-            log.info("not promoted yet: %s, error %.3f", figures, trial.error)
+        else:  # one of many trials, seconds apart: only the first against each incumbent is news
+            news = self._tried != self.versions.current.number
+            self._tried = self.versions.current.number
+            log.log(logging.INFO if news else logging.DEBUG, "not promoted yet: %s, error %.3f", figures, trial.error)
         self.course.decided(incumbent=trial.better or trial.worse)
