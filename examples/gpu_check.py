@@ -31,7 +31,7 @@ from actors.engines.backends.llama.gathered import Gathered
 from actors.engines.backends.llama.graphs import CudaRecorder, Graphs
 from actors.engines.backends.llama.in_place import in_place
 from actors.engines.backends.llama.inbox import Layout
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import FlatBatch
 from actors.models import ModelInfo
 
 METHODS = "sps,pearl,duodecoding-lockstep,duodecoding,pld,tree,auto"
@@ -185,10 +185,10 @@ def slots_of(context: int) -> int:
 def decode(engine: LlamaEngine, streams: int, rows: int, context: int) -> None:
     slots_each = slots_of(context)
     visible = np.arange(slots_each)[None, :] <= np.arange(context, context + rows)[:, None]
-    at = list(range(context, context + rows)) * streams
-    slots = [stream * slots_each + context + row for stream in range(streams) for row in range(rows)]
-    segments = [Segment(rows, stream * slots_each, slots_each, visible) for stream in range(streams)]
-    logits = engine.forward([7] * len(at), at, slots, segments)
+    at, batch = list(range(context, context + rows)), FlatBatch()
+    for base in range(0, streams * slots_each, slots_each):
+        batch.add(base, [7] * rows, at, [base + place for place in at], visible)
+    logits = engine.forward(batch)
     (engine.best if engine.best is not None else logits.argmax(-1)).tolist()
 
 

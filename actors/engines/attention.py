@@ -5,7 +5,7 @@ the span of slots looked at (DESIGN section 3). Three measures make it so; each 
 ``tests/engines/test_attention.py`` sweeps lengths, rows and spans:
 
 - queries are padded to ``MIN_ROWS`` rows: BLAS takes another path (gemv) for fewer, which adds in another order;
-- spans are multiples of ``SPAN_STEP``, so that vectorised reductions have no scalar tail;
+- spans are multiples of ``SPAN``, so that vectorised reductions have no scalar tail;
 - probabilities times values is done in blocks of ``BLOCK`` keys at fixed offsets, added one after the other in
   float32, because a matrix product chooses how to split a long inner dimension by its length (with MKL 256 keys are
   added in another order than 192 and a rest of zeros; 128 and 64 are not).
@@ -35,14 +35,8 @@ from torch.nn import functional
 from actors.engines.branches import BLOCK
 from actors.engines.pool import KVPool, LayerView
 
-MIN_ROWS = 4
-SPAN_STEP = 64
+MIN_ROWS = 4  # see above
 MAX_ROUND = 64  # rows of the largest window: more are a chunk of a prompt
-
-
-def span_for(slots: int) -> int:
-    """The span that covers that many slots."""
-    return -(-slots // SPAN_STEP) * SPAN_STEP
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import Segment
 
 BLOCK = 128  # slots
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from actors.engines.batch import SPAN, Batch, align
 from actors.engines.engine import Engine
+from actors.engines.flat_batch import SPAN, FlatBatch, align
 from actors.engines.mirror import Mirror
 from actors.engines.pool import RegionAllocator
 from actors.engines.ranking import Row, choices_of, rank
@@ -22,7 +22,7 @@ SCRATCH = 128  # expanded tree nodes of one request
 
 
 @dataclass(slots=True)
-class _Batch(Batch):
+class _Batch(FlatBatch):
     """One forward: its rows, those whose candidates are asked for, and what to undo should it fail."""
 
     wanted: list[int] = field(default_factory=list)
@@ -153,8 +153,8 @@ class Draft:
         goal = min(m.computed + limit, m.length)
         while m.computed < goal:
             start, end = m.computed, min(m.computed + CHUNK, goal)
-            m.add_text(batch := Batch(), start, end)
-            self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, [end - start - 1])
+            m.add_text(batch := FlatBatch(), start, end)
+            self.engine.forward(batch, [end - start - 1])
             m.computed = end
 
     # --- expansion ---------------------------------------------------------------------------------------------------
@@ -189,12 +189,11 @@ class Draft:
 
     def _candidates(self, batch: _Batch, select: list[int] | None) -> list[tuple[list[int], list[float]]]:
         """Of every row that is asked for, best first, with the draft's confidence in each."""
-        forward = (batch.tokens, batch.positions, batch.slots, batch.segments, select)
         if not any(row.sampler.penalised for row in batch.rows):
-            picks = self.engine.pick(*forward, choices_of(batch.rows), self.candidates)
+            picks = self.engine.pick(batch, select, choices_of(batch.rows), self.candidates)
             if picks is not None:
                 return list(zip(picks.ids.tolist(), picks.probabilities.tolist(), strict=True))
-        return rank(self.engine.forward(*forward)[:, : self.info.vocab_size], batch.rows, self.candidates)
+        return rank(self.engine.forward(batch, select)[:, : self.info.vocab_size], batch.rows, self.candidates)
 
     def _add_root(self, batch: _Batch, handle: int, index: int) -> None:
         m = self._mirrors[handle]
@@ -241,9 +240,9 @@ class Draft:
             for start in range(0, len(before), CHUNK):
                 end = min(start + CHUNK, len(before))
                 wanted = range(max(start, first), end)
-                m.add_text(batch := Batch(), start, end)
+                m.add_text(batch := FlatBatch(), start, end)
                 select = [place - start for place in wanted] or [end - start - 1]
-                logits = self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, select)
+                logits = self.engine.forward(batch, select)
                 if wanted:
                     paths = [before[len(prompt) : place + 1] if sampler.penalised else [] for place in wanted]
                     rows = [Row(0, -1, sampler, place + 1, path) for place, path in zip(wanted, paths, strict=True)]

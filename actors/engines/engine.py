@@ -1,4 +1,4 @@
-"""What a forward pass is to everything above it: rows of tokens, slots for their K/V, and what each row may see."""
+"""What a forward pass is to everything above it: a flat batch in, logits out, keys and values in a pool's slots."""
 
 from __future__ import annotations
 
@@ -10,16 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from actors.engines.flat_batch import FlatBatch, State
 from actors.models import ModelInfo
-
-
-class State(Protocol):
-    """What recurrent layers remember of one request's text. A forward of a segment goes on from it and changes nothing
-    of it until ``keep`` says how many rows were right."""
-
-    def keep(self, row: int) -> None:
-        """The text goes on behind that row of the last forward (-1: the last). Of a prompt's there is only the last."""
-        ...
 
 
 class Recurrence(Protocol):
@@ -33,27 +25,6 @@ class Recurrence(Protocol):
     def new(self) -> State:
         """Before the first token."""
         ...
-
-
-@dataclass(slots=True)
-class Segment:
-    """One request's rows, consecutive in the flat batch. They see only pool slots ``base .. base + span``.
-
-    ``visible`` is bool ``(rows, span)``; a row that sees nothing would divide by zero, so each sees at least one slot.
-    ``text``: how long the request's text may become, prompt and ``max_tokens``: some models' positions depend on it.
-    ``padding``: the rows only fill the batch up, behind all others; what is computed for them is thrown away.
-    ``state``: of the request, where the model has recurrent layers: the rows are one path then, and go on from it.
-    ``prompt``: a piece of a prompt; alone in its forward where a model has recurrent layers.
-    """
-
-    rows: int
-    base: int
-    span: int
-    visible: NDArray[np.bool_]
-    text: int = 0
-    padding: bool = False
-    state: State | None = None
-    prompt: bool = False
 
 
 # Of a row of logits: the position of what follows it, and :attr:`actors.engines.sampler.SamplerState.choice`
@@ -123,29 +94,15 @@ class Engine(Protocol):
         """The likeliest id below ``vocab_size`` of every row of the last forward, where that found it on the way."""
         ...
 
-    def forward(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        slots: Sequence[int],
-        segments: Sequence[Segment],
-        select: Sequence[int] | None = None,
-    ) -> torch.Tensor:
+    def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> torch.Tensor:
         """float32 logits ``(len(select) or n, vocabulary)`` on the engine's device.
 
-        Row i's K/V is written into absolute slot ``slots[i]`` before anything is attended to.
+        Row i's K/V is written into slot ``slots[i]`` before anything is attended to.
         """
         ...
 
     def pick(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        slots: Sequence[int],
-        segments: Sequence[Segment],
-        select: Sequence[int] | None,
-        choices: list[Choice],
-        most: int = 0,
+        self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0
     ) -> Picks | None:
         """A forward, and of each selected row the ``most`` likeliest ids with their noise, or, for 0, the token that
         sampling chooses (-1: :mod:`actors.engines.sampler` has to tell). None where the engine does not do that:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.engines.batch import SPAN, align
 from actors.engines.engine import Pool
+from actors.engines.flat_batch import SPAN, align
 from actors.engines.pool import RegionAllocator
 from actors.engines.prefixes import PrefixCache, Region
 from actors.models import DEFAULT_NODES

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actors.engines.batch import SPAN, Batch, Mask, align
+from actors.engines.flat_batch import SPAN, FlatBatch, Mask, align, causal
 from actors.engines.sampler import SamplerState
 from actors.models import Leaf
 from protocols.errors import PoolFull
@@ -45,13 +45,10 @@ class Mirror:
             self.held[slot] = -1
             self.free.append(slot)
 
-    def add_text(self, batch: Batch, start: int, end: int) -> None:
+    def add_text(self, batch: FlatBatch, start: int, end: int) -> None:
         """Rows for the committed tokens ``start .. end``, each of which sees the text up to itself."""
-        visible: Mask = np.zeros((end - start, align(end)), dtype=np.bool_)
-        for row, position in zip(visible, range(start + 1, end + 1), strict=True):
-            row[:position] = True
         slots = [*range(self.home + start, self.home + end)]
-        batch.add(self.home, self.tokens[start:end], [*range(start, end)], slots, visible, self.room)
+        batch.add(self.home, self.tokens[start:end], [*range(start, end)], slots, causal(start, end), self.room)
 
     def view(self, leaves: Sequence[Leaf], slots: Sequence[int]) -> tuple[int, Mask]:
         """What tree nodes in scratch ``slots`` see: the committed text, their ancestors and themselves. The slot of the

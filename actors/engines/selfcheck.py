@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.engines.attention import span_for
-from actors.engines.engine import Engine, Segment, State
+from actors.engines.engine import Engine
+from actors.engines.flat_batch import FlatBatch, State, align
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LARGE = (48, 64)  # for Lookahead and REST alone, so these have no say in which group is chosen
@@ -67,7 +67,7 @@ def _chain(
     engine: Engine, tokens: Sequence[int], start: int, rows: int, state: State | None, prompt: bool = False
 ) -> torch.Tensor:
     sees = np.tri(rows, dtype=np.bool_)
-    return _round(engine, tokens[start : start + rows], range(start, start + rows), start, sees, state, prompt)
+    return _round(engine, tokens[start : start + rows], [*range(start, start + rows)], start, sees, state, prompt)
 
 
 def _branch_agrees(engine: Engine, tokens: Sequence[int], start: int, rows: int, expected: torch.Tensor) -> bool:
@@ -87,7 +87,7 @@ def _branch_agrees(engine: Engine, tokens: Sequence[int], start: int, rows: int,
 def _round(
     engine: Engine,
     tokens: Sequence[int],
-    positions: Sequence[int],
+    positions: list[int],
     start: int,
     sees: NDArray[np.bool_],
     state: State | None = None,
@@ -95,8 +95,9 @@ def _round(
 ) -> torch.Tensor:
     """Rows in slots ``start ..``, each of which sees everything before them and ``sees`` of them."""
     rows = len(tokens)
-    span = min(span_for(start + rows), engine.pool.slots)
+    span = min(align(start + rows), engine.pool.slots)
     visible = np.zeros((rows, span), dtype=np.bool_)
     visible[:, :start], visible[:, start : start + rows] = True, sees
-    segment = Segment(rows, 0, span, visible, state=state, prompt=prompt)
-    return engine.forward(tokens, positions, range(start, start + rows), [segment])
+    batch = FlatBatch()
+    batch.add(0, tokens, positions, [*range(start, start + rows)], visible, state=state, prompt=prompt)
+    return engine.forward(batch)

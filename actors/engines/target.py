@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from actors.engines.batch import Batch, Mask, align, causal
-from actors.engines.engine import Engine, State
+from actors.engines.engine import Engine
+from actors.engines.flat_batch import FlatBatch, Mask, State, align, causal
 from actors.engines.kv_cache import CHUNK, KVCache, full_request
 from actors.engines.prefixes import Region
 from actors.engines.sampler import Rows, SamplerState, choices_of, logprobs, picked, sample
@@ -160,7 +160,7 @@ class Target:
 
     def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
         self._kv.settle()
-        r, batch = self._requests[handle], Batch()
+        r, batch = self._requests[handle], FlatBatch()
         end, replayed = self._lay_out_piece(r, limit, batch)
         rows = len(batch.tokens)
         if replayed:
@@ -169,7 +169,7 @@ class Target:
         row = rows - 1 if replayed else 0
         return self._computed(r, end, logits[row : row + 1])
 
-    def _lay_out_piece(self, r: _Request, limit: int | None, batch: Batch) -> tuple[int, bool]:
+    def _lay_out_piece(self, r: _Request, limit: int | None, batch: FlatBatch) -> tuple[int, bool]:
         """The next tokens of the prompt, or of what is replayed. Where they end, and which of both they are."""
         if r.done == 0:
             r.done = self._kv.reuse(r.region)
@@ -207,20 +207,18 @@ class Target:
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
         self._kv.settle()
-        batch = Batch()
+        batch = FlatBatch()
         groups = [self._lay_out(window, batch) for window in windows]
         self._pad(batch)
         if self._plainly_sampled(windows):
-            picks = self.engine.pick(
-                batch.tokens, batch.positions, batch.slots, batch.segments, None, choices_of(groups)
-            )
+            picks = self.engine.pick(batch, None, choices_of(groups))
             if picks is not None:
                 return self._walked(windows, picked(picks, groups), lambda: picks.logits)
         return self._verified(windows, groups, self._forward(batch))
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
         self._kv.settle()
-        r, batch = self._requests[handle], Batch()
+        r, batch = self._requests[handle], FlatBatch()
         groups = [self._lay_out(window, batch) for window in windows]
         rows = len(batch.tokens)
         end, _ = self._lay_out_piece(r, limit, batch)
@@ -270,7 +268,7 @@ class Target:
             self._commit(r, outcome.tokens)
         return outcomes
 
-    def _lay_out(self, window: Window, batch: Batch) -> Rows:
+    def _lay_out(self, window: Window, batch: FlatBatch) -> Rows:
         r = self._requests[window.handle]
         assert r.length > 0, "prefill comes first"
         assert len(window.tokens) <= r.most_nodes
@@ -289,15 +287,15 @@ class Target:
         batch.add(r.base, [r.root, *window.tokens], positions, slots, visible, r.text, r.state)
         return Rows(r.sampler, [p + 1 for p in positions], paths)
 
-    def _pad(self, batch: Batch) -> None:
+    def _pad(self, batch: FlatBatch) -> None:
         """Fill the round up to a row count of the self-check's group, unless every count it tried agreed."""
         rows = len(batch.tokens)
         missing = min((b for b in self._buckets if b >= rows), default=rows) - rows
         if missing:
             batch.pad(missing, self._kv.trash)
 
-    def _forward(self, batch: Batch, select: list[int] | None = None) -> torch.Tensor:
-        logits = self.engine.forward(batch.tokens, batch.positions, batch.slots, batch.segments, select)
+    def _forward(self, batch: FlatBatch, select: list[int] | None = None) -> torch.Tensor:
+        logits = self.engine.forward(batch, select)
         return logits if logits.shape[1] == self.info.vocab_size else logits[:, : self.info.vocab_size]
 
     def _commit(self, r: _Request, tokens: list[int]) -> None:

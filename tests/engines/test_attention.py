@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from actors.engines.attention import MAX_ROUND, Attention, Stretch, attend, span_for
+from actors.engines.attention import MAX_ROUND, Attention, Stretch, attend
+from actors.engines.flat_batch import align
 from actors.engines.pool import KVPool, KVShape
 
 
@@ -22,10 +23,10 @@ def test_a_rows_bits_depend_neither_on_the_rows_beside_it_nor_on_the_span(dtype,
     values = torch.randn(kv_heads, 2048, width, generator=chance).to(dtype)
     queries = torch.randn(heads, 16, width, generator=chance).to(dtype)
     for length in (*range(1, 700, 37), 1000, 1023, 1500):
-        wide = span_for(length + 16)
+        wide = align(length + 16)
         whole = attend(queries, keys[:, :wide], values[:, :wide], visible_rows(length, 16, wide, dtype), 0.125)
         for rows in (1, 2, 3, 4, 6, 8, 12):
-            for span in (span_for(length + rows), wide + 64, wide + 192):
+            for span in (align(length + rows), wide + 64, wide + 192):
                 mask = visible_rows(length, rows, span, dtype)
                 some = attend(queries[:, :rows], keys[:, :span], values[:, :span], mask, 0.125)
                 assert torch.equal(some, whole[:, :rows]), (length, rows, span)
@@ -74,7 +75,7 @@ def test_requests_of_any_rows_and_spans_in_one_call_get_the_bits_that_each_gets_
         (3008, 150, 1),
     ]
     stretches = [
-        Stretch(base, span_for(length + rows), visible_rows(length, rows, span_for(length + rows), dtype))
+        Stretch(base, align(length + rows), visible_rows(length, rows, align(length + rows), dtype))
         for base, length, rows in requests
     ]
     queries = torch.randn(sum(rows for _, _, rows in requests), heads, 64, generator=chance).to(dtype)

@@ -122,9 +122,9 @@ def test_a_step_looks_at_the_text_and_at_scratch_blocks_in_use_only(monkeypatch)
     engine, other, spans = engine_of(), engine_of(), []
     forward = engine.forward
 
-    def watched(tokens, positions, slots, segments, select=None):
-        spans.append([(segment.base, segment.span) for segment in segments])
-        return forward(tokens, positions, slots, segments, select)
+    def watched(batch, select=None):
+        spans.append([(segment.base, segment.span) for segment in batch.segments])
+        return forward(batch, select)
 
     monkeypatch.setattr(engine, "forward", watched)
     draft = Draft(engine, scratch_slots=128)

@@ -13,7 +13,7 @@ from actors.engines.backends.llama.graphs import Direct
 from actors.engines.backends.llama.in_place import InPlace
 from actors.engines.backends.llama.inbox import Inbox, power_bucket
 from actors.engines.branches import BLOCK, View
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import Segment
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,7 @@ from actors.engines.backends.llama.folded_attention import attend_folded
 from actors.engines.backends.llama.gathered import Gathered
 from actors.engines.backends.llama.graphs import Direct
 from actors.engines.backends.llama.inbox import Inbox
-from actors.engines.batch import align
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import FlatBatch, align, causal
 from actors.engines.selfcheck import ROWS
 from actors.engines.target import Target
 from actors.models import Window
@@ -53,7 +52,7 @@ def recorded(family="llama", slots=SLOTS, recorder=None) -> LlamaEngine:
     return LlamaEngine(model, info(model), slots, recorder=recorder or TapeRecorder())
 
 
-def laid_out(base: int, length: int, tokens, parents) -> tuple[list[int], list[int], list[int], Segment]:
+def lay_out(batch: FlatBatch, base: int, length: int, tokens, parents) -> None:
     """The root at ``length - 1`` and a tree behind it, as the target lays them out."""
     root, rows = length - 1, 1 + len(parents)
     visible = np.zeros((rows, align(root + rows)), dtype=bool)
@@ -63,19 +62,18 @@ def laid_out(base: int, length: int, tokens, parents) -> tuple[list[int], list[i
         visible[row, root + row] = True
     positions = [root, *(root + depth for depth in depths_of(parents))]
     slots = list(range(base + root, base + root + rows))
-    return list(tokens), positions, slots, Segment(len(tokens), base, visible.shape[1], visible)
+    batch.add(base, tokens, positions, slots, visible)
 
 
 def tree_round(engine, base: int, length: int, tokens, parents) -> torch.Tensor:
-    *rows, segment = laid_out(base, length, tokens, parents)
-    return engine.forward(*rows, [segment])
+    lay_out(batch := FlatBatch(), base, length, tokens, parents)
+    return engine.forward(batch)
 
 
 def fill(engine, base: int, tokens) -> None:
-    places = range(len(tokens))
-    visible = np.tril(np.ones((len(tokens), align(len(tokens))), dtype=bool))
-    segment = Segment(len(tokens), base, visible.shape[1], visible)
-    engine.forward(tokens, places, [base + p for p in places], [segment], [len(tokens) - 1])
+    places, batch = range(len(tokens)), FlatBatch()
+    batch.add(base, tokens, places, [base + p for p in places], causal(0, len(tokens)))
+    engine.forward(batch, [len(tokens) - 1])
 
 
 @pytest.mark.parametrize("name, dtype", MODELS)
@@ -217,24 +215,23 @@ def test_what_is_no_round_runs_as_usual():
     model = make("qwen2")
     engine, usual = recorded("qwen2"), LlamaEngine(model, info(model), SLOTS)
     a, b = ids(9, seed=5), ids(2, seed=6)
-    see = [np.tril(np.ones((len(t), 64), dtype=bool)) for t in (a, b)]
-    beside = [Segment(len(a), 0, 64, see[0]), Segment(len(b), 128, 64, see[1], prompt=True)]
-    long = ids(65)
-    several = ([*a, *b], [*range(9), *range(2)], [*range(9), 128, 129], beside)
-    chosen = (a, range(9), range(9), beside[:1], [8])
-    large = (long, range(65), range(65), [Segment(65, 0, 128, np.tril(np.ones((65, 128), dtype=bool)))])
-    for arguments in (several, chosen, large):
-        assert torch.equal(engine.forward(*arguments), usual.forward(*arguments))
+    several, chosen, large = FlatBatch(), FlatBatch(), FlatBatch()
+    several.add(0, a, range(9), range(9), causal(0, 9))
+    several.add(128, b, range(2), [128, 129], causal(0, 2), prompt=True)
+    chosen.add(0, a, range(9), range(9), causal(0, 9))
+    large.add(0, ids(65), range(65), range(65), causal(0, 65))
+    for batch, select in ((several, None), (chosen, [8]), (large, None)):
+        assert torch.equal(engine.forward(batch, select), usual.forward(batch, select))
         assert engine.best is None
     assert len(engine.graphs) == 0
 
 
 def test_one_request_in_a_batch_of_more_rows_than_a_window_has_runs_as_usual():
     engine, usual = recorded(), LlamaEngine(make("llama"), info(make("llama")), SLOTS)
-    see, alone = np.tril(np.ones((2, 64), dtype=bool)), np.eye(98, 128, dtype=bool)
-    segments = [Segment(2, 0, 64, see), Segment(98, 64, 128, alone, padding=True)]
-    batch = ([5, 6, *[0] * 98], [0, 1, *[0] * 98], [0, 1, *range(64, 162)], segments)
-    assert torch.equal(engine.forward(*batch)[:2], usual.forward(*batch)[:2])
+    batch = FlatBatch()
+    batch.add(0, [5, 6], [0, 1], [0, 1], causal(0, 2))
+    batch.add(64, [0] * 98, [0] * 98, range(64, 162), np.eye(98, 128, dtype=bool), padding=True)
+    assert torch.equal(engine.forward(batch)[:2], usual.forward(batch)[:2])
     assert engine.best is None and len(engine.graphs) == 0
 
 

@@ -1,18 +1,18 @@
 """Rounds of several requests, recorded and replayed, against the same rounds run as usual: see test_graphs.py."""
 
 import random
-from itertools import chain
 
 import pytest
 import torch
 from tape import TapeRecorder
-from test_graphs import MODELS, fill, laid_out, pair_of, recorded, torch_alone  # noqa: F401
+from test_graphs import MODELS, fill, lay_out, pair_of, recorded, torch_alone  # noqa: F401
 from test_llama import ids
 from tiny import VOCAB, info, make
 
 from actors.engines.backends.llama import gathered
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.folded_attention import attend_folded
+from actors.engines.flat_batch import FlatBatch
 from actors.engines.selfcheck import ROWS
 from actors.engines.target import Target
 from actors.models import Window
@@ -23,8 +23,10 @@ TEXTS = {base: ids(n, seed=base) for base, n in ((64, 30), (448, 250), (1024, 11
 
 def together(engine, parts) -> torch.Tensor:
     """One forward of trees ``(base, length, tokens, parents)``."""
-    tokens, positions, slots, segments = zip(*(laid_out(*part) for part in parts), strict=True)
-    return engine.forward(*(list(chain(*each)) for each in (tokens, positions, slots)), segments)
+    batch = FlatBatch()
+    for part in parts:
+        lay_out(batch, *part)
+    return engine.forward(batch)
 
 
 def some_trees(chance: random.Random, bases, most: int):

@@ -8,7 +8,6 @@ import torch
 from tiny import FAMILIES, VOCAB, info, make
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
-from actors.engines.attention import span_for
 from actors.engines.backends.llama import engine as fused
 from actors.engines.backends.llama.compiled_body import CompiledBody
 from actors.engines.backends.llama.compiler import compiled_kernels
@@ -16,7 +15,7 @@ from actors.engines.backends.llama.engine import LlamaEngine, supports
 from actors.engines.backends.llama.linear import half_rows, has_half, is_half, rows_for
 from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.torch_body import TorchBody
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import FlatBatch, align
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
@@ -56,8 +55,14 @@ def ids(count: int, seed: int = 0, vocabulary: int = VOCAB) -> list[int]:
 def chain(engine: LlamaEngine, tokens: list[int], start: int, rows: int, span: int = 0) -> torch.Tensor:
     """Rows ``start .. start + rows`` of a text in slots 0 .."""
     places = range(start, start + rows)
-    visible = np.tril(np.ones((rows, span or span_for(start + rows)), dtype=bool), k=start)
-    return engine.forward(tokens[start : start + rows], places, places, [Segment(rows, 0, visible.shape[1], visible)])
+    visible = np.tril(np.ones((rows, span or align(start + rows)), dtype=bool), k=start)
+    return engine.forward(one_request(0, tokens[start : start + rows], places, places, visible))
+
+
+def one_request(base: int, tokens, positions, slots, visible) -> FlatBatch:
+    batch = FlatBatch()
+    batch.add(base, tokens, positions, slots, visible)
+    return batch
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -106,7 +111,7 @@ def test_a_tree_in_scattered_slots_agrees_with_one_plain_forward_per_branch(fami
     visible = np.zeros((12, span), dtype=bool)
     for row in range(12):
         visible[row, home[: row + 1]] = True
-    engine.forward(prompt, range(12), [base + s for s in home[:12]], [Segment(12, base, span, visible)], [11])
+    engine.forward(one_request(base, prompt, range(12), [base + s for s in home[:12]], visible), [11])
     paths: list[list[int]] = []
     for node, parent in enumerate([-1, 0, 0, 1, 2, -1]):
         paths.append([*(paths[parent] if parent >= 0 else []), node])
@@ -114,7 +119,7 @@ def test_a_tree_in_scattered_slots_agrees_with_one_plain_forward_per_branch(fami
     for node, path in enumerate(paths):
         visible[node, home[:12] + [home[20 + n] for n in path]] = True
     slots = [base + home[20 + n] for n in range(6)]
-    out = engine.forward(tree, [11 + len(p) for p in paths], slots, [Segment(6, base, span, visible)])
+    out = engine.forward(one_request(base, tree, [11 + len(p) for p in paths], slots, visible))
     for node, path in enumerate(paths):
         close(out[node], plain(family, [*prompt, *(tree[n] for n in path)])[-1])
 
@@ -142,8 +147,9 @@ def test_two_requests_in_one_flat_batch_do_not_see_each_other(body):
     a, b = ids(9, seed=5), ids(2, seed=6)
     engine = build(body, "qwen2")
     see = [np.tril(np.ones((len(t), 64), dtype=bool)) for t in (a, b)]
-    segments = [Segment(len(a), 0, 64, see[0]), Segment(len(b), 128, 64, see[1])]
-    out = engine.forward([*a, *b], [*range(9), *range(2)], [*range(9), 128, 129], segments)
+    batch = one_request(0, a, range(9), range(9), see[0])
+    batch.add(128, b, range(2), [128, 129], see[1])
+    out = engine.forward(batch)
     assert out.shape == (11, VOCAB)
     close(out[:9], plain("qwen2", a))
     close(out[9:], plain("qwen2", b))
@@ -163,7 +169,7 @@ def test_a_chunk_of_a_prompt_gets_the_logits_of_its_tokens_in_smaller_steps(exac
 def test_only_the_selected_rows_get_logits(body):
     tokens, engine = ids(8), build(body, "llama")
     visible = np.tril(np.ones((8, 64), dtype=bool))
-    some = engine.forward(tokens, range(8), range(8), [Segment(8, 0, 64, visible)], select=[2, 7])
+    some = engine.forward(one_request(0, tokens, range(8), range(8), visible), select=[2, 7])
     assert some.shape == (2, VOCAB)
     close(some, plain("llama", tokens)[[2, 7]])
 

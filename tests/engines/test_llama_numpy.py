@@ -11,7 +11,7 @@ from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.linear import has_half
 from actors.engines.backends.llama.numpy_body import ANY, NumpyBody, Product
 from actors.engines.backends.llama.weights import Matrix
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import FlatBatch
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,9 @@ def steps_agree(family: str, halves: bool) -> LlamaEngine:
     for start, rows in ((0, 17), (17, 1), (18, 4), (22, 8)):
         places = range(start, start + rows)
         visible = np.arange(64) <= np.arange(start, start + rows)[:, None]
-        out = engine.forward(tokens[start : start + rows], places, places, [Segment(rows, 0, 64, visible)])
+        batch = FlatBatch()
+        batch.add(0, tokens[start : start + rows], places, places, visible)
+        out = engine.forward(batch)
         torch.testing.assert_close(out, expected[start : start + rows], atol=1e-4, rtol=1e-4)
     return engine
 

@@ -31,9 +31,9 @@ def test_the_check_finds_a_row_count_that_differs():
     engine = TransformersEngine(model, info(model), 256)
     honest = engine.forward
 
-    def flawed(tokens, *rest, **options):
-        out = honest(tokens, *rest, **options)
-        return out + 1e-7 * (len(tokens) == 6) * out.abs()
+    def flawed(batch):
+        out = honest(batch)
+        return out + 1e-7 * (len(batch.tokens) == 6) * out.abs()
 
     engine.forward = flawed
     assert 6 not in self_check(engine).rows
@@ -50,8 +50,8 @@ def test_where_branches_differ_windows_of_16_bits_have_none(dtype, branches):
     engine = TransformersEngine(model, info(model), 512)
     honest = engine.forward
 
-    def flawed(tokens, positions, *rest, **options):
-        return honest(tokens, positions, *rest, **options) * (1.0 if len(set(positions)) == len(positions) else 1.01)
+    def flawed(batch):
+        return honest(batch) * (1.0 if len(set(batch.positions)) == len(batch.positions) else 1.01)
 
     engine.forward = flawed
     assert Target(engine).branches == branches

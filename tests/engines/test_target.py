@@ -29,9 +29,9 @@ class Spy:
     def __getattr__(self, name):
         return getattr(self.engine, name)
 
-    def forward(self, tokens, *args):
-        self.rows = len(tokens)
-        self.logits = self.engine.forward(tokens, *args)
+    def forward(self, batch, *args):
+        self.rows = len(batch.tokens)
+        self.logits = self.engine.forward(batch, *args)
         return self.logits
 
 

@@ -14,9 +14,8 @@ from transformers import (
     Llama4TextConfig,
 )
 
-from actors.engines.attention import span_for
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import FlatBatch, align
 from actors.engines.packed import can_pack
 from protocols.errors import ModelError
 
@@ -39,11 +38,13 @@ def ids(count: int, seed: int = 0) -> list[int]:
 
 def run(engine, tokens, positions, slots, sees, base=0, span=None):
     """One segment; ``sees[i]`` are the slots (relative to base) that row i sees."""
-    span = span or span_for(max(max(s) for s in sees) + 1)
+    span = span or align(max(max(s) for s in sees) + 1)
     visible = np.zeros((len(tokens), span), dtype=bool)
     for row, seen in enumerate(sees):
         visible[row, list(seen)] = True
-    return engine.forward(tokens, positions, [base + s for s in slots], [Segment(len(tokens), base, span, visible)])
+    batch = FlatBatch()
+    batch.add(base, tokens, positions, [base + s for s in slots], visible)
+    return engine.forward(batch)
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -104,9 +105,10 @@ def test_two_requests_in_one_flat_batch_do_not_see_each_other(family):
     engine = engine_for(family)
     span = 64
     see = [np.tril(np.ones((len(t), span), dtype=bool)) for t in (a, b)]
-    segments = [Segment(len(a), 0, span, see[0]), Segment(len(b), 128, span, see[1])]
-    slots = [*range(len(a)), *range(128, 128 + len(b))]
-    out = engine.forward([*a, *b], [*range(len(a)), *range(len(b))], slots, segments)
+    batch = FlatBatch()
+    batch.add(0, a, range(len(a)), range(len(a)), see[0])
+    batch.add(128, b, range(len(b)), range(128, 128 + len(b)), see[1])
+    out = engine.forward(batch)
     close(out[: len(a)], plain(family, a))
     close(out[len(a) :], plain(family, b))
 
@@ -115,9 +117,9 @@ def test_only_the_selected_rows_get_logits():
     tokens = ids(8)
     engine = engine_for("llama")
     visible = np.tril(np.ones((8, 64), dtype=bool))
-    segment = [Segment(8, 0, 64, visible)]
-    whole = engine.forward(tokens, range(8), range(8), segment)
-    some = engine.forward(tokens, range(8), range(8), segment, select=[2, 7])
+    batch = FlatBatch()
+    batch.add(0, tokens, range(8), range(8), visible)
+    whole, some = engine.forward(batch), engine.forward(batch, select=[2, 7])
     assert some.shape == (2, VOCAB)
     close(some, whole[[2, 7]])
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import Segment
 
 # types of layers, as transformers' configurations call them; hybrid ones have attention beside
 RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from actors.engines.attention import SPAN_STEP, Attention, Stretch
+from actors.engines.attention import Attention, Stretch
 from actors.engines.backends.llama.huge_pages import HugePages
 from actors.engines.backends.llama.panels import quickest_linear
 from actors.engines.backends.recurrence import RECURRENT_LAYERS, Recurrence, State, StateCache, recurrent_layers
 from actors.engines.backends.rotary import choose_by_request
 from actors.engines.branches import View, view
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import SPAN, FlatBatch, Segment
 from actors.engines.packed import pack_linears
 from actors.engines.pool import KVPool, KVShape, attention_layers
 from actors.models import ModelInfo
@@ -144,10 +144,10 @@ class TransformersEngine:
     def _probe(
         self, tokens: Sequence[int], start: int, end: int, state: State | None = None, prompt: bool = False
     ) -> Tensor:
-        places = range(start, end)
+        places, batch = [*range(start, end)], FlatBatch()
         visible = np.tri(end - start, end, start, dtype=np.bool_)
-        segment = Segment(end - start, 0, end, visible, state=state, prompt=prompt)
-        return self.forward(tokens[start:end], places, places, [segment])
+        batch.add(0, tokens[start:end], places, places, visible, state=state, prompt=prompt)
+        return self.forward(batch)
 
     def _probe_recurrence(self, recurrence: Recurrence, tokens: Sequence[int], expected: Tensor) -> Tensor:
         """The beginning as a chunk of a prompt, the rest as rows; and can a prompt's next chunk go on from a state?"""
@@ -172,23 +172,16 @@ class TransformersEngine:
         )
 
     @torch.inference_mode()
-    def forward(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        slots: Sequence[int],
-        segments: Sequence[Segment],
-        select: Sequence[int] | None = None,
-    ) -> Tensor:
-        self._positions = np.asarray(positions, dtype=np.int64)
-        self.pool.positions[np.asarray(slots)] = self._positions
-        self._segments, self._attentions = segments, {}
-        self._views = [view(each, SPAN_STEP) if self._exact else View(each.visible) for each in segments]
+    def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
+        self._positions = np.asarray(batch.positions, dtype=np.int64)
+        self.pool.positions[np.asarray(batch.slots)] = self._positions
+        self._segments, self._attentions = batch.segments, {}
+        self._views = [view(each, SPAN) if self._exact else View(each.visible) for each in batch.segments]
         if self.recurrence is not None:
-            self.recurrence.begin(segments, self.device)
-        self.cache.slots = torch.tensor(slots, dtype=torch.int64, device=self.device)
-        ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
-        places = torch.tensor([positions], dtype=torch.int64, device=self.device)
+            self.recurrence.begin(batch.segments, self.device)
+        self.cache.slots = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)
+        ids = torch.tensor([batch.tokens], dtype=torch.int64, device=self.device)
+        places = torch.tensor([batch.positions], dtype=torch.int64, device=self.device)
         out = self.model(
             input_ids=ids,
             position_ids=places,

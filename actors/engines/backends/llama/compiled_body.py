@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.attention import MAX_ROUND
-from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.huge_pages import HugePages
+from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.panels import Panels
 from actors.engines.backends.llama.weights import Matrix, Shape, Weights
-from actors.engines.engine import Choice, Picks, Segment
+from actors.engines.engine import Choice, Picks
+from actors.engines.flat_batch import FlatBatch, Segment
 from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]
@@ -86,48 +87,35 @@ class CompiledBody:
             self._model[name] = value
 
     def run(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        slots: Sequence[int],
-        segments: Sequence[Segment],
-        select: Sequence[int] | None,
-        turns: Tensor,
-        choices: list[Choice],
-        most: int = 0,
+        self, batch: FlatBatch, select: Sequence[int] | None, turns: Tensor, choices: list[Choice], most: int = 0
     ) -> Picks:
         """See :meth:`actors.engines.engine.Engine.pick`; without ``choices`` the logits are all that it makes.
         ``select`` ascends; ``turns``: see :meth:`Weights.turns`, up to the last position at least."""
-        keep: Sequence[int] = range(len(tokens)) if select is None else select
+        keep: Sequence[int] = range(len(batch.tokens)) if select is None else select
         picks = Picks(
             np.empty((len(keep), self._wide), np.float32),
             np.empty((len(choices), max(1, most)), np.int64),
             np.empty((len(choices), most), np.float32),
             self.shape.vocabulary,
         )
-        prompt = any(segment.rows > MAX_ROUND for segment in segments)  # the library's attention is quicker
+        prompt = any(segment.rows > MAX_ROUND for segment in batch.segments)  # the library's attention is quicker
         told = (
-            *self._laid_out(tokens, positions, slots, () if prompt else segments, keep, turns),
+            *self._laid_out(batch, () if prompt else batch.segments, keep, turns),
             *(np.array(choices, dtype=self._kernels.CHOICE), picks.host, picks.ids, picks.probabilities),
         )
         if prompt:
-            where = torch.tensor(positions, dtype=torch.int64)
-            self._run_prompt(Batch(tokens, turns[where], slots, segments, None), told)
+            where = torch.tensor(batch.positions, dtype=torch.int64)
+            self._run_prompt(PaddedBatch(batch.tokens, turns[where], batch.slots, batch.segments, None), told)
         else:
             self._kernels.run_layers(*told, 0, 2 * self.shape.layers)
         return picks
 
     def _laid_out(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        slots: Sequence[int],
-        segments: Sequence[Segment],
-        keep: Sequence[int],
-        turns: Tensor,
+        self, batch: FlatBatch, segments: Sequence[Segment], keep: Sequence[int], turns: Tensor
     ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]:
         """What compiled code is told of a forward in which rows see what ``segments`` say, once there is room for it.
         Few operations and no torch: behind the last forward each kind takes 10 to 30 us."""
+        tokens = batch.tokens
         if min(tokens) < 0 or max(tokens) >= self._rows:  # compiled code reads whatever lies there
             raise IndexError(f"tokens are numbers from 0 to {self._rows - 1}")
         if turns is not self._turns:
@@ -141,7 +129,7 @@ class CompiledBody:
         span = -(-span // self._kernels.LANES) * self._kernels.LANES
         self._make_room(len(tokens), most, span, len(segments))
         head = (len(tokens), len(keep), len(segments), span)
-        numbers = np.array([*head, *tokens, *positions, *slots, *keep, *looked], dtype=np.int64)
+        numbers = np.array([*head, *tokens, *batch.positions, *batch.slots, *keep, *looked], dtype=np.int64)
         if len(segments) == 1:
             return self._model, numbers, segments[0].visible
         seen = np.concatenate([s.visible.reshape(-1) for s in segments]) if segments else np.empty(1, np.bool_)
@@ -162,7 +150,7 @@ class CompiledBody:
             self._scores = np.empty(self._team.size * own, np.float32)
             self._tell(scores=self._scores.ctypes.data, own_scores=own)
 
-    def _run_prompt(self, batch: Batch, told: tuple[Any, ...]) -> None:
+    def _run_prompt(self, batch: PaddedBatch, told: tuple[Any, ...]) -> None:
         """With torch between the halves of each layer."""
         shape, run, rows = self.shape, self._kernels.run_layers, len(batch.tokens)
         look = batch.attention(self.pool, shape)

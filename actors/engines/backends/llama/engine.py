@@ -12,16 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.compiled_body import CompiledBody
 from actors.engines.backends.llama.compiler import compiled_kernels, fits
 from actors.engines.backends.llama.graphs import CudaRecorder, Graphs, Recorder
 from actors.engines.backends.llama.inbox import MAX_ROWS
 from actors.engines.backends.llama.linear import rows_for
 from actors.engines.backends.llama.numpy_body import NumpyBody
+from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.torch_body import TorchBody
 from actors.engines.backends.llama.weights import Weights, supports, take_weights
-from actors.engines.engine import Choice, Picks, Segment
+from actors.engines.engine import Choice, Picks
+from actors.engines.flat_batch import FlatBatch
 from actors.engines.pool import KVPool
 from actors.engines.sampler import LEAST
 from actors.models import ModelInfo
@@ -115,24 +116,16 @@ class LlamaEngine:
     def best(self) -> Tensor | None:
         return None if self.graphs is None else self.graphs.best
 
-    def forward(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        slots: Sequence[int],
-        segments: Sequence[Segment],
-        select: Sequence[int] | None = None,
-    ) -> Tensor:
-        self._turn_up_to(max(positions))
+    def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
+        self._turn_up_to(max(batch.positions))
         if isinstance(self._body, CompiledBody):
-            return self._body.run(tokens, positions, slots, segments, select, self._turns, []).logits
+            return self._body.run(batch, select, self._turns, []).logits
         if self.graphs is not None:
-            logits = self.graphs.forward(tokens, positions, slots, segments, select, self._turns)
+            logits = self.graphs.forward(batch, select, self._turns)
             if logits is not None:
                 return logits
-        count = len(tokens)
-        rows = rows_for(count) if self._pads else count
-        extra = rows - count
+        tokens, positions, count = batch.tokens, batch.positions, len(batch.tokens)
+        extra = rows_for(count) - count if self._pads else 0
         if extra:
             tokens, positions = [*tokens, *[tokens[-1]] * extra], [*positions, *[positions[-1]] * extra]
         turns = self._turns.index_select(0, torch.tensor(positions, dtype=torch.int64, device=self.device))
@@ -140,22 +133,15 @@ class LlamaEngine:
         keep = None
         if select is not None:
             keep = [*select, *[select[-1]] * (rows_for(wanted) - wanted if self._pads else 0)]
-        return self._body.run(Batch(tokens, turns, slots, segments, keep))[:wanted]
+        return self._body.run(PaddedBatch(tokens, turns, batch.slots, batch.segments, keep))[:wanted]
 
     def pick(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        slots: Sequence[int],
-        segments: Sequence[Segment],
-        select: Sequence[int] | None,
-        choices: list[Choice],
-        most: int = 0,
+        self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0
     ) -> Picks | None:
         if not isinstance(self._body, CompiledBody) or self.info.vocab_size < LEAST:
             return None
-        self._turn_up_to(max(positions))
-        return self._body.run(tokens, positions, slots, segments, select, self._turns, choices, most)
+        self._turn_up_to(max(batch.positions))
+        return self._body.run(batch, select, self._turns, choices, most)
 
     def _turn_up_to(self, position: int) -> None:
         """The table of rotations is long enough."""

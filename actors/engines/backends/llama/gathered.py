@@ -21,7 +21,7 @@ from actors.engines.backends.llama.folded_attention import attend_folded
 from actors.engines.backends.llama.inbox import MAX_ROWS, Shape, power_bucket
 from actors.engines.backends.llama.torch_body import Look, TorchBody
 from actors.engines.branches import BLOCK, View, view
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import Segment
 
 EACH = (1, 4, 16, 64)  # rows of one request among several: few steps, since attention alone is computed for them
 STEP = 256  # of spans ...

@@ -23,7 +23,7 @@ from actors.engines.backends.llama.in_place import in_place
 from actors.engines.backends.llama.inbox import MAX_ROWS, Inbox, Layout, Shape, power_bucket
 from actors.engines.backends.llama.linear import rows_for
 from actors.engines.backends.llama.torch_body import TorchBody
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import FlatBatch
 
 MAX_GRAPHS = 96
 
@@ -107,23 +107,15 @@ class Graphs:
         return len(self._replays)
 
     @torch.inference_mode()
-    def forward(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        slots: Sequence[int],
-        segments: Sequence[Segment],
-        select: Sequence[int] | None,
-        turns: Tensor,
-    ) -> Tensor | None:
+    def forward(self, batch: FlatBatch, select: Sequence[int] | None, turns: Tensor) -> Tensor | None:
         """float32 logits of a batch's rows, or None if it is no round for a graph: then it runs as usual.
 
         ``turns``: the table of rotations by position. Segments that only fill the batch up are not computed: their
         rows get logits that mean nothing.
         """
         self.best = None
-        count = len(tokens)
-        own = [segment for segment in segments if not segment.padding]
+        count = len(batch.tokens)
+        own = [segment for segment in batch.segments if not segment.padding]
         if select is not None or any(one.prompt or one.rows > MAX_WINDOW for one in own):
             return None
         if count > (MAX_ROWS if len(own) > 1 else MAX_WINDOW):
@@ -135,7 +127,7 @@ class Graphs:
             self._table += 1
             self._turns = turns
         used = sum(segment.rows for segment in own)
-        self._inbox.send(plan, tokens[:used], positions[:used], slots[:used], self.body.pool.slots)
+        self._inbox.send(plan, batch.tokens[:used], batch.positions[:used], batch.slots[:used], self.body.pool.slots)
         self._replay(plan.shape)()
         self.best = self._best[:count]
         return self._logits[:count].clone()  # the next round writes there

@@ -15,7 +15,7 @@ from actors.engines.attention import MAX_ROUND as MAX_WINDOW
 from actors.engines.attention import attend
 from actors.engines.backends.llama.inbox import MAX_ROWS, Shape, power_bucket
 from actors.engines.backends.llama.torch_body import Look, TorchBody
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import Segment
 
 log = logging.getLogger("duoactor.engines")
 TAILS = (1, 16, MAX_WINDOW)  # slots of a row's tail: one at most, those of a usual tree, those of the deepest

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.backends.llama.torch_body import Look
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import Segment
 
 MAX_ROWS = 256  # their logits take 155 MB with a vocabulary of 152,000
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.attention import MAX_ROUND, attend_prompt
-from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.linear import unscaled
+from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.weights import Layer, Matrix, Weights
 from actors.engines.pool import KVPool
 
@@ -120,7 +120,7 @@ class NumpyBody:
         self._shrink = np.complex64(shape.width**-0.25)  # of queries and of keys: together the scale of the scores
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> Tensor:
+    def run(self, batch: PaddedBatch) -> Tensor:
         """float32 logits of the rows that the batch keeps."""
         shape, count = self.shape, len(batch.tokens)
         heads, kv_heads, width, inner = shape.heads, shape.kv_heads, shape.width, shape.inner
@@ -155,7 +155,7 @@ class NumpyBody:
         np.sqrt(squares, out=squares)
         return x / squares
 
-    def _attention(self, block: Block, queries: Array, batch: Batch) -> Array:
+    def _attention(self, block: Block, queries: Array, batch: PaddedBatch) -> Array:
         keys, values = block.pool
         outs: list[Array] = []
         start = 0

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.backends.llama.batch import Batch
 from actors.engines.backends.llama.linear import Linear, fast
+from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.weights import Layer, Matrix, Shape, Weights
 from actors.engines.pool import KVPool
 
@@ -64,7 +64,7 @@ class TorchBody:
         self._floor = torch.tensor((hidden * weights.shape.eps) ** 0.5, device=self.device)
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> Tensor:
+    def run(self, batch: PaddedBatch) -> Tensor:
         """float32 logits of the rows that the batch keeps."""
         ids = torch.tensor(batch.tokens, dtype=torch.int64, device=self.device)
         where = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)

@@ -1,14 +1,12 @@
-"""The flat batch of one forward, as the target puts it together: rows of several requests, each with a view of its
-own."""
+"""The flat batch of one forward: rows of several requests, each with a view of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
-
-from actors.engines.engine import Segment, State
 
 SPAN = 64  # segments end at multiples of this, so that shapes repeat
 
@@ -25,8 +23,41 @@ def causal(start: int, end: int) -> Mask:
     return mask
 
 
+class State(Protocol):
+    """What recurrent layers remember of one request's text. A forward of a segment goes on from it and changes nothing
+    of it until ``keep`` says how many rows were right."""
+
+    def keep(self, row: int) -> None:
+        """The text goes on behind that row of the last forward (-1: the last). Of a prompt's there is only the last."""
+        ...
+
+
 @dataclass(slots=True)
-class Batch:
+class Segment:
+    """One request's rows, consecutive in the flat batch. They see only pool slots ``base .. base + span``.
+
+    ``visible`` is bool ``(rows, span)``; a row that sees nothing would divide by zero, so each sees at least one slot.
+    ``text``: how long the request's text may become, prompt and ``max_tokens``: some models' positions depend on it.
+    ``padding``: the rows only fill the batch up, behind all others; what is computed for them is thrown away.
+    ``state``: of the request, where the model has recurrent layers: the rows are one path then, and go on from it.
+    ``prompt``: a piece of a prompt; alone in its forward where a model has recurrent layers.
+    """
+
+    rows: int
+    base: int
+    span: int
+    visible: Mask
+    text: int = 0
+    padding: bool = False
+    state: State | None = None
+    prompt: bool = False
+
+
+@dataclass(slots=True)
+class FlatBatch:
+    """The same place in ``tokens``, ``positions`` and ``slots`` is one row; ``segments`` cover all of them in order.
+    Slots are absolute: of the whole pool."""
+
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
@@ -44,7 +75,7 @@ class Batch:
         prompt: bool = False,
         padding: bool = False,
     ) -> None:
-        """``slots`` are absolute; ``visible`` is ``(rows, span)`` over ``base ..``."""
+        """One request's rows; see :class:`Segment`."""
         self.tokens.extend(tokens)
         self.positions.extend(positions)
         self.slots.extend(slots)

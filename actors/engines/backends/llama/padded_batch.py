@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.attention import SPAN_STEP, Attention, Stretch
+from actors.engines.attention import Attention, Stretch
 from actors.engines.backends.llama.weights import Shape
 from actors.engines.branches import View, view
-from actors.engines.engine import Segment
+from actors.engines.flat_batch import SPAN, Segment
 from actors.engines.pool import KVPool
 
 
 @dataclass(slots=True)
-class Batch:
+class PaddedBatch:
     """``rows`` rows, of which those beyond ``len(slots)`` repeat the last one: they are computed and thrown away.
 
     They belong to the last segment. Their keys and values are not written.
@@ -33,7 +33,7 @@ class Batch:
     def attention(self, pool: KVPool, shape: Shape, exact: bool = True) -> Attention:
         """What the rows see of the pool, as :mod:`actors.engines.attention` looks at it."""
         where = pool.whole
-        views = [view(segment, SPAN_STEP) if exact else View(segment.visible) for segment in self.segments]
+        views = [view(segment, SPAN) if exact else View(segment.visible) for segment in self.segments]
         stretches = [
             Stretch(segment.base, segment.span, torch.from_numpy(mask).to(where.device, where.dtype), look.copies)
             for segment, look, mask in zip(self.segments, views, self.masks(views), strict=True)
