@@ -61,7 +61,6 @@ class InlineDraft:
         self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
         self._unable: set[str] = set()  # requests that it has no room for, or that its model cannot mirror
         self._failures = 0
-        self._room_us = math.inf  # of the present round
 
     @property
     def model(self) -> DraftModel:
@@ -92,7 +91,7 @@ class InlineDraft:
         ``rate``: tokens per microsecond that they reach together. ``now_us``: since the verifier's start. ``row``:
         tokens that the forward's time for a row would bring otherwise; 0: as ``cost`` tells. ``room_us``: how long
         reading and drafting may take. ``reads``: whether texts are read that were not."""
-        self._room_us = room_us
+        until = self.timer() + room_us / 1e6
         if self._generation != self.generations.newest:  # it has not failed yet
             self._generation, self._failures = self.generations.newest, 0
             self.generations.retire(())
@@ -108,14 +107,14 @@ class InlineDraft:
         trees = {
             tree: request.spec
             for request in requests
-            if (tree := self._read(request, rate, promised, reads)) is not None
+            if (tree := self._read(request, rate, promised, reads, until)) is not None
         }
         for tree in trees:
             tree.begin()
         row = row or rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
         for _ in range(MAX_STEPS):
             batch = self._worthwhile(trees, rate, row)
-            if not batch or self.steps(len(batch)) > self._room_us or not self._expand(batch, trees, now_us):
+            if not batch or self.steps(len(batch)) > self._left_us(until) or not self._expand(batch, trees, now_us):
                 return
 
     def measure(self, now: float) -> None:
@@ -132,8 +131,14 @@ class InlineDraft:
         if read_us is not None:
             self.read_us.add(read_us, weight=READ)
 
-    def _read(self, request: Request, rate: float, promised: Callable[[], float], reads: bool) -> InlineTree | None:
-        """Of a request whose text the model has seen. It reads what it has not where that is worth its time."""
+    def _left_us(self, until: float) -> float:
+        return max(0.0, until - self.timer()) * 1e6
+
+    def _read(
+        self, request: Request, rate: float, promised: Callable[[], float], reads: bool, until: float
+    ) -> InlineTree | None:
+        """Of a request whose text the model has seen. It reads what it has not where that is worth its time. ``until``,
+        by the timer, the round's reading and drafting is over."""
         tree, missing = request.spec.inline, len(request.spec.committed)
         if tree is not None and tree.model is not self.model:
             tree.leave()  # what the weights before have computed is of no use to those that took their place
@@ -148,7 +153,7 @@ class InlineDraft:
             tree = request.spec.inline = self._open(request)
         if tree is None or (missing := self.model.missing(tree.handle)) == 0:  # an earlier turn of a chat was read
             return tree
-        tokens, begin = int(min(missing, READ, max(0.0, self._room_us) / self.read_us.mean)), self.timer()
+        tokens, begin = int(min(missing, READ, self._left_us(until) / self.read_us.mean)), self.timer()
         if tokens == 0:
             return None
         try:
@@ -157,7 +162,6 @@ class InlineDraft:
             self._fail([tree], error)
             return None
         spent_us = (self.timer() - begin) * 1e6
-        self._room_us -= spent_us
         self.read_us.add(spent_us / tokens, weight=tokens)
         request.spec.waited(spent_us)
         return tree if missing <= tokens else None
@@ -218,7 +222,6 @@ class InlineDraft:
             self._fail((tree for tree, _ in batch), error)
             return False
         spent_us = (self.timer() - begin) * 1e6
-        self._room_us -= spent_us
         self._failures = 0
         self.steps.observe(rows, spent_us)
         self.probe.spare(began_us / 1e6)
