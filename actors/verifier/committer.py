@@ -91,6 +91,7 @@ class Committer:
             streams=load.streams,
             slowdown=state.cost.slowdown(len(job.requests)),
         )
+        undrafted: list[tuple[Request, float]] = []
         after = 0  # rows of the next forward, as far as its streams do not wait
         parts = zip(job.requests, job.windows, outcomes, strict=True)
         for place, (request, chosen, outcome) in enumerate(parts, 1):
@@ -98,8 +99,9 @@ class Committer:
                 others = NO_OTHERS
                 if request.drafter is not None:
                     others = load.beside(request.spec.rate.value, after + len(job.requests) - place)
-                part = partial(self._round, request, chosen, outcome, forward, others)
+                part = partial(self._round, request, chosen, outcome, forward, others, undrafted)
                 after += self.faults.spare(request, part) or 0
+        self.judge.without_drafter(undrafted, forward)
         if len(self._round_stats) >= TELEMETRY_BURST:
             self.publish_rounds()
 
@@ -110,8 +112,17 @@ class Committer:
         drafter = self.state.drafters.of(request.drafter)
         self._settle(request, drafter, committed, True, self.state.load().beside(request.spec.rate.value, 0))
 
-    def _round(self, request: Request, chosen: Chosen, outcome: Outcome, forward: Forward, others: Others) -> int:
-        """Returns the rows that the request adds to the next forward, unless it waits."""
+    def _round(
+        self,
+        request: Request,
+        chosen: Chosen,
+        outcome: Outcome,
+        forward: Forward,
+        others: Others,
+        undrafted: list[tuple[Request, float]],
+    ) -> int:
+        """Returns the rows that the request adds to the next forward, unless it waits. ``undrafted`` is added to: see
+        :meth:`Judge.without_drafter`."""
         seen = None if request.trace is None else request.trace.seen(request.spec.tree, chosen, outcome.path)
         committed = request.spec.commit(chosen, outcome)
         covered = len(outcome.path) == len(chosen.nodes)
@@ -119,8 +130,10 @@ class Committer:
         stats, own_us = account(request, drafter, forward, chosen, committed, self.clock())
         self.state.totals.round(stats, self.state.cost.plain(forward.requests))
         self._round_stats.append(stats)
-        if request.spec.strategy.drafter:
+        if drafter is not None and not stats.resting:
             self.judge.of_drafter(request, drafter, committed, stats, forward, own_us)
+        elif request.spec.strategy.drafter:
+            undrafted.append((request, own_us - stats.wait_us))
         trace = None if seen is None else seen(stats)
         return self._settle(request, drafter, committed, covered, others, trace)
 

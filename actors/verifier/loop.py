@@ -236,9 +236,13 @@ class Verifier:
             self._file()  # and before the next window is chosen
 
     def _prepare(self, job: Job) -> None:
-        """Let the verifier's own proposers read the prompt that is being computed."""
-        if job.piece is not None and job.piece.state in ("prefill", "decode"):
-            self.faults.spare(job.piece, partial(job.piece.spec.prepare, job.piece_rows or SLICE))
+        """Let the verifier's own proposers read the prompt that is being computed, if they are going to be asked: what
+        is not read now is read when they are."""
+        piece = job.piece
+        if piece is None or piece.state not in ("prefill", "decode"):
+            return
+        if self.judge.asks(piece):
+            self.faults.spare(piece, partial(piece.spec.prepare, job.piece_rows or SLICE))
 
     def _share_cpus(self) -> None:
         """What drafters have of this machine's CPUs is the target's while all of them rest."""

@@ -14,6 +14,7 @@ from actors.verifier.accounting import Forward
 from actors.verifier.decoding.rounds import Committed
 from actors.verifier.drafters.own_drafts import group_of
 from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.drafters.standing import RequestKind
 from actors.verifier.forward import Job
 from actors.verifier.requests.request import Request
 from actors.verifier.state import State
@@ -29,25 +30,15 @@ class Judge:
     def of_drafter(
         self,
         request: Request,
-        drafter: DrafterPeer | None,
+        drafter: DrafterPeer,
         committed: Committed,
         stats: RoundStats,
         forward: Forward,
         own_us: float,
     ) -> None:
-        """A round of one request, whether a drafter has been lent it or not. ``own_us``: see :func:`account`."""
+        """A round of one request that it drafted for. ``own_us``: see :func:`account`."""
         state = self.state
         plain = state.plain[request.method]
-        if drafter is None or stats.resting:
-            if not plain.known:
-                state.drafters.standings.forget(request.method)
-            overhead_us = own_us - forward.decode_us - stats.wait_us
-            plain.observe(state.cost, forward.decode_rows, forward.decode_us, overhead_us, forward.requests)
-            if drafter is not None:
-                request.course(drafter.actor_id).rested()
-            for other in state.drafters.by_peer.values() if drafter is None else ():
-                other.standing(request).rested()
-            return
         usual_us = plain.time(state.cost, forward.rows_without(drafter.peer), forward.requests)
         # tokens of that stretch in the round's time, with what was retrieved and what the verifier would have drafted
         without = (1 + stats.retrieved) * own_us / usual_us * state.without_drafter(request)
@@ -57,6 +48,24 @@ class Judge:
         request.drafted()
         if committed.claim is not None:
             standing.claimed(*committed.claim)
+
+    def without_drafter(self, undrafted: Sequence[tuple[Request, float]], forward: Forward) -> None:
+        """Of a forward's requests those for which no drafter worked, each with its round's time but for its waits. They
+        are looked at together: one by one, those of eight streams took 2% of a round."""
+        state, kinds = self.state, dict[RequestKind, list[Request]]()
+        for request, _ in undrafted:
+            kinds.setdefault(request.kind, []).append(request)
+        for kind, requests in kinds.items():
+            plain = state.plain[kind.method]
+            if not plain.known:
+                state.drafters.standings.forget(kind.method)
+            overhead_us = undrafted[-1][1] - forward.decode_us
+            plain.observe(state.cost, forward.decode_rows, forward.decode_us, overhead_us, forward.requests)
+            lent = [request for request in requests if request.drafter is not None]
+            for request in lent:
+                request.course(request.drafters[-1]).rested()
+            for drafter in state.drafters.by_peer.values():
+                drafter.standing(requests[0]).rested(len(requests) - len(lent))
 
     # --- the verifier's own ------------------------------------------------------------------------------------------
 
@@ -72,6 +81,13 @@ class Judge:
         if self.state.inline is None or not first.spec.strategy.inline:
             return None
         return self.state.own_drafts.pay(group_of(streams, first.kind), first.own_course)
+
+    def asks(self, request: Request) -> bool:
+        """Whether the request's proposers are going to be asked as things stand."""
+        streams = self.state.streams
+        if streams < 2 or not self.may_rest(request):
+            return True
+        return self.state.own_drafts.pay(group_of(streams, request.kind))
 
     def may_rest(self, request: Request) -> bool:
         """Whether :class:`OwnDrafts` may leave the request without drafts. Not one that a drafter has, whose standing

@@ -88,9 +88,9 @@ class Standing:
         self.speedup.discount(0)
         self._fresh = 0.0
 
-    def rested(self) -> None:
-        """A round of such a request that no drafter had."""
-        self._left = max(0, self._left - 1)
+    def rested(self, rounds: int = 1) -> None:
+        """Rounds of such requests that no drafter had."""
+        self._left = max(0, self._left - rounds)
 
     def pardon(self) -> None:
         """An operator wants it."""
@@ -157,7 +157,10 @@ class Standings:
         self._known[who] = kinds  # the last used is the last to be forgotten
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
-        return kinds.setdefault(kind, Standing())
+        standing = kinds.get(kind)
+        if standing is None:
+            standing = kinds[kind] = Standing()
+        return standing
 
     def forget(self, method: str) -> None:
         """See :meth:`Standing.forget`."""

@@ -60,10 +60,10 @@ class Request:
     trace: Trace | None = None  # what its client is told of its rounds, if it asked
     untold: list[News] = field(default_factory=list)
     told_at: float = -math.inf
+    kind: RequestKind = field(init=False)
 
-    @property
-    def kind(self) -> RequestKind:
-        return RequestKind(self.method, self.spec.sampling.temperature > 0)
+    def __post_init__(self) -> None:
+        self.kind = RequestKind(self.method, self.spec.sampling.temperature > 0)
 
     @property
     def rid(self) -> str:
