@@ -14,7 +14,7 @@ from typing import Literal
 import uvloop
 
 from actors.settings import KeySettings, PeerSettings, VerifierSettings
-from protocols.errors import DuoactorError
+from protocols.errors import ConfigError, DuoactorError
 from protocols.security import load_security
 from protocols.zeromq import ZmqNetwork
 
@@ -25,11 +25,20 @@ CLOCK = time.monotonic  # uvloop's own counts whole milliseconds: too coarse for
 def pin(cpus: str) -> None:
     """Pin this thread, and those that it starts, to the CPUs named as ``0`` or ``0,1``; where the system cannot, it
     runs unpinned."""
-    if cpus and hasattr(os, "sched_setaffinity"):
+    named = named_cpus(cpus)
+    if named and hasattr(os, "sched_setaffinity"):
         try:
-            os.sched_setaffinity(0, {int(c) for c in cpus.split(",")})
-        except (OSError, ValueError):
-            log.warning("cannot pin to CPUs %s; running unpinned", cpus)
+            os.sched_setaffinity(0, named)
+        except OSError:
+            log.warning("cannot pin to CPUs %s, which this process may not use; running unpinned", cpus)
+
+
+def named_cpus(cpus: str) -> list[int]:
+    """ConfigError for what names none; an empty text is none."""
+    try:
+        return [int(cpu) for cpu in cpus.split(",") if cpus]
+    except ValueError:
+        raise ConfigError(f"{cpus!r} names no CPUs; write their numbers, such as 0 or 0,1") from None
 
 
 def own_cpus() -> int:

@@ -211,25 +211,27 @@ def given(
     return {name: value for name, value in found.items() if value not in (None, ()) and value is not False}
 
 
-def resolve_model(name: str, kind: Literal["target", "draft"]) -> str:
+def resolve_model(name: str, kind: Literal["target", "draft"], given_as: str = "") -> str:
     """``bundled`` becomes the directory of the pair that ships with duoactor; a hub id stays as it is, and so does a
-    draft that is no model (``pld``, ``sam``, ``rest:DIR``).
+    draft that is no model (``pld``, ``sam``, ``rest:DIR``). ``given_as``: the argument that names it; empty: the flag
+    of its kind.
 
     Raises :class:`protocols.errors.ModelError` for a path to nothing.
     """
+    given_as = given_as or f"--{kind}"
     if name == BUNDLED:
         return str(files("duoactor") / "pair" / kind)
     if kind == "draft" and retrieves(name):
         return name
     if not name:
-        raise ModelError(f"no {kind} model is named: give --{kind} a directory, a hub id or '{BUNDLED}'")
+        raise ModelError(f"no {kind} model is named: give {given_as} a directory, a hub id or '{BUNDLED}'")
     path = Path(os.path.expanduser(name))  # which leaves ~NAME where there is no such user
     if path.is_dir():
         return str(path)
     if path.exists():
-        raise ModelError(f"{name} is a file: give --{kind} the directory of the model")
+        raise ModelError(f"{name} is a file: give {given_as} the directory of the model")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1:
-        raise ModelError(f"{name} does not exist: give --{kind} a model directory, a hub id or '{BUNDLED}'")
+        raise ModelError(f"{name} does not exist: give {given_as} a model directory, a hub id or '{BUNDLED}'")
     return name
 
 

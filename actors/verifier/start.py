@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from actors.peer import incarnation, introduction
-from actors.process import CLOCK, open_network, own_cpus, pin, run_actor
+from actors.process import CLOCK, named_cpus, open_network, own_cpus, pin, run_actor
 from actors.settings import NO_DRAFT, VerifierSettings
 from protocols.messages import Role
 
@@ -97,7 +97,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             # After the network: its own thread may write to sockets on another core while this one computes.
             pin(settings.cpus)
             threads = settings.threads or min(MAX_THREADS, own_cpus())
-            spare = [int(cpu) for cpu in settings.spare_cpus.split(",") if cpu]
+            spare = named_cpus(settings.spare_cpus)
             model, codec = await compute.start(
                 lambda: build_target(
                     settings.target, settings.device, settings.dtype, settings.kv_tokens, threads, spare

@@ -49,7 +49,7 @@ def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     settings = msgspec.structs.replace(
         settings,
         target=config.resolve_model(settings.target, "target"),
-        inline_draft=settings.inline_draft and config.resolve_model(settings.inline_draft, "draft"),
+        inline_draft=settings.inline_draft and config.resolve_model(settings.inline_draft, "draft", "--inline-draft"),
         bind=settings.bind or default_address(),
     )
     from actors.verifier.start import run_verifier
@@ -124,13 +124,13 @@ def learner(
     Example:  duoactor learner --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
               duoactor learner --undo
     """
-    prepare(supervised, logs)
     settings = settings_from(LearnerSettings, config.read(file).learner, flags)
     if undo:
         with connected(environment, Place(settings.connect, settings.key, settings.server_key)) as client:
             detail = client.undo()
         render.print_done({"detail": detail}, detail, as_json=False)
         return 0
+    prepare(supervised, logs)
     settings = msgspec.structs.replace(
         settings,
         draft=config.resolve_model(settings.draft, "draft"),

@@ -58,7 +58,7 @@ def distill(
         out=out,
         texts=tuple(text for file in prompts or (BUILTIN,) for text in _texts(file)),
         shape=shape,
-        init=config.resolve_model(init, "draft") if init else "",
+        init=config.resolve_model(init, "draft", "--init") if init else "",
         minutes=minutes,
         device=device,
         threads=len(available_cpus()),

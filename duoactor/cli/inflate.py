@@ -43,7 +43,7 @@ def inflate(
 
     try:
         shape = write(
-            config.resolve_model(source, "target"),
+            config.resolve_model(source, "target", "SRC"),
             destination,
             layers=layers,
             hidden=hidden,

@@ -29,7 +29,8 @@ def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
     try:
         listed = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}): give --api-key-file a file of keys") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{path} cannot be read ({reason}): give --api-key-file a file of keys") from None
     keys = [line for line in listed if line and not line.startswith("#")]
     if not keys:
         raise ConfigError(f"{path} holds no key: write one on each line")

@@ -63,6 +63,8 @@ async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: a
                 break
             except ConnectionLost:
                 news = f"waiting for a verifier at {gateway.client.address}"
+            except ConfigError:
+                raise  # waiting mends no address and no key
             except DuoactorError as error:
                 news = str(error)
             if news != told:

@@ -95,6 +95,17 @@ def test_a_hub_id_stays_and_a_path_to_nothing_is_refused(tmp_path: Path):
             config.resolve_model(name, "target")
 
 
+def test_a_model_that_is_not_there_is_asked_for_by_the_name_it_was_given_with():
+    for settings, flag in (
+        (VerifierSettings(bind=HERE, inline_draft="/nowhere"), "--inline-draft"),
+        (VerifierSettings(bind=HERE, target="/nowhere"), "--target"),
+    ):
+        with pytest.raises(ModelError, match=f"does not exist: give {flag} a model"):
+            made(settings, DrafterSettings())
+    with pytest.raises(ModelError, match="does not exist: give --draft a model"):
+        made(VerifierSettings(bind=HERE), DrafterSettings(draft="/nowhere"))
+
+
 def test_only_what_differs_from_the_default_becomes_a_flag():
     settings = DrafterSettings(draft="-odd", threads=3, connect="tcp://h:1")
     assert sorted(flags(settings)) == ["--connect=tcp://h:1", "--draft=-odd", "--threads=3"]

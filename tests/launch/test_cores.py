@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from actors.process import named_cpus, pin
 from duoactor.launch.cores import assign_cores
+from protocols.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,14 @@ def test_verifier_and_drafters_share_no_core(cpus, threads, verifier, drafters):
 
 def test_a_drafter_on_an_accelerator_takes_no_core():
     assert assign_cores([0, 1], [1], drafters_need_cores=False).verifier == ()
+
+
+def test_cpus_are_named_by_their_numbers_and_nothing_else():
+    assert named_cpus("") == [] and named_cpus("0,3") == [0, 3]
+    with pytest.raises(ConfigError, match="'0-3' names no CPUs; write their numbers"):
+        pin("0-3")
+
+
+def test_cpus_that_a_process_may_not_use_are_no_reason_to_end(caplog):
+    pin("1000000")
+    assert "may not use; running unpinned" in caplog.text

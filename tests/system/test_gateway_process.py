@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from openai import OpenAI
-from processes import WAIT_S, Up, free_port, until
+from processes import WAIT_S, Up, free_port, run, until
 
 from duoactor import Client
 
@@ -60,6 +60,12 @@ def test_it_streams_the_targets_text_through_kills_of_drafter_and_verifier(up, c
     assert streamed(client) == truth
     assert streamed(client, 10, lambda: os.kill(up.pid("drafter"), signal.SIGKILL)) == truth
     assert streamed(client, 10, lambda: os.kill(up.pid("verifier"), signal.SIGKILL)) == truth
+
+
+@pytest.mark.parametrize("wrong", [["--connect", "foo"], ["--key", "nowhere.key"]])
+def test_what_can_never_be_right_ends_it_with_a_sentence(wrong, tmp_path):
+    done = run("serve", "--http", f"127.0.0.1:{free_port()}", *wrong, cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.startswith("duoactor: ") and len(done.stderr.splitlines()) == 1
 
 
 def shown() -> dict[str, str]:
