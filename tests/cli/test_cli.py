@@ -2,108 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from fake_client import FakeClient, run
 
 from actors.settings import ControllerSettings, DrafterSettings, VerifierSettings
 from duoactor.cli import cli, main
-from duoactor.cli.environment import Environment
 from duoactor.cli.options import SAMPLING_HELP
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConnectionLost, RequestError
-from protocols.messages import (
-    ChatTurn,
-    DrafterStatus,
-    RequestStats,
-    RequestStatus,
-    Sampling,
-    StatusReport,
-    TokenLogprobs,
-)
-
-STATS = RequestStats(
-    method="sps", prompt_tokens=3, completion_tokens=2, time_to_first_token_ms=10.0, decode_ms=90.0,
-    rounds=2, draft_tokens=8, accepted_tokens=3, acceptance_histogram=(0, 1, 1),
-)  # fmt: skip
-REPORT = StatusReport(
-    "r", "org/model", "cpu", "bfloat16", "sps", 61_000.0, 8192, 100, pid=4,
-    requests=(RequestStatus("q1", "sps", "decode", 7, "d1"),),
-    drafters=(DrafterStatus("d1", "org/draft", "active", 1, 250.0, 100, 60, 0, "box", 77),),
-)  # fmt: skip
-
-
-@dataclass
-class FakeChunk:
-    text: str
-    token_ids: tuple[int, ...] = ()
-    accepted: tuple[bool, ...] = ()
-    finish_reason: str | None = None
-    stats: RequestStats | None = None
-    logprobs: tuple[TokenLogprobs, ...] = ()
-
-    @property
-    def pieces(self) -> tuple[str, ...]:
-        return (self.text,) if self.token_ids else ()
-
-
-@dataclass
-class FakeClient:
-    """Answers every stream with ``texts``; notes what it was asked."""
-
-    texts: tuple[str, ...] = ("Hel", "lo")
-    fails: Exception | None = None
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    connected: list[tuple[str, str, str]] = field(default_factory=list)
-
-    def stream(self, prompt: str = "", **options: Any) -> Iterator[FakeChunk]:
-        self.asked.append({"prompt": prompt, **options})
-        if self.fails:
-            raise self.fails
-        for number, text in enumerate(self.texts):
-            yield FakeChunk(text, (number,), (number > 0,))
-        yield FakeChunk("", finish_reason="stop", stats=STATS)
-
-    def status(self) -> StatusReport:
-        if self.fails:
-            raise self.fails
-        return REPORT
-
-    def swap(self, old: str, new: str) -> str:
-        self.asked.append({"swap": (old, new)})
-        return "moved 1"
-
-    def drain(self, actor_id: str) -> str:
-        self.asked.append({"drain": actor_id})
-        return ""
-
-    @contextmanager
-    def connect(self, address: str, key: str, server_key: str) -> Iterator[FakeClient]:
-        self.connected.append((address, key, server_key))
-        yield self
-
-
-@pytest.fixture
-def client() -> FakeClient:
-    return FakeClient()
-
-
-def run(client: FakeClient, *arguments: str) -> int:
-    return main(arguments, Environment(connect=client.connect))  # type: ignore[arg-type]
-
-
-# --- help
+from protocols.messages import Sampling
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands))
@@ -221,122 +136,10 @@ def test_actors_refuse_a_bad_file_before_anything_starts(tmp_path: Path, capsys:
         assert "[drafter] has no key speed" in capsys.readouterr().err
 
 
-# --- generate
-
-
-def test_generate_streams_plain_text(client: FakeClient, capsys: pytest.CaptureFixture[str]):
-    assert run(client, "generate", "Say hello") == 0
-    assert capsys.readouterr() == ("Hello\n", "")
-    assert client.asked[0]["prompt"] == "Say hello"
-
-
-def test_generate_in_json_is_one_document(client: FakeClient, capsys: pytest.CaptureFixture[str]):
-    assert run(client, "generate", "Say hello", "--json") == 0
-    out, err = capsys.readouterr()
-    document = json.loads(out)
-    assert err == ""
-    assert (document["text"], document["token_ids"], document["finish_reason"]) == ("Hello", [0, 1], "stop")
-    assert document["metrics"]["time_to_first_token_ms"] == 10.0
-    assert document["metrics"]["tokens_per_second"] == pytest.approx(20.0)
-    assert document["metrics"]["speculative_decoding"] == {
-        "method": "sps",
-        "mean_acceptance_length": 2.5,
-        "draft_acceptance_rate": 0.375,
-        "acceptance_histogram": [0, 1, 1],
-        "num_spec_steps": 2,
-        "num_draft_tokens": 8,
-        "num_accepted_draft_tokens": 3,
-    }
-
-
-def test_every_sampling_flag_reaches_the_request(client: FakeClient):
-    arguments = ["--temperature=0.5", "--top-k=4", "--top-p=0.9", "--min-p=0.1", "--repetition-penalty=1.1"]
-    arguments += ["--presence-penalty=0.2", "--frequency-penalty=0.3", "--stop=END", "--stop=.", "--stop-token-ids=5"]
-    arguments += ["--max-tokens=9", "--seed=8", "--logprobs=0", "--ignore-eos", "--json"]
-    arguments += ["--logit-bias=4:-100", "--logit-bias=7:2.5"]
-    assert run(client, "generate", "x", *arguments) == 0
-    expected = Sampling(0.5, 4, 0.9, 0.1, 1.1, 0.2, 0.3, ("END", "."), (5,), 9, 8, 0, True, ((4, -100.0), (7, 2.5)))
-    assert client.asked[0]["sampling"] == expected
-
-
-@pytest.mark.parametrize(
-    ("command", "complaint"),
-    [
-        (["generate", "x", "--logprobs=2"], "--logprobs is shown with --json only"),
-        (["chat", "--logprobs=2"], "--logprobs"),
-    ],
-)
-def test_logprobs_that_nothing_would_show_are_refused(
-    client: FakeClient, command: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-):
-    assert run(client, *command) == 2
-    assert complaint in capsys.readouterr().err
-    assert client.asked == []
-
-
-def test_a_logit_bias_that_is_none_is_a_usage_error(client: FakeClient, capsys: pytest.CaptureFixture[str]):
-    assert run(client, "generate", "x", "--logit-bias=4") == 2
-    assert "'4' is not a token id and a number, such as 42:-5" in capsys.readouterr().err
-
-
-def test_without_flags_sampling_is_the_default(client: FakeClient):
-    run(client, "generate", "x")
-    assert client.asked[0]["sampling"] == Sampling()
-
-
-def test_the_method_and_its_budget_reach_the_request(client: FakeClient):
-    run(client, "generate", "x", "--method", "pearl", "--num-speculative-tokens", "7", "--sequences", "2")
-    asked = client.asked[0]
-    assert (asked["method"], asked["num_speculative_tokens"], asked["sequences"]) == ("pearl", 7, 2)
-
-
-def test_a_dash_reads_the_prompt_from_standard_input(client: FakeClient, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
-    assert run(client, "generate", "-") == 0
-    assert client.asked[0]["prompt"] == "from a pipe"
-
-
-def test_an_empty_prompt_is_refused_without_asking_anybody(client: FakeClient, capsys: pytest.CaptureFixture[str]):
-    assert run(client, "generate", "") == 1
-    assert "the prompt is empty" in capsys.readouterr().err
-    assert client.connected == []
-
-
-def test_chat_makes_the_prompt_a_turn(client: FakeClient):
-    run(client, "generate", "--chat", "Hi")
-    assert client.asked[0]["messages"] == (ChatTurn("user", "Hi"),)
-    assert client.asked[0]["prompt"] == ""
-
-
-def test_colours_tell_drafted_tokens_from_the_targets_own(client: FakeClient, capsys: pytest.CaptureFixture[str]):
-    run(client, "generate", "x", "--color", "always")
-    out = capsys.readouterr().out
-    assert "\x1b[35mHel" in out and "\x1b[32mlo" in out
-    run(client, "generate", "x", "--color", "auto")  # not a terminal
-    assert "\x1b" not in capsys.readouterr().out
-
-
 def test_the_address_and_the_keys_reach_the_client(client: FakeClient):
     run(client, "generate", "x", "--connect", "tcp://h:1", "--key", "a.key", "--server-key", "v.pub")
     run(client, "status")
     assert client.connected == [("tcp://h:1", "a.key", "v.pub"), ("", "", "")]
-
-
-# --- chat
-
-
-def test_a_piped_chat_has_one_turn_per_line_and_remembers(
-    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr("sys.stdin", io.StringIO("One\n\nTwo\n"))
-    assert run(client, "chat", "--system", "Be brief") == 0
-    assert capsys.readouterr().out == "Hello\nHello\n"
-    assert client.asked[1]["messages"] == (
-        ChatTurn("system", "Be brief"),
-        ChatTurn("user", "One"),
-        ChatTurn("assistant", "Hello"),
-        ChatTurn("user", "Two"),
-    )
 
 
 # --- the commands

@@ -5,16 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
-from test_cli import FakeClient, run
+from fake_client import FakeClient, run
 
 from duoactor.render import TokenStream
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn
-
-
-@pytest.fixture
-def client() -> FakeClient:
-    return FakeClient()
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:

@@ -7,16 +7,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from test_cli import REPORT, FakeClient, run
+from fake_client import REPORT, FakeClient, run
 
 from duoactor.cli import main
 from duoactor.render import print_status
 from protocols.messages import StatusReport
-
-
-@pytest.fixture
-def client() -> FakeClient:
-    return FakeClient()
 
 
 def test_status_shows_drafters_and_requests(client: FakeClient, capsys: pytest.CaptureFixture[str]):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from test_cli import FakeClient, run
+from fake_client import FakeClient, run
 
 
 class Timer:

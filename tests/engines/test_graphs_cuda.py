@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from test_graphs import fill, tree_round
+from recorded_rounds import fill, tree_round
 from test_graphs_of_several import TEXTS, some_trees, together
 from test_llama import BUNDLED, chain, ids, load
 

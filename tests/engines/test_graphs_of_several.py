@@ -1,11 +1,11 @@
-"""Rounds of several requests, recorded and replayed, against the same rounds run as usual: see test_graphs.py."""
+"""Rounds of several requests, recorded and replayed, against the same rounds run as usual: see recorded_rounds.py."""
 
 import random
 
 import pytest
 import torch
+from recorded_rounds import MODELS, fill, lay_out, pair_of, recorded, torch_alone  # noqa: F401
 from tape import TapeRecorder
-from test_graphs import MODELS, fill, lay_out, pair_of, recorded, torch_alone  # noqa: F401
 from test_llama import ids
 from tiny import VOCAB, info, make
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_graphs import fill, torch_alone, tree_round  # noqa: F401
+from recorded_rounds import fill, torch_alone, tree_round  # noqa: F401
 from test_graphs_of_several import TEXTS, some_trees, together
 from test_llama import close
 from tiny import info, make

@@ -1,0 +1,9 @@
+from __future__ import annotations
+
+import pytest
+from fake_client import FakeClient
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient()

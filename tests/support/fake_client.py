@@ -1,0 +1,78 @@
+"""A client that answers the commands from memory, and notes what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from duoactor.cli import main
+from duoactor.cli.environment import Environment
+from protocols.messages import DrafterStatus, RequestStats, RequestStatus, StatusReport, TokenLogprobs
+
+STATS = RequestStats(
+    method="sps", prompt_tokens=3, completion_tokens=2, time_to_first_token_ms=10.0, decode_ms=90.0,
+    rounds=2, draft_tokens=8, accepted_tokens=3, acceptance_histogram=(0, 1, 1),
+)  # fmt: skip
+
+
+REPORT = StatusReport(
+    "r", "org/model", "cpu", "bfloat16", "sps", 61_000.0, 8192, 100, pid=4,
+    requests=(RequestStatus("q1", "sps", "decode", 7, "d1"),),
+    drafters=(DrafterStatus("d1", "org/draft", "active", 1, 250.0, 100, 60, 0, "box", 77),),
+)  # fmt: skip
+
+
+@dataclass
+class FakeChunk:
+    text: str
+    token_ids: tuple[int, ...] = ()
+    accepted: tuple[bool, ...] = ()
+    finish_reason: str | None = None
+    stats: RequestStats | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        return (self.text,) if self.token_ids else ()
+
+
+@dataclass
+class FakeClient:
+    """Answers every stream with ``texts``; notes what it was asked."""
+
+    texts: tuple[str, ...] = ("Hel", "lo")
+    fails: Exception | None = None
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    connected: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def stream(self, prompt: str = "", **options: Any) -> Iterator[FakeChunk]:
+        self.asked.append({"prompt": prompt, **options})
+        if self.fails:
+            raise self.fails
+        for number, text in enumerate(self.texts):
+            yield FakeChunk(text, (number,), (number > 0,))
+        yield FakeChunk("", finish_reason="stop", stats=STATS)
+
+    def status(self) -> StatusReport:
+        if self.fails:
+            raise self.fails
+        return REPORT
+
+    def swap(self, old: str, new: str) -> str:
+        self.asked.append({"swap": (old, new)})
+        return "moved 1"
+
+    def drain(self, actor_id: str) -> str:
+        self.asked.append({"drain": actor_id})
+        return ""
+
+    @contextmanager
+    def connect(self, address: str, key: str, server_key: str) -> Iterator[FakeClient]:
+        self.connected.append((address, key, server_key))
+        yield self
+
+
+def run(client: FakeClient, *arguments: str) -> int:
+    return main(arguments, Environment(connect=client.connect))  # type: ignore[arg-type]

@@ -1,0 +1,157 @@
+"""Weights that a learner promotes while streams run: the texts are those of the target."""
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import msgspec
+import pytest
+from cluster import Cluster, tokens_of
+from pupil import LANGUAGE, PROMPT, Pupil
+
+from actors.replay.clock import run
+from fakes import INFO, ToyDraft
+from protocols.errors import ModelError
+from protocols.messages import Done, Failed, Generate, Promote, Sampling, Status, StatusReport, Undo
+
+BETTER = Promote(1, "better", "toy-draft", 0.05)
+
+
+async def load(path: str) -> ToyDraft:
+    """Directories of weights, as toys."""
+    await asyncio.sleep(0.5)
+    if path == "broken":
+        raise ModelError("there is nothing in broken")
+    if path == "other":
+        return ToyDraft(LANGUAGE, 0.9, info=replace(INFO, tokenizer_digest="another"))
+    return ToyDraft(LANGUAGE, 0.95 if path else 0.3)
+
+
+async def drafter(caller, wanted=lambda d: True):
+    """The status of the only drafter, once it is as wanted."""
+    for _ in range(200):
+        caller.send(Status("s"))
+        report = await caller.until(lambda m: isinstance(m, StatusReport))
+        if wanted(report.drafters[0]):
+            return report.drafters[0]
+        await asyncio.sleep(0.1)
+    raise AssertionError(report.drafters[0])
+
+
+@pytest.mark.parametrize("sampling", [Sampling(max_tokens=500), Sampling(max_tokens=500, temperature=1.0, seed=3)])
+def test_promotion_and_undo_in_mid_stream_leave_the_text_equal_and_new_leases_get_new_weights(sampling):
+    async def go():
+        async with Cluster(language=LANGUAGE, forward_s=0.02) as cluster:
+            pupil, caller, observer = Pupil(cluster.network), await cluster.caller(), await cluster.caller()
+            await pupil.hello()
+            pupil_beats = asyncio.create_task(pupil.beat())
+            ticks = itertools.count()
+            own = cluster.start_drafter(skill=0.3, load=load, timer=lambda: next(ticks) * 1e-4)
+            await cluster.connected("d1")
+            caller.send(Generate("r", PROMPT, sampling=sampling, method="tree"))
+            await asyncio.sleep(0.2)
+            pupil.send(BETTER)
+            better = await drafter(observer, lambda d: d.version == 1)
+            generations = {lease.generation for lease in own.leases.values()}
+            second = await cluster.caller()
+            few = msgspec.structs.replace(sampling, max_tokens=40)
+            second_text = tokens_of(await second.generate(PROMPT, few, "tree"))
+            pupil.send(Promote(0, "", "toy-draft"))
+            undone = await drafter(observer, lambda d: d.version == 0)
+            assert own.leases  # the stream runs on
+            text = tokens_of((await caller.collect("r"))["r"])
+            await asyncio.sleep(2.0)
+            pupil_beats.cancel()
+            return text, second_text, better, undone, generations, own.generations._held
+
+    text, second, better, undone, generations, held = run(go())
+    assert text == LANGUAGE.continuation(PROMPT, sampling)
+    assert second == text[:40]
+    assert (better.gain, better.trouble, undone.gain) == (0.05, "", 0.0)
+    assert generations == {0}  # the running lease went on with what it began with
+    assert list(held) == [2]  # and what no lease uses is given up
+
+
+def test_a_drafter_that_comes_later_is_told_what_is_in_force():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            pupil, caller = Pupil(cluster.network), await cluster.caller()
+            await pupil.hello()
+            pupil.send(BETTER)
+            cluster.start_drafter(load=load)
+            await cluster.connected("d1")
+            await drafter(caller, lambda d: d.version == 1)
+            await cluster.kill("d1")
+            cluster.start_drafter("d2", load=load)  # the learner is long gone
+            await cluster.connected("d2")
+            return await drafter(caller, lambda d: d.version == 1 and d.actor_id == "d2")
+
+    assert run(go()).gain == 0.05
+
+
+@pytest.mark.parametrize(("path", "says"), [("broken", "there is nothing in broken"), ("other", "another tokenizer")])
+def test_a_drafter_that_cannot_load_the_weights_serves_on_and_says_why(path, says):
+    async def go():
+        async with Cluster(language=LANGUAGE, forward_s=0.01) as cluster:
+            pupil, caller = Pupil(cluster.network), await cluster.caller()
+            await pupil.hello()
+            cluster.start_drafter(load=load)
+            await cluster.connected("d1")
+            pupil.send(Promote(1, path, "toy-draft"))
+            troubled = await drafter(caller, lambda d: d.trouble)
+            chunks = await caller.generate(PROMPT, Sampling(max_tokens=40), "tree")
+            pupil.send(Promote(2, "good", "toy-draft"))
+            return troubled, chunks, await drafter(caller, lambda d: d.version == 2)
+
+    troubled, chunks, cured = run(go())
+    assert says in troubled.trouble and troubled.version == 0
+    assert chunks[-1].stats.drafters == ("d1",)
+    assert cured.trouble == ""
+
+
+def test_drafters_of_other_models_and_those_that_know_no_load_are_left_alone():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            pupil, caller = Pupil(cluster.network), await cluster.caller()
+            await pupil.hello()
+            cluster.start_drafter("d1", load=load, model_id="another")
+            old = cluster.start_drafter("d2")
+            await cluster.connected("d1", "d2")
+            pupil.send(BETTER)
+            await asyncio.sleep(1.5)
+            caller.send(Status("s"))
+            report = await caller.until(lambda m: isinstance(m, StatusReport))
+            return report, old.line.malformed
+
+    report, malformed = run(go())
+    assert [d.version for d in report.drafters] == [0, 0]
+    assert malformed == 0
+    assert report.learner == "learner"
+
+
+def test_undo_is_handed_to_the_learner_or_refused_in_a_sentence():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            pupil, caller = Pupil(cluster.network), await cluster.caller()
+            answers = []
+
+            async def undo():
+                caller.send(Undo("u"))
+                answers.append(await caller.until(lambda m: isinstance(m, (Done, Failed))))
+
+            await undo()
+            await pupil.hello()
+            await undo()
+            pupil.send(BETTER)
+            await asyncio.sleep(0.1)
+            await undo()
+            handed = await pupil.until(lambda m: isinstance(m, Undo))
+            cluster.network.kill("learner")
+            await asyncio.sleep(5.0)
+            await undo()
+            return answers, handed
+
+    (before, nothing, done, gone), handed = run(go())
+    assert "nothing is promoted" in before.detail and "nothing is promoted" in nothing.detail
+    assert isinstance(done, Done) and handed == Undo("u")
+    assert isinstance(gone, Failed) and "no learner is connected" in gone.detail
