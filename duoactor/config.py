@@ -1,7 +1,4 @@
-"""Options: one description of each, in :mod:`actors.settings`; flags, ``duo.toml`` and the reference come from it.
-
-``python -m duoactor.config > docs/configuration.md`` writes the reference anew.
-"""
+"""Options: one description of each, in :mod:`actors.settings`; flags, ``duo.toml`` and the reference come from it."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ class Option:
             return ", ".join(self.choices)
         if self.at_least is None:
             return self.kind
-        return f"{self.kind} from {_toml(self.at_least)}" + (f" to {_toml(self.at_most)}" if self.at_most else "")
+        return f"{self.kind} from {as_toml(self.at_least)}" + (f" to {as_toml(self.at_most)}" if self.at_most else "")
 
 
 def options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
@@ -97,6 +94,11 @@ def _option(entry: inspect.Field) -> Option:
         case inspect.TupleType(item_types=(inspect.IntType(), inspect.FloatType())):
             return Option(kind="token number", **common)
     raise TypeError(f"no option can be made of the field {entry.name}")
+
+
+def as_toml(value: object) -> str:
+    """A default as TOML writes it; texts, numbers, switches and lists of texts are written as in JSON."""
+    return msgspec.json.encode(value).decode()
 
 
 # --- duo.toml --------------------------------------------------------------------------------------------------------
@@ -187,6 +189,17 @@ def _instead(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else "it can be one of " + ", ".join(known)
 
 
+def write_new(file: str, text: str) -> None:
+    """ConfigError where it is there already, or cannot be written."""
+    try:
+        with Path(file).open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{file} exists already: name another file, or remove it first") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written ({error.strerror}): name another file") from None
+
+
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
@@ -233,94 +246,3 @@ def resolve_model(name: str, kind: Literal["target", "draft"], given_as: str = "
     if name.startswith(("/", ".", "~")) or name.count("/") > 1:
         raise ModelError(f"{name} does not exist: give {given_as} a model directory, a hub id or '{BUNDLED}'")
     return name
-
-
-# --- a file to begin with --------------------------------------------------------------------------------------------
-
-
-def template() -> str:
-    """A ``duo.toml`` with every option, its meaning and its default, all commented out: it changes nothing."""
-    parts = ["# duoactor's options, each with its default. Take away the # before what you change.\n"]
-    for name, struct in SECTIONS.items():
-        parts.append(f"\n[{name}]\n# {_about(struct)}\n")
-        if name == "drafter":
-            parts.append("# For several drafters write this section several times, each under [[drafter]].\n")
-        for option in options(struct):
-            kind = "" if option.kind in ("text", "switch") else f" ({option.type_text})"
-            parts.append(f"\n# {option.description}{kind}\n# {option.name} = {_toml(option.default)}\n")
-    return "".join(parts)
-
-
-def write_new(file: str, text: str) -> None:
-    """ConfigError where it is there already, or cannot be written."""
-    try:
-        with Path(file).open("x", encoding="utf-8") as out:
-            out.write(text)
-    except FileExistsError:
-        raise ConfigError(f"{file} exists already: name another file, or remove it first") from None
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written ({error.strerror}): name another file") from None
-
-
-def _about(struct: type[Settings]) -> str:
-    """A section's docstring in one line."""
-    return " ".join((struct.__doc__ or "").split())
-
-
-def _toml(value: object) -> str:
-    """A default as TOML writes it; texts, numbers, switches and lists of texts are written as in JSON."""
-    return msgspec.json.encode(value).decode()
-
-
-# --- docs/configuration.md -------------------------------------------------------------------------------------------
-
-_INTRODUCTION = """\
-# Configuration
-
-Every option of an actor is a flag of its command (`duoactor verifier --help`) and a key of `duo.toml`
-(`--config duo.toml`); a flag wins over the file. `duoactor up` reads all sections: its plain flags are the
-verifier's, and those that begin with `--draft` are the drafter's.
-
-```toml
-[verifier]
-target = "meta-llama/Llama-3.1-8B-Instruct"
-device = "cuda"
-method = "duodecoding"
-
-[drafter]            # or several drafters, each under [[drafter]]
-draft = "meta-llama/Llama-3.2-1B-Instruct"
-threads = 4
-
-[controller]
-
-[gateway]            # duoactor serve
-http = "0.0.0.0:8000"
-api_key_file = "keys.txt"
-```
-
-An unknown key, or a value of the wrong type, stops the start with one sentence that names it. Relative paths are
-relative to the directory the command runs in. An empty address means this user's default address.
-
-Where `connect`, `key` and `server_key` are not given as flags, `DUOACTOR_CONNECT`, `DUOACTOR_KEY` and
-`DUOACTOR_SERVER_KEY` stand for them, before the file: with every command that connects to a verifier. A `Client()`
-without an address reads the same three. `duoactor up` and `duoactor verifier` do not: their address is `bind`.
-
-This page is generated from the code: `python -m duoactor.config > docs/configuration.md`.
-"""
-
-
-def reference() -> str:
-    """The text of ``docs/configuration.md``."""
-    parts = [_INTRODUCTION]
-    for name, struct in SECTIONS.items():
-        parts.append(f"\n## [{name}]\n\n{_about(struct)}\n")
-        parts.append("\n| key | flag | default | type | meaning |\n|---|---|---|---|---|\n")
-        for option in options(struct):
-            default = "`{}`".format(_toml(option.default).strip('"')) if option.default not in ("", ()) else "empty"
-            cells = (f"`{option.name}`", f"`{option.flag}`", default, option.type_text, option.description)
-            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
-    return "".join(parts)
-
-
-if __name__ == "__main__":
-    print(reference(), end="")

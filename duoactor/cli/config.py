@@ -6,7 +6,8 @@ import click
 
 from duoactor import render
 from duoactor.cli.options import json_option
-from duoactor.config import template, write_new
+from duoactor.config import write_new
+from duoactor.config_reference import template
 
 
 @click.group()

@@ -9,6 +9,7 @@ import pytest
 
 from duoactor import config
 from duoactor.cli import main
+from duoactor.config_reference import template
 
 
 def test_the_file_as_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
@@ -21,7 +22,7 @@ def test_the_file_as_written_changes_nothing(tmp_path: Path, monkeypatch: pytest
 
 def test_it_holds_every_option_with_its_default(tmp_path: Path):
     file = tmp_path / "duo.toml"
-    file.write_text(re.sub(r"^# (\w+ = )", r"\1", config.template(), flags=re.MULTILINE))
+    file.write_text(re.sub(r"^# (\w+ = )", r"\1", template(), flags=re.MULTILINE))
     read = config.read_file(file)
     tables = {"verifier": read.verifier, "drafter": read.drafter(), "controller": read.controller}
     for name, table in tables.items():
@@ -40,4 +41,4 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path, capsys):
 
 def test_a_dash_is_standard_output(capsys):
     assert main(["config", "init", "-"]) == 0
-    assert capsys.readouterr().out == config.template()
+    assert capsys.readouterr().out == template()

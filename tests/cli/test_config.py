@@ -8,6 +8,7 @@ import pytest
 
 from actors.settings import DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor import config
+from duoactor.config_reference import reference
 from duoactor.launch.deployment import deploy, flags
 from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError, ModelError
@@ -22,13 +23,13 @@ def write(tmp_path: Path, text: str) -> str:
 
 
 def test_the_reference_in_docs_is_up_to_date():
-    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == config.reference(), (
-        "run: python -m duoactor.config > docs/configuration.md"
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == reference(), (
+        "run: python -m duoactor.config_reference > docs/configuration.md"
     )
 
 
 def test_the_reference_shows_defaults_and_bounds_as_a_duo_toml_has_them():
-    text = config.reference()
+    text = reference()
     assert "| `learn_salted` | `--learn-salted` | `false` |" in text
     assert "integer from 0 to 1073741824" in text
     assert "\n    " not in text  # a docstring's indentation would make code of it
