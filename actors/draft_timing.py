@@ -10,7 +10,7 @@ from actors.models import DraftModel, Leaf, sample_tokens
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
 
-PROMPT = 64
+PROMPT = 64  # tokens of the text that is gone on from
 ANY_VOCABULARY = 1 << 15  # for a draft that has none of its own
 WIDTHS = (1, 2, 4, 8)
 REPEATS = 15

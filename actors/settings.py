@@ -15,6 +15,7 @@ from protocols.messages import Method
 
 BUNDLED = "bundled"  # the model pair that ships with duoactor
 NO_DRAFT = "none"  # of a verifier that does not draft itself
+MAX_THREADS = 16  # that a target on a CPU takes by itself: no machine with more was measured
 
 Port = Annotated[str, Meta(description="address as ipc://PATH or tcp://HOST:PORT")]
 

@@ -7,8 +7,8 @@ from actors.cost import CostModel
 from actors.estimate import Estimate
 from protocols.messages import RoundStats
 
-RANKS = 8
-DEPTHS = 16
+RANKS = 8  # choices of a draft that are told apart
+DEPTHS = 16  # of a chain, likewise; below, a chain is as right as at the last
 MEMORY = 48  # rounds: a change of text is believed within some 50, and a mean of 48 is within 10% of a chance of 0.7
 SHRINK = 12.0  # rounds' worth of trust in all depths together where one depth is in question
 PRIOR = 3  # rounds that what is believed before any counts for

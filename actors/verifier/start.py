@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 from actors.peer import incarnation, introduction
 from actors.process import CLOCK, named_cpus, open_network, own_cpus, pin, run_actor
-from actors.settings import NO_DRAFT, VerifierSettings
+from actors.settings import MAX_THREADS, NO_DRAFT, VerifierSettings
 from protocols.messages import Role
 
 if TYPE_CHECKING:
+    from actors.cost import CostModel
     from actors.engines.target import Target
     from actors.models import DraftModel, ModelInfo, TargetModel
     from actors.verifier.decoding.retrieval import Sources
     from actors.verifier.drafters.inline import InlineDraft
 
 log = logging.getLogger("duoactor")
-MAX_THREADS = 16
 
 
 def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
@@ -37,6 +37,28 @@ def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
     store = Datastore.open(settings.datastore, info.tokenizer_digest)
     log.info("datastore %s: %d tokens of %d documents", settings.datastore, store.meta.tokens, store.meta.documents)
     return Sources(store, memory)
+
+
+def _measured(model: TargetModel) -> CostModel:
+    from actors.cost import CostModel
+    from actors.verifier.timing import measure_branch, measure_lent, measure_target
+
+    alone_us = measure_target(model)
+    return CostModel(alone_us, measure_branch(model), measure_lent(model, alone_us))
+
+
+def _ready(model: Target, cost: CostModel, inline: InlineDraft | None) -> str:
+    """What serves here, and what it was measured to take."""
+    info = model.info
+    parts = [
+        f"{info.model_id}, {info.dtype} on {info.device}",
+        f"{cost(1) / 1000:.1f} ms for a token, {cost(8) / 1000:.1f} ms for 8 at once",
+    ]
+    if cost.lends:
+        parts.append(f"{cost.lent(1) / 1000:.1f} and {cost.lent(8) / 1000:.1f} ms while drafters rest")
+    if inline is not None:
+        parts.append(f"drafts of its own {inline.steps(1) / 1000:.2f} ms a step")
+    return f"{', '.join(parts)}; KV cache: {_capacity(model.kv_slots, model.full_requests, info.max_context)}"
 
 
 def _capacity(slots: int, full_requests: int, max_context: int) -> str:
@@ -78,16 +100,10 @@ def run_verifier(settings: VerifierSettings) -> int:
     """Load the target, measure it, serve until a signal. Returns the process's exit code."""
 
     async def main(stop: asyncio.Event) -> None:
-        from actors.cost import CostModel
         from actors.engines.build import build_target, openmp_threads
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
         from actors.verifier.loop import Verifier
         from actors.verifier.requests.request_log import RequestLog
-        from actors.verifier.timing import measure_branch, measure_lent, measure_target
-
-        def measured(model: TargetModel) -> CostModel:
-            alone_us = measure_target(model)
-            return CostModel(alone_us, measure_branch(model), measure_lent(model, alone_us))
 
         network = open_network(settings)
         compute, tokenizing = ThreadCompute(), ThreadCompute()
@@ -104,7 +120,7 @@ def run_verifier(settings: VerifierSettings) -> int:
                 )
             )
             sources = _sources(settings, model.info)
-            cost = await compute.start(lambda: measured(model))
+            cost = await compute.start(lambda: _measured(model))
             serving = InlineCompute() if runs_inline(model.info.device, openmp_threads(), cost(8)) else compute
             inline = _inline_draft(settings, model) if isinstance(serving, InlineCompute) else None
             verifier = Verifier(
@@ -123,20 +139,7 @@ def run_verifier(settings: VerifierSettings) -> int:
             )
             verifier.grammars.prepare()
             gc.freeze()
-            log.info(
-                "ready at %s: %s, %s on %s, %.1f ms for a token, %.1f ms for 8 at once%s%s; KV cache: %s",
-                verifier.address,
-                model.info.model_id,
-                model.info.dtype,
-                model.info.device,
-                cost(1) / 1000,
-                cost(8) / 1000,
-                f", {cost.lent(1) / 1000:.1f} and {cost.lent(8) / 1000:.1f} ms while drafters rest"
-                if cost.lends
-                else "",
-                f", drafts of its own {inline.steps(1) / 1000:.2f} ms a step" if inline is not None else "",
-                _capacity(model.kv_slots, model.full_requests, model.info.max_context),
-            )
+            log.info("ready at %s: %s", verifier.address, _ready(model, cost, inline))
             await verifier.run(stop)
         finally:
             compute.close()

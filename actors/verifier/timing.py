@@ -13,7 +13,7 @@ from actors.models import TargetModel, Window, sample_tokens
 from protocols.errors import RequestError
 from protocols.messages import Sampling
 
-PROMPT = 64
+PROMPT = 64  # tokens of the text that is gone on from
 COARSE = (1, 4, 8, 16, 32, 64)  # measured however long it takes
 # Kernels work in tiles (six rows with AVX2), so time climbs in steps: a window must know that its seventh row costs as
 # much as the first six, and that the eighth costs nothing more.

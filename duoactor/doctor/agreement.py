@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from actors.controller.belief import DEPTHS, RANKS, SHRINK
 from actors.models import Codec, TargetModel, Window
 from actors.replay.logged import LoggedRequest
 from duoactor.doctor.report import Agreement
@@ -12,9 +13,6 @@ from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Sampling
 
 TOKENS = 64  # of an answer; twenty answers then tell an agreement to two per cent
-RANKS = 8
-DEPTHS = 16
-SHRINK = 12.0  # tokens' worth of trust in all depths together where few texts reach one, as in actors.controller.belief
 PATIENCE_S = 15.0  # a slow target answers fewer of the prompts
 
 

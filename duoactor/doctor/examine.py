@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from actors.cost import CostModel
 from actors.models import Codec, ModelInfo
 from actors.process import pin
-from actors.settings import DrafterSettings, VerifierSettings, retrieves
+from actors.settings import MAX_THREADS, DrafterSettings, VerifierSettings, retrieves
 from actors.verifier.compute import INLINE_US
 from actors.verifier.drafters.preflight import tokenizers_differ
 from duoactor.bench.provenance import machine, versions
@@ -130,7 +130,7 @@ def _target(settings: VerifierSettings, report: Report) -> tuple[Target, Codec]:
 
     name = resolve_model(settings.target, "target")
     with _pinned(report.verifier_cpus):
-        threads = settings.threads or min(16, len(report.verifier_cpus) or os.cpu_count() or 1)
+        threads = settings.threads or min(MAX_THREADS, len(report.verifier_cpus) or os.cpu_count() or 1)
         lent = () if settings.threads or settings.cpus else report.drafter_cpus  # as `up` does
         target, codec = build_target(name, settings.device, settings.dtype, settings.kv_tokens, threads, lent)
         report.target = _facts(

@@ -10,6 +10,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from actors.settings import (
+    MAX_THREADS,
     ControllerSettings,
     DrafterSettings,
     LearnerSettings,
@@ -116,7 +117,7 @@ def _verifier(wanted: Wanted, cores: Cores, cpus: int) -> VerifierSettings:
         verifier,
         target=resolve_model(verifier.target, "target"),
         cpus=verifier.cpus or format_cpus(cores.verifier),
-        threads=verifier.threads or min(16, len(cores.verifier) or cpus),
+        threads=verifier.threads or min(MAX_THREADS, len(cores.verifier) or cpus),
         spare_cpus=verifier.spare_cpus or format_cpus(sorted(lent)),
         inline_draft=inline and resolve_model(inline, "draft", given_as),
     )
