@@ -63,6 +63,20 @@ def test_where_they_bring_less_they_are_tried_ever_more_rarely() -> None:
     assert pool.play(4000) < 0.1
 
 
+def test_with_many_streams_few_rounds_tell_that_guesses_lose_a_little() -> None:
+    shares = []
+    for seed in range(6):
+        pool = Pool(beside=0.22, tokens=1.2)
+        pool.chance = random.Random(seed)
+        shares.append(pool.play(400, streams=8))
+    assert sum(shares) / len(shares) < 0.2
+
+
+@pytest.mark.parametrize("streams", [2, 8, 32])
+def test_where_they_bring_a_little_more_than_they_take_they_are_made_at_any_number_of_streams(streams: int) -> None:
+    assert Pool(beside=0.1, tokens=1.2).play(1000, streams=streams) > 0.8
+
+
 def test_where_that_has_changed_they_are_back_after_the_pause() -> None:
     pool = Pool(beside=0.6, tokens=1.3)
     pool.play(100)
@@ -112,7 +126,7 @@ def test_what_was_seen_with_guesses_stays_known_when_rounds_without_are_seen_ane
     judged = pool.own._of(group_of(8, GREEDY))
     known = judged.guesses.speedup.mean
     pool.play(round(LOOK))  # as slow as before
-    assert judged.guesses.speedup.weight > 0.5 * FIRST_REST
+    assert judged.guesses.speedup.weight > 2 * LOOK
     assert judged.guesses.speedup.mean == pytest.approx(known, rel=0.1)
     judged.look_again()
     for _ in range(round(LOOK)):

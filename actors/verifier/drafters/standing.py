@@ -21,7 +21,7 @@ SURE = 3.0  # standard errors: it is asked every round
 # Rounds' worth after which the mean's sign decides: a round's ratio scatters by some 0.6, so 256 tell 4%, and where the
 # two sides are no further apart than that neither loses much.
 SETTLED = 256
-TRIAL = 64  # of those are to be seen anew after a pause, where nothing is sure
+TRIAL = 0.25  # of those are to be seen anew after a pause, where nothing is sure
 FIRST_REST, MAX_REST = 64, 4096  # rounds without it, doubled while trials fail: at last they cost 1% of the rounds
 MAX_STALL = 3.0  # times a plain round: what is longer in one round is no more certain for it
 MAX_KNOWN = 256  # drafters
@@ -36,10 +36,11 @@ TEXTS_DIFFER = 0.14
 class Standing:
     """Of one drafter with one kind of requests, over all of them."""
 
-    def __init__(self, pays: float = PAYS) -> None:
-        """``pays``: the least speed-up with which it is lent anything."""
-        self.pays = pays
-        self.speedup = Estimate(1.0, memory=SETTLED)  # over decoding without it; weighs rounds of that
+    def __init__(self, pays: float = PAYS, settled: float = SETTLED) -> None:
+        """``pays``: the least speed-up with which it is lent anything. ``settled``: rounds' worth after which the
+        mean's sign decides."""
+        self.pays, self.settled = pays, settled
+        self.speedup = Estimate(1.0, memory=settled)  # over decoding without it; weighs rounds of that
         self.rate = Estimate(memory=10)  # tokens per second of one of its streams; remembers so many seconds
         self.claims = Estimate(1.0, weight=1, memory=60)  # right drafts over those that its probabilities promised
         self.rest = FIRST_REST  # rounds of the next pause
@@ -61,19 +62,19 @@ class Standing:
         self.rate.add_ratio(committed, wall_us / 1e6)
         self.speedup.add_ratio(committed, min(without, MAX_STALL * committed))
         self._fresh += without
-        if self.speedup.weight >= SETTLED and not self.loses:
+        if self.speedup.weight >= self.settled and not self.loses:
             self.rest = FIRST_REST
 
     def prior(self, promised: float) -> float:
         """The speed-up that others' experience lets expect, where the model of a round has ``promised`` so much."""
-        return self.speedup.towards(promised, PROMISED * (1 - self.speedup.weight / SETTLED))
+        return self.speedup.towards(promised, PROMISED * (1 - self.speedup.weight / self.settled))
 
     @property
     def loses(self) -> bool:
         """Whether it brings too little for what it costs: surely, or in the long run."""
         if self._fresh < LOOK:
             return False
-        settled = self.speedup.weight >= SETTLED and self.speedup.mean < self.pays
+        settled = self.speedup.weight >= self.settled and self.speedup.mean < self.pays
         return settled or self.speedup.mean + SURE * self.speedup.error < self.pays
 
     def pause(self) -> None:
@@ -81,7 +82,7 @@ class Standing:
         self._left = self.rest
         self._fresh = 0.0
         self.rest = min(MAX_REST, 2 * self.rest)
-        self.speedup.discount(SETTLED - TRIAL)
+        self.speedup.discount((1 - TRIAL) * self.settled)
 
     def forget(self) -> None:
         """It was judged by what was believed of rounds without it, and now they are seen."""
