@@ -1,10 +1,14 @@
 """Whether the verifier's own guesses pay is learnt from rounds."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from actors.cost import CostModel
+from actors.models import Outcome
+from actors.verifier.decoding.rounds import Load
+from actors.verifier.drafters.judging import Judge
 from actors.verifier.drafters.own_drafts import OwnDrafts, group_of
 from actors.verifier.drafters.standing import FIRST_REST, LOOK, Course, RequestKind
 
@@ -75,6 +79,16 @@ def test_with_many_streams_few_rounds_tell_that_guesses_lose_a_little() -> None:
 @pytest.mark.parametrize("streams", [2, 8, 32])
 def test_where_they_bring_a_little_more_than_they_take_they_are_made_at_any_number_of_streams(streams: int) -> None:
     assert Pool(beside=0.1, tokens=1.2).play(1000, streams=streams) > 0.8
+
+
+def test_the_first_token_of_a_prompt_beside_the_round_is_not_what_guesses_brought() -> None:
+    told = []
+    state = SimpleNamespace(own_drafts=SimpleNamespace(made=lambda group, streams, tokens, *_: told.append(tokens)))
+    request = SimpleNamespace(kind=GREEDY)
+    round_ = SimpleNamespace(guesses=True, prompt_us=0.0, requests=[request] * 2, rows=4, load=Load(2, 0.001))
+    outcomes = [Outcome([0], [1, 2]), Outcome([], [3]), Outcome([], [4])]
+    Judge(state).of_own(round_, outcomes, 1000.0)
+    assert told == [3]
 
 
 def test_where_that_has_changed_they_are_back_after_the_pause() -> None:

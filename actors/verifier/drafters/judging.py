@@ -110,5 +110,5 @@ class Judge:
             return
         if streams == 1 and job.windows[0].drafted < len(job.windows[0].nodes):
             return  # some was retrieved: not the draft model's doing
-        tokens = sum(len(outcome.tokens) for outcome in outcomes if isinstance(outcome, Outcome))
+        tokens = sum(len(outcome.tokens) for outcome in outcomes[:own] if isinstance(outcome, Outcome))
         state.own_drafts.made(group, streams, tokens, took_us, course)
