@@ -14,12 +14,11 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from statistics import fmean
 
-from actors.estimate import Estimate
+from actors.estimate import Estimate, Slope
 
 TABULATED = 64  # rows
 FACTOR_MEMORY = 10  # forwards: contention and clocks change within some 10 rounds, a single one says little
 MAX_STALL = 3.0  # one forward (page fault, preempted core) moves the belief no further than this factor
-USUAL_MEMORY = 64  # forwards: what those with so many streams usually take
 # Squared rows that the curve's slope counts for: forwards of eight streams differ by five rows, so that ten weigh as
 # much; in as many their times' noise (a tenth) leaves the slope uncertain by a tenth.
 SLOPE_PRIOR = 256.0
@@ -66,28 +65,17 @@ class _Shared:
     def __init__(self, factor: float) -> None:
         """``factor``: on the curve, as long as nothing is known."""
         self.factor = Estimate(factor, weight=1, memory=FACTOR_MEMORY)
-        self._usual: dict[int, tuple[Estimate, Estimate]] = {}  # by streams: further rows, microseconds
-        self._together = self._squares = 0.0  # of deviations: rows times parts of the streams' time, rows times rows
+        self._slope = Slope(SLOPE_PRIOR, SLOPE_MEMORY)  # of parts of the streams' time, by further rows
 
     def observe(self, streams: int, more: int, time_us: float, curve: Curve) -> None:
         """Only forwards of exactly as many streams are compared."""
-        usual = self._usual.setdefault(streams, (Estimate(memory=USUAL_MEMORY), Estimate(memory=USUAL_MEMORY)))
-        rows, times = usual
-        if times.known:
-            time_us = min(time_us, MAX_STALL * times.mean)
-            further, longer = more - rows.mean, (time_us - times.mean) / (self.factor.mean * curve(streams))
-            squares = self._squares + further * further
-            keep = min(1.0, SLOPE_MEMORY / squares) if squares else 1.0
-            self._together = keep * (self._together + further * longer)
-            self._squares = keep * squares
-        rows.add(more)
-        times.add(time_us)
+        self._slope.add(streams, more, time_us, self.factor.mean * curve(streams))
         self.factor.add(_bounded(time_us / (curve(streams) * (1 + more * self.row(streams, curve))), self.factor.mean))
 
     def row(self, streams: int, curve: Curve) -> float:
         """A further row, as a part of what the streams take."""
         prior = (curve(streams + SPREAD) / curve(streams) - 1) / SPREAD
-        return max(MIN_ROW, (self._together + SLOPE_PRIOR * prior) / (self._squares + SLOPE_PRIOR))
+        return max(MIN_ROW, self._slope.towards(prior))
 
 
 class CostModel:

@@ -1,4 +1,4 @@
-"""The one estimator of everything that is measured: acceptance, paces, delays, rates."""
+"""The estimators of everything that is measured: acceptance, paces, delays, rates; and how one grows with another."""
 
 from __future__ import annotations
 
@@ -61,3 +61,35 @@ class Estimate:
     def towards(self, prior: float, strength: float) -> float:
         """The mean, drawn to ``prior`` as if that had been seen ``strength`` times."""
         return (self.weight * self.mean + strength * prior) / (self.weight + strength)
+
+
+class Slope:
+    """By how much one quantity grows with another, learnt from how pairs of them differ from what is usual in their
+    group: what one group has more than another says nothing."""
+
+    USUAL = 64.0  # pairs: the memory for what is usual
+    MAX_STALL = 3.0  # times the usual: one that is preempted or pages in says no more
+
+    def __init__(self, prior_weight: float, memory: float) -> None:
+        """Both in squares of the first quantity: how far a prior is trusted, and what is remembered. Pairs that are
+        alike tell nothing new, and nothing is forgotten for them."""
+        self.prior_weight, self.memory = prior_weight, memory
+        self._usual: dict[int, tuple[Estimate, Estimate]] = {}
+        self._together = self._squares = 0.0
+
+    def add(self, group: int, x: float, y: float, unit: float = 1.0) -> None:
+        """``unit``: of ``y`` in this pair."""
+        usual_x, usual_y = self._usual.setdefault(group, (Estimate(memory=self.USUAL), Estimate(memory=self.USUAL)))
+        if usual_y.known:
+            y = min(y, self.MAX_STALL * usual_y.mean)
+            further = x - usual_x.mean
+            squares = self._squares + further * further
+            keep = min(1.0, self.memory / squares) if squares else 1.0
+            self._together = keep * (self._together + further * (y - usual_y.mean) / unit)
+            self._squares = keep * squares
+        usual_x.add(x)
+        usual_y.add(y)
+
+    def towards(self, prior: float) -> float:
+        """Units of ``y`` for one of ``x``."""
+        return (self._together + self.prior_weight * prior) / (self._squares + self.prior_weight)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from actors.tree.tree import Node, TokenTree
 
-Cost = Callable[[int], float]  # microseconds of a target forward with that many rows
+Cost = Callable[[int], float]  # microseconds of a target forward, or of a whole round, with that many rows
 
 
 class Likely(NamedTuple):
@@ -57,21 +57,19 @@ def likeliest_path(tree: TokenTree, limit: int) -> list[Likely]:
     return [Likely(node, math.exp(min(0.0, tree.total(node)))) for node in tree.chain(limit)]
 
 
-def priced_window(
-    tree: TokenTree, limit: int, cost: Cost, rate: float, rows_before: int = 0, branch_us: float | None = 0.0
-) -> list[Likely]:
+def priced_window(tree: TokenTree, limit: int, cost: Cost, rate: float, branch_us: float | None = 0.0) -> list[Likely]:
     """The prefix of :func:`best_nodes` that maximises ``expected tokens - rate * time`` (DESIGN section 5, point 3).
 
     ``rate`` is tokens per microsecond now: time that buys fewer tokens than the current rate is not spent.
-    ``rows_before`` rows of other requests share the forward. Every path beside the first takes ``branch_us`` more, and
-    may not be worth it: then it is a prefix of the likeliest path. None: that alone is priced.
+    Every path beside the first takes ``branch_us`` more, and may not be worth it: then it is a prefix of the likeliest
+    path. None: that alone is priced.
     """
     orders = []
     if branch_us is not None:
         orders.append(best_nodes(tree, limit))
     if not orders or (branch_us and branches(orders[0])):
         orders.append(likeliest_path(tree, limit))
-    base = cost(rows_before + 1)
+    base = cost(1)
     best_value = 0.0
     best: list[Likely] = []
     for likely in orders:
@@ -82,7 +80,7 @@ def priced_window(
             if branch_us and id(one.node.parent) in continued:
                 beside_us += branch_us
             continued.add(id(one.node.parent))
-            value = expected - rate * (cost(rows_before + 1 + count) - base + beside_us)
+            value = expected - rate * (cost(1 + count) - base + beside_us)
             if value > best_value:
                 best_count, best_value = count, value
         best = likely[:best_count] or best

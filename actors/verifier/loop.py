@@ -230,7 +230,9 @@ class Verifier:
             self._file()  # before the commit, which looks at what was drafted
             self.committer.commit(job, outcomes, forward_us)
             begun, since = self.clock(), begun
-            self.judge.of_own(job, outcomes, (begun - since) * 1e6)
+            wall_us = (begun - since) * 1e6
+            self.state.bookkeeping.observe(job, wall_us, forward_us)
+            self.judge.of_own(job, outcomes, wall_us)
             if not self.compute.overlaps:
                 self._prepare(job)  # once its first token is on its way
             self._file()  # and before the next window is chosen

@@ -160,7 +160,7 @@ class Schedule:
                 self.faults.spare(request, partial(request.spec.guess, load.least))
             own = [request for request in own if request.state == "decode"]
             since = lambda: (self.clock() - state.started) * 1e6  # noqa: E731
-            inline.grow(own, state.cost, rate, since, load.least, room_us, reads=not beside)
+            inline.grow(own, state.cost, rate, since, rate * state.row_us(load.streams), room_us, reads=not beside)
         if not beside:
             inline.measure(self.clock() - state.started)
         job.drafting_us = (self.clock() - begun) * 1e6

@@ -9,6 +9,7 @@ from actors.cost import CostModel
 from actors.models import ModelInfo
 from actors.settings import VerifierSettings
 from actors.tree.methods import Kind, Strategy
+from actors.verifier.bookkeeping import Bookkeeping
 from actors.verifier.budgets import Budgets
 from actors.verifier.decoding.rate import UsualRates
 from actors.verifier.decoding.retrieval import Sources
@@ -82,6 +83,7 @@ class State:
     pieces: CostModel = field(init=False)  # of prompts: forward time by rows, as far as it was asked to be short
     own_drafts: OwnDrafts = field(init=False)
     budgets: Budgets = field(init=False)
+    bookkeeping: Bookkeeping = field(default_factory=Bookkeeping)
     plain: defaultdict[str, PlainRounds] = field(default_factory=lambda: defaultdict(PlainRounds))  # by method
     counters: Counter[str] = field(default_factory=Counter)
     totals: Totals = field(init=False)
@@ -177,4 +179,8 @@ class State:
         decoding = self.requests.of("decode")
         rate = sum(request.spec.rate.value for request in (*decoding, *self.requests.of("prefill")))
         streams = len(decoding)
-        return Load(streams, rate, self.cost.row(streams) if streams > 1 else 0.0)
+        return Load(streams, rate, self.row_us(streams) if streams > 1 else self.bookkeeping.row_us(streams))
+
+    def row_us(self, streams: int) -> float:
+        """What a further row of drafts takes of a round that so many streams share."""
+        return self.cost.row(streams) + self.bookkeeping.row_us(streams)

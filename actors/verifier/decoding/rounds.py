@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from actors.tree.tree import Node
+from actors.tree.window import Cost
 from protocols.messages import FinishReason, RequestStats, TokenLogprobs
 
 
@@ -34,18 +35,21 @@ class Committed(NamedTuple):
 
 class Others(NamedTuple):
     """The requests that decode beside one: how many, the rows that are theirs in the next forward, and the tokens per
-    microsecond that they reach together. A row that lengthens the forward lengthens it for all of them.
+    microsecond that they reach together. A row that lengthens the round lengthens it for all of them.
 
-    ``row_us``: by how much, see :meth:`actors.cost.CostModel.row`."""
+    ``row_us``: see :class:`Load`."""
 
     streams: int = 0
     rows: int = 0
     rate: float = 0.0
     row_us: float = 0.0
 
-    def cost(self, rows: int) -> float:
-        """Of a forward that others share, in microseconds, but for what it takes without drafts."""
-        return rows * self.row_us
+    def price(self, forward: Cost) -> Cost:
+        """Microseconds of a round by its rows, as far as they tell one window from another; ``forward``: of a forward
+        that nobody shares."""
+        if self.streams:
+            return lambda rows: rows * self.row_us
+        return lambda rows: forward(rows) + rows * self.row_us
 
 
 NO_OTHERS = Others()
@@ -54,7 +58,8 @@ NO_OTHERS = Others()
 @dataclass(frozen=True, slots=True)
 class Load:
     """All requests that decode: how many, the tokens per microsecond that they reach together with those that are
-    about to, and what one more row of drafts takes."""
+    about to, and ``row_us``, what one more row of drafts takes: all of it where several share a forward, else what
+    comes on top of the forward's time, which climbs in steps."""
 
     streams: int
     rate: float

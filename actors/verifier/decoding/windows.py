@@ -90,16 +90,16 @@ class Windows:
         return _laid_out(tree, likely, self._own() if drafted else None)
 
     def _priced(self, tree: TokenTree, limit: int, cost: Cost, rate: float, others: Others) -> list[Likely]:
-        if others.row_us and self.grammar is None:
+        if others.streams and self.grammar is None:
             likely = best_nodes(tree, limit, rate * others.row_us)
             if not branches(likely):
                 return likely
-        rows_before, price = (0, others.cost) if others.row_us else (others.rows, cost)
+        price = others.price(cost)
         if self.grammar is not None and self.strategy.drafter:
             row_us, plain = self.grammar.row_us(), price
             price = lambda rows: plain(rows) + rows * row_us  # noqa: E731
         branch_us = None if self.branch is None else self.branch * cost(1)
-        return priced_window(tree, limit, price, rate, rows_before, branch_us)
+        return priced_window(tree, limit, price, rate, branch_us)
 
     def _own(self) -> set[int]:
         """Nodes that the proposers have named."""

@@ -34,7 +34,6 @@ MAX_LEAVES = 64  # of one step
 READ = 256  # tokens of a text that are read before a round, at most; a longer one is read over several rounds
 UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
-SPREAD = 8  # rows over which the price of one is taken: forward times climb in steps
 MAX_FAILURES = 3  # in a row: then it is the model, not the text
 _worth: Callable[[tuple[float, InlineTree, Node]], float] = itemgetter(0)
 
@@ -56,7 +55,8 @@ class InlineDraft:
         self._generation = 0  # of the latest round
         self.model_id = model.info.model_id  # whatever the directory is called where other weights of it lie
         self.steps = CostModel(step_us)
-        self.read_us = Estimate(self.steps(SPREAD) / SPREAD, weight=READ, memory=8 * READ)  # of a token of a text
+        self.beside_us = Estimate()  # what a step takes beside the model: leaves are chosen, candidates join trees
+        self.read_us = Estimate(self.steps(UNREAD) / UNREAD, weight=READ, memory=8 * READ)  # of a token of a text
         self.probe = Probe(self.steps, timer)
         self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
         self._unable: set[str] = set()  # requests that it has no room for, or that its model cannot mirror
@@ -83,14 +83,14 @@ class InlineDraft:
         cost: CostModel,
         rate: float,
         now_us: Callable[[], float],
-        row: float = 0.0,
+        row: float,
         room_us: float = math.inf,
         reads: bool = True,
     ) -> None:
         """``requests`` share the next forward, their trees hold what was retrieved, and no drafter works for them.
         ``rate``: tokens per microsecond that they reach together. ``now_us``: since the verifier's start. ``row``:
-        tokens that the forward's time for a row would bring otherwise; 0: as ``cost`` tells. ``room_us``: how long
-        reading and drafting may take. ``reads``: whether texts are read that were not."""
+        tokens that the round's time for a row would bring otherwise. ``room_us``: how long reading and drafting may
+        take. ``reads``: whether texts are read that were not."""
         until = self.timer() + room_us / 1e6
         if self._generation != self.generations.newest:  # it has not failed yet
             self._generation, self._failures = self.generations.newest, 0
@@ -111,11 +111,15 @@ class InlineDraft:
         }
         for tree in trees:
             tree.begin()
-        row = row or rate * (cost(rows + SPREAD) - cost(rows)) / SPREAD
         for _ in range(MAX_STEPS):
+            begin = self.timer()
             batch = self._worthwhile(trees, rate, row)
-            if not batch or self.steps(len(batch)) > self._left_us(until) or not self._expand(batch, trees, now_us):
+            if not batch or self.steps(len(batch)) > self._left_us(until):
                 return
+            spent_us = self._expand(batch, trees, now_us)
+            if spent_us is None:
+                return
+            self.beside_us.add((self.timer() - begin) * 1e6 - spent_us)
 
     def measure(self, now: float) -> None:
         """Between two rounds. Where nothing was drafted for a while, a busy machine may have made it look too dear, and
@@ -201,7 +205,7 @@ class InlineDraft:
         best, most, gain = 0, 0.0, 0.0
         for count, (worth, _, _) in enumerate(found[:MAX_LEAVES], 1):
             gain += worth
-            left = gain - rate * self.steps(count)
+            left = gain - rate * (self.steps(count) + self.beside_us.mean)
             if left > most:
                 best, most = count, left
         return [(tree, node) for _, tree, node in found[:best]]
@@ -211,8 +215,8 @@ class InlineDraft:
         batch: list[tuple[InlineTree, Node]],
         requests: Mapping[InlineTree, Speculation],
         now_us: Callable[[], float],
-    ) -> bool:
-        """One draft step; False if the model failed."""
+    ) -> float | None:
+        """One draft step. Returns what the model took, in microseconds; None if it failed."""
         # A root computes what its text misses as well.
         rows = len(batch) + sum(self.model.missing(tree.handle) for tree, node in batch if node.parent is None)
         began_us, begin = now_us(), self.timer()
@@ -220,7 +224,7 @@ class InlineDraft:
             expansions = self.model.expand([tree.leaf(node) for tree, node in batch])
         except Exception as error:
             self._fail((tree for tree, _ in batch), error)
-            return False
+            return None
         spent_us = (self.timer() - begin) * 1e6
         self._failures = 0
         self.steps.observe(rows, spent_us)
@@ -229,7 +233,7 @@ class InlineDraft:
             tree.expanded(node, expansion, self.vocab_size)
         for tree in {tree for tree, _ in batch}:
             requests[tree].drafted(began_us, spent_us)
-        return True
+        return spent_us
 
     # --- ends --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,48 @@
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from actors.verifier.bookkeeping import Bookkeeping
+from actors.verifier.decoding.rounds import Load
+from actors.verifier.forward import Job
+
+
+def of_round(streams, drafts, drafting_us=0.0, lent=False, piece=None):
+    requests = [SimpleNamespace(has_drafter=lent)] * streams
+    return Job(requests, [], rows=streams + drafts, drafting_us=drafting_us, piece=piece)  # type: ignore[arg-type]
+
+
+def seen(rounds=300, row_us=50.0, stream_us=200.0, streams=(1,), **job):
+    book, chance = Bookkeeping(), random.Random(1)
+    for _ in range(rounds):
+        own, drafts = chance.choice(streams), chance.randrange(5)
+        wall_us = 1000.0 + 300.0 * drafts + own * stream_us + drafts * row_us + chance.gauss(0.0, 50.0)
+        book.observe(of_round(own, drafts, drafting_us=200.0 * drafts, **job), wall_us, 1000.0 + 100.0 * drafts)
+    return book
+
+
+def test_nothing_is_said_of_rows_before_any_was_seen():
+    assert Bookkeeping().row_us(1) == 0.0
+
+
+def test_what_a_row_takes_beside_forward_and_drafting_is_learnt():
+    assert seen().row_us(1) == pytest.approx(50.0, abs=10.0)
+
+
+def test_streams_of_different_numbers_are_not_compared():
+    assert seen(streams=(8, 15), stream_us=500.0).row_us(9) == pytest.approx(50.0, abs=10.0)
+
+
+def test_a_machine_that_does_it_for_nothing_is_no_gain():
+    assert seen(row_us=-50.0).row_us(1) == 0.0
+
+
+@pytest.mark.parametrize("other", [{"lent": True}, {"piece": SimpleNamespace()}])
+def test_rounds_that_wait_or_share_their_forward_with_a_prompt_tell_nothing(other):
+    assert seen(**other).row_us(1) == 0.0
+
+
+def test_a_row_of_a_lone_stream_costs_its_bookkeeping_on_top_of_the_forward():
+    price = Load(1, 0.001, row_us=50.0).beside(0.001, 0).price(lambda rows: 1000.0 + 100.0 * (rows > 6))
+    assert price(7) - price(1) == pytest.approx(100.0 + 6 * 50.0)
