@@ -53,7 +53,7 @@ def _draw(results: LoadResults, lines: Sequence[LoadLine], kind: str, directory:
             xycoords="axes fraction", size=7, color="#8a8f98",
         )  # fmt: skip
         for place, panel in enumerate(panels):
-            panel.set_ylim(bottom=0) if place not in (2, 3) else panel.set_yscale("log")
+            panel.set_ylim(bottom=0) if place not in (2, 3) else _milliseconds(panel)
         loads = sorted({line.streams for line in lines})
         panels[0].set_xscale("log", base=2)
         panels[0].set_xticks(loads, [str(load) for load in loads])
@@ -62,6 +62,13 @@ def _draw(results: LoadResults, lines: Sequence[LoadLine], kind: str, directory:
             panel.set_xlabel("streams")
         panels[0].legend(frameon=False, fontsize=8)
     return figure
+
+
+def _milliseconds(panel: Any) -> None:
+    """Over three powers of ten, as plain numbers: 5, 10, 20, 50."""
+    panel.set_yscale("log", subs=(2, 5))
+    for axis_formatter in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
+        axis_formatter("{x:g}")
 
 
 def _at(values: Sequence[float], place: int) -> float | None:
