@@ -117,7 +117,7 @@ class Verifier:
         )
         self.state, self.leases, self.admission, self.faults = state, leases, admission, faults
         self.learning = learning
-        self.floods = Floods(state)
+        self.floods = Floods(state, self.peers.role)
 
     @property
     def address(self) -> str:

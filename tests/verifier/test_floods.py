@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from cluster import Caller, Cluster, tokens_of
 
 from actors.replay.clock import run
-from actors.verifier.floods import BURST_S, LEASE_SHARE, MOST_S, READ_S, SHARE, Floods
+from actors.verifier.floods import BURST_S, LEASE_SHARE, MOST_S, NEW_S, NEWCOMERS_MOST_S, READ_S, SHARE, Floods
 from fakes import INFO, ToyLanguage
 from protocols.messages import Chunk, Generate, Grow, Role, Sampling
 
@@ -19,7 +19,8 @@ def floods(leases: int = 0, clients: tuple[bytes, ...] = ()) -> Floods:
     """One drafter, ``d``, with so many leases."""
     drafter = SimpleNamespace(leases=set(range(leases)))
     drafters = SimpleNamespace(of=lambda peer: drafter if peer == b"d" else None)
-    return Floods(SimpleNamespace(clients=clients, drafters=drafters))
+    roles = {b"d": Role.DRAFTER, **dict.fromkeys(clients, Role.CLIENT)}
+    return Floods(SimpleNamespace(drafters=drafters), roles.get)
 
 
 def dropped(one: Floods, peer: bytes, share: float, seconds: float) -> int:
@@ -63,6 +64,47 @@ def test_clients_are_always_heard():
     assert dropped(floods(clients=(b"c",)), b"c", 1.0, seconds=1) == 0
 
 
+def strangers(one: Floods, seconds: float) -> int:
+    """Of a message every millisecond, each from another and half of it to be read: how many were dropped."""
+    return sum(dropped_once(one, b"%d" % number, number / 1000) for number in range(round(seconds * 1000)))
+
+
+def dropped_once(one: Floods, peer: bytes, now: float) -> bool:
+    if not one.drops(peer, now):
+        one.charge(peer, 0.0005, now)
+        return False
+    return True
+
+
+def test_a_flood_from_ever_new_peers_is_dropped_for_most_of_the_time():
+    one = floods(leases=1, clients=(b"c",))
+    one.charge(b"d", 0.0, now=-2 * NEW_S)  # that drafter has been here for longer
+    assert strangers(one, seconds=20) > 0.85 * 20_000
+    assert one.drops(b"another", 20.0) and not one.drops(b"d", 20.0) and not one.drops(b"c", 20.0)
+    assert not one.drops(b"another", 21.0), "a second later newcomers are heard again"
+
+
+def test_what_new_clients_take_is_the_newcomers_debt_and_what_the_others_take_is_not():
+    one = floods(clients=(b"c", b"new"))
+    one.charge(b"c", 0.0, now=-2 * NEW_S)
+    for _ in range(1_000):
+        one.charge(b"c", 1.0, now=0.0)
+    assert not one.drops(b"stranger", 0.0)
+    for _ in range(round(NEWCOMERS_MOST_S / MOST_S)):
+        one.charge(b"new", 1.0, now=0.0)
+    assert one.drops(b"stranger", 0.0)
+
+
+def test_many_clients_that_come_at_once_are_all_heard():
+    clients = tuple(b"%d" % number for number in range(64))
+    one = floods()
+    for peer in clients:
+        assert not one.drops(peer, 0.0)
+        one.charge(peer, 0.0005, now=0.0)  # Hello
+        one.charge(peer, MOST_S, now=0.0)  # Generate
+    assert not one.drops(b"one more", 0.0)
+
+
 def test_nothing_is_remembered_of_peers_that_owe_nothing():
     one = floods()
     one.charge(b"a", 0.001, now=0.0)
@@ -72,7 +114,7 @@ def test_nothing_is_remembered_of_peers_that_owe_nothing():
     one.forget(now=10.0)
     assert not one.drops(b"a", 10.0) and one.drops(b"b", 10.0)
     one.forget(now=10_000.0)
-    assert not one._debts and not one._dropped
+    assert not one._debts and not one._dropped and not one._welcomed
 
 
 def test_a_flooding_drafter_is_dropped_while_an_honest_one_drafts():
