@@ -1,8 +1,8 @@
 """What drafts take of a round beside forward and draft steps: their window is chosen, laid out, walked and committed.
 
 A round of the bundled target takes 1.4 ms on a CPU without drafts, of which its forward 1.15; each node of a window
-adds 0.10 ms to the forward and 0.05 ms here, so that a price without it lets rows in that lose. With a large target, or
-on a GPU, it is next to nothing. Learnt from how much longer rounds with more rows took, as forward times are
+adds 0.10 ms to the forward and 0.02 to 0.05 here, so that a price without it lets rows in that lose. With a large
+target, or on a GPU, it is next to nothing. Learnt from how much longer rounds with more rows took, as forward times are
 (:class:`actors.cost.CostModel`).
 """
 
