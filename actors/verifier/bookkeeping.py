@@ -26,11 +26,12 @@ class Bookkeeping:
 
     def observe(self, job: Job, wall_us: float, forward_us: float) -> None:
         """A round took so long in all, of which its forward ``forward_us``. Not where a drafter was at work, which may
-        have been waited for, nor beside a prompt."""
-        if job.piece is None and not any(request.has_drafter for request in job.requests):
-            streams = len(job.requests)
-            beside_us = max(0.0, wall_us - forward_us - job.drafting_us)
-            self._slopes[streams.bit_length()].add(streams, job.rows - streams, beside_us)
+        have been waited for, nor beside a prompt, nor with a grammar, whose time for a row is priced by itself."""
+        if job.piece is not None or any(r.has_drafter or r.spec.windows.grammar is not None for r in job.requests):
+            return
+        streams = len(job.requests)
+        beside_us = max(0.0, wall_us - forward_us - job.drafting_us)
+        self._slopes[streams.bit_length()].add(streams, job.rows - streams, beside_us)
 
     def row_us(self, streams: int) -> float:
         """For each row of drafts of a round that so many streams share; 0 as long as nothing is known."""

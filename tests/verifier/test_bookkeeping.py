@@ -8,8 +8,9 @@ from actors.verifier.decoding.rounds import Load
 from actors.verifier.forward import Job
 
 
-def of_round(streams, drafts, drafting_us=0.0, lent=False, piece=None):
-    requests = [SimpleNamespace(has_drafter=lent)] * streams
+def of_round(streams, drafts, drafting_us=0.0, lent=False, piece=None, grammar=None):
+    spec = SimpleNamespace(windows=SimpleNamespace(grammar=grammar))
+    requests = [SimpleNamespace(has_drafter=lent, spec=spec)] * streams
     return Job(requests, [], rows=streams + drafts, drafting_us=drafting_us, piece=piece)  # type: ignore[arg-type]
 
 
@@ -38,8 +39,8 @@ def test_a_machine_that_does_it_for_nothing_is_no_gain():
     assert seen(row_us=-50.0).row_us(1) == 0.0
 
 
-@pytest.mark.parametrize("other", [{"lent": True}, {"piece": SimpleNamespace()}])
-def test_rounds_that_wait_or_share_their_forward_with_a_prompt_tell_nothing(other):
+@pytest.mark.parametrize("other", [{"lent": True}, {"piece": SimpleNamespace()}, {"grammar": SimpleNamespace()}])
+def test_rounds_that_wait_or_share_their_forward_with_a_prompt_or_follow_a_grammar_tell_nothing(other):
     assert seen(**other).row_us(1) == 0.0
 
 
