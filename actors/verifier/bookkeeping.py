@@ -24,13 +24,13 @@ class Bookkeeping:
     def __init__(self) -> None:
         self._slopes: defaultdict[int, Slope] = defaultdict(partial(Slope, PRIOR, MEMORY))
 
-    def observe(self, job: Job, wall_us: float, forward_us: float) -> None:
-        """A round took so long in all, of which its forward ``forward_us``. Not where a drafter was at work, which may
+    def observe(self, job: Job, took_us: float, forward_us: float) -> None:
+        """A round took so long, of which its forward ``forward_us``. Not where a drafter was at work, which may
         have been waited for, nor beside a prompt, nor with a grammar, whose time for a row is priced by itself."""
         if job.piece is not None or any(r.has_drafter or r.spec.windows.grammar is not None for r in job.requests):
             return
         streams = len(job.requests)
-        beside_us = max(0.0, wall_us - forward_us - job.drafting_us)
+        beside_us = max(0.0, took_us - forward_us - job.drafting_us)
         self._slopes[streams.bit_length()].add(streams, job.rows - streams, beside_us)
 
     def row_us(self, streams: int) -> float:

@@ -118,6 +118,9 @@ class Verifier:
         self.state, self.leases, self.admission, self.faults = state, leases, admission, faults
         self.learning = learning
         self.floods = Floods(state, self.peers.role)
+        # Seconds of this round that came with requests and not with the round: they fall to rounds in which one ends
+        # and the next comes, and drafts make none of it less.
+        self._aside_s = 0.0
 
     @property
     def address(self) -> str:
@@ -184,7 +187,9 @@ class Verifier:
             return False
         begin = self.processor_timer()
         self.dispatcher.receive(peer, frames)
-        self.floods.charge(peer, self.processor_timer() - begin, self.timer())
+        spent_s = self.processor_timer() - begin
+        self.floods.charge(peer, spent_s, self.timer())
+        self._aside_s += spent_s
         return True
 
     async def _watch(self) -> None:
@@ -219,23 +224,32 @@ class Verifier:
                 else:
                     await self._rest()
                 if not self.state.streams:  # else it is a wait for drafts, and their time
-                    begun = self.clock()
+                    begun, self._aside_s = self.clock(), 0.0
                 continue
             computing = self._start(job)
             if self.compute.overlaps:
                 self._prepare(job)
             self.committer.tell_clients()
-            self.state.sources.read()
+            self._remember()
             outcomes, forward_us = await computing
+            if self.compute.overlaps:
+                self._aside_s = 0.0  # the forward hid it
             self._file()  # before the commit, which looks at what was drafted
             self.committer.commit(job, outcomes, forward_us)
             begun, since = self.clock(), begun
-            wall_us = (begun - since) * 1e6
-            self.state.bookkeeping.observe(job, wall_us, forward_us)
-            self.judge.of_own(job, outcomes, wall_us)
+            took_us = (begun - since - self._aside_s) * 1e6
+            self._aside_s = 0.0
+            self.state.bookkeeping.observe(job, took_us, forward_us)
+            self.judge.of_own(job, outcomes, took_us)
             if not self.compute.overlaps:
                 self._prepare(job)  # once its first token is on its way
             self._file()  # and before the next window is chosen
+
+    def _remember(self) -> None:
+        """Read on in texts that have ended."""
+        begin = self.clock()
+        self.state.sources.read()
+        self._aside_s += self.clock() - begin
 
     def _prepare(self, job: Job) -> None:
         """Let the verifier's own proposers read the prompt that is being computed, if they are going to be asked: what

@@ -18,8 +18,8 @@ def seen(rounds=300, row_us=50.0, stream_us=200.0, streams=(1,), **job):
     book, chance = Bookkeeping(), random.Random(1)
     for _ in range(rounds):
         own, drafts = chance.choice(streams), chance.randrange(5)
-        wall_us = 1000.0 + 300.0 * drafts + own * stream_us + drafts * row_us + chance.gauss(0.0, 50.0)
-        book.observe(of_round(own, drafts, drafting_us=200.0 * drafts, **job), wall_us, 1000.0 + 100.0 * drafts)
+        took_us = 1000.0 + 300.0 * drafts + own * stream_us + drafts * row_us + chance.gauss(0.0, 50.0)
+        book.observe(of_round(own, drafts, drafting_us=200.0 * drafts, **job), took_us, 1000.0 + 100.0 * drafts)
     return book
 
 

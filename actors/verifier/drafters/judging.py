@@ -96,8 +96,8 @@ class Judge:
 
     def of_own(self, job: Job, outcomes: Sequence[Outcome | Exception | None], took_us: float) -> None:
         """Tell those who set rounds with the verifier's own drafts against rounds without (:class:`OwnDrafts`) what
-        this one took from the end of the last to its own, but for a piece of a prompt, and brought. Rounds of which
-        drafters' standings tell are none of theirs."""
+        this one took and brought. ``took_us``: from the end of the last to its own, but for what is the same without
+        drafts; a piece of a prompt is left out here. Rounds of which drafters' standings tell are none of theirs."""
         if job.guesses is None:
             return
         took_us -= job.prompt_us
