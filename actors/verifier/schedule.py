@@ -19,7 +19,8 @@ from actors.verifier.state import State
 
 MAX_STALL = 2.0  # rounds without drafts: what streams wait for pieces of prompts before they have one again
 # Of those, what drafts may take of the time of a piece that shares a round, and of one where others decode. With 1.0 a
-# stream beside a long prompt left that 2 rows of each round, which reads its keys and values for them.
+# stream beside a long prompt left that 2 rows of each round, which reads its keys and values for them. See
+# :meth:`Schedule._drafts_beside`.
 MAX_DRAFTS = 0.5
 MAX_PIECE = 64  # rows of such a piece, and of a round beside it: forward times are measured so far
 LEAST_PIECE = 16  # of those, what is left to a prompt
@@ -122,7 +123,7 @@ class Schedule:
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
         job.guesses = self.judge.guesses_pay(load.streams, requests)
         cost, own = self.state.cost, len(requests)
-        drafts_us = MAX_DRAFTS * cost.round(own)
+        drafts_us = MAX_DRAFTS * cost.round(own) if not beside or self._drafts_beside(own) else 0.0
         self._draft_inline(job, requests, drafts_us if beside or load.streams > 1 else math.inf, beside)
         if beside:
             left_us = max(0.0, drafts_us - job.drafting_us)
@@ -141,6 +142,14 @@ class Schedule:
                 job.rows += 1 + len(chosen.nodes)
         return job if job.requests else None
 
+    def _drafts_beside(self, streams: int) -> bool:
+        """Whether the drafts of so many streams share a forward with a piece of a prompt. Where its rows are limited by
+        their time, several streams' drafts only put off the stream that is to come and would make each round cheaper
+        for all: without them 8 streams made 1.00 of vanilla's tokens instead of 0.97, 4 streams 1.00 instead of 0.97
+        (bundled pair, two cores). One stream's are worth it (inflated target: 1.70 with them, 1.44 without)."""
+        cost = self.state.cost
+        return streams == 1 or streams + MAX_STALL * cost.round(streams) / cost.row(streams) >= MAX_PIECE
+
     def _draft_inline(self, job: Job, requests: Sequence[Request], room_us: float, beside: bool) -> None:
         """Grow the trees of those without a drafter by the verifier's own draft model, before windows are chosen, for
         so long at most. ``beside``: see :meth:`_round`; no text is read for drafts while the target reads another."""
@@ -149,7 +158,7 @@ class Schedule:
         able = [r for r in requests if r.spec.strategy.inline and not r.suspect]
         if job.guesses is False:
             able = [r for r in able if not self.judge.may_rest(r)]
-        if inline is None or not able:
+        if inline is None or not able or room_us <= 0:
             return
         own = [r for r in able if not r.has_drafter]
         begun = self.clock()

@@ -42,6 +42,24 @@ def test_a_prompt_is_ready_sooner_where_it_shares_the_forwards_of_rounds():
     assert sum(mixed) < 0.7 * sum(apart)
 
 
+def drafts_beside(prompts: int, world: World) -> list[int]:
+    """Rows of drafts in the rounds that share their forwards with the last of so many prompts."""
+    sim = Simulation(world, "auto", seed=3, inline=True)
+    sim.target.mixes_prompts = True
+    sim.joining_at = 1500
+    _, (begin, end) = sim.play((world, 30, 1), (world, 900 * prompts, 1 + prompts))
+    rounds = [stats for _, stats in sim.trace.rounds[begin:end]]
+    rids = [one.rid for one in rounds]
+    return [one.window for one in rounds[rids.index(f"r{prompts - 1}") + prompts : rids.index(f"r{prompts}")]]
+
+
+@pytest.mark.parametrize(("streams", "row_us", "drafted"), [(1, 300.0, True), (2, 300.0, False), (2, 30.0, True)])
+def test_several_streams_leave_a_prompt_the_rows_that_there_is_time_for(streams, row_us, drafted):
+    windows = drafts_beside(streams, World(verify_us=2000.0, row_us=row_us, step_us=100.0, prompts=True))
+    assert len(windows) > 10
+    assert any(windows) is drafted
+
+
 def test_where_nobody_waits_a_prompt_is_computed_in_whole_chunks():
     sim = Simulation(WORLD, "vanilla", seed=3)
     sim.at = 1500
