@@ -19,6 +19,7 @@ PATHS = {
     "anthropic count": "/v1/messages/count_tokens",
 }
 LINES = (b"GET / HTTP/9.9", b"\x16\x03\x01\x02\x00", b"GET", b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5")
+FAILED = b"the gateway failed"  # with status 500, which a hostile verifier's own failures have as well
 TOGETHER = 20  # requests on one connection
 SLOW = 50  # connections whose headers never end
 QUIET_S = 0.05  # without an answer, after which the connection is cut: a hostile verifier may owe it for ever
@@ -32,6 +33,7 @@ class HostileHttp:
         self.seeds = {PATHS[name]: target.seeds for name, target in targets(directory).items() if name in PATHS}
         self.sent = 0
         self.answers: Counter[str] = Counter()  # by status
+        self.failures: list[str] = []  # answers that tell of an exception in the gateway
         self._slow: list[asyncio.StreamWriter] = []
 
     async def rave(self, count: int) -> int:
@@ -73,6 +75,8 @@ class HostileHttp:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(QUIET_S) as quiet:
                     while answered < requests and (data := await reader.read(1 << 16)):
+                        if FAILED in data:
+                            self.failures.append(data.decode(errors="replace"))
                         for status in (piece[:3] for piece in data.split(b"HTTP/1.1 ")[1:]):
                             self.answers[status.decode(errors="replace")] += 1
                             answered += 1

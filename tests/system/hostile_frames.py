@@ -166,6 +166,7 @@ class Attack(Service):
             finally:
                 knocking.cancel()
             print(f"    {http.sent:,} of them over HTTP; answers: {dict(http.answers.most_common())}", flush=True)
+            self.faults += [f"an exception in the gateway: {told}" for told in http.failures]
             async with honest(), httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
                 text = ""
                 for _ in range(WAIT_S):
