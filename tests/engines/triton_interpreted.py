@@ -12,6 +12,7 @@ from recorded_rounds import fill, torch_alone, tree_round  # noqa: F401
 from test_graphs_of_several import TEXTS, some_trees, together
 from test_llama import close
 from tiny import info, make
+from triton.runtime import interpreter
 
 from actors.engines.backends.llama import triton_attention as kernels
 from actors.engines.backends.llama.engine import LlamaEngine
@@ -22,6 +23,17 @@ from actors.models import Leaf
 from protocols.messages import Sampling
 
 kernels.SPLIT = 128  # fewer steps for as many parts
+
+
+def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpreter.TensorHandle:
+    """A tile's product, each row added up in the same order wherever in the tile it lies, as tensor cores do. The
+    interpreter leaves it to NumPy's BLAS, of which some do not (OpenBLAS's for Haswell and Zen)."""
+    dtype = start.data.dtype
+    terms = a.data.astype(dtype)[:, :, None] * b.data.astype(dtype)
+    return interpreter.TensorHandle(terms.sum(1) + start.data, start.dtype.scalar)
+
+
+interpreter.InterpreterBuilder.create_dot = dot_in_one_order
 NAME = "actors.engines.backends.llama.triton_attention"
 
 
