@@ -224,16 +224,21 @@ def given(
     return {name: value for name, value in found.items() if value not in (None, ()) and value is not False}
 
 
-def resolve_model(name: str, kind: Literal["target", "draft"], given_as: str = "") -> str:
+def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], given_as: str = "") -> str:
     """``bundled`` becomes the directory of the pair that ships with duoactor; a hub id stays as it is, and so does a
     draft that is no model (``pld``, ``sam``, ``rest:DIR``). ``given_as``: the argument that names it; empty: the flag
     of its kind.
 
-    Raises :class:`protocols.errors.ModelError` for a path to nothing.
+    Raises :class:`protocols.errors.ModelError` for a path to nothing, and for an inline draft that is no model.
     """
-    given_as = given_as or f"--{kind}"
+    given_as = given_as or f"--{kind.replace(' ', '-')}"
     if name == BUNDLED:
-        return str(files("duoactor") / "pair" / kind)
+        return str(files("duoactor") / "pair" / kind.removeprefix("inline "))
+    if kind == "inline draft" and retrieves(name):
+        raise ModelError(
+            f"{name} is no draft model, and method auto looks text up by itself: give {given_as} a model directory, "
+            f"a hub id, '{BUNDLED}' or 'none'"
+        )
     if kind == "draft" and retrieves(name):
         return name
     if not name:

@@ -112,14 +112,14 @@ def _verifier(wanted: Wanted, cores: Cores, cpus: int) -> VerifierSettings:
     lent = {cpu for own in cores.drafters for cpu in own}
     if verifier.threads or verifier.cpus:
         lent = set()
-    inline, given_as = _inline_draft(wanted), "--inline-draft" if verifier.inline_draft else "--draft"
+    inline = _inline_draft(wanted)
     return replace(
         verifier,
         target=resolve_model(verifier.target, "target"),
         cpus=verifier.cpus or format_cpus(cores.verifier),
         threads=verifier.threads or min(MAX_THREADS, len(cores.verifier) or cpus),
         spare_cpus=verifier.spare_cpus or format_cpus(sorted(lent)),
-        inline_draft=inline and resolve_model(inline, "draft", given_as),
+        inline_draft=inline and resolve_model(inline, "inline draft" if verifier.inline_draft else "draft"),
     )
 
 

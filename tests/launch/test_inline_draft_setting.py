@@ -6,6 +6,7 @@ from actors.settings import DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor.config import resolve_model
 from duoactor.launch.deployment import deploy
 from duoactor.launch.wanted import Wanted
+from protocols.errors import ModelError
 
 BUNDLED = resolve_model("bundled", "draft")
 
@@ -24,6 +25,12 @@ def test_another_may_be_named_or_none():
     assert told(DrafterSettings(), inline_draft="some/model") == "some/model"
     assert told(DrafterSettings(), inline_draft="none") == "none"
     assert told(inline_draft="bundled") == BUNDLED
+
+
+@pytest.mark.parametrize("name", ["pld", "sam", "rest:DIR"])
+def test_what_looks_text_up_is_no_model_to_draft_with(name):
+    with pytest.raises(ModelError, match=f"{name} is no draft model, and method auto looks text up by itself"):
+        told(inline_draft=name)
 
 
 @pytest.mark.parametrize("drafters", [(), (DrafterSettings(draft="pld"),), (DrafterSettings(device="cuda"),)])
