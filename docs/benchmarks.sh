@@ -58,7 +58,7 @@ for section in "$@"; do
         inflated_target
         bench sweep 2 --target "$results/big" --repeats 2 --max-tokens 80 --methods "$duo" --sweep
         ;;
-    # Two repeats differ by up to 0.3 from one run to the next: answers are short, and a round of arrivals is seconds.
+    # Two repeats are too few, since answers are short: 16 streams were 0.83 of vanilla with two and 0.99 with five.
     load) bench load 2 --streams 1,2,4,8,16,32,64 --arrivals closed,poisson,bursts --repeats 5 --max-tokens 80 ;;
     load-inflated)
         inflated_target

@@ -26,8 +26,8 @@ kernels.SPLIT = 128  # fewer steps for as many parts
 
 
 def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpreter.TensorHandle:
-    """A tile's product, each row added up in the same order wherever in the tile it lies, as tensor cores do. The
-    interpreter leaves it to NumPy's BLAS, of which some do not (OpenBLAS's for Haswell and Zen)."""
+    """A tile's product, each row added up in the same order wherever in the tile it lies, as is assumed of a
+    GPU's. The interpreter leaves it to NumPy's BLAS, of which some do not (OpenBLAS's for Haswell and Zen)."""
     dtype = start.data.dtype
     terms = a.data.astype(dtype)[:, :, None] * b.data.astype(dtype)
     return interpreter.TensorHandle(terms.sum(1) + start.data, start.dtype.scalar)

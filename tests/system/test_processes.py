@@ -147,26 +147,31 @@ def test_a_busy_loop_on_the_drafters_core_changes_the_setting_but_no_token(up, c
     plain = client.chat(QUESTION, method="vanilla", **options)
     drafter = until(lambda: client.status().drafters, "a drafter")[0]
 
-    def predicted():
-        """Tokens/s by the controller, the middle of five answers: each is a sample of what a shared machine does."""
-        return statistics.median(until(answered, "a budget for sps") for _ in range(5))
-
     def answered():
         assert client.chat(QUESTION, method="sps", **options).token_ids == plain.token_ids
-        budgets = [b for b in client.status().budgets if b.method == "sps"]
-        return budgets[0].predicted_tokens_per_second if budgets else None
+        return next((b for b in client.status().budgets if b.method == "sps"), None)
 
-    before = predicted()
+    def believed():
+        """The controller's newest revision and its tokens/s, the middle of five: each is a shared machine's sample."""
+        budgets = [until(answered, "a budget for sps") for _ in range(5)]
+        return budgets[-1].revision, statistics.median(b.predicted_tokens_per_second for b in budgets)
+
+    def slower():
+        revision, rate = believed()
+        return (revision, rate) if rate < 0.7 * before else None
+
+    revision, before = believed()
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(12)]
     try:
         for loop in loops:
             os.sched_setaffinity(loop.pid, os.sched_getaffinity(drafter.pid))
-        during = until(lambda: rate if (rate := predicted()) < 0.7 * before else None, "a controller that expects less")
+        newer, during = until(slower, "a controller that expects less")
     finally:
         for loop in loops:
             loop.kill()
             loop.wait()
-    until(lambda: predicted() > 1.3 * during, "it to recover")
+    assert newer > revision
+    until(lambda: believed()[1] > 1.3 * during, "it to recover")
 
 
 def test_garbage_on_the_socket_harms_nobody(up, client):
