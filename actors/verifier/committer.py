@@ -99,8 +99,12 @@ class Committer:
                 others = NO_OTHERS
                 if request.drafter is not None:
                     others = load.beside(request.spec.rate.value, after + len(job.requests) - place)
-                part = partial(self._round, request, chosen, outcome, forward, others, undrafted)
-                after += self.faults.spare(request, part) or 0
+                done = self.faults.spare(request, partial(self._round, request, chosen, outcome, forward, others))
+                if done is not None:
+                    more, undrafted_us = done
+                    after += more
+                    if undrafted_us is not None:
+                        undrafted.append((request, undrafted_us))
         self.judge.without_drafter(undrafted, forward)
         if len(self._round_stats) >= TELEMETRY_BURST:
             self.publish_rounds()
@@ -119,10 +123,9 @@ class Committer:
         outcome: Outcome,
         forward: Forward,
         others: Others,
-        undrafted: list[tuple[Request, float]],
-    ) -> int:
-        """Returns the rows that the request adds to the next forward, unless it waits. ``undrafted`` is added to: see
-        :meth:`Judge.without_drafter`."""
+    ) -> tuple[int, float | None]:
+        """Returns the rows that the request adds to the next forward, unless it waits; and, where a drafter might have
+        worked and none did, the round's time but for its waits."""
         seen = None if request.trace is None else request.trace.seen(request.spec.tree, chosen, outcome.path)
         committed = request.spec.commit(chosen, outcome)
         covered = len(outcome.path) == len(chosen.nodes)
@@ -130,12 +133,13 @@ class Committer:
         stats, own_us = account(request, drafter, forward, chosen, committed, self.clock())
         self.state.totals.round(stats, self.state.cost.plain(forward.requests))
         self._round_stats.append(stats)
+        undrafted_us: float | None = None
         if drafter is not None and not stats.resting:
             self.judge.of_drafter(request, drafter, committed, stats, forward, own_us)
         elif request.spec.strategy.drafter:
-            undrafted.append((request, own_us - stats.wait_us))
+            undrafted_us = own_us - stats.wait_us
         trace = None if seen is None else seen(stats)
-        return self._settle(request, drafter, committed, covered, others, trace)
+        return self._settle(request, drafter, committed, covered, others, trace), undrafted_us
 
     def _settle(
         self,
