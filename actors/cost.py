@@ -124,6 +124,10 @@ class CostModel:
         known = self._like(streams)
         return curve(streams) * known.factor.mean * (1 + drafts * known.row(streams, curve))
 
+    def usual(self, streams: int, drafts: int = 0) -> float:
+        """As :meth:`plain`, without the running correction."""
+        return self.plain(streams, drafts) / self.slowdown(streams)
+
     def slowdown(self, streams: int) -> float:
         """Of a forward of so many streams without drafts, against the curve."""
         return self._like(streams).factor.mean if streams > 1 else self.factor.mean

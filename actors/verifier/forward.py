@@ -26,7 +26,9 @@ class Job:
     piece_rows: int = 0
     started: float = 0.0
     guesses: bool | None = None
+    idle: bool = False  # the verifier's own draft model was asked, and no step of it was worth its price
     drafting_us: float = 0.0  # that the verifier's own draft model took before it
+    reading_us: float = 0.0  # of that, texts that it had not read
     prompt_us: float = 0.0  # of the forward, what the piece took
 
     @property

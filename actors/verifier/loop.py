@@ -240,7 +240,7 @@ class Verifier:
             took_us = (begun - since - self._aside_s) * 1e6
             self._aside_s = 0.0
             self.state.bookkeeping.observe(job, took_us, forward_us)
-            self.judge.of_own(job, outcomes, took_us)
+            self.judge.of_own(job, outcomes, took_us, forward_us)
             if not self.compute.overlaps:
                 self._prepare(job)  # once its first token is on its way
             self._file()  # and before the next window is chosen

@@ -156,11 +156,10 @@ class Schedule:
         state, load = self.state, job.load
         inline = state.inline
         able = [r for r in requests if r.spec.strategy.inline and not r.suspect]
-        if job.guesses is False:
-            able = [r for r in able if not self.judge.may_rest(r)]
-        if inline is None or not able or room_us <= 0:
+        asked = able if job.guesses is not False else [r for r in able if not self.judge.may_rest(r)]
+        if inline is None or room_us <= 0 or not (asked or (able and inline.idle)):
             return
-        own = [r for r in able if not r.has_drafter]
+        own = [r for r in asked if not r.has_drafter]
         begun = self.clock()
         if own:
             rate = load.rate or len(requests) / state.cost.round(len(requests))
@@ -169,7 +168,9 @@ class Schedule:
                 self.faults.spare(request, partial(request.spec.guess, load.least))
             own = [request for request in own if request.state == "decode"]
             since = lambda: (self.clock() - state.started) * 1e6  # noqa: E731
-            inline.grow(own, state.cost, rate, since, rate * state.row_us(load.streams), room_us, reads=not beside)
+            saves, row = partial(self.judge.saves, load.streams), rate * state.row_us(load.streams)
+            inline.grow(own, state.cost, rate, since, row, saves, room_us, reads=not beside)
+            job.idle, job.reading_us = inline.idle, inline.reading_us
         if not beside:
             inline.measure(self.clock() - state.started)
         job.drafting_us = (self.clock() - begun) * 1e6

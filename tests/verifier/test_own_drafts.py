@@ -9,8 +9,8 @@ from actors.cost import CostModel
 from actors.models import Outcome
 from actors.verifier.decoding.rounds import Load
 from actors.verifier.drafters.judging import Judge
-from actors.verifier.drafters.own_drafts import OwnDrafts, group_of
-from actors.verifier.drafters.standing import FIRST_REST, LOOK, Course, RequestKind
+from actors.verifier.drafters.own_drafts import OwnCourse, OwnDrafts, group_of
+from actors.verifier.drafters.standing import FIRST_REST, LOOK, RequestKind
 
 GREEDY, SAMPLED = RequestKind("auto", False), RequestKind("auto", True)
 CURVE = {1: 2000.0, 8: 4000.0, 16: 7000.0, 32: 13000.0}
@@ -24,17 +24,22 @@ class Pool:
         self.cost = CostModel(CURVE)
         self.own = OwnDrafts(self.cost)
         self.beside, self.tokens = beside, tokens
+        self.slower = 1.0  # forwards between guesses
+        self.machine = 1.0  # all that it does takes so much longer
         self.chance = random.Random(2)
 
-    def play(self, rounds: int, streams: int = 8, kind: RequestKind = GREEDY, course: Course | None = None) -> float:
+    def play(self, rounds: int, streams: int = 8, kind: RequestKind = GREEDY, course: OwnCourse | None = None) -> float:
         """The share of those that drafted."""
         drafted, group = 0, group_of(streams, kind)
         for _ in range(rounds):
-            time_us = self.cost(streams) * self.chance.uniform(1.1, 1.3)
-            if self.own.pay(group, course):
+            time_us = self.cost.usual(streams) * self.machine * self.chance.uniform(1.1, 1.3)
+            pays = self.own.pay(group, course)
+            self.slowdown = self.machine * (self.slower if pays else 1.0)
+            self.cost.observe(streams, self.cost.usual(streams) * self.slowdown, streams, alone=streams == 1)
+            if pays:
                 drafted += 1
                 tokens = sum(1 + (self.chance.random() < self.tokens - 1) for _ in range(streams))
-                self.own.made(group, streams, tokens, time_us * (1 + self.beside), course)
+                self.own.made(group, streams, tokens, time_us * (1 + self.beside), self.slowdown, 0.0, course)
             else:
                 self.own.without(group, streams, time_us, course)
         return drafted / rounds
@@ -83,12 +88,30 @@ def test_where_they_bring_a_little_more_than_they_take_they_are_made_at_any_numb
 
 def test_the_first_token_of_a_prompt_beside_the_round_is_not_what_guesses_brought() -> None:
     told = []
-    state = SimpleNamespace(own_drafts=SimpleNamespace(made=lambda group, streams, tokens, *_: told.append(tokens)))
+    own = SimpleNamespace(made=lambda group, streams, tokens, *_: told.append(tokens))
+    state = SimpleNamespace(own_drafts=own, cost=CostModel(CURVE))
     request = SimpleNamespace(kind=GREEDY)
-    round_ = SimpleNamespace(guesses=True, prompt_us=0.0, requests=[request] * 2, rows=4, load=Load(2, 0.001))
+    round_ = SimpleNamespace(guesses=True, piece=request, reading_us=0.0, prompt_us=0.0, load=Load(2, 0.001))
+    round_.requests, round_.rows = [request] * 2, 4
     outcomes = [Outcome([0], [1, 2]), Outcome([], [3]), Outcome([], [4])]
-    Judge(state).of_own(round_, outcomes, 1000.0)
+    Judge(state).of_own(round_, outcomes, 1000.0, 900.0)
     assert told == [3]
+
+
+@pytest.mark.parametrize("streams", [1, 8])
+def test_forwards_that_guesses_slow_down_are_not_what_rounds_without_would_take(streams: int) -> None:
+    pool = Pool(beside=0.45, tokens=1.42)
+    pool.slower = 1.2  # of what ``beside`` has in it
+    pool.play(2000, streams=streams)
+    assert pool.own._of(group_of(streams, GREEDY)).guesses.speedup.mean == pytest.approx(1.42 / 1.45, rel=0.05)
+
+
+@pytest.mark.parametrize("streams", [1, 8])
+def test_a_machine_that_others_slow_down_between_two_looks_says_nothing_against_guesses(streams: int) -> None:
+    pool = Pool(beside=0.2, tokens=1.5)
+    pool.play(2000, streams=streams)
+    for pool.machine in (1.5, 0.7, 2.0, 1.0):
+        assert pool.play(500, streams=streams) > 0.9
 
 
 def test_where_that_has_changed_they_are_back_after_the_pause() -> None:
@@ -117,12 +140,12 @@ def test_a_stream_alone_is_judged_by_its_kind() -> None:
 
 def test_a_text_that_drafts_lose_with_rests_while_others_of_its_kind_go_on() -> None:
     pool = Pool(beside=0.3, tokens=1.7)
-    pool.play(300, streams=1, course=Course())
+    pool.play(300, streams=1, course=OwnCourse())
     pool.tokens = 1.0
-    course = Course()
+    course = OwnCourse()
     assert pool.play(150, streams=1, course=course) < 0.5
     pool.tokens = 1.7
-    assert pool.play(100, streams=1, course=Course()) > 0.9
+    assert pool.play(100, streams=1, course=OwnCourse()) > 0.9
 
 
 def test_where_texts_of_a_kind_differ_those_that_gain_have_drafts_though_the_kind_does_not() -> None:
@@ -130,7 +153,7 @@ def test_where_texts_of_a_kind_differ_those_that_gain_have_drafts_though_the_kin
     for _ in range(30):
         for tokens in shares:
             pool.tokens = tokens
-            shares[tokens] += pool.play(100, streams=1, course=Course()) / 30
+            shares[tokens] += pool.play(100, streams=1, course=OwnCourse()) / 30
     assert shares[1.8] > 0.7 > 0.5 > shares[1.4]
 
 
@@ -142,11 +165,21 @@ def test_what_was_seen_with_guesses_stays_known_when_rounds_without_are_seen_ane
     pool.play(round(LOOK))  # as slow as before
     assert judged.guesses.speedup.weight > 2 * LOOK
     assert judged.guesses.speedup.mean == pytest.approx(known, rel=0.1)
+    pool.play(1)
     judged.look_again()
     for _ in range(round(LOOK)):
         pool.own.without(group_of(8, GREEDY), 8, 0.6 * pool.cost(8))  # where 1.2 was seen before, and counts as much
     assert judged.guesses.speedup.mean == pytest.approx(known * 0.75, rel=0.1)
     assert judged.gap == FIRST_REST
+
+
+def test_what_a_text_may_save_is_what_its_kind_gains_and_what_the_best_of_its_texts_do() -> None:
+    gains, loses = Pool(beside=0.2, tokens=1.8), Pool(beside=0.6, tokens=1.3)
+    assert gains.own.saves(GREEDY, promised=1.5) == pytest.approx(1 - 1 / 1.5, rel=0.05)
+    gains.play(1000, streams=1)
+    loses.play(1000, streams=1)
+    assert gains.own.saves(GREEDY, promised=9.0) == pytest.approx(1 - 1.2 / 1.8, rel=0.1)
+    assert 0.0 < loses.own.saves(GREEDY, promised=1.5) < 0.02
 
 
 def test_a_drafter_is_set_against_what_the_verifiers_own_drafts_bring_and_against_nothing_where_they_rest() -> None:

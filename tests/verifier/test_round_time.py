@@ -30,7 +30,7 @@ def test_reading_finished_texts_is_no_part_of_a_round():
         async with Cluster(sources=memory, forward_s=0.01) as system:
             loop, verifier = asyncio.get_running_loop(), system.verifier
             verifier.clock = lambda: loop.time() + memory.spent_s
-            verifier.judge.of_own = lambda job, outcomes, took_us: took.append(took_us)
+            verifier.judge.of_own = lambda job, outcomes, took_us, forward_us: took.append(took_us)
             caller = await system.caller()
             await caller.generate((5, 6, 7), Sampling(max_tokens=20, ignore_eos=True))
 

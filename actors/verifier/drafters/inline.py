@@ -61,6 +61,8 @@ class InlineDraft:
         self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
         self._unable: set[str] = set()  # requests that it has no room for, or that its model cannot mirror
         self._failures = 0
+        self.idle = False  # no step was worth its price when it was last asked: that is looked at while texts rest
+        self.reading_us = 0.0  # when it was last asked
 
     @property
     def model(self) -> DraftModel:
@@ -84,41 +86,35 @@ class InlineDraft:
         rate: float,
         now_us: Callable[[], float],
         row: float,
+        saves: Callable[[Request], float],
         room_us: float = math.inf,
         reads: bool = True,
     ) -> None:
         """``requests`` share the next forward, their trees hold what was retrieved, and no drafter works for them.
         ``rate``: tokens per microsecond that they reach together. ``now_us``: since the verifier's start. ``row``:
-        tokens that the round's time for a row would bring otherwise. ``room_us``: how long reading and drafting may
-        take. ``reads``: whether texts are read that were not."""
+        tokens that the round's time for a row would bring otherwise. ``saves``: the part of a text's time that drafts
+        are expected to save. ``room_us``: how long reading and drafting may take. ``reads``: whether texts are read
+        that were not. Sets ``idle`` and ``reading_us``."""
         until = self.timer() + room_us / 1e6
         if self._generation != self.generations.newest:  # it has not failed yet
             self._generation, self._failures = self.generations.newest, 0
             self.generations.retire(())
-        rows = len(requests)
-        promise: float | None = None  # the same for all
-
-        def promised() -> float:
-            nonlocal promise
-            if promise is None:
-                promise = self.promise(cost, rows)
-            return promise
-
-        trees = {
-            tree: request.spec
-            for request in requests
-            if (tree := self._read(request, rate, promised, reads, until)) is not None
-        }
+        self.idle, self.reading_us = True, 0.0
+        trees: dict[InlineTree, Speculation] = {}
+        for request in requests:
+            if (tree := self._read(request, rate, saves, reads, until)) is not None:
+                trees[tree] = request.spec
         for tree in trees:
             tree.begin()
         for _ in range(MAX_STEPS):
             begin = self.timer()
             batch = self._worthwhile(trees, rate, row)
             if not batch or self.steps(len(batch)) > self._left_us(until):
-                return
+                break
             spent_us = self._expand(batch, trees, now_us)
             if spent_us is None:
-                return
+                break
+            self.idle = False
             self.beside_us.add((self.timer() - begin) * 1e6 - spent_us)
 
     def measure(self, now: float) -> None:
@@ -139,7 +135,7 @@ class InlineDraft:
         return max(0.0, until - self.timer()) * 1e6
 
     def _read(
-        self, request: Request, rate: float, promised: Callable[[], float], reads: bool, until: float
+        self, request: Request, rate: float, saves: Callable[[Request], float], reads: bool, until: float
     ) -> InlineTree | None:
         """Of a request whose text the model has seen. It reads what it has not where that is worth its time. ``until``,
         by the timer, the round's reading and drafting is over."""
@@ -151,7 +147,7 @@ class InlineDraft:
             return None
         if tree is not None and (missing := self.model.missing(tree.handle)) <= UNREAD:
             return tree
-        if not (reads and self._repays(request.spec, missing, rate, promised)):
+        if not (reads and self._repays(request, missing, rate, saves)):
             return None
         if tree is None:
             tree = request.spec.inline = self._open(request)
@@ -167,16 +163,18 @@ class InlineDraft:
             return None
         spent_us = (self.timer() - begin) * 1e6
         self.read_us.add(spent_us / tokens, weight=tokens)
+        self.reading_us += spent_us
         request.spec.waited(spent_us)
         return tree if missing <= tokens else None
 
-    def _repays(self, spec: Speculation, missing: int, rate: float, promised: Callable[[], float]) -> bool:
+    def _repays(self, request: Request, missing: int, rate: float, saves: Callable[[Request], float]) -> bool:
         """Whether to read so many tokens saves more time than it takes: a text is expected to go on for as long as it
         has, or for a short answer's length."""
+        spec = request.spec
         written = len(spec.committed) - spec.prompt_len
         left = min(spec.sampling.max_tokens - written, max(SHORT_ANSWER, written))
         price = rate * missing * self.read_us.mean
-        return price < left and price < left * (1.0 - 1.0 / promised())
+        return price < left and price < left * saves(request)
 
     def _fail(self, trees: Iterable[InlineTree], error: Exception) -> None:
         """A draft model that fails costs its drafts, and nothing else."""

@@ -89,26 +89,39 @@ class Judge:
             return True
         return self.state.own_drafts.pay(group_of(streams, request.kind))
 
+    def saves(self, streams: int, request: Request) -> float:
+        """The part of the request's time that drafts are expected to save, with so many streams: for one that is alone
+        see :meth:`OwnDrafts.saves`. Several read their texts in slices, and rounds until then show no gain."""
+        state, inline = self.state, self.state.inline
+        promised = 1.0 if inline is None else inline.promise(state.cost, streams)
+        return state.own_drafts.saves(request.kind, promised) if streams == 1 else 1.0 - 1.0 / promised
+
     def may_rest(self, request: Request) -> bool:
         """Whether :class:`OwnDrafts` may leave the request without drafts. Not one that a drafter has, whose standing
         says whether it pays, nor one with a grammar, whose forced tokens are no guesses."""
         return not request.has_drafter and request.spec.windows.grammar is None and self.state.may_rest(request)
 
-    def of_own(self, job: Job, outcomes: Sequence[Outcome | Exception | None], took_us: float) -> None:
+    def of_own(
+        self, job: Job, outcomes: Sequence[Outcome | Exception | None], took_us: float, forward_us: float
+    ) -> None:
         """Tell those who set rounds with the verifier's own drafts against rounds without (:class:`OwnDrafts`) what
         this one took and brought. ``took_us``: from the end of the last to its own, but for what is the same without
-        drafts; a piece of a prompt is left out here. Rounds of which drafters' standings tell are none of theirs."""
+        drafts; a piece of a prompt is left out here. ``forward_us``: the forward, prompt and all. Rounds of which
+        drafters' standings tell are none of theirs."""
         if job.guesses is None:
             return
         took_us -= job.prompt_us
         state, own, streams, first = self.state, len(job.requests), job.load.streams, job.requests[0]
         group, course = group_of(streams, first.kind), first.own_course if streams == 1 else None
-        nothing = job.rows == own and not any(request.has_drafter for request in job.requests)
-        if not job.guesses or (streams == 1 and nothing):  # it was to rest, or no draft was worth its price
-            if nothing:
+        if not job.guesses:
+            if job.rows == own and not any(request.has_drafter for request in job.requests):
                 state.own_drafts.without(group, streams, took_us, course)
             return
         if streams == 1 and job.windows[0].drafted < len(job.windows[0].nodes):
             return  # some was retrieved: not the draft model's doing
         tokens = sum(len(outcome.tokens) for outcome in outcomes[:own] if isinstance(outcome, Outcome))
-        state.own_drafts.made(group, streams, tokens, took_us, course)
+        slowdown = forward_us / state.cost.usual(own, job.rows - own) if job.piece is None else None
+        if streams == 1 and job.idle and not job.reading_us:
+            state.own_drafts.idle(first.kind, took_us, slowdown, first.own_course)
+        else:
+            state.own_drafts.made(group, streams, tokens, took_us, slowdown, job.reading_us, course)

@@ -6,6 +6,11 @@ rounds with guesses are set against rounds without, each as they were measured, 
 lose, none are made for a while, and each time for longer: the rule that drafters are judged by (:class:`Standing`).
 Where they win, rounds without are looked at again, each time after longer, for the machine may be another by then.
 
+What a round without guesses takes is kept in units of the forwards between guesses before it. The cost model's running
+correction learns from both, and their rows, the length of their text and what is left in the caches differ: set against
+that, drafts that brought 0.97 at temperature 1 looked as if they brought 1.2. So a rest is looked at in its first
+rounds only, which have the text and the machine of the guesses before.
+
 Several streams are judged together, by how many they are. One that is alone is judged by its own text
 (:class:`Course`); its kind rests only where hardly any text of it could gain. What it retrieves costs little there and
 goes on, so only the draft model rests.
@@ -14,6 +19,7 @@ goes on, so only the draft model rests.
 from __future__ import annotations
 
 import logging
+from statistics import NormalDist
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
@@ -31,8 +37,11 @@ from actors.verifier.drafters.standing import (
 
 log = logging.getLogger("duoactor.verifier")
 MEMORY = 48  # rounds
+PACE_MEMORY = 5  # rounds: a look may follow a few rounds after a rest in which the machine has changed
+LEAST_SLOWDOWN = 0.01  # of a forward on a clock that stands still
 AGREES = 0.1  # of what was known: by so much eight rounds differ from eight others
 MAX_STALL = 1.5  # of the usual time: what is longer tells of the machine, not of the round
+NORMAL = NormalDist()
 Group = int | RequestKind  # so many streams, by the binary digits of their number; or a stream that is alone
 
 
@@ -49,11 +58,35 @@ def _standing(group: Group) -> Standing:
     return Standing(PAYS - TEXTS_DIFFER)
 
 
+class Pace:
+    """Forwards of rounds with guesses, and how long ago the last was: of several streams, or of the text of one."""
+
+    def __init__(self) -> None:
+        self.slowdown = Estimate(memory=PACE_MEMORY)  # against the calibration
+        self.rested = 0  # rounds since
+
+    def drafted(self, slowdown: float | None) -> float:
+        """None: not seen. Returns what is believed."""
+        self.rested = 0
+        if slowdown is None:
+            return self.slowdown.mean or 1.0
+        return _add(self.slowdown, max(LEAST_SLOWDOWN, slowdown))
+
+
+class OwnCourse(Course):
+    """What the verifier's own drafts have brought to one stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pace = Pace()
+
+
 class _Judged:
     """Rounds of one group."""
 
     def __init__(self, group: Group) -> None:
-        self.plain = Estimate(memory=MEMORY)  # a round without guesses, over its forward as the cost model expects it
+        self.pace = Pace()  # where it has several streams
+        self.plain = Estimate(memory=MEMORY)  # a round without guesses, over its calibrated forward at that pace
         self.guesses = _standing(group)  # against that
         self.look = 0.0  # rounds without guesses that are to come, and ...
         self.believed = 0.0  # ... what ``plain`` was before them
@@ -64,14 +97,34 @@ class _Judged:
         self.until_look, self.look, self.believed = self.gap, LOOK, self.plain.mean
         self.plain.discount(LOOK)
 
-    def without(self, ratio: float) -> None:
-        self.plain.add(min(ratio, MAX_STALL * self.plain.mean) if self.plain.known else ratio)
+    def without(self, ratio: float, pace: Pace) -> None:
+        """``ratio``: of the round's time to its calibrated forward."""
+        pace.rested += 1
+        if pace.rested <= LOOK and pace.slowdown.known:
+            _add(self.plain, ratio / pace.slowdown.mean)
         self.guesses.rested()
         self.look -= 1
         if self.look == 0 and self.believed:
             changed = self.plain.mean / self.believed
             self.guesses.speedup.scale(changed)
             self.until_look = self.gap = min(MAX_REST, 2 * self.gap) if abs(changed - 1.0) < AGREES else FIRST_REST
+
+    def made(self, slowdown: float | None, ratio: float, pace: Pace) -> float:
+        """Of its forward (None: not seen), and of the round's time to its calibrated forward. Returns how many rounds
+        without guesses would have taken as long."""
+        slowdown = pace.drafted(slowdown)
+        self.until_look -= 1
+        if self.until_look <= 0:
+            self.look_again()
+        return ratio / (slowdown * self.plain.mean) if self.plain.known else 0.0
+
+
+def _add(estimate: Estimate, sample: float) -> float:
+    """Returns as much of it as is believed."""
+    if estimate.known:
+        sample = min(max(sample, estimate.mean / MAX_STALL), MAX_STALL * estimate.mean)
+    estimate.add(sample)
+    return sample
 
 
 class OwnDrafts:
@@ -80,7 +133,7 @@ class OwnDrafts:
         self.cost, self.promised = cost, promised
         self._known: dict[Group, _Judged] = {}
 
-    def pay(self, group: Group, course: Course | None = None) -> bool:
+    def pay(self, group: Group, course: OwnCourse | None = None) -> bool:
         """Whether the next round has guesses. ``course``: of the text of a stream that is alone."""
         judged = self._of(group)
         return judged.look <= 0 and not judged.guesses.paused and not (course is not None and course.resting)
@@ -90,28 +143,56 @@ class OwnDrafts:
         guesses = self._of(kind).guesses
         return 1.0 if guesses.paused else max(1.0, guesses.prior(self.promised))
 
-    def without(self, group: Group, streams: int, time_us: float, course: Course | None = None) -> None:
+    def saves(self, kind: RequestKind, promised: float) -> float:
+        """The part of its time that they are expected to save a stream that is alone: texts differ, and those that lose
+        rest. ``promised``: their speed-up, as far as no round has shown it."""
+        prior = self._of(kind).guesses.prior(promised)
+        better = (prior - 1.0) / TEXTS_DIFFER
+        gain = TEXTS_DIFFER * (NORMAL.pdf(better) + better * NORMAL.cdf(better))  # the mean of what exceeds 1
+        return gain / (1.0 + gain)
+
+    def without(self, group: Group, streams: int, time_us: float, course: OwnCourse | None = None) -> None:
         """A round in which nothing was guessed, while so many streams decoded."""
-        self._of(group).without(time_us / self.cost.plain(streams))
+        judged = self._of(group)
+        judged.without(time_us / self.cost.usual(streams), judged.pace if course is None else course.pace)
         if course is not None:
             course.rested()
 
-    def made(self, group: Group, streams: int, tokens: int, time_us: float, course: Course | None = None) -> None:
-        """A round in which something was guessed, or might have been; ``tokens``: of all its streams."""
+    def made(
+        self,
+        group: Group,
+        streams: int,
+        tokens: int,
+        time_us: float,
+        slowdown: float | None,
+        reading_us: float = 0.0,
+        course: OwnCourse | None = None,
+    ) -> None:
+        """A round in which something was guessed, or might have been; ``tokens``: of all its streams. ``slowdown``: of
+        its forward, against the calibration; None where that also read a prompt. ``reading_us``: of ``time_us``, what
+        reading texts for drafts took; whoever goes on with a text has that behind it."""
         judged = self._of(group)
-        judged.until_look -= 1
-        if judged.until_look <= 0:
-            judged.look_again()
+        pace = judged.pace if course is None else course.pace
+        without = judged.made(slowdown, time_us / self.cost.usual(streams), pace)
         if not judged.plain.known:
             return
-        committed, without = tokens / streams, time_us / (judged.plain.mean * self.cost.plain(streams))
+        committed = tokens / streams
         judged.guesses.round(committed, without, time_us)
         if judged.guesses.loses:
             whose = f"{streams} streams" if isinstance(group, int) else f"single streams ({group.told})"
             log.info("the verifier's own drafts do not pay for %s: they rest for %d rounds", whose, judged.guesses.rest)
             judged.guesses.pause()
         if course is not None:
+            without *= max(0.0, time_us - reading_us) / max(1e-9, time_us)
             course.drafted(tokens, without, judged.guesses.prior(self.promised), plain_known=True)
+
+    def idle(self, kind: RequestKind, time_us: float, slowdown: float | None, course: OwnCourse) -> None:
+        """A round of a stream that is alone, in which the draft model was asked and nothing was worth its price. That
+        it was asked takes some time too; of what its drafts bring to other texts this says nothing."""
+        judged = self._of(kind)
+        without = judged.made(slowdown, time_us / self.cost.usual(1), course.pace)
+        if judged.plain.known:
+            course.drafted(1, without, judged.guesses.prior(self.promised), plain_known=True)
 
     def _of(self, group: Group) -> _Judged:
         judged = self._known.get(group)

@@ -13,6 +13,7 @@ from actors.replay.logged import LoggedRequest
 from actors.verifier.decoding.rounds import Committed
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.decoding.trace import Trace
+from actors.verifier.drafters.own_drafts import OwnCourse
 from actors.verifier.drafters.standing import Course, RequestKind
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
@@ -47,7 +48,7 @@ class Request:
     drafter: bytes | None = None
     drafters: list[str] = field(default_factory=list)
     courses: dict[str, Course] = field(default_factory=dict)  # by drafter: what it has brought to this text
-    own_course: Course = field(default_factory=Course)  # what drafts of the verifier's own have brought to it
+    own_course: OwnCourse = field(default_factory=OwnCourse)  # what drafts of the verifier's own have brought to it
     rounds_with_drafter: int = 0  # with the present one
     offset: int = 0
     cached_tokens: int = 0  # of the prompt
