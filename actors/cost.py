@@ -124,7 +124,7 @@ class CostModel:
         known = self._like(streams)
         return curve(streams) * known.factor.mean * (1 + drafts * known.row(streams, curve))
 
-    def usual(self, streams: int, drafts: int = 0) -> float:
+    def uncorrected(self, streams: int, drafts: int = 0) -> float:
         """As :meth:`plain`, without the running correction."""
         return self.plain(streams, drafts) / self.slowdown(streams)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 from actors.verifier.committer import Committer
 from actors.verifier.decoding.rounds import Chosen, Others
@@ -168,7 +168,8 @@ class Schedule:
                 self.faults.spare(request, partial(request.spec.guess, load.least))
             own = [request for request in own if request.state == "decode"]
             since = lambda: (self.clock() - state.started) * 1e6  # noqa: E731
-            saves, row = partial(self.judge.saves, load.streams), rate * state.row_us(load.streams)
+            promised = cache(partial(inline.promise, state.cost, load.streams))  # the same for all
+            saves, row = partial(self.judge.saves, load.streams, promised), rate * state.row_us(load.streams)
             inline.grow(own, state.cost, rate, since, row, saves, room_us, reads=not beside)
             job.idle, job.reading_us = inline.idle, inline.reading_us
         if not beside:

@@ -32,10 +32,10 @@ class Pool:
         """The share of those that drafted."""
         drafted, group = 0, group_of(streams, kind)
         for _ in range(rounds):
-            time_us = self.cost.usual(streams) * self.machine * self.chance.uniform(1.1, 1.3)
+            time_us = self.cost.uncorrected(streams) * self.machine * self.chance.uniform(1.1, 1.3)
             pays = self.own.pay(group, course)
             self.slowdown = self.machine * (self.slower if pays else 1.0)
-            self.cost.observe(streams, self.cost.usual(streams) * self.slowdown, streams, alone=streams == 1)
+            self.cost.observe(streams, self.cost.uncorrected(streams) * self.slowdown, streams, alone=streams == 1)
             if pays:
                 drafted += 1
                 tokens = sum(1 + (self.chance.random() < self.tokens - 1) for _ in range(streams))
@@ -146,6 +146,21 @@ def test_a_text_that_drafts_lose_with_rests_while_others_of_its_kind_go_on() -> 
     assert pool.play(150, streams=1, course=course) < 0.5
     pool.tokens = 1.7
     assert pool.play(100, streams=1, course=OwnCourse()) > 0.9
+
+
+def test_a_text_in_which_nothing_is_worth_drafting_rests_and_says_nothing_of_others() -> None:
+    pool, course, asked = Pool(beside=0.2, tokens=1.8), OwnCourse(), 0
+    pool.play(300, streams=1, course=OwnCourse())
+    gain = pool.own._of(GREEDY).guesses.speedup.mean
+    for _ in range(200):
+        time_us = pool.cost.uncorrected(1) * pool.chance.uniform(1.1, 1.3)
+        if pool.own.pay(GREEDY, course):
+            asked += 1
+            pool.own.idle(GREEDY, 1.2 * time_us, 1.0, course)
+        else:
+            pool.own.without(GREEDY, 1, time_us, course)
+    assert asked < 120
+    assert pool.own._of(GREEDY).guesses.speedup.mean == pytest.approx(gain, rel=0.1)
 
 
 def test_where_texts_of_a_kind_differ_those_that_gain_have_drafts_though_the_kind_does_not() -> None:

@@ -7,7 +7,7 @@ as a whole (:class:`OwnDrafts`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from actors.models import Outcome
 from actors.verifier.accounting import Forward
@@ -89,12 +89,13 @@ class Judge:
             return True
         return self.state.own_drafts.pay(group_of(streams, request.kind))
 
-    def saves(self, streams: int, request: Request) -> float:
-        """The part of the request's time that drafts are expected to save, with so many streams: for one that is alone
-        see :meth:`OwnDrafts.saves`. Several read their texts in slices, and rounds until then show no gain."""
-        state, inline = self.state, self.state.inline
-        promised = 1.0 if inline is None else inline.promise(state.cost, streams)
-        return state.own_drafts.saves(request.kind, promised) if streams == 1 else 1.0 - 1.0 / promised
+    def saves(self, streams: int, promised: Callable[[], float], request: Request) -> float:
+        """The part of the request's time that drafts are expected to save, with so many streams, where their model lets
+        a speed-up be ``promised``. For one that is alone see :meth:`OwnDrafts.saves`; several read their texts in
+        slices, and rounds until then show no gain."""
+        if streams == 1:
+            return self.state.own_drafts.saves(request.kind, promised())
+        return 1.0 - 1.0 / promised()
 
     def may_rest(self, request: Request) -> bool:
         """Whether :class:`OwnDrafts` may leave the request without drafts. Not one that a drafter has, whose standing
@@ -120,7 +121,7 @@ class Judge:
         if streams == 1 and job.windows[0].drafted < len(job.windows[0].nodes):
             return  # some was retrieved: not the draft model's doing
         tokens = sum(len(outcome.tokens) for outcome in outcomes[:own] if isinstance(outcome, Outcome))
-        slowdown = forward_us / state.cost.usual(own, job.rows - own) if job.piece is None else None
+        slowdown = forward_us / state.cost.uncorrected(own, job.rows - own) if job.piece is None else None
         if streams == 1 and job.idle and not job.reading_us:
             state.own_drafts.idle(first.kind, took_us, slowdown, first.own_course)
         else:

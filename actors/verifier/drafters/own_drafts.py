@@ -154,7 +154,7 @@ class OwnDrafts:
     def without(self, group: Group, streams: int, time_us: float, course: OwnCourse | None = None) -> None:
         """A round in which nothing was guessed, while so many streams decoded."""
         judged = self._of(group)
-        judged.without(time_us / self.cost.usual(streams), judged.pace if course is None else course.pace)
+        judged.without(time_us / self.cost.uncorrected(streams), judged.pace if course is None else course.pace)
         if course is not None:
             course.rested()
 
@@ -173,7 +173,7 @@ class OwnDrafts:
         reading texts for drafts took; whoever goes on with a text has that behind it."""
         judged = self._of(group)
         pace = judged.pace if course is None else course.pace
-        without = judged.made(slowdown, time_us / self.cost.usual(streams), pace)
+        without = judged.made(slowdown, time_us / self.cost.uncorrected(streams), pace)
         if not judged.plain.known:
             return
         committed = tokens / streams
@@ -190,7 +190,7 @@ class OwnDrafts:
         """A round of a stream that is alone, in which the draft model was asked and nothing was worth its price. That
         it was asked takes some time too; of what its drafts bring to other texts this says nothing."""
         judged = self._of(kind)
-        without = judged.made(slowdown, time_us / self.cost.usual(1), course.pace)
+        without = judged.made(slowdown, time_us / self.cost.uncorrected(1), course.pace)
         if judged.plain.known:
             course.drafted(1, without, judged.guesses.prior(self.promised), plain_known=True)
 
