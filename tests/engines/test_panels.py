@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from actors.engines.backends.compiled.formats import GROUP, HAS_TWELVE, WIDE
 from actors.engines.backends.compiled.team import JOB, Team
-from actors.engines.backends.compiled.tile import WIDE
 from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.backends.llama.panels import PanelLinear, Panels, quickest_linear
 from actors.engines.backends.llama.weights import Matrix
@@ -21,17 +21,22 @@ def team(request):
     return Team(request.param)
 
 
-@pytest.mark.parametrize("halves", [True, False])
+@pytest.mark.parametrize("halves", [torch.float16, torch.bfloat16, None])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("behind", [True, False])
-@pytest.mark.parametrize("outputs, inputs", [(40, 48), (48, 1100), (72, 48), (192, 48)])  # more inputs than one block
-def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, inputs, behind, bias, halves, team):
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    "outputs, inputs", [(40, 48), (48, 2200), (72, 48), (192, 48), (72, 1100)]
+)  # more inputs than a block
+def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, inputs, packed, behind, bias, halves, team):
     chance = torch.Generator().manual_seed(0)
     weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
-    if halves:
-        weight = weight.bfloat16().float()
-    panels = Panels(Matrix(weight, shift if bias else None), compiled_kernels(), team, behind)
-    assert (panels.scale != 1.0) is halves, "sixteen bits are read as float16, scaled"
+    if halves is not None:
+        weight = weight.to(halves).float()
+    panels = Panels(Matrix(weight, shift if bias else None), compiled_kernels(), team, behind, twelve=packed)
+    twelve = packed and halves == torch.bfloat16 and HAS_TWELVE and inputs % GROUP == 0
+    assert (panels.scale != 1.0) is (halves is not None and not twelve), "sixteen bits are read as float16, scaled"
+    assert panels.job["bits"] == (12 if twelve else 32 if halves is None else 16)
     x = torch.randn(19, inputs, generator=chance)
     given = x if behind else x * panels.scale
     whole = panels.multiply(given.numpy())
@@ -165,7 +170,7 @@ def test_tiles_for_a_processor_without_avx_512_give_the_same_products(tmp_path):
         import numpy as np, torch
         from actors.engines.backends.llama.compiler import compiled_kernels
         from actors.engines.backends.llama.panels import Panels
-        from actors.engines.backends.compiled.tile import PANEL
+        from actors.engines.backends.compiled.formats import PANEL
         from actors.engines.backends.llama.weights import Matrix
 
         kernels, chance = compiled_kernels(), torch.Generator().manual_seed(0)
@@ -175,6 +180,7 @@ def test_tiles_for_a_processor_without_avx_512_give_the_same_products(tmp_path):
             weight, x, team = weight.to(kind), x.to(kind).float(), kernels.Team(1)
             team.make_room(x.numel())
             panels = Panels(Matrix(weight), kernels, team, behind=True)
+            assert panels.job["bits"] > 12
             whole = panels.multiply(x.numpy())
             torch.testing.assert_close(torch.from_numpy(whole), x @ weight.float().t(), atol=1e-4, rtol=1e-4)
             for rows in range(1, 19):

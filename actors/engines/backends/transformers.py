@@ -23,6 +23,7 @@ from transformers import AttentionInterface
 from actors.engines.attention import Attention, Stretch
 from actors.engines.backends.llama.huge_pages import HugePages
 from actors.engines.backends.llama.panels import quickest_linear
+from actors.engines.backends.llama.twelve_bits import waits_for_memory
 from actors.engines.backends.recurrence import RECURRENT_LAYERS, Recurrence, State, StateCache, recurrent_layers
 from actors.engines.backends.rotary import choose_by_request
 from actors.engines.branches import View, view
@@ -98,9 +99,10 @@ class TransformersEngine:
         self.text_matters = choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
         self._adopt()
         if pack and self.device.type == "cpu":
+            twelve = waits_for_memory(sum(weight.numel() for weight in model.parameters()))
             pack_linears(
                 model,
-                partial(quickest_linear, int8=int8, pages=HugePages()),
+                partial(quickest_linear, int8=int8, pages=HugePages(), twelve=twelve),
                 self.recurrence.inner if self.recurrence else (),
             )
 

@@ -13,14 +13,18 @@ from numba import from_dtype, njit, types
 from actors.engines.backends.compiled.atomics import array_at
 from actors.engines.backends.compiled.between import add_and_norm, embed, gated, keep_heads, norm, turn
 from actors.engines.backends.compiled.choice import CHOICE, UNSURE, choose_rows, rank_rows
+from actors.engines.backends.compiled.formats import GROUP, HAS_BFLOAT16, HAS_TWELVE, PANEL
+from actors.engines.backends.compiled.products import ESCAPE
 from actors.engines.backends.compiled.simd import LANES
 from actors.engines.backends.compiled.team import JOB, SIZE, Team, perform, product
-from actors.engines.backends.compiled.tile import HAS_BFLOAT16, PANEL
 
 __all__ = [
     "BODY",
     "CHOICE",
+    "ESCAPE",
+    "GROUP",
     "HAS_BFLOAT16",
+    "HAS_TWELVE",
     "JOB",
     "LANES",
     "LAYER",
@@ -52,6 +56,7 @@ BODY = np.dtype(
     + [("eps", np.float32)]
 )
 HEAD = 4  # numbers before the rows' in what a forward is told
+SOURCES = "c41c938992371787"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids, _i = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C"), types.int64

@@ -1,8 +1,7 @@
 """Vectors of 16 floats for numba's kernels: sums whose order is written down, not chosen by a compiler.
 
 LLVM maps them to the registers that the processor has (one of AVX-512, two of AVX2, four of NEON); the bits are the
-same on all of them. numba's cache on disk sees changes of ``kernels``, ``team`` and ``choice`` alone, whose
-functions it keeps: after a change of what they call touch them too.
+same on all of them.
 """
 
 from __future__ import annotations
@@ -37,15 +36,19 @@ def address(context, builder, kind, array, at):
 
 
 def loaded(context, builder, kind, array, at):
-    """``array[at : at + 16]``: float32, int8, or the bits of float16 in uint16, of bfloat16 in int16."""
-    place = address(context, builder, kind, array, at)
-    if kind.dtype == types.int8:
+    """``array[at : at + 16]``, see :func:`converted`."""
+    return converted(builder, kind.dtype, address(context, builder, kind, array, at))
+
+
+def converted(builder, kind, place):
+    """16 numbers at a pointer: float32, int8, or the bits of float16 in uint16, of bfloat16 in int16."""
+    if kind == types.int8:
         bytes_ = builder.bitcast(place, ir.VectorType(ir.IntType(8), LANES).as_pointer())
         return builder.sitofp(builder.load(bytes_, align=1), VECTOR)
-    if kind.dtype == types.uint16:
+    if kind == types.uint16:
         halves = builder.bitcast(place, ir.VectorType(ir.HalfType(), LANES).as_pointer())
         return builder.fpext(builder.load(halves, align=2), VECTOR)
-    if kind.dtype == types.int16:
+    if kind == types.int16:
         bits = builder.load(builder.bitcast(place, ir.VectorType(ir.IntType(16), LANES).as_pointer()), align=2)
         return builder.bitcast(builder.shl(builder.zext(bits, WORDS), picked([16] * LANES)), VECTOR)
     return builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=4)

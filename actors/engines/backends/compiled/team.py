@@ -19,13 +19,13 @@ from numba import cfunc, from_dtype, njit, types
 
 from actors.engines.backends.compiled.atomics import add, array_at, call, read, write
 from actors.engines.backends.compiled.between import halved
+from actors.engines.backends.compiled.formats import PANEL, TABLE, TWELVE
 from actors.engines.backends.compiled.pool_attention import attend_piece
-from actors.engines.backends.compiled.products import multiply_panels
-from actors.engines.backends.compiled.tile import PANEL
+from actors.engines.backends.compiled.products import ESCAPE, ROOM, add_escapes, multiply_packed_panel, multiply_panel
 
 # places in the state: those that threads write to have cache lines of their own; TAKE: the address of what takes
-# pieces; ROUNDED: of room for a product's input in bfloat16
-LEFT, DONE, STOP, AWAKE, TAKE, ROUNDED, SIZE = 0, 8, 16, 17, 18, 19, 24
+# pieces; ROUNDED: of room for a product's input in bfloat16; ROOMS: of ``ROOM`` for each thread
+LEFT, DONE, STOP, AWAKE, TAKE, ROUNDED, ROOMS, SIZE = 0, 8, 16, 17, 18, 19, 20, 24
 SPIN = 200_000  # looks for work, some 0.2 ms, longer than what stands between two jobs: then others may have the core
 # Some 30 ms: rounds are nearer to each other (with 1 ms it slept into every other forward: 1.14x)
 YIELD = SPIN + 100_000
@@ -34,17 +34,20 @@ REST = YIELD + 1_000  # naps in a row, a second: then they are longer
 PATIENCE = 10_000  # looks for the last piece, some 10 us
 PIECE = 96 // PANEL  # panels: the bundled target's smallest product has four pieces
 
-# A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``size``:
-# bytes of a weight, or 0: attention; ``half``: 1 where weights, or keys and values, are bfloat16; ``steps``, ``bias``:
-# by which outputs are multiplied and what is added, or 0
+# A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
+# of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``escapes``:
+# weights beside the matrix, or 0, and ``starts``: where each panel's begin; ``steps``, ``bias``: by which outputs are
+# multiplied and what is added, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
-    + [(name, np.int64) for name in ("size", "half", "weights", "panels", "outputs", "steps", "bias")]
+    + [(name, np.int64) for name in ("bits", "half", "weights", "panels", "outputs", "steps", "bias")]
+    + [(name, np.int64) for name in ("starts", "escapes")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "ends", "requests", "scores", "own_scores")]
 )
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
+SOURCES = "c41c938992371787"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -52,50 +55,70 @@ _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
 @njit(error_model="numpy")
-def _compute(job, piece, me):
-    x, out = array_at(job.x, job.rows * job.columns, np.float32), array_at(job.out, job.rows * job.apart, np.float32)
-    if job.size == 0:
-        pool = job.heads * job.slots * job.width
-        heads, width, room = job.heads, job.width, job.room
-        sees, counts = array_at(job.sees, job.rows * room, np.int64), array_at(job.counts, job.rows, np.int64)
-        ends = array_at(job.ends, job.requests, np.int64)
-        scores = array_at(job.scores + 4 * me * job.own_scores, job.own_scores, np.float32)
-        if job.half:
-            keys, values = array_at(job.keys, pool, np.int16), array_at(job.values, pool, np.int16)
-            attend_piece(
-                piece, x, job.columns, keys, values, heads, sees, room, counts, ends, width, scores, out, job.apart
-            )
-        else:
-            whole_keys, whole_values = array_at(job.keys, pool, np.float32), array_at(job.values, pool, np.float32)
-            attend_piece(
-                piece,
-                x,
-                job.columns,
-                whole_keys,
-                whole_values,
-                heads,
-                sees,
-                room,
-                counts,
-                ends,
-                width,
-                scores,
-                out,
-                job.apart,
-            )
-        return
-    first, end, count = PIECE * piece, min(PIECE * (piece + 1), job.panels), job.panels * job.columns * PANEL
+def _attend(job, piece, me, out):
+    x, pool = array_at(job.x, job.rows * job.columns, np.float32), job.heads * job.slots * job.width
+    heads, width, room = job.heads, job.width, job.room
+    sees, counts = array_at(job.sees, job.rows * room, np.int64), array_at(job.counts, job.rows, np.int64)
+    ends = array_at(job.ends, job.requests, np.int64)
+    scores = array_at(job.scores + 4 * me * job.own_scores, job.own_scores, np.float32)
     if job.half:
-        pairs, weights = job.columns // 2, array_at(job.weights, count // 2, np.uint32)
-        multiply_panels(
-            array_at(job.x, job.rows * pairs, np.uint32), job.rows, pairs, weights, first, end, out, job.apart
+        keys, values = array_at(job.keys, pool, np.int16), array_at(job.values, pool, np.int16)
+        attend_piece(
+            piece, x, job.columns, keys, values, heads, sees, room, counts, ends, width, scores, out, job.apart
         )
-    elif job.size == 4:
-        multiply_panels(x, job.rows, job.columns, array_at(job.weights, count, np.float32), first, end, out, job.apart)
-    elif job.size == 2:
-        multiply_panels(x, job.rows, job.columns, array_at(job.weights, count, np.uint16), first, end, out, job.apart)
     else:
-        multiply_panels(x, job.rows, job.columns, array_at(job.weights, count, np.int8), first, end, out, job.apart)
+        whole_keys, whole_values = array_at(job.keys, pool, np.float32), array_at(job.values, pool, np.float32)
+        attend_piece(
+            *(piece, x, job.columns, whole_keys, whole_values, heads, sees, room, counts, ends, width, scores, out),
+            job.apart,
+        )
+
+
+@njit(error_model="numpy")
+def _multiply(job, panel, me, rooms, out):
+    """A panel's outputs. The last panel of a matrix ends with its last output, so it may have some outputs in common
+    with the one before."""
+    rows, size, apart = job.rows, job.columns, job.apart
+    to = min(panel * PANEL, apart - PANEL)
+    count, pairs = job.panels * size * PANEL, size // 2
+    room = array_at(rooms + 4 * me * ROOM, ROOM, np.uint32)
+    packed = array_at(job.weights, TABLE + job.panels * size * TWELVE, np.uint8)
+    x = array_at(job.x, rows * size, np.float32)
+    paired = array_at(job.x, rows * pairs, np.uint32)
+    if job.half and job.bits == 12:
+        multiply_packed_panel(paired, rows, pairs, 2, packed, panel, out, to, apart, room)
+    elif job.half:
+        multiply_panel(paired, rows, pairs, array_at(job.weights, count // 2, np.uint32), panel, out, to, apart)
+    elif job.bits == 12:
+        multiply_packed_panel(x, rows, size, 1, packed, panel, out, to, apart, room)
+    elif job.bits == 32:
+        multiply_panel(x, rows, size, array_at(job.weights, count, np.float32), panel, out, to, apart)
+    elif job.bits == 16:
+        multiply_panel(x, rows, size, array_at(job.weights, count, np.uint16), panel, out, to, apart)
+    else:
+        multiply_panel(x, rows, size, array_at(job.weights, count, np.int8), panel, out, to, apart)
+    if job.escapes != 0:
+        starts = array_at(job.starts, job.panels + 1, np.int64)
+        escapes = array_at(job.escapes, starts[job.panels], ESCAPE)
+        add_escapes(job.x, rows, size, job.half, escapes, starts[panel], starts[panel + 1], out, apart)
+
+
+@njit(error_model="numpy")
+def _compute(job, piece, me, rooms):
+    out = array_at(job.out, job.rows * job.apart, np.float32)
+    if job.bits == 0:
+        _attend(job, piece, me, out)
+        return
+    first = PIECE * piece
+    # one thread computes the last two panels, which may have outputs in common
+    end = job.panels if piece + 1 == _pieces(job) else first + PIECE
+    for panel in range(first, end):
+        _multiply(job, panel, me, rooms, out)
+
+
+@njit(error_model="numpy")
+def _pieces(job):
+    return job.requests * job.heads if job.bits == 0 else max(1, job.panels // PIECE)
 
 
 @cfunc("void(int64, int64, int64)", cache=True)
@@ -105,7 +128,7 @@ def _take(jobs, states, me):
     while read(state, LEFT) > 0:
         piece = add(state, LEFT, -1) - 1
         if piece >= 0:
-            _compute(job[0], piece, me)
+            _compute(job[0], piece, me, state[ROOMS])
             add(state, DONE, 1)
 
 
@@ -129,10 +152,10 @@ def perform(job, x, rows, out, current, state):
     """``job`` for flat ``x`` into flat ``out``, together with the helpers, who see it in ``current``."""
     current[0] = job
     current[0].rows, current[0].x, current[0].out = rows, x.ctypes.data, out.ctypes.data
-    if job.half and job.size:
+    if job.half and job.bits:
         current[0].x = state[ROUNDED]
         halved(x, 0, array_at(state[ROUNDED], rows * job.columns, np.int16), 0, rows * job.columns)
-    pieces = job.requests * job.heads if job.size == 0 else (job.panels + PIECE - 1) // PIECE
+    pieces = _pieces(job)
     write(state, DONE, 0)
     write(state, LEFT, pieces)
     call(state[TAKE], current.ctypes.data, state.ctypes.data, 0)
@@ -167,7 +190,8 @@ class Team:
         self.size, self._own = 1 + helpers + len(spare_cpus), helpers
         self.job, self.state = np.zeros(1, JOB), np.zeros(SIZE, dtype=np.int64)
         self._rounded = np.empty(0, dtype=np.int16)
-        self.state[AWAKE], self.state[TAKE] = helpers, _take.address
+        self._rooms = np.empty((self.size, ROOM), dtype=np.uint32)
+        self.state[AWAKE], self.state[TAKE], self.state[ROOMS] = helpers, _take.address, self._rooms.ctypes.data
         places: list[int | None] = [*[None] * helpers, *spare_cpus]
         self.threads = [
             threading.Thread(target=self._help, args=(self.job, self.state, me, cpu), name="helper", daemon=True)
@@ -205,12 +229,11 @@ def _stop(state: np.ndarray, threads: list[threading.Thread]) -> None:
         thread.join()
 
 
-def product(weights: np.ndarray, inputs: int, outputs: int) -> np.ndarray:
-    """The job ``out = x W^T``. ``weights``: in panels, float32, int8, the bits of float16 (uint16) or pairs of bfloat16
-    (uint32); they must live as long."""
-    half = weights.dtype == np.uint32
+def product(weights: np.ndarray, panels: int, inputs: int, outputs: int, half: bool = False) -> np.ndarray:
+    """The job ``out = x W^T``. ``weights``: in panels, float32, int8, the bits of float16 (uint16), pairs of bfloat16
+    (uint32), or bfloat16 in 12 bits (uint8); they must live as long. ``half``: inputs are rounded to bfloat16."""
     job = np.zeros(1, JOB)
-    job["size"], job["half"] = 2 if half else weights.itemsize, half
-    job["weights"], job["panels"] = weights.ctypes.data, len(weights)
+    bits = {np.dtype(np.uint8): 12, np.dtype(np.uint32): 16}.get(weights.dtype, 8 * weights.itemsize)
+    job["bits"], job["half"], job["weights"], job["panels"] = bits, half, weights.ctypes.data, panels
     job["columns"], job["outputs"], job["apart"] = inputs, outputs, max(outputs, PANEL)
     return job

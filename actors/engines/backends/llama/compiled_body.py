@@ -21,6 +21,7 @@ from actors.engines.attention import MAX_ROUND
 from actors.engines.backends.llama.huge_pages import HugePages
 from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.panels import Panels
+from actors.engines.backends.llama.twelve_bits import waits_for_memory
 from actors.engines.backends.llama.weights import Matrix, Shape, Weights
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch, Segment
@@ -46,10 +47,10 @@ class CompiledBody:
         self._jobs: NDArray[Any] = np.empty(4 * len(weights.layers) + 1, dtype=kernels.JOB)
         self._layers: NDArray[Any] = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
 
-        pages = HugePages()
+        pages, twelve = HugePages(), waits_for_memory(weights.count())
 
         def product(place: int, matrix: Matrix, behind: bool) -> float:
-            panels = Panels(matrix, kernels, team, behind, int8, pages)
+            panels = Panels(matrix, kernels, team, behind, int8, pages, twelve)
             self._kept.append(panels)
             self._jobs[place] = panels.job[0]
             return panels.scale

@@ -1,0 +1,176 @@
+"""How a panel's weights are stored, and what an iteration of a product reads: vectors of 16 outputs for a few inputs.
+
+The exponent of a bfloat16 says little: nearly all weights of a matrix have one of fifteen (DFloat11, arXiv 2504.11651,
+which stores them in Huffman's code). In ``TWELVE`` bits it has four, always, so that a vector is unpacked by a few
+instructions, and a forward that waits for its weights reads three quarters of them. Weights of other exponents, one in
+thousands, stand beside the matrix (:mod:`actors.engines.backends.llama.twelve_bits`).
+"""
+
+from __future__ import annotations
+
+import llvmlite.binding
+import llvmlite.ir as ir
+from numba.core import cgutils, types
+from numba.core.registry import cpu_target
+
+from actors.engines.backends.compiled.simd import LANES, VECTOR, WORDS, converted, multiplied, picked
+
+# Vectors of a panel, and rows of a tile: their sums, the weights and an input fill the registers, 32 of 16 floats with
+# AVX-512, 16 of 8 with AVX2, 32 of 4 elsewhere. As numba sees the processor, since it keeps code by that on disk.
+_features = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+WIDE, ROWS = (3, 8) if "+avx512f" in _features else (1, 6)
+PANEL = WIDE * LANES  # outputs whose weights lie together: (outputs / PANEL, inputs, PANEL)
+HAS_BFLOAT16 = "+avx512bf16" in _features  # the processor multiplies pairs of them, twice as many as of float32
+HAS_TWELVE = "+avx512bw" in _features  # it looks 32 numbers of 16 bits up at once
+if HAS_BFLOAT16:
+    llvmlite.binding.initialize_native_asmparser()
+
+GROUP = 8  # inputs whose weights of 12 bits are stored together
+TABLE = 64  # bytes before all panels of them: what the 16 codes stand for, in 16 bits each, twice
+TWELVE = 12 * PANEL // 8  # bytes of an input's
+UNPACKED = 2 * GROUP * PANEL  # bytes of a group in pairs of bfloat16
+_BYTES = 4 * LANES  # of a vector
+_HALVES = ir.VectorType(ir.IntType(16), 2 * LANES)
+_UPPER = 0xFFFF0000
+
+
+def _read(builder, place, byte, kind):
+    pointer = builder.gep(place, [ir.IntType(64)(byte)])
+    return builder.load(builder.bitcast(pointer, kind.as_pointer()), align=1)
+
+
+class Numbers:
+    """Inputs in float32; weights in float32, in int8, or the bits of float16 in uint16."""
+
+    inputs = 1  # elements of a row that an iteration takes
+
+    def __init__(self, kind):
+        self._kind, self.size = kind, PANEL * kind.bitwidth // 8  # bytes of weights that an iteration takes
+
+    def before(self, builder, weights):
+        """What is loaded once, given a pointer to all weights."""
+
+    def read(self, builder, place, known, room):
+        """A panel's vectors for each element, from a pointer on. ``known``: what is loaded once; ``room``: where
+        weights of 12 bits are left in pairs of bfloat16, or None."""
+        step = self.size // WIDE
+        starts = [builder.gep(place, [ir.IntType(64)(step * part)]) for part in range(WIDE)]
+        return [[converted(builder, self._kind, start) for start in starts]]
+
+    def multiply(self, builder, x, weights, sums):
+        return multiplied(builder, x, weights, sums)
+
+
+class Pairs(Numbers):
+    """Pairs of bfloat16, of two inputs in a row each, in uint32; inputs likewise."""
+
+    def __init__(self):
+        super().__init__(types.uint32)
+
+    def read(self, builder, place, known, room):
+        return [[_read(builder, place, _BYTES * part, WORDS) for part in range(WIDE)]]
+
+    def multiply(self, builder, x, weights, sums):
+        """``sums`` and in each lane the products of two pairs."""
+        if HAS_BFLOAT16:  # llvmlite has no name for the type that LLVM's own intrinsic takes
+            kind = ir.FunctionType(VECTOR, [VECTOR, WORDS, WORDS])
+            return builder.call(ir.InlineAsm(kind, "vdpbf16ps $3, $2, $0", "=v,0,v,v", False), [sums, x, weights])
+        for one, other in zip(_parted(builder, x), _parted(builder, weights), strict=True):
+            sums = multiplied(builder, one, other, sums)
+        return sums
+
+
+class PartedPairs(Pairs):
+    """Pairs of bfloat16 for inputs in float32."""
+
+    inputs = 2
+
+    def read(self, builder, place, known, room):
+        pairs = [_parted(builder, words) for words in super().read(builder, place, known, room)[0]]
+        return [list(numbers) for numbers in zip(*pairs, strict=True)]
+
+    def multiply(self, builder, x, weights, sums):
+        return multiplied(builder, x, weights, sums)
+
+
+class Twelve(Pairs):
+    """Bfloat16 of 12 bits, ``GROUP`` inputs together; inputs are pairs.
+
+    A group has three parts, each of 16 bits for an output and a parity of the input: codes of the exponents of its four
+    pairs of inputs; then signs and mantissas of two pairs, of which the second's are turned by eight bits; then those
+    of the other two.
+    """
+
+    inputs = GROUP // 2
+
+    def __init__(self):
+        super().__init__()
+        self.size = GROUP * TWELVE
+
+    def before(self, builder, weights):
+        return _read(builder, weights, 0, _HALVES)
+
+    def read(self, builder, place, known, room):
+        parts = [_read(builder, place, _BYTES * part, _HALVES) for part in range(3 * WIDE)]
+        found = []
+        for pair in range(GROUP // 2):
+            signs = parts[WIDE * (1 + pair // 2) :][:WIDE]
+            found.append([_joined(builder, known, *both, pair) for both in zip(parts[:WIDE], signs, strict=True)])
+        if room is not None:
+            for index, words in enumerate(word for pairs in found for word in pairs):
+                to = builder.gep(room, [ir.IntType(64)(_BYTES * index)])
+                builder.store(words, builder.bitcast(to, WORDS.as_pointer()), align=4)
+        return found
+
+
+class PartedTwelve(Twelve):
+    """The same for inputs in float32."""
+
+    inputs = GROUP
+
+    def read(self, builder, place, known, room):
+        numbers: list[tuple[ir.Value, ...]] = []
+        for pairs in super().read(builder, place, known, room):
+            numbers += zip(*(_parted(builder, words) for words in pairs), strict=True)
+        return numbers
+
+    def multiply(self, builder, x, weights, sums):
+        return multiplied(builder, x, weights, sums)
+
+
+def _joined(builder, table, codes, bits, pair):
+    """Pairs of bfloat16: exponents by their codes, signs and mantissas."""
+    shifted = builder.lshr(codes, _halves(4 * pair))
+    if HAS_TWELVE:
+        kind = ir.FunctionType(_HALVES, [_HALVES] * 2)
+        look_up = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.permvar.hi.512")
+        exponents = builder.call(look_up, [table, shifted])
+    else:  # no matrix is stored so there, but the code is compiled
+        code = builder.and_(shifted, _halves(15))
+        first = builder.shuffle_vector(table, table, ir.Constant(ir.VectorType(ir.IntType(32), 2 * LANES), [1] * 32))
+        known = builder.add(first, builder.shl(builder.sub(code, _halves(1)), _halves(7)))
+        exponents = builder.select(builder.icmp_unsigned("==", code, _halves(0)), _halves(0), known)
+    if pair % 2:
+        kind = ir.FunctionType(_HALVES, [_HALVES] * 3)
+        turn = cgutils.get_or_insert_function(builder.module, kind, "llvm.fshl.v32i16")
+        bits = builder.call(turn, [bits, bits, _halves(8)])
+    return builder.bitcast(builder.or_(builder.and_(bits, _halves(0x807F)), exponents), WORDS)
+
+
+def _halves(number):
+    return ir.Constant(_HALVES, [number] * 2 * LANES)
+
+
+def _parted(builder, words):
+    """The first and the second numbers of pairs of bfloat16."""
+    lower, upper = builder.shl(words, picked([16] * LANES)), builder.and_(words, picked([_UPPER] * LANES))
+    return builder.bitcast(lower, VECTOR), builder.bitcast(upper, VECTOR)
+
+
+def format_of(inputs, weights):
+    """By the types of their elements."""
+    if weights == types.uint8:
+        return Twelve() if inputs == types.uint32 else PartedTwelve()
+    if weights == types.uint32:
+        return Pairs() if inputs == types.uint32 else PartedPairs()
+    return Numbers(weights)

@@ -1,0 +1,19 @@
+"""numba's code on disk goes when any file that it was compiled from changes."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import actors.engines.backends.compiled as compiled
+
+FILES = sorted(Path(compiled.__file__).parent.glob("*.py"))
+KEPT = {path.name: path.read_text() for path in FILES if '"cache": True' in path.read_text()}
+LINE = re.compile(r'^SOURCES = "(\w+)".*$', re.MULTILINE)
+
+
+def test_every_file_whose_functions_are_kept_on_disk_names_all_sources():
+    assert set(KEPT) == {"choice.py", "kernels.py", "team.py"}
+    texts = [LINE.sub("", path.read_text()) for path in FILES]
+    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+    found = {name: LINE.findall(text) for name, text in KEPT.items()}
+    assert found == {name: [digest] for name in KEPT}, f'write SOURCES = "{digest}" into {", ".join(KEPT)}'
