@@ -56,18 +56,21 @@ class Split:
         """The table of codes and ``panels (number, inputs, outputs)`` of ``whole``, in the layout of
         :class:`actors.engines.backends.compiled.formats.Twelve`; ``group``: inputs that lie together."""
         number, inputs, outputs = panels.shape
-        pairs = panels.reshape(number, inputs // group, group // 2, 2, outputs).swapaxes(3, 4)
-        pairs = pairs.reshape(number, inputs // group, group // 2, 2 * outputs)
-        below = self.largest - CODES + 1  # the exponent just below that of code 1
-        codes = np.where(pairs & 0x7FFF, (pairs >> 7 & 0xFF).astype(np.int16) - below, 0).astype(np.uint16)
-        signs = pairs & SIGN_AND_MANTISSA
-        turned = signs >> 8 | signs << 8
-        stored = np.zeros((number, inputs // group, 3, 2 * outputs), np.uint16)
-        for pair in range(group // 2):
-            stored[:, :, 0] |= codes[:, :, pair] << 4 * pair
-            stored[:, :, 1 + pair // 2] |= (turned if pair % 2 else signs)[:, :, pair]
+        groups, below = inputs // group, self.largest - CODES + 1  # ``below``: the exponent just below code 1's
         table = np.array([0, *(max(0, below + code) << 7 for code in range(1, CODES))] * 2, np.uint16)
-        return np.concatenate([table, stored.reshape(-1)]).view(np.uint8)
+        packed = np.zeros(len(table) + number * groups * 6 * outputs, np.uint16)
+        packed[: len(table)] = table
+        stored = packed[len(table) :].reshape(number, groups, 3, outputs, 2)
+        for panel, into in zip(panels, stored, strict=True):  # one by one, as they fit a cache
+            codes = (panel >> 7 & 0xFF) - np.uint16(below & 0xFFFF)
+            codes[panel & 0x7FFF == 0] = 0
+            signs = panel & SIGN_AND_MANTISSA
+            turned = signs >> 8 | signs << 8
+            for place in range(group):
+                pair, parity = place // 2, place % 2
+                into[:, 0, :, parity] |= codes[place::group] << 4 * pair
+                into[:, 1 + pair // 2, :, parity] |= (turned if pair % 2 else signs)[place::group]
+        return packed.view(np.uint8)
 
     def escapes(self, panel: int, kind: np.dtype[Any], scale: float = 1.0) -> Escapes | None:
         """Those of each panel of ``panel`` outputs, times ``scale``; what the last panel shares with the one before
