@@ -10,7 +10,7 @@ from tiny import info, make
 
 from actors.engines.backends import transformers
 from actors.engines.backends.compiled.formats import GROUP, HAS_TWELVE, PANEL, TABLE
-from actors.engines.backends.llama import compiled_body, panels
+from actors.engines.backends.llama import compiled_body, panels, twelve_bits
 from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.backends.llama.engine import LlamaEngine, supports
 from actors.engines.backends.llama.panels import Panels
@@ -129,6 +129,20 @@ def test_three_quarters_of_the_memory_are_read():
 )
 def test_a_matrix_that_would_lose_or_has_too_many_escapes_is_refused(weight):
     assert split(weight) is None
+
+
+def test_a_model_of_twice_the_last_cache_waits_for_memory(monkeypatch):
+    monkeypatch.setattr(twelve_bits, "last_cache", lambda: 1000)
+    assert [twelve_bits.waits_for_memory(weights) for weights in (1000, 1001)] == [False, True]
+
+
+@pytest.mark.parametrize("told, found", [("512K", 512 << 10), ("", 32 << 20), (None, 32 << 20)])
+def test_a_machine_that_does_not_tell_its_cache_is_taken_for_one_of_32_mib(told, found, monkeypatch, tmp_path):
+    place = tmp_path / "size"
+    if told is not None:
+        place.write_text(f"{told}\n")
+    monkeypatch.setattr(twelve_bits, "CACHE_SIZE", place)
+    assert twelve_bits.last_cache.__wrapped__() == found
 
 
 def test_a_matrix_of_zeros_has_no_escapes():

@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+CACHE_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 LAST_CACHE = 32 << 20  # bytes, where the kernel does not tell
 # Weights in 16 bits over the last cache, from which on a forward waits for memory. The bundled target has 1.03 on the
-# machine where that was tried: 12 bits took 0.88 of the time for a row, but 1.02 for eight rows and up to 1.2 for more
+# machine where that was tried: 12 bits took 0.88 of the time for a row, but 1.04 for eight rows and up to 1.2 for more
 BEYOND_CACHE = 2
 CODES = 16  # of which the first is 0's
 MOST_ESCAPES = 0.01  # of a matrix: each costs a row a nanosecond; the bundled target has 0.0002
@@ -30,7 +31,7 @@ SIGN_AND_MANTISSA = 0x807F
 def last_cache() -> int:
     """Bytes of this machine's largest cache."""
     with contextlib.suppress(OSError, ValueError):
-        return 1024 * int(Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text().strip().removesuffix("K"))
+        return 1024 * int(CACHE_SIZE.read_text().strip().removesuffix("K"))
     return LAST_CACHE
 
 
