@@ -84,13 +84,11 @@ class PartedPairs(Pairs):
     """Pairs of bfloat16 for inputs in float32."""
 
     inputs = 2
+    multiply = Numbers.multiply
 
     def read(self, builder, place, known, room):
         pairs = [_parted(builder, words) for words in super().read(builder, place, known, room)[0]]
         return [list(numbers) for numbers in zip(*pairs, strict=True)]
-
-    def multiply(self, builder, x, weights, sums):
-        return multiplied(builder, x, weights, sums)
 
 
 class Twelve(Pairs):
@@ -127,15 +125,13 @@ class PartedTwelve(Twelve):
     """The same for inputs in float32."""
 
     inputs = GROUP
+    multiply = Numbers.multiply
 
     def read(self, builder, place, known, room):
         numbers: list[tuple[ir.Value, ...]] = []
         for pairs in super().read(builder, place, known, room):
             numbers += zip(*(_parted(builder, words) for words in pairs), strict=True)
         return numbers
-
-    def multiply(self, builder, x, weights, sums):
-        return multiplied(builder, x, weights, sums)
 
 
 def _joined(builder, table, codes, bits, pair):

@@ -56,7 +56,7 @@ BODY = np.dtype(
     + [("eps", np.float32)]
 )
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "c41c938992371787"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "afc42c2045fe1bef"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids, _i = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C"), types.int64

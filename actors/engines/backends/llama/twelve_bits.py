@@ -26,6 +26,8 @@ CODES = 16  # of which the first is 0's
 MOST_ESCAPES = 0.01  # of a matrix: each costs a row a nanosecond; the bundled target has 0.0002
 SIGN_AND_MANTISSA = 0x807F
 
+Escapes = tuple[NDArray[np.int64], NDArray[Any]]  # where those of each panel begin, and all of them
+
 
 @functools.cache
 def last_cache() -> int:
@@ -38,9 +40,6 @@ def last_cache() -> int:
 def waits_for_memory(weights: int) -> bool:
     """Whether a forward of a model of so many weights reads them from memory each time."""
     return 2 * weights > BEYOND_CACHE * last_cache()
-
-
-Escapes = tuple[NDArray[np.int64], NDArray[Any]]  # where those of each panel begin, and all of them
 
 
 @dataclass(frozen=True, slots=True)
