@@ -127,6 +127,20 @@ def test_a_stream_that_ran_alone_for_a_while_had_its_share():
     assert turns == pytest.approx([1, 1], abs=0.02)
 
 
+def test_a_reader_that_was_held_up_takes_no_turns_from_its_stream():
+    """Seen: 32 streams' client stood still for 0.1 s, and an answer that had ended before had 0.39 of its share."""
+    turns = tuple(10.0 * n for n in range(11))
+    late = Told(prompt="a", sent=0, times=(0.0, 300.0), tokens=(1, 10), turns=turns, rounds=10, forward_ms=100.0)
+    _, shares = shares_of(cell(answers=(late, told("b", 0, 0, 10, 101))))
+    assert shares == pytest.approx([1, 1], abs=0.02)
+
+
+def test_of_an_answer_that_was_read_at_once_no_share_of_tokens_is_told():
+    at_once = Told(prompt="a", sent=0, times=(50.0, 50.0), tokens=(1, 10), turns=tuple(map(float, range(11))))
+    tokens, turns = shares_of(cell(answers=(at_once,)))
+    assert tokens == [] and turns == [1]
+
+
 def test_a_pause_while_somebodys_long_prompt_is_read_is_told_in_rounds():
     times = (0.0, 10.0, 20.0, 70.0, 80.0, 90.0)
     paused = Told(prompt="qa-0", sent=0, times=(0.0, 90.0), tokens=(1, 5), turns=times, rounds=5, forward_ms=50.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import bisect
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from duoactor.bench.load.cells import LONG, Cell, LoadResults, Told
+from duoactor.bench.load.cells import LONG, Cell, LoadResults
 from duoactor.bench.methods import VANILLA, label
 from duoactor.bench.summary import percentiles
 
@@ -122,30 +122,29 @@ def gaps(times: Sequence[float]) -> Iterator[tuple[float, float]]:
 
 def shares_of(cell: Cell) -> tuple[list[float], list[float]]:
     """Of every answer: its tokens, and its turns, over its share of all that came while it ran. Were all streams
-    served alike, each would have an n-th of what comes while n decode."""
+    served alike, each would have an n-th of what comes while n decode. Tokens come when their reader sees them, turns
+    when the verifier gave them: a reader that was held up says nothing of those."""
     running = [told for told in cell.answers if len(told.times) >= 2 and len(told.turns) >= 2]
-    begins, ends = sorted(told.first for told in running), sorted(told.ended for told in running)
+    judged = [len(told.turns) > FEWEST for told in running]
+    tokens = [list(zip(told.times, told.tokens, strict=True)) for told in running]
+    turns = [[(at, 1) for at in told.turns] for told in running]
+    return _shares(tokens, judged), _shares(turns, judged)
 
-    def shares(of: Callable[[Told], Sequence[tuple[float, int]]]) -> list[float]:
-        """``of``: when an answer got what, and how much."""
-        events = sorted(event for told in running for event in of(told))
-        when, due = [at for at, _ in events], [0.0]  # of a stream that decodes all the time, up to each event
-        for at, n in events:
-            due.append(due[-1] + n / max(1, bisect.bisect_left(begins, at) - bisect.bisect_left(ends, at)))
-        found = []
-        for told in running:
-            if len(told.turns) > FEWEST:
-                begin, end = bisect.bisect_right(when, told.first), bisect.bisect_right(when, told.ended)
-                found.append(sum(n for _, n in of(told)) / (due[end] - due[begin]))
-        return found
 
-    def tokens(told: Told) -> list[tuple[float, int]]:
-        return list(zip(told.times[1:], told.tokens[1:], strict=True))
-
-    def turns(told: Told) -> list[tuple[float, int]]:
-        return [(min(at, told.ended), 1) for at in told.turns[1:]]
-
-    return shares(tokens), shares(turns)
+def _shares(answers: Sequence[Sequence[tuple[float, int]]], judged: Sequence[bool]) -> list[float]:
+    """``answers``: when each got what, and how much; it decodes from the first of them to the last. Of those that are
+    ``judged`` and were not read at once."""
+    begins, ends = sorted(got[0][0] for got in answers), sorted(got[-1][0] for got in answers)
+    events = sorted(event for got in answers for event in got[1:])
+    when, due = [at for at, _ in events], [0.0]  # of a stream that decodes all the time, up to each event
+    for at, n in events:
+        due.append(due[-1] + n / max(1, bisect.bisect_left(begins, at) - bisect.bisect_left(ends, at)))
+    found = []
+    for got in itertools.compress(answers, judged):
+        begin, end = bisect.bisect_right(when, got[0][0]), bisect.bisect_right(when, got[-1][0])
+        if begin < end:
+            found.append(sum(n for _, n in got[1:]) / (due[end] - due[begin]))
+    return found
 
 
 def _stall(cells: Sequence[Cell], plain: Sequence[Cell]) -> tuple[float, ...]:
