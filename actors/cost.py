@@ -4,8 +4,9 @@ The verifier has one of the target, the drafter one of its draft model (rows are
 
 The curve is of one stream's rows. Where several streams share a forward, each brings keys and values of its own to be
 read, and takes two to three times what a row of drafts does. So what they take is learnt for each number of streams;
-and what a further row adds, of drafts or of somebody's prompt, from how much longer forwards with more rows took than
-others of as many streams. It is kept as a part of what the streams take: a machine that is busy slows both.
+and what a further row adds from how much longer forwards with more rows took than others of as many streams. It is
+kept as a part of what the streams take: a machine that is busy slows both. A row of somebody's prompt takes more than
+one of drafts, the longer the prompt the more: :class:`PromptRow`.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ class _Shared:
         """``factor``: on the curve, as long as nothing is known."""
         self.factor = Estimate(factor, weight=1, memory=FACTOR_MEMORY)
         self._slope = Slope(SLOPE_PRIOR, SLOPE_MEMORY)  # of parts of the streams' time, by further rows
+        self.plain = False  # whether one that no prompt shared was seen
 
-    def observe(self, streams: int, more: int, time_us: float, curve: Curve) -> None:
+    def observe(self, streams: int, more: float, time_us: float, curve: Curve) -> None:
         """Only forwards of exactly as many streams are compared."""
         self._slope.add(streams, more, time_us, self.factor.mean * curve(streams))
         self.factor.add(_bounded(time_us / (curve(streams) * (1 + more * self.row(streams, curve))), self.factor.mean))
@@ -133,7 +135,7 @@ class CostModel:
         return self._like(streams).factor.mean if streams > 1 else self.factor.mean
 
     def row(self, streams: int) -> float:
-        """What a further row adds to a forward of so many streams: of drafts, or of somebody's prompt."""
+        """What a further row of drafts adds to a forward of so many streams."""
         known = self._like(streams)
         return known.row(streams, self._curve) * known.factor.mean * self._curve(streams)
 
@@ -143,15 +145,25 @@ class CostModel:
         fewer = (self._shared[n] for n in range(digits, 0, -1) if n in self._shared)
         return next(fewer, None) or _Shared(self.factor.mean)
 
-    def observe(self, rows: int, time_us: float, streams: int = 1, alone: bool = True) -> None:
-        """A forward of so many rows, of which one is each stream's own. ``alone``: nobody shared it with one stream, a
-        prompt neither."""
+    def observe(self, rows: float, time_us: float, streams: int = 1, beside_prompt: bool = False) -> None:
+        """A forward of so many rows, of which one is each stream's own. ``beside_prompt``: others are of a piece of
+        somebody's prompt, counted as what they take; it teaches only as long as the cost is not :meth:`seen` without.
+        """
         digits = streams.bit_length()
         if digits not in self._shared:
             self._shared[digits] = _Shared(self._like(streams).factor.mean)
-        self._shared[digits].observe(streams, max(0, rows - streams), time_us, self._curve)
-        if alone:
-            self.factor.add(_bounded(time_us / max(1e-9, self.curve(rows)), self.factor.mean))
+        known = self._shared[digits]
+        if beside_prompt and known.plain:
+            return
+        known.plain = not beside_prompt
+        known.observe(streams, max(0.0, rows - streams), time_us, self._curve)
+        if streams == 1 and not beside_prompt:
+            self.factor.add(_bounded(time_us / max(1e-9, self.curve(round(rows))), self.factor.mean))
+
+    def seen(self, streams: int) -> bool:
+        """Whether a forward of about so many streams was, that nobody's prompt shared."""
+        known = self._shared.get(streams.bit_length())
+        return known is not None and known.plain
 
     def corrected(self, factor: float) -> None:
         """Another process's running correction: it measures, this one believes."""
@@ -164,6 +176,20 @@ class CostModel:
     def points(self) -> tuple[tuple[int, float], ...]:
         """(rows, microseconds) as they are believed now."""
         return tuple((rows, time * self.factor.mean) for rows, time in self.calibration())
+
+
+class PromptRow:
+    """What a row of somebody's prompt takes beside a round, over a row of drafts: it looks back to all before it."""
+
+    def __init__(self) -> None:
+        self._factor = Estimate(1.0, memory=FACTOR_MEMORY)
+
+    @property
+    def factor(self) -> float:
+        return self._factor.mean
+
+    def observe(self, factor: float) -> None:
+        self._factor.add(_bounded(max(MIN_ROW, factor), self.factor))
 
 
 def _bounded(sample: float, known: float) -> float:

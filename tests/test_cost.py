@@ -16,7 +16,7 @@ def learnt(row_us: float, streams: tuple[int, ...], further: tuple[int, ...], sl
     for number in range(300):
         own, more, noise = chance.choice(streams), chance.choice(further), chance.uniform(0.95, 1.05)
         time_us = (600.0 + 550.0 * own + row_us * more) * noise
-        cost.observe(own + more, time_us * (slow if number >= 250 else 1.0), own, alone=False)
+        cost.observe(own + more, time_us * (slow if number >= 250 else 1.0), own, beside_prompt=own == 1)
     return cost
 
 
@@ -49,7 +49,7 @@ def test_one_forward_that_was_put_aside_changes_little():
     cost, chance = CostModel(CURVE), random.Random(1)
     for number in range(200):
         more = chance.randrange(16)
-        cost.observe(8 + more, (5000.0 + 200.0 * more) * (100.0 if number == 150 else 1.0), 8, alone=False)
+        cost.observe(8 + more, (5000.0 + 200.0 * more) * (100.0 if number == 150 else 1.0), 8)
     assert cost.row(8) == pytest.approx(200.0, rel=0.5)
 
 
@@ -57,7 +57,19 @@ def test_what_streams_take_together_says_nothing_of_one_alone():
     cost = CostModel(CURVE)
     for _ in range(50):
         cost.observe(1, 1500.0)
-        cost.observe(8, 9000.0, 8, alone=False)
+        cost.observe(8, 9000.0, 8)
     assert cost.round(1) == cost(1) == pytest.approx(1500.0, rel=0.1)
     assert cost.round(8) == pytest.approx(9000.0, rel=0.1)
     assert cost.round(32) == pytest.approx(13000.0 * 9 / 4, rel=0.1)  # as far as is known
+
+
+def test_somebodys_long_prompt_does_not_make_rounds_look_longer():
+    """A row of it takes twice one of drafts, for all that it looks back to."""
+    cost = CostModel(CURVE)
+    for _ in range(50):
+        cost.observe(4 + 12, 3000.0 + 12 * 400.0, 4, beside_prompt=True)
+    assert cost.round(4, 12) == pytest.approx(7800.0, rel=0.1)  # as long as nothing else was seen
+    for number in range(50):
+        cost.observe(4, 3000.0, 4)
+        cost.observe(4 + 12, 3000.0 + 12 * (400.0 + 8 * number), 4, beside_prompt=True)
+    assert cost.round(4) == pytest.approx(3000.0, rel=0.05)

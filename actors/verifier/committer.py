@@ -54,19 +54,29 @@ class Committer:
                 self.faults.went_well()
         rows, state, decode_us = job.rows + job.piece_rows, self.state, forward_us
         own = len(job.requests)
-        if own and (job.piece is None or outcomes[-1] is None):  # else the prompt has ended, with fewer rows
-            state.cost.observe(rows, forward_us, own, alone=own == 1 and job.piece is None)
         if job.piece is not None:
             decode_us = min(forward_us, state.cost.round(own, job.rows - own)) if job.rows else 0.0
             if rows:
                 state.pieces.observe(rows, forward_us)
         job.prompt_us = forward_us - decode_us
+        if own and (job.piece is None or outcomes[-1] is None):  # else the prompt has ended, with fewer rows
+            self._learn(job, forward_us)
         self._prompts_us += job.prompt_us
         if job.requests:
             self._commit_round(job, outcomes[: len(job.requests)], rows, forward_us, decode_us)
         if job.piece is not None and isinstance(outcome := outcomes[-1], Outcome) and job.piece.state == "prefill":
             self.faults.spare(job.piece, partial(self._begin, job.piece, outcome))
             self.tell_clients()  # a first token waits for no draft of the second
+
+    def _learn(self, job: Job, forward_us: float) -> None:
+        """What rounds take, and what a prompt's row does beside them: one forward tells of one of them."""
+        cost, prompt_row, own = self.state.cost, self.state.prompt_row, len(job.requests)
+        if job.piece is None:
+            cost.observe(job.rows, forward_us, own)
+        elif cost.seen(own):
+            prompt_row.observe(job.prompt_us / (job.piece_rows * cost.row(own)))
+        else:
+            cost.observe(job.rows + job.piece_rows * prompt_row.factor, forward_us, own, beside_prompt=True)
 
     def _commit_round(
         self, job: Job, outcomes: list[Outcome | Exception | None], rows: int, forward_us: float, decode_us: float

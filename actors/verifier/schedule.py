@@ -112,8 +112,10 @@ class Schedule:
         """As much of a prompt as makes the round, drafts and all, longer than one without them by no more than
         ``MAX_STALL`` of those."""
         cost, own = self.state.cost, len(job.requests)
-        rows = (MAX_STALL * cost.round(own) - job.drafting_us) / cost.row(own)
-        job.piece, job.piece_rows = prompt, max(1, min(own + int(rows), MAX_PIECE) - job.rows)
+        row_us, drafts = cost.row(own), job.rows - own
+        left_us = MAX_STALL * cost.round(own) - job.drafting_us - drafts * row_us
+        rows = int(left_us / (row_us * self.state.prompt_row.factor))
+        job.piece, job.piece_rows = prompt, max(1, min(rows, MAX_PIECE - job.rows))
 
     def _round(self, requests: list[Request], beside: bool) -> Job | None:
         """A row for each request, the one that waited longest first, and drafts. ``beside``: they share what time and

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from actors.cost import CostModel
+from actors.cost import CostModel, PromptRow
 from actors.models import ModelInfo
 from actors.settings import VerifierSettings
 from actors.tree.methods import Kind, Strategy
@@ -81,6 +81,7 @@ class State:
     learner: SinglePeer | None = None
     promoted: Promote | None = None  # the weights that the learner last had the drafters serve with
     pieces: CostModel = field(init=False)  # of prompts: forward time by rows, as far as it was asked to be short
+    prompt_row: PromptRow = field(default_factory=PromptRow)
     own_drafts: OwnDrafts = field(init=False)
     budgets: Budgets = field(init=False)
     bookkeeping: Bookkeeping = field(default_factory=Bookkeeping)

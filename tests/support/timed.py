@@ -41,10 +41,14 @@ class World:
     lost: float = 0.0  # share of the messages to and from drafters
     boast: float = 0.0  # by how much the draft is surer than it should be
     prompts: bool = False  # whether the target takes its time for them, as for rows of a round
+    context: float = 0.0  # of such a row, for every token of its prompt that it looks back to
     prefill_us: float = 0.0  # of the draft, for every token of a text that it has not seen
 
     def verify(self, rows: int) -> float:
         return self.verify_us + self.row_us * rows
+
+    def prompt(self, rows: int, before: int) -> float:
+        return self.row_us * rows * (1 + self.context * before)
 
     def step(self, leaves: int) -> float:
         return self.step_us * (1 + self.width * (leaves - 1))
@@ -126,17 +130,21 @@ class TimedTarget:
 
     def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
         world, rows = self.stage.world, min(limit or CHUNK, self.unseen[handle])
-        self.owed_s = (world.verify_us + world.row_us * rows if world.prompts else 0.0) / 1e6
+        more = world.prompt(rows, self._before(handle))
+        self.owed_s = (world.verify_us + more if world.prompts else 0.0) / 1e6
         self.spent_s += self.owed_s
         return self._read(handle, rows)
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
         rows = min(limit, self.unseen[handle])
-        more = self.stage.world.row_us * rows / 1e6
+        more = self.stage.world.prompt(rows, self._before(handle)) / 1e6
         outcomes = self.verify(windows)
         self.spent_s += more
         self.owed_s += more
         return outcomes, self._read(handle, rows)
+
+    def _before(self, handle: int) -> int:
+        return self.lengths[handle] - self.unseen[handle]
 
     def _read(self, handle: int, rows: int) -> Outcome | None:
         world = self.stage.world

@@ -35,7 +35,7 @@ class Pool:
             time_us = self.cost.uncorrected(streams) * self.machine * self.chance.uniform(1.1, 1.3)
             pays = self.own.pay(group, course)
             self.slowdown = self.machine * (self.slower if pays else 1.0)
-            self.cost.observe(streams, self.cost.uncorrected(streams) * self.slowdown, streams, alone=streams == 1)
+            self.cost.observe(streams, self.cost.uncorrected(streams) * self.slowdown, streams)
             if pays:
                 drafted += 1
                 tokens = sum(1 + (self.chance.random() < self.tokens - 1) for _ in range(streams))

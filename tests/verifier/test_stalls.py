@@ -1,6 +1,7 @@
 """Long prompts that arrive beside a running stream, on virtual time: how long its rounds wait for them."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from inline_drafts import FORWARD_S, Unread, cluster, inline
@@ -15,17 +16,17 @@ from protocols.messages import Sampling
 WORLD = World(verify_us=2000.0, row_us=300.0, step_us=100.0, prompts=True)  # a chunk takes 34 rounds' time
 
 
-def rounds_beside(prompts: int, method: str, inline: bool, mixes: bool = False) -> list[float]:
+def rounds_beside(prompts: int, method: str, inline: bool, mixes: bool = False, world: World = WORLD) -> list[float]:
     """Time of the first stream's rounds, while so many prompts are computed: over what a round without drafts takes
     where they share its forward, elsewhere over what its own rows take."""
-    sim = Simulation(WORLD, method, seed=3, inline=inline)
+    sim = Simulation(world, method, seed=3, inline=inline)
     sim.target.mixes_prompts = mixes
     sim.joining_at = 1500
-    _, (begin, end) = sim.play((WORLD, 30, 1), (WORLD, 900 * prompts, 1 + prompts))
+    _, (begin, end) = sim.play((world, 30, 1), (world, 900 * prompts, 1 + prompts))
     rounds = [stats for _, stats in sim.trace.rounds[begin:end]]
     joined = next(number for number, stats in enumerate(rounds) if stats.rid == f"r{prompts}")
     own = [one for one in rounds[:joined] if one.rid == "r0"]
-    return [(one.wall_us - one.wait_us) / WORLD.verify(one.streams + (not mixes) * one.window) for one in own]
+    return [(one.wall_us - one.wait_us) / world.verify(one.streams + (not mixes) * one.window) for one in own]
 
 
 @pytest.mark.parametrize("mixes", [False, True], ids=["apart", "mixed"])
@@ -35,6 +36,14 @@ def test_long_prompts_stall_a_running_stream_for_no_more_than_two_rounds(method,
     stalled = rounds_beside(prompts, method, inline, mixes)
     assert len(stalled) > 20
     assert max(stalled[1:]) < 1 + MAX_STALL + 0.3  # of that a tenth is the verifier's own time
+
+
+@pytest.mark.parametrize("prompts", [1, 3])
+@pytest.mark.parametrize("method", ["vanilla", "auto"])
+def test_a_prompts_rows_take_longer_the_longer_it_is_and_streams_wait_no_longer(method, prompts):
+    stalled = rounds_beside(prompts, method, True, True, replace(WORLD, context=5e-4))
+    assert len(stalled) > 20
+    assert max(stalled[5:]) < 1 + MAX_STALL + 0.3
 
 
 def test_a_prompt_is_ready_sooner_where_it_shares_the_forwards_of_rounds():
