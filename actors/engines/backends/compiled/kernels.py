@@ -56,10 +56,10 @@ BODY = np.dtype(
     + [("eps", np.float32)]
 )
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "afc42c2045fe1bef"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "d97fcc95ea500d91"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
-_table, _ids, _i = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C"), types.int64
+_table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
 
 
 @njit(error_model="numpy")
@@ -104,11 +104,11 @@ def _cut(room, rows, hidden, seen, qkv, narrow, both, inner):
 @njit(
     types.void(
         *[_body, types.Array(types.int64, 1, "C"), types.Array(types.boolean, 2, "C"), _choices],
-        *[_table, _ids, _table, _i, _i],
+        *[_table, _ids, _table],
     ),
     **_kept,
 )
-def run_layers(model, numbers, visible, choices, logits, ids, probabilities, first, last):
+def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
     """From each row's token to ``logits`` of those that are kept.
 
     ``numbers``: how many rows, kept rows and segments there are, and the widest span; every row's token, position and
@@ -133,9 +133,8 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities, fir
         body.room, rows, hidden, heads * width, jobs[0].apart, jobs[1].apart, jobs[2].apart, inner
     )
     look = array_at(body.attention, 1, JOB)[0]
-    if first == 0:
-        embed(tokens, body.embedding, look.half, hidden, x)
-        norm(x, array_at(layers[0].inputs, hidden, np.float32), body.eps, normed, rows)
+    embed(tokens, body.embedding, look.half, hidden, x)
+    norm(x, array_at(layers[0].inputs, hidden, np.float32), body.eps, normed, rows)
     look.columns, look.apart, look.requests = jobs[0].apart, heads * width, number
     look.heads, look.slots, look.width, look.room = kv_heads, pool, width, span
     looks = array_at(body.looks, rows * (span + 1) + number, np.int64)
@@ -143,35 +142,29 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities, fir
     look.sees, look.counts, look.ends = sees.ctypes.data, counts.ctypes.data, ends.ctypes.data
     look.scores, look.own_scores = body.scores, body.own_scores
     _collect(segments, visible.reshape(-1), sees, counts, ends)
-    for half in range(first, last):
-        index = half // 2
-        layer = layers[index]
-        if half % 2 == 0:
-            perform(jobs[4 * index], normed, rows, qkv, current, state)
-            turn(qkv, jobs[0].apart, turns, positions, layer.heads, body.eps, heads + kv_heads)
-            key = heads * width
-            keep_heads(qkv, jobs[0].apart, key, layer.keys, look.half, kv_heads, width, pool, slots)
-            keep_heads(
-                qkv, jobs[0].apart, key + kv_heads * width, layer.values, look.half, kv_heads, width, pool, slots
-            )
-            if half + 1 < last:
-                look.keys, look.values = layer.keys, layer.values
-                perform(look, qkv, rows, seen, current, state)
-        else:
-            perform(jobs[4 * index + 1], seen, rows, narrow, current, state)
-            weight = array_at(layer.inner, hidden, np.float32)
-            add_and_norm(x, narrow, jobs[1].apart, layer.out_scale, weight, body.eps, normed, rows)
-            perform(jobs[4 * index + 2], normed, rows, both, current, state)
-            gated(both, jobs[2].apart, activated, rows, inner)
-            perform(jobs[4 * index + 3], activated, rows, narrow, current, state)
-            weight = array_at(layers[index + 1].inputs, hidden, np.float32)
-            add_and_norm(x, narrow, jobs[3].apart, layer.down_scale, weight, body.eps, normed, rows)
-    if last == 2 * body.depth:
-        for at in range(kept):
-            if keep[at] != at:
-                _copy(normed, keep[at] * hidden, normed, at * hidden, hidden)
-        perform(jobs[4 * body.depth], normed, kept, logits.reshape(-1), current, state)
-        if probabilities.shape[1]:
-            rank_rows(choices, logits[:, : body.vocabulary], ids, probabilities)
-        elif len(choices):
-            choose_rows(choices, logits[:, : body.vocabulary], ids[:, 0])
+    for index in range(body.depth):
+        layer, place = layers[index], 4 * index
+        perform(jobs[place], normed, rows, qkv, current, state)
+        turn(qkv, jobs[0].apart, turns, positions, layer.heads, body.eps, heads + kv_heads)
+        key = heads * width
+        value = key + kv_heads * width
+        keep_heads(qkv, jobs[0].apart, key, layer.keys, look.half, kv_heads, width, pool, slots)
+        keep_heads(qkv, jobs[0].apart, value, layer.values, look.half, kv_heads, width, pool, slots)
+        look.keys, look.values = layer.keys, layer.values
+        perform(look, qkv, rows, seen, current, state)
+        perform(jobs[place + 1], seen, rows, narrow, current, state)
+        weight = array_at(layer.inner, hidden, np.float32)
+        add_and_norm(x, narrow, jobs[1].apart, layer.out_scale, weight, body.eps, normed, rows)
+        perform(jobs[place + 2], normed, rows, both, current, state)
+        gated(both, jobs[2].apart, activated, rows, inner)
+        perform(jobs[place + 3], activated, rows, narrow, current, state)
+        weight = array_at(layers[index + 1].inputs, hidden, np.float32)
+        add_and_norm(x, narrow, jobs[3].apart, layer.down_scale, weight, body.eps, normed, rows)
+    for at in range(kept):
+        if keep[at] != at:
+            _copy(normed, keep[at] * hidden, normed, at * hidden, hidden)
+    perform(jobs[4 * body.depth], normed, kept, logits.reshape(-1), current, state)
+    if probabilities.shape[1]:
+        rank_rows(choices, logits[:, : body.vocabulary], ids, probabilities)
+    elif len(choices):
+        choose_rows(choices, logits[:, : body.vocabulary], ids[:, 0])

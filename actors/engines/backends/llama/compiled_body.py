@@ -17,14 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.attention import MAX_ROUND
 from actors.engines.backends.llama.huge_pages import HugePages
-from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.panels import Panels
 from actors.engines.backends.llama.twelve_bits import waits_for_memory
 from actors.engines.backends.llama.weights import Matrix, Shape, Weights
 from actors.engines.engine import Choice, Picks
-from actors.engines.flat_batch import FlatBatch, Segment
+from actors.engines.flat_batch import FlatBatch
 from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]
@@ -32,7 +30,7 @@ _NONE: Array = np.empty(0, np.float32)
 
 
 class CompiledBody:
-    """From tokens to logits over a pool. The bits of a row depend on what it sees alone, up to ``MAX_ROUND`` rows."""
+    """From tokens to logits over a pool. The bits of a row depend on what it sees alone."""
 
     def __init__(
         self, weights: Weights, pool: KVPool, kernels: ModuleType, team: Any, int8: bool, vocabulary: int
@@ -99,24 +97,19 @@ class CompiledBody:
             np.empty((len(choices), most), np.float32),
             self.shape.vocabulary,
         )
-        prompt = any(segment.rows > MAX_ROUND for segment in batch.segments)  # the library's attention is quicker
         told = (
-            *self._laid_out(batch, () if prompt else batch.segments, keep, turns),
+            *self._laid_out(batch, keep, turns),
             *(np.array(choices, dtype=self._kernels.CHOICE), picks.host, picks.ids, picks.probabilities),
         )
-        if prompt:
-            where = torch.tensor(batch.positions, dtype=torch.int64)
-            self._run_prompt(PaddedBatch(batch.tokens, turns[where], batch.slots, batch.segments, None), told)
-        else:
-            self._kernels.run_layers(*told, 0, 2 * self.shape.layers)
+        self._kernels.run_layers(*told)
         return picks
 
     def _laid_out(
-        self, batch: FlatBatch, segments: Sequence[Segment], keep: Sequence[int], turns: Tensor
+        self, batch: FlatBatch, keep: Sequence[int], turns: Tensor
     ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]:
-        """What compiled code is told of a forward in which rows see what ``segments`` say, once there is room for it.
-        Few operations and no torch: behind the last forward each kind takes 10 to 30 us."""
-        tokens = batch.tokens
+        """What compiled code is told of a forward, once there is room for it. Few operations and no torch: behind the
+        last forward each kind takes 10 to 30 us."""
+        tokens, segments = batch.tokens, batch.segments
         if min(tokens) < 0 or max(tokens) >= self._rows:  # compiled code reads whatever lies there
             raise IndexError(f"tokens are numbers from 0 to {self._rows - 1}")
         if turns is not self._turns:
@@ -150,16 +143,3 @@ class CompiledBody:
         if len(self._scores) < self._team.size * own:
             self._scores = np.empty(self._team.size * own, np.float32)
             self._tell(scores=self._scores.ctypes.data, own_scores=own)
-
-    def _run_prompt(self, batch: PaddedBatch, told: tuple[Any, ...]) -> None:
-        """With torch between the halves of each layer."""
-        shape, run, rows = self.shape, self._kernels.run_layers, len(batch.tokens)
-        look = batch.attention(self.pool, shape)
-        start, wide, apart = rows * shape.hidden, shape.heads * shape.width, int(self._jobs[0]["apart"])
-        seen = torch.from_numpy(self._room[start:][: rows * wide]).view(rows, wide)
-        qkv = torch.from_numpy(self._room[start + rows * wide :][: rows * apart]).view(rows, apart)
-        queries = qkv[:, :wide].view(rows, shape.heads, shape.width)
-        run(*told, 0, 1)
-        for index in range(shape.layers):
-            seen.copy_(look(index, queries.to(self.pool.whole.dtype)))
-            run(*told, 2 * index + 1, min(2 * index + 3, 2 * shape.layers))
