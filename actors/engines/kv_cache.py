@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from actors.engines.engine import Pool
 from actors.engines.flat_batch import SPAN, align
 from actors.engines.pool import RegionAllocator
-from actors.engines.prefixes import PrefixCache, Region
+from actors.engines.prefix_index import Region
+from actors.engines.prefixes import PrefixCache
 from actors.models import DEFAULT_NODES
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode
@@ -30,7 +31,7 @@ def _spacious(tokens: int, most_nodes: int) -> int:
 
 class KVCache:
     def __init__(self, pool: Pool, chunk: int) -> None:
-        """``chunk``: of a prompt, tokens that are computed, and shared, together."""
+        """``chunk``: tokens that are shared together."""
         self._pool = pool
         self._allocator = RegionAllocator(pool.slots)
         self.trash = self._allocator.alloc(TRASH)
@@ -55,12 +56,12 @@ class KVCache:
         """Slots that are kept for later prompts, and free as soon as a request needs them."""
         return self._prefixes.cached
 
-    def open(self, prompt: Sequence[int], generated: int, text: int, most_nodes: int, salt: object) -> Region:
+    def open(self, shared: Sequence[int], length: int, text: int, most_nodes: int, salt: object) -> Region:
         """Takes slots for the tokens that there are and some more, and one per node of the largest window behind them.
 
-        ``generated``: tokens of the output so far; ``text``: tokens of prompt and output at most; ``salt``: only
-        prompts of an equal one share what is computed. Raises PoolFull while there is no room, RequestError
-        ("context_length") if the whole text will never fit.
+        ``shared``: what may be shared of the ``length`` tokens that there are; ``text``: tokens of prompt and output at
+        most; ``salt``: only texts of an equal one share what is computed. Raises PoolFull while there is no room,
+        RequestError ("context_length") if the whole text will never fit.
         """
         size = align(text + most_nodes)
         if size > self.room:
@@ -69,7 +70,7 @@ class KVCache:
                 f"prompt and max_tokens make {text} tokens, which take {size} KV slots with their draft window, and "
                 f"the pool has {self.room}; ask for fewer tokens or start the verifier with more kv_tokens",
             )
-        return self._prefixes.open(min(size, _spacious(len(prompt) + generated + 1, most_nodes)), prompt, salt)
+        return self._prefixes.open(min(size, _spacious(length + 1, most_nodes)), shared, salt)
 
     def reserve(self, region: Region, length: int, text: int, most_nodes: int) -> None:
         """Room for the next window behind ``length`` tokens; where the region begins may change. Raises PoolFull."""
@@ -81,11 +82,12 @@ class KVCache:
         except PoolFull:
             self._prefixes.grow(region, needed)
 
-    def close(self, region: Region) -> None:
-        self._prefixes.close(region)
+    def close(self, region: Region, text: Sequence[int] = ()) -> None:
+        """``text``: prompt and answer, where both have been computed as a prompt would be."""
+        self._prefixes.close(region, text)
 
     def computed(self, region: Region, done: int) -> None:
-        """The first ``done`` tokens of the prompt have been computed, and may be shared."""
+        """The first ``done`` tokens have been computed, and may be shared."""
         self._prefixes.computed(region, done)
 
     def settle(self) -> None:

@@ -1,9 +1,9 @@
-"""The regions of a KV pool: those of open requests, and beginnings of prompts that are kept for later ones.
+"""The regions of a KV pool: those of open requests, and texts that are kept for later prompts.
 
-A prompt is computed in chunks counted from its first token. The bits of a chunk's keys and values depend on the tokens
-up to its end and on its shape, so a later prompt may take over the whole chunks that it has in common with an earlier
-one, and its logits are those of a cold prefill. What was decoded ran in other shapes: the answer in the next turn of a
-chat is computed as a prompt, as it would be without us.
+A later prompt takes over the whole chunks that it has in common with an earlier one, and its logits are those of a cold
+prefill. Where bits depend on the shapes that rows are computed in, chunks are those of the prompt's forwards, counted
+from its first token, and what was decoded is not shared: the answer in the next turn of a chat is computed as a prompt,
+as it would be without us. Elsewhere chunks are short, and the next turn begins behind the last answer.
 
 A request's slots lie in a row, which is what its bits and the speed of attention rest on, so two requests do not read
 the same slots. A region that nobody else needs (a chat's last turn) is grown in place; otherwise the request copies
@@ -17,25 +17,10 @@ another place, or once the others have moved together. Where it begins changes n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from actors.engines.pool import RegionAllocator
-from actors.models import common_prefix
+from actors.engines.prefix_index import PrefixIndex, Region
 from protocols.errors import PoolFull
-
-
-@dataclass(slots=True, eq=False)
-class Region:
-    """Slots ``base .. base + size``; position p of the text lies in slot ``base + p``."""
-
-    base: int
-    size: int
-    prompt: tuple[int, ...]
-    salt: object  # only requests of an equal one have anything in common
-    ready: int = 0  # tokens of the prompt, in whole chunks, whose keys and values are there
-    reused: int = 0  # of those, which an earlier request computed
-    source: Region | None = None  # what is to be copied from
-    readers: int = 0  # requests whose source this is
 
 
 class PrefixCache:
@@ -44,8 +29,9 @@ class PrefixCache:
     def __init__(self, allocator: RegionAllocator, chunk: int) -> None:
         self.allocator = allocator
         self.chunk = chunk
-        self.open_regions: list[Region] = []
-        self.kept: list[Region] = []  # of requests that ended; the least recently used first
+        self.open_regions: dict[Region, None] = {}
+        self.kept: dict[Region, None] = {}  # of requests that ended; the least recently used first
+        self._index = PrefixIndex(chunk)
         self._floor = allocator.used  # slots that are another's, and stay where they are
         self._moves: list[tuple[int, int, int]] = []
 
@@ -54,16 +40,19 @@ class PrefixCache:
         """Slots that are kept, and free as soon as a request needs them."""
         return sum(region.size for region in self.kept)
 
-    def open(self, size: int, prompt: Sequence[int], salt: object = "") -> Region:
-        """A region of a request. What is kept is given up for it, least recently used first, but only if that helps.
+    def open(self, size: int, tokens: Sequence[int], salt: object = "") -> Region:
+        """A region of a request with that text. What is kept is given up for it, least recently used first, but only if
+        that helps.
 
         Raises PoolFull.
         """
-        prompt = tuple(prompt)
-        source, count = self._longest(prompt, salt)
+        text = tuple(tokens)
+        source, count = self._index.longest(text, salt)
         if source is not None and self._replaces(source, count) and self.allocator.resize(source.base, size):
-            self.kept.remove(source)
-            region = Region(source.base, size, prompt, salt, count, count)
+            del self.kept[source]
+            self._index.remove(source)
+            region = Region(source.base, size, text, salt, count, count)
+            self._index.add(region)
         else:
             try:
                 base = self._alloc(size, source)
@@ -71,24 +60,25 @@ class PrefixCache:
                 if source is None:
                     raise
                 base, source = self._alloc(size), None
-            region = Region(base, size, prompt, salt)
+            region = Region(base, size, text, salt)
             self._read(region, source)
-        self.open_regions.append(region)
+        self.open_regions[region] = None
         return region
 
     def take(self, region: Region) -> tuple[int, int] | None:
         """What a request copies before it computes anything: slots from ``[0]`` on, ``[1]`` of them, to its base. By
         now there may be more to copy than when it was opened."""
-        source, count = self._longest(region.prompt, region.salt, region)
+        source, count = self._index.longest(region.text, region.salt, region)
         self._read(region, None)
         if source is None or count <= region.ready:
             return None
         region.ready = region.reused = count
+        self._index.add(region)
         if self._replaces(source, count):
             self._free(source)
         elif source in self.kept:
-            self.kept.remove(source)
-            self.kept.append(source)
+            del self.kept[source]
+            self.kept[source] = None  # the last to be given up
         return source.base, count
 
     def grow(self, region: Region, size: int) -> None:
@@ -105,44 +95,35 @@ class PrefixCache:
         return moves
 
     def computed(self, region: Region, done: int) -> None:
-        """The first ``done`` tokens of the prompt have been computed."""
-        region.ready = max(region.ready, done // self.chunk * self.chunk)
+        """The first ``done`` tokens of the text have been computed."""
+        ready = done // self.chunk * self.chunk
+        if ready > region.ready:
+            region.ready = ready
+            self._index.add(region)
 
-    def close(self, region: Region) -> None:
-        """The request has ended; whole chunks that are in no other region stay."""
-        self.open_regions.remove(region)
+    def close(self, region: Region, text: Sequence[int] = ()) -> None:
+        """The request has ended; whole chunks that are in no other region stay. ``text``: the whole of it, where that
+        has been computed and may be shared."""
+        if text:
+            region.text = tuple(text)
+            self.computed(region, len(text))
+        del self.open_regions[region]
         self._read(region, None)
-        others = [other for other in self._regions() if other.salt == region.salt]
-        if region.ready == 0 or any(self._common(other, region.prompt) >= region.ready for other in others):
+        if region.ready == 0 or self._index.shared(region):
             self._free(region)
             return
-        for other in others:
-            if self._replaces(other, self._common(region, other.prompt[: other.ready])):
+        for other in self._index.beginnings(region):
+            if not other.readers:
                 self._free(other)
-        region.size, region.prompt, region.reused = region.ready, region.prompt[: region.ready], 0
+        region.size, region.text, region.reused = region.ready, region.text[: region.ready], 0
         self.allocator.resize(region.base, region.size)
-        self.kept.append(region)
+        self.kept[region] = None
+        self._index.keep(region)
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def _regions(self) -> list[Region]:
         return [*self.kept, *self.open_regions]
-
-    def _longest(self, prompt: tuple[int, ...], salt: object, but: Region | None = None) -> tuple[Region | None, int]:
-        """The region that has most of a prompt, and how many tokens. The last token is always computed anew: the first
-        logits are its own."""
-        best, most = None, 0
-        for region in self._regions():
-            if region is but or region.salt != salt or region.prompt[: self.chunk] != prompt[: self.chunk]:
-                continue
-            count = min(self._common(region, prompt), (len(prompt) - 1) // self.chunk * self.chunk)
-            if count > most or (count == most > 0 and self._replaces(region, count)):
-                best, most = region, count
-        return best, most
-
-    def _common(self, region: Region, prompt: tuple[int, ...]) -> int:
-        """Tokens, in whole chunks, that a region has ready of a prompt."""
-        return common_prefix(region.prompt[: region.ready], prompt) // self.chunk * self.chunk
 
     def _replaces(self, source: Region, count: int) -> bool:
         """Whether a region is of no more use once a request has taken ``count`` of its tokens."""
@@ -204,8 +185,8 @@ class PrefixCache:
                 region.base = place
 
     def _free(self, region: Region) -> None:
-        if region in self.kept:
-            self.kept.remove(region)
+        self.kept.pop(region, None)
+        self._index.remove(region)
         self.allocator.free(region.base)
 
     @staticmethod

@@ -15,7 +15,7 @@ import torch
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch, Mask, State, align, causal
 from actors.engines.kv_cache import CHUNK, KVCache, full_request
-from actors.engines.prefixes import Region
+from actors.engines.prefix_index import Region
 from actors.engines.sampler import Rows, SamplerState, choices_of, logprobs, picked, sample
 from actors.engines.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.models import DEFAULT_NODES, ROOT, Constraint, ModelInfo, Outcome, Window
@@ -25,6 +25,7 @@ from protocols.messages import Sampling, TokenLogprobs
 
 STREAMS = 8  # as many requests at least have room for the states of their windows, which are shorter for it
 LARGEST = max(LARGE) - 1  # nodes of a window
+SHARED = 16  # tokens that requests share together where bits allow it: a chat's system prompt may have fewer than 64
 
 
 @dataclass(slots=True)
@@ -32,12 +33,12 @@ class _Request:
     region: Region
     text: int  # tokens of prompt and output at most
     prompt: list[int]
-    replay: list[int]  # output tokens of a resumed stream
+    output: list[int]  # those of a resumed stream are computed again behind the prompt
     sampler: SamplerState
     most_nodes: int  # of a window
     constraint: Constraint | None
     state: State | None  # of recurrent layers, behind the tokens before the root
-    done: int = 0  # of prompt and replay, tokens computed
+    done: int = 0  # of the prompt and a resumed output, tokens computed
     length: int = 0  # committed tokens, once the prefill is over
     root: int = ROOT  # the last of them; its K/V is computed in the next round
 
@@ -64,7 +65,9 @@ class Target:
         # Where the number of rows makes no difference to the bits, a prompt may be cut as others have time for it.
         self._whole_chunks = bool(self._buckets) or self._recurrence is not None
         self.chunk = CHUNK if self._whole_chunks else max(self._rows_agree)
-        self._kv = KVCache(engine.pool, self.chunk)
+        # ... and what was decoded is what a prompt's forward would have computed.
+        self._shares_answers = not self._whole_chunks and found.branches
+        self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else SHARED)
         self._requests: dict[int, _Request] = {}
         self._next_handle = 0
 
@@ -128,7 +131,8 @@ class Target:
         most_nodes = min(most_nodes, self._max_window)
         salt = (cache_salt, text if self.engine.text_matters else 0)
         self._check_states(most_nodes)
-        region = self._kv.open(prompt, len(generated), text, most_nodes, salt)
+        shared = [*prompt, *generated] if self._shares_answers else prompt
+        region = self._kv.open(shared, len(prompt) + len(generated), text, most_nodes, salt)
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
         state = None if self._recurrence is None else self._recurrence.new()
@@ -153,8 +157,9 @@ class Target:
 
     def close(self, handle: int) -> None:
         request = self._requests.pop(handle, None)
-        if request is not None:
-            self._kv.close(request.region)
+        if request is not None:  # but for the last token, whose keys the next round would have computed
+            computed = self._shares_answers and request.length > 0
+            self._kv.close(request.region, [*request.prompt, *request.output[:-1]] if computed else ())
 
     # --- prompt ------------------------------------------------------------------------------------------------------
 
@@ -170,14 +175,14 @@ class Target:
         return self._computed(r, end, logits[row : row + 1])
 
     def _lay_out_piece(self, r: _Request, limit: int | None, batch: FlatBatch) -> tuple[int, bool]:
-        """The next tokens of the prompt, or of what is replayed. Where they end, and which of both they are."""
+        """The next tokens of the prompt, or of a resumed output: where they end, and which of both they are."""
         if r.done == 0:
             r.done = self._kv.reuse(r.region)
         start, prompt_len = r.done, len(r.prompt)
         replayed = start >= prompt_len
         if replayed:  # decode-shaped, as these tokens ran the first time
-            end = min(start + min(limit or self._max_window, self._max_window), prompt_len + len(r.replay))
-            tokens = r.replay[start - prompt_len : end - prompt_len]
+            end = min(start + min(limit or self._max_window, self._max_window), prompt_len + len(r.output))
+            tokens = r.output[start - prompt_len : end - prompt_len]
         else:
             rows = self.chunk if self._whole_chunks else min(limit or self.chunk, self.chunk)
             end = min(start + rows, prompt_len)
@@ -193,15 +198,15 @@ class Target:
         if r.state is not None:
             r.state.keep(-1)
         else:  # slots alone are no beginning for another request
-            self._kv.computed(r.region, min(end, len(r.prompt)))
-        total = len(r.prompt) + len(r.replay)
+            self._kv.computed(r.region, end if self._shares_answers else min(end, len(r.prompt)))
+        total = len(r.prompt) + len(r.output)
         if end < total:
             return None
         masks = r.constraint.masks() if r.constraint is not None else None
         [[token]] = sample(last, [Rows(r.sampler, [total], [[]], masks)])
         r.length = total
         self._commit(r, [token])
-        return Outcome([], [token], self._logprobs(r, last, [token]), reused=r.region.reused)
+        return Outcome([], [token], self._logprobs(r, last, [token]), reused=min(r.region.reused, len(r.prompt)))
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
@@ -300,6 +305,7 @@ class Target:
 
     def _commit(self, r: _Request, tokens: list[int]) -> None:
         r.sampler.append(tokens)
+        r.output += tokens
         r.length += len(tokens)
         r.root = tokens[-1]
 

@@ -69,7 +69,7 @@ def test_whatever_grows_moves_and_ends_each_request_keeps_what_it_has(seed):
                 regions[region] = region.size
             else:
                 region = rng.choice(list(regions))
-                slots.cache.computed(region, len(region.prompt))
+                slots.cache.computed(region, len(region.text))
                 del regions[region]
                 slots.cache.close(region)
         except PoolFull:

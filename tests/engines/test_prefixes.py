@@ -40,6 +40,36 @@ def test_the_next_turn_grows_the_region_of_the_last_one_and_copies_nothing():
     assert cache.take(region) is None and cache.cached == 0 and cache.allocator.used == 40
 
 
+def test_the_next_turn_begins_behind_the_last_answer_where_that_is_shared():
+    cache = cache_of(100)
+    region = cache.open(40, text(1, 2), "")
+    cache.computed(region, 9)
+    cache.close(region, text(1, 2) + (99,) * 3 + (7,) * 5)
+    following = cache.open(60, text(1, 2) + (99,) * 3 + (7,) * 9, "")
+    assert (following.base, following.reused) == (0, 4 * CHUNK)
+
+
+class Mark:
+    """A salt with the hash of all others."""
+
+    def __hash__(self) -> int:
+        return 1
+
+
+def test_a_text_that_is_found_by_its_hash_alone_is_not_taken_for_another():
+    cache = cache_of(100)
+    served(cache, text(1, 2), salt=Mark())
+    assert served(cache, text(1, 2), salt=Mark())[1] is None
+
+
+def test_many_chats_have_one_system_prompt_in_common():
+    cache = cache_of(4000)
+    for chat in range(100):
+        served(cache, text(1, 2, 3, 100 + chat))
+    region = cache.open(40, text(1, 2, 3, 7), "")
+    assert cache.take(region)[1] == 3 * CHUNK and len(cache.kept) == 100
+
+
 def test_a_prefix_that_another_needs_too_is_copied():
     cache = cache_of(100)
     running = cache.open(20, text(1, 2, 3), "")
@@ -88,7 +118,7 @@ def test_a_prompt_that_is_the_beginning_of_another_is_kept_once():
     served(cache, text(1, 2, 3))
     for prompt in (text(1, 2), text(1, 2, 3), text(1, 2, 3, 4)):
         served(cache, prompt)
-    assert [len(region.prompt) for region in cache.kept] == [4 * CHUNK]
+    assert [len(region.text) for region in cache.kept] == [4 * CHUNK]
 
 
 def test_what_was_used_longest_ago_is_given_up_first():
@@ -97,7 +127,7 @@ def test_what_was_used_longest_ago_is_given_up_first():
         served(cache, text(chunk), size=2 * CHUNK)
     cache.close(cache.open(2 * CHUNK, text(1, 1), ""))  # used again
     cache.open(6 * CHUNK, text(9), "")
-    assert [region.prompt[0] for region in cache.kept] in ([1], [])
+    assert [region.text[0] for region in cache.kept] in ([1], [])
     assert cache.allocator.used <= 7 * CHUNK
 
 
@@ -117,7 +147,7 @@ def test_the_region_that_a_request_will_copy_from_is_not_given_up_before():
     reader = cache.open(3 * CHUNK, text(1, 1), "")  # the second region is in the way of growing
     assert reader.base != 0
     assert cache.open(CHUNK, text(rest=3), "").base == CHUNK
-    assert [region.prompt[0] for region in cache.kept] == [1] and cache.take(reader) == (0, CHUNK)
+    assert [region.text[0] for region in cache.kept] == [1] and cache.take(reader) == (0, CHUNK)
     assert not cache.kept  # it holds nothing that the reader has not
 
 
@@ -142,13 +172,14 @@ def test_a_request_that_fits_only_where_its_prefix_lies_computes_it_again():
         max_size=60,
     ),
     st.integers(20, 120),
+    st.booleans(),
 )
 @settings(max_examples=300, deadline=None)
-def test_whatever_comes_every_slot_holds_what_its_text_says_and_has_one_writer(events, slots):
+def test_whatever_comes_every_slot_holds_what_its_text_says_and_has_one_writer(events, slots, shares):
     """A pool of text positions stands for keys and values: what a request reads must be what it would have computed."""
     cache = cache_of(slots)
     memory: list[object] = [None] * slots
-    requests = []  # (region, prompt, salt, done)
+    requests = []  # (region, prompt, salt, done, prompt and answer)
     for event, chunks, number, salt in events:
         if event == "open":
             prompt = text(*chunks, rest=1 + number % 3)
@@ -158,12 +189,12 @@ def test_whatever_comes_every_slot_holds_what_its_text_says_and_has_one_writer(e
                 held = sum(region.size for region, *_ in requests)
                 assert held > 0 or len(prompt) + number > slots, "a pool without requests has room"
             else:
-                requests.append([region, prompt, salt, 0])
+                requests.append([region, prompt, salt, 0, ()])
             for start, to, count in cache.take_moves():
                 memory[to : to + count] = memory[start : start + count]
         elif requests:
             request = requests[number % len(requests)]
-            region, prompt, salt, done = request
+            region, prompt, salt, done, _ = request
             if event == "prefill" and done < len(prompt):
                 if done == 0:
                     if (copied := cache.take(region)) is not None:
@@ -179,11 +210,15 @@ def test_whatever_comes_every_slot_holds_what_its_text_says_and_has_one_writer(e
                 cache.computed(region, end)
                 request[3] = end
             elif event == "decode" and done == len(prompt):
+                answer = min(number, region.size - len(prompt))
+                whole = prompt + (number % 2,) * answer
                 for position in range(len(prompt), region.size):
-                    memory[region.base + position] = "decoded"
+                    known = position < len(whole)
+                    memory[region.base + position] = (salt, whole[: position + 1]) if known else "drafted"
+                request[4] = whole
             elif event == "close":
                 requests.remove(request)
-                cache.close(region)
+                cache.close(region, whole if shares and (whole := request[4]) else ())
         regions = sorted([*cache.kept, *cache.open_regions], key=lambda region: region.base)
         assert all(one.base + one.size <= two.base for one, two in itertools.pairwise(regions))
         assert [(region.base, region.size) for region in regions] == cache.allocator.regions
@@ -191,7 +226,7 @@ def test_whatever_comes_every_slot_holds_what_its_text_says_and_has_one_writer(e
         assert {id(region) for region, *_ in requests} == {id(region) for region in cache.open_regions}
         assert all(region.readers == sum(other.source is region for other in regions) for region in regions)
         for region in cache.kept:
-            assert region.size == region.ready == len(region.prompt) > 0
+            assert region.size == region.ready == len(region.text) > 0
     for region, *_ in requests:
         cache.close(region)
     assert cache.cached == cache.allocator.used
