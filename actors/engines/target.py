@@ -7,44 +7,23 @@ in which they are listed. The engine sees to it that a row has the bits that pla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from actors.engines.engine import Engine
-from actors.engines.flat_batch import FlatBatch, Mask, State, align, causal
+from actors.engines.flat_batch import FlatBatch
 from actors.engines.kv_cache import CHUNK, KVCache, full_request
-from actors.engines.prefix_index import Region
-from actors.engines.sampler import Rows, SamplerState, choices_of, logprobs, picked, sample
+from actors.engines.sampler import Rows, SamplerState, choices_of, picked, sample
 from actors.engines.selfcheck import LARGE, ROWS, Agreement, self_check
-from actors.models import DEFAULT_NODES, ROOT, Constraint, ModelInfo, Outcome, Window
-from actors.tree.accept import depths_of, walk
+from actors.engines.target_request import TargetRequest
+from actors.models import DEFAULT_NODES, Constraint, ModelInfo, Outcome, Window
+from actors.tree.accept import walk
 from protocols.errors import PoolFull
 from protocols.messages import Sampling, TokenLogprobs
 
 STREAMS = 8  # as many requests at least have room for the states of their windows, which are shorter for it
 LARGEST = max(LARGE) - 1  # nodes of a window
 SHARED = 16  # tokens that requests share together where bits allow it: a chat's system prompt may have fewer than 64
-
-
-@dataclass(slots=True)
-class _Request:
-    region: Region
-    text: int  # tokens of prompt and output at most
-    prompt: list[int]
-    output: list[int]  # those of a resumed stream are computed again behind the prompt
-    sampler: SamplerState
-    most_nodes: int  # of a window
-    constraint: Constraint | None
-    state: State | None  # of recurrent layers, behind the tokens before the root
-    done: int = 0  # of the prompt and a resumed output, tokens computed
-    length: int = 0  # committed tokens, once the prefill is over
-    root: int = ROOT  # the last of them; its K/V is computed in the next round
-
-    @property
-    def base(self) -> int:
-        return self.region.base
 
 
 class Target:
@@ -68,7 +47,7 @@ class Target:
         # ... and what was decoded is what a prompt's forward would have computed.
         self._shares_answers = not self._whole_chunks and found.branches
         self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else SHARED)
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, TargetRequest] = {}
         self._next_handle = 0
 
     @property
@@ -136,7 +115,7 @@ class Target:
         self._next_handle += 1
         sampler = SamplerState(sampling, prompt, generated)
         state = None if self._recurrence is None else self._recurrence.new()
-        self._requests[self._next_handle] = _Request(
+        self._requests[self._next_handle] = TargetRequest(
             region, text, list(prompt), list(generated), sampler, most_nodes, constraint, state
         )
         return self._next_handle
@@ -157,42 +136,35 @@ class Target:
 
     def close(self, handle: int) -> None:
         request = self._requests.pop(handle, None)
-        if request is not None:  # but for the last token, whose keys the next round would have computed
-            computed = self._shares_answers and request.length > 0
-            self._kv.close(request.region, [*request.prompt, *request.output[:-1]] if computed else ())
+        if request is not None:
+            self._kv.close(request.region, request.computed if self._shares_answers else ())
 
     # --- prompt ------------------------------------------------------------------------------------------------------
 
     def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
         self._kv.settle()
         r, batch = self._requests[handle], FlatBatch()
-        end, replayed = self._lay_out_piece(r, limit, batch)
+        end, resumed = self._lay_out_piece(r, limit, batch)
         rows = len(batch.tokens)
-        if replayed:
+        if resumed:
             self._pad(batch)
-        logits = self._forward(batch, None if replayed else [rows - 1])
-        row = rows - 1 if replayed else 0
+        logits = self._forward(batch, None if resumed else [rows - 1])
+        row = rows - 1 if resumed else 0
         return self._computed(r, end, logits[row : row + 1])
 
-    def _lay_out_piece(self, r: _Request, limit: int | None, batch: FlatBatch) -> tuple[int, bool]:
+    def _lay_out_piece(self, r: TargetRequest, limit: int | None, batch: FlatBatch) -> tuple[int, bool]:
         """The next tokens of the prompt, or of a resumed output: where they end, and which of both they are."""
         if r.done == 0:
             r.done = self._kv.reuse(r.region)
-        start, prompt_len = r.done, len(r.prompt)
-        replayed = start >= prompt_len
-        if replayed:  # decode-shaped, as these tokens ran the first time
-            end = min(start + min(limit or self._max_window, self._max_window), prompt_len + len(r.output))
-            tokens = r.output[start - prompt_len : end - prompt_len]
+        resumed = r.done >= len(r.prompt)
+        if resumed:  # decode-shaped, as these tokens ran the first time
+            rows = min(limit or self._max_window, self._max_window)
         else:
             rows = self.chunk if self._whole_chunks else min(limit or self.chunk, self.chunk)
-            end = min(start + rows, prompt_len)
-            tokens = r.prompt[start:end]
-        at = list(range(start, end))
-        batch.add(r.base, tokens, at, [r.base + p for p in at], causal(start, end), r.text, r.state, not replayed)
-        return end, replayed
+        return r.lay_out_piece(rows, batch), resumed
 
-    def _computed(self, r: _Request, end: int, last: torch.Tensor) -> Outcome | None:
-        """Prompt and replay are computed up to ``end``; ``last``: the logits there. The first token once that is
+    def _computed(self, r: TargetRequest, end: int, last: torch.Tensor) -> Outcome | None:
+        """Prompt and resumed output are computed up to ``end``; ``last``: the logits there. A token once that is
         all."""
         r.done = end
         if r.state is not None:
@@ -205,15 +177,15 @@ class Target:
         masks = r.constraint.masks() if r.constraint is not None else None
         [[token]] = sample(last, [Rows(r.sampler, [total], [[]], masks)])
         r.length = total
-        self._commit(r, [token])
-        return Outcome([], [token], self._logprobs(r, last, [token]), reused=min(r.region.reused, len(r.prompt)))
+        r.commit([token])
+        return Outcome([], [token], r.logprobs(last, [token]), reused=min(r.region.reused, len(r.prompt)))
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
         self._kv.settle()
         batch = FlatBatch()
-        groups = [self._lay_out(window, batch) for window in windows]
+        groups = [self._requests[window.handle].lay_out(window, batch) for window in windows]
         self._pad(batch)
         if self._plainly_sampled(windows):
             picks = self.engine.pick(batch, None, choices_of(groups))
@@ -224,7 +196,7 @@ class Target:
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
         self._kv.settle()
         r, batch = self._requests[handle], FlatBatch()
-        groups = [self._lay_out(window, batch) for window in windows]
+        groups = [self._requests[window.handle].lay_out(window, batch) for window in windows]
         rows = len(batch.tokens)
         end, _ = self._lay_out_piece(r, limit, batch)
         logits = self._forward(batch, [*range(rows), len(batch.tokens) - 1])
@@ -261,7 +233,7 @@ class Target:
             tokens = [window.tokens[node] for node in path] + [final]
             found: list[TokenLogprobs] = []
             if r.sampler.sampling.logprobs >= 0:
-                found = self._logprobs(r, logits()[[first_row, *(first_row + 1 + node for node in path)]], tokens)
+                found = r.logprobs(logits()[[first_row, *(first_row + 1 + node for node in path)]], tokens)
             outcomes.append(Outcome(path, tokens, found, list(rows)))
             first_row += len(rows)
         if source:
@@ -270,27 +242,8 @@ class Target:
             r = self._requests[window.handle]
             if r.state is not None:
                 r.state.keep(len(outcome.path))
-            self._commit(r, outcome.tokens)
+            r.commit(outcome.tokens)
         return outcomes
-
-    def _lay_out(self, window: Window, batch: FlatBatch) -> Rows:
-        r = self._requests[window.handle]
-        assert r.length > 0, "prefill comes first"
-        assert len(window.tokens) <= r.most_nodes
-        depths = depths_of(window.parents)
-        assert r.state is None or len(set(depths)) == len(depths), "a branch would need a state of its own"
-        root, rows = r.length - 1, 1 + len(depths)
-        visible: Mask = np.zeros((rows, align(root + rows)), dtype=np.bool_)
-        visible[:, : r.length] = True
-        paths: list[list[int]] = [[]]
-        for row, (parent, token) in enumerate(zip(window.parents, window.tokens, strict=True), 1):
-            visible[row, r.length :] = visible[parent + 1, r.length :]
-            visible[row, root + row] = True
-            paths.append([*paths[parent + 1], token] if r.sampler.penalised else [])
-        positions = [root, *(root + depth for depth in depths)]
-        slots = list(range(r.base + root, r.base + root + rows))
-        batch.add(r.base, [r.root, *window.tokens], positions, slots, visible, r.text, r.state)
-        return Rows(r.sampler, [p + 1 for p in positions], paths)
 
     def _pad(self, batch: FlatBatch) -> None:
         """Fill the round up to a row count of the self-check's group, unless every count it tried agreed."""
@@ -302,13 +255,3 @@ class Target:
     def _forward(self, batch: FlatBatch, select: list[int] | None = None) -> torch.Tensor:
         logits = self.engine.forward(batch, select)
         return logits if logits.shape[1] == self.info.vocab_size else logits[:, : self.info.vocab_size]
-
-    def _commit(self, r: _Request, tokens: list[int]) -> None:
-        r.sampler.append(tokens)
-        r.output += tokens
-        r.length += len(tokens)
-        r.root = tokens[-1]
-
-    def _logprobs(self, r: _Request, logits: torch.Tensor, tokens: list[int]) -> list[TokenLogprobs]:
-        top = r.sampler.sampling.logprobs
-        return logprobs(logits, tokens, top) if top >= 0 else []

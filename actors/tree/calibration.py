@@ -18,6 +18,8 @@ LOW, HIGH = -6.0, 6.0  # logits of the outermost bins
 MEMORY = 200  # observations of a bin
 PRIOR_STRENGTH = 4.0  # observations that the draft's own probability counts for
 SUREST = 0.99  # no text is believed to be certain
+USUAL = 0.6  # chance that a usable draft's first choice is right, counted as ...
+USUAL_STRENGTH, USUAL_MEMORY = 32.0, 2000.0  # ... so many tokens, and what is remembered of them
 
 
 def _place(probability: float) -> tuple[int, float]:
@@ -37,6 +39,7 @@ class Calibration:
 
     def __init__(self) -> None:
         self.bins = [[Estimate(memory=MEMORY) for _ in range(BINS)] for _ in range(RANKS)]
+        self.agreement = Estimate(USUAL, weight=USUAL_STRENGTH, memory=USUAL_MEMORY)  # of its first choice, all texts
 
     def probability(self, rank: int, probability: float) -> float:
         """Chance that the target picks the candidate of that rank (0: the likeliest) and draft probability."""
@@ -51,6 +54,7 @@ class Calibration:
     def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
         """One position whose truth is known: the candidates' draft probabilities, best first, and the rank that the
         target picked (-1: none of them)."""
+        self.agreement.add(float(hit == 0))
         for rank, (bins, probability) in enumerate(zip(self.bins, probabilities, strict=False)):
             low, share = _place(probability)
             right = 1.0 if hit == rank else 0.0
@@ -70,6 +74,11 @@ class TextCalibration:
     def __init__(self, shared: Calibration) -> None:
         self.shared = shared
         self.bias = acceptance_bias()
+
+    @property
+    def usual(self) -> float:
+        """How often the draft's first choice is right in all texts together."""
+        return self.shared.agreement.mean
 
     def probability(self, rank: int, probability: float) -> float:
         """See :meth:`Calibration.probability`."""

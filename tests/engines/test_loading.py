@@ -1,3 +1,4 @@
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -7,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from actors.engines import loading
+from actors.engines import build, loading
 from actors.engines.loading import (
     describe,
     load_model,
@@ -191,3 +192,16 @@ def test_a_tokens_piece_is_its_text_behind_others():
     assert "".join(codec.pieces(ids)) == codec.decode(ids, skip_special_tokens=False) == "Tell a story, wörld <s> now"
     assert codec.decode(ids) == "Tell a story, wörld  now"
     assert set(codec.pieces(codec.encode("日"))) == {"\ufffd"}
+
+
+@pytest.mark.parametrize(("published", "fast"), list(itertools.product(["bfloat16", "float32"], [True, False])))
+def test_a_target_that_was_published_in_bfloat16_is_computed_in_it_where_that_is_faster(
+    monkeypatch, tmp_path, published, fast
+):
+    monkeypatch.setattr(build, "multiplies_bfloat16", lambda config: fast)
+    model = shutil.copytree(PAIR / "target", tmp_path / "target")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"dtype": published}))
+    target, _ = build.build_target(str(model), "cpu", "auto", 256, 1)
+    assert target.info.dtype == ("bfloat16" if published == "bfloat16" and fast else "float32")
+    assert build.build_target(str(model), "cpu", "float32", 256, 1)[0].info.dtype == "float32"

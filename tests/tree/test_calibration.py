@@ -78,3 +78,13 @@ def test_what_a_text_was_like_long_ago_fades():
     for _ in range(300):
         bias.add_ratio(0.0, 0.5)
     assert bias.mean < 0.2
+
+
+def test_what_a_new_text_is_expected_to_be_like_is_what_others_were():
+    shared = Calibration()
+    assert TextCalibration(shared).usual == pytest.approx(0.6)
+    one = TextCalibration(shared)
+    for number in range(2000):
+        one.observe((0.7, 0.2), 0 if number % 10 < 4 else -1)
+    assert TextCalibration(shared).usual == pytest.approx(0.4, abs=0.02)
+    assert TextCalibration(Calibration()).usual == pytest.approx(0.6)

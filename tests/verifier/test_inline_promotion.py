@@ -11,7 +11,7 @@ from inline_drafts import FORWARD_S, PROMPT, Counting, inline
 from actors.draft_timing import PROBES
 from actors.models import Expansion
 from actors.replay.clock import run
-from actors.tree.calibration import Calibration
+from actors.tree.calibration import Calibration, TextCalibration
 from actors.tree.tree import TokenTree
 from actors.verifier.decoding.inline_tree import InlineTree
 from actors.verifier.drafters.inline import MAX_FAILURES
@@ -124,8 +124,8 @@ def test_promotion_and_undo_in_mid_stream_leave_the_text_equal(sampling):
 
 
 def test_what_the_weights_before_have_expanded_is_expanded_again():
-    tree = TokenTree(3, 7)
-    before, after = (InlineTree("r", tree, ToyDraft(LANGUAGE), 1, frozenset(), 100, Calibration()) for _ in range(2))
+    tree, calibration = TokenTree(3, 7), TextCalibration(Calibration())
+    before, after = (InlineTree("r", tree, ToyDraft(LANGUAGE), 1, frozenset(), 100, calibration) for _ in range(2))
     before.begin()
     root = tree.root
     before.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)

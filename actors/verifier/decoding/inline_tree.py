@@ -17,8 +17,7 @@ from protocols.errors import CannotDraft, PoolFull
 log = logging.getLogger("duoactor.verifier")
 BRANCHES = 4  # candidates of a leaf that join the tree, and ...
 MIN_CHANCE = 0.01  # ... the least of one beside the likeliest: as a drafter's trees (actors.drafter.growth)
-USUAL = 0.6  # chance that a usable draft's first choice is right
-DOUBT = 0.03  # of a round's weight: what a text without drafts is believed to be like comes slowly back to USUAL
+DOUBT = 0.03  # of a round's weight: a text without drafts is believed, slowly, to become like others again
 
 
 _first: Callable[[tuple[float, Node]], float] = itemgetter(0)
@@ -39,7 +38,7 @@ class InlineTree:
         drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
         self.rid, self.tree, self.model, self.handle = rid, tree, model, handle
         self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
-        self.agreement = Estimate(USUAL, weight=4, memory=48)  # how often the draft's first choice is right
+        self.agreement = Estimate(calibration.usual, weight=4, memory=48)  # how often its first choice is right
         self.lost = False  # the model cannot mirror the text any more
         self._expansions: dict[Node, Expansion] = {}
         self._slots: set[int] = set()
@@ -131,7 +130,7 @@ class InlineTree:
 
     def _learn(self, root: Node, tokens: Sequence[int]) -> None:
         if root not in self._expansions:
-            self.agreement.add(USUAL, weight=DOUBT)
+            self.agreement.add(self.calibration.usual, weight=DOUBT)
         node: Node | None = root
         for token in tokens:
             if node is None or (expansion := self._expansions.get(node)) is None:

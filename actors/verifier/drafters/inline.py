@@ -21,9 +21,9 @@ from actors.draft_timing import Probe
 from actors.estimate import Estimate
 from actors.generations import Generations, Loader
 from actors.models import DraftModel
-from actors.tree.calibration import Calibration, TextCalibration
+from actors.tree.calibration import USUAL, Calibration, TextCalibration
 from actors.tree.tree import Node
-from actors.verifier.decoding.inline_tree import USUAL, InlineTree
+from actors.verifier.decoding.inline_tree import InlineTree
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.requests.request import Request
 from protocols.errors import CannotDraft, PoolFull

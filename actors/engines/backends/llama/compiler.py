@@ -6,8 +6,9 @@ import functools
 import importlib.util
 import logging
 from types import ModuleType
+from typing import Any
 
-from actors.engines.backends.llama.weights import Shape
+from actors.engines.backends.llama.weights import Shape, supports
 
 log = logging.getLogger("duoactor.engines")
 
@@ -42,7 +43,11 @@ def fits(shape: Shape, lanes: int) -> bool:
     return shape.width % lanes == 0 and shape.hidden % lanes == 0 and shape.inner % lanes == 0
 
 
-def multiplies_bfloat16() -> bool:
-    """Whether the compiled products of bfloat16 are twice as fast as those of float32."""
-    kernels = compiled_kernels()
-    return kernels is not None and kernels.HAS_BFLOAT16
+def multiplies_bfloat16(config: Any) -> bool:
+    """Whether layers of that ``transformers`` configuration are compiled here, and their products of bfloat16 are twice
+    as fast as those of float32."""
+    kernels = compiled_kernels() if supports(config) else None
+    if kernels is None or not kernels.HAS_BFLOAT16:
+        return False
+    width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return not any(size % kernels.LANES for size in (width, config.hidden_size, config.intermediate_size))
