@@ -43,6 +43,7 @@ class InlineTree:
         self._expansions: dict[Node, Expansion] = {}
         self._slots: set[int] = set()
         self._leaves: list[Node] = []
+        self._untold: list[int] = []  # committed tokens that the model has not been told of
 
     # --- growing -----------------------------------------------------------------------------------------------------
 
@@ -108,17 +109,29 @@ class InlineTree:
     # --- the target's word -------------------------------------------------------------------------------------------
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Commit ``tokens`` in the tree and in the mirror."""
+        """Commit ``tokens`` in the tree and, where the model may have computed some of them, in the mirror. For a text
+        that rests that waits until the model is asked again: it took 25 us of each round."""
         tree = self.tree
         self._learn(tree.root, tokens)
         held = tree.advance(tokens).nodes
+        if not self._slots:
+            self._expansions.clear()
+            self._untold += tokens
+            return
         slots = [node.slot if node is not None else ROOT for node in held]
-        dead: list[int] = []
-        if self._slots:
-            alive = {node.slot for node in tree.nodes()}
-            dead = [slot for slot in self._slots if slot not in alive and slot not in slots]
-            self._slots &= alive
+        alive = {node.slot for node in tree.nodes()}
+        dead = [slot for slot in self._slots if slot not in alive and slot not in slots]
+        self._slots &= alive
         self._expansions = {node: known for node, known in self._expansions.items() if node.slot in self._slots}
+        self._commit(tokens, slots, dead)
+
+    def catch_up(self) -> None:
+        """Before the model is asked: it hears of all that is committed."""
+        if self._untold:
+            self._commit(self._untold, [ROOT] * len(self._untold))
+            self._untold = []
+
+    def _commit(self, tokens: Sequence[int], slots: Sequence[int], dead: Sequence[int] = ()) -> None:
         try:
             self.model.commit(self.handle, tokens, slots)
             if dead:

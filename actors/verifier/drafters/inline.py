@@ -143,6 +143,8 @@ class InlineDraft:
         if tree is not None and tree.model is not self.model:
             tree.leave()  # what the weights before have computed is of no use to those that took their place
             tree = request.spec.inline = None
+        if tree is not None:
+            tree.catch_up()
         if request.rid in self._unable or self._failures >= MAX_FAILURES or (tree is not None and tree.lost):
             return None
         if tree is not None and (missing := self.model.missing(tree.handle)) <= UNREAD:

@@ -19,6 +19,7 @@ goes on, so only the draft model rests.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from statistics import NormalDist
 
 from actors.cost import CostModel
@@ -97,11 +98,11 @@ class _Judged:
         self.until_look, self.look, self.believed = self.gap, LOOK, self.plain.mean
         self.plain.discount(LOOK)
 
-    def without(self, ratio: float, pace: Pace) -> None:
-        """``ratio``: of the round's time to its calibrated forward."""
+    def without(self, ratio: Callable[[], float], pace: Pace) -> None:
+        """``ratio``: of the round's time to its calibrated forward; rests are mostly longer than it is looked at."""
         pace.rested += 1
         if pace.rested <= LOOK and pace.slowdown.known:
-            _add(self.plain, ratio / pace.slowdown.mean)
+            _add(self.plain, ratio() / pace.slowdown.mean)
         self.guesses.rested()
         self.look -= 1
         if self.look == 0 and self.believed:
@@ -154,7 +155,8 @@ class OwnDrafts:
     def without(self, group: Group, streams: int, time_us: float, course: OwnCourse | None = None) -> None:
         """A round in which nothing was guessed, while so many streams decoded."""
         judged = self._of(group)
-        judged.without(time_us / self.cost.uncorrected(streams), judged.pace if course is None else course.pace)
+        ratio = lambda: time_us / self.cost.uncorrected(streams)  # noqa: E731
+        judged.without(ratio, judged.pace if course is None else course.pace)
         if course is not None:
             course.rested()
 
