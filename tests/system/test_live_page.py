@@ -31,7 +31,9 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     port = free_port()
-    up = Up(tmp_path_factory.mktemp("live"), "--drafters", "2", "--http", f"127.0.0.1:{port}", "--api-key", "secret")
+    slowly = ("--dtype", "float32", "--threads", "1")  # a stream must last until a browser has clicked
+    options = ("--drafters", "2", "--http", f"127.0.0.1:{port}", "--api-key", "secret", *slowly)
+    up = Up(tmp_path_factory.mktemp("live"), *options)
     yield f"http://127.0.0.1:{port}"
     assert up.stop() == 0
 
