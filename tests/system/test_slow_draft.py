@@ -23,7 +23,7 @@ def started(role: str, address: str, milliseconds: float) -> subprocess.Popen[st
 def test_a_prompt_whose_draft_prefill_takes_10_seconds_streams_with_drafts(tmp_path):
     address = f"ipc://{tmp_path}/run/v.ipc"
     actors = [
-        started("verifier", address, 25.0),
+        started("verifier", address, 2000 * READING_S / len(PROMPT)),  # the drafter reads twice as fast as it writes
         started("drafter", address, READING_S * 1000 / len(PROMPT)),
     ]
     try:
