@@ -140,6 +140,7 @@ def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
 
 def test_the_keyboard_alone_does_it_and_stop_stops(page):
     prompt = page.get_by_label("Prompt", exact=True)
+    page.get_by_label("Method").select_option("vanilla")  # the slowest: the answer must last until it is stopped
     page.get_by_label("Most tokens").fill("1500")
     prompt.press("Enter")
     expect(page.locator("#answer .t").nth(60)).to_be_attached()
