@@ -47,7 +47,7 @@ class PrefixIndex:
         """It is given up."""
         if region.marks and self._kept.get(region.marks[-1]) is region:
             del self._kept[region.marks[-1]]
-        for mark in region.marks:
+        for mark in set(region.marks):
             holders = self._holders[mark]
             del holders[region]
             if not holders:

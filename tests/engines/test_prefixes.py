@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.engines.pool import RegionAllocator
+from actors.engines.prefix_index import PrefixIndex
 from actors.engines.prefixes import PrefixCache
 from protocols.errors import PoolFull
 
@@ -60,6 +61,15 @@ def test_a_text_that_is_found_by_its_hash_alone_is_not_taken_for_another():
     cache = cache_of(100)
     served(cache, text(1, 2), salt=Mark())
     assert served(cache, text(1, 2), salt=Mark())[1] is None
+
+
+def test_texts_made_so_that_all_hashes_are_equal_are_only_not_found(monkeypatch):
+    monkeypatch.setattr(PrefixIndex, "_marks", lambda self, mark, tokens: [7] * (len(tokens) // CHUNK))
+    cache = cache_of(100)
+    for prompt in (text(1, 2), text(1, 3), text(4, 4, 4), text(1, 2)):
+        served(cache, prompt)
+    cache.open(100, text(5), "")  # everything else is given up
+    assert not cache.kept
 
 
 def test_many_chats_have_one_system_prompt_in_common():
