@@ -28,7 +28,6 @@ class PrefixCache:
 
     def __init__(self, allocator: RegionAllocator, chunk: int) -> None:
         self.allocator = allocator
-        self.chunk = chunk
         self.open_regions: dict[Region, None] = {}
         self.kept: dict[Region, None] = {}  # of requests that ended; the least recently used first
         self._index = PrefixIndex(chunk)
@@ -96,7 +95,7 @@ class PrefixCache:
 
     def computed(self, region: Region, done: int) -> None:
         """The first ``done`` tokens of the text have been computed."""
-        ready = done // self.chunk * self.chunk
+        ready = done // self._index.chunk * self._index.chunk
         if ready > region.ready:
             region.ready = ready
             self._index.add(region)

@@ -10,7 +10,7 @@ import torch
 from actors.engines.flat_batch import FlatBatch, Mask, State, align, causal
 from actors.engines.prefix_index import Region
 from actors.engines.sampler import Rows, SamplerState, logprobs
-from actors.models import ROOT, Constraint, Window
+from actors.models import Constraint, Window
 from actors.tree.accept import depths_of
 from protocols.messages import TokenLogprobs
 
@@ -27,11 +27,15 @@ class TargetRequest:
     state: State | None  # of recurrent layers, behind the tokens before the root
     done: int = 0  # of the prompt and a resumed output, tokens computed
     length: int = 0  # committed tokens, once the prefill is over
-    root: int = ROOT  # the last of them; its K/V is computed in the next round
 
     @property
     def base(self) -> int:
         return self.region.base
+
+    @property
+    def root(self) -> int:
+        """The last committed token; its K/V is computed in the next round."""
+        return self.output[-1]
 
     @property
     def computed(self) -> list[int]:
@@ -74,7 +78,6 @@ class TargetRequest:
         self.sampler.append(tokens)
         self.output += tokens
         self.length += len(tokens)
-        self.root = tokens[-1]
 
     def logprobs(self, logits: torch.Tensor, tokens: list[int]) -> list[TokenLogprobs]:
         """Of ``tokens``, each chosen from a row of ``logits``, if the client asked for them."""

@@ -8,7 +8,7 @@ import logging
 from types import ModuleType
 from typing import Any
 
-from actors.engines.backends.llama.weights import Shape, supports
+from actors.engines.backends.llama.weights import head_width, supports
 
 log = logging.getLogger("duoactor.engines")
 
@@ -39,8 +39,9 @@ def compiled_kernels() -> ModuleType | None:
     return kernels
 
 
-def fits(shape: Shape, lanes: int) -> bool:
-    return shape.width % lanes == 0 and shape.hidden % lanes == 0 and shape.inner % lanes == 0
+def fits(lanes: int, *sizes: int) -> bool:
+    """Whether a model's width, of a head too and of its gated layers, fill vectors of so many numbers."""
+    return not any(size % lanes for size in sizes)
 
 
 def multiplies_bfloat16(config: Any) -> bool:
@@ -49,5 +50,4 @@ def multiplies_bfloat16(config: Any) -> bool:
     kernels = compiled_kernels() if supports(config) else None
     if kernels is None or not kernels.HAS_BFLOAT16:
         return False
-    width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return not any(size % kernels.LANES for size in (width, config.hidden_size, config.intermediate_size))
+    return fits(kernels.LANES, config.hidden_size, head_width(config), config.intermediate_size)

@@ -90,7 +90,8 @@ class LlamaEngine:
 
     def _cpu_body(self, weights: Weights, int8: bool, exact: bool) -> TorchBody | NumpyBody | CompiledBody:
         kernels = compiled_kernels()
-        if kernels is not None and fits(weights.shape, kernels.LANES):
+        shape = weights.shape
+        if kernels is not None and fits(kernels.LANES, shape.hidden, shape.width, shape.inner):
             self._pads = False
             threads = torch.get_num_threads()
             self._team = self._team or kernels.Team(threads - 1, self._spare_cpus)

@@ -33,8 +33,12 @@ def supports(config: Any) -> bool:
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("partial_rotary_factor", 1.0) != 1.0 or rope.get("rope_type", "default") not in ROPES:
         return False
+    return head_width(config) % 2 == 0
+
+
+def head_width(config: Any) -> int:
     width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return width % 2 == 0
+    return width
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ def take_weights(model: nn.Module) -> Weights:
     whole: Any = model
     inner, config = whole.model, whole.config
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    width = head_width(config)
     layers: list[Layer] = []
     for layer in inner.layers:
         attention, mlp = layer.self_attn, layer.mlp
