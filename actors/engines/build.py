@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
 
-from actors.engines.backends.llama.compiler import multiplies_bfloat16
 from actors.engines.backends.llama.engine import LlamaEngine, supports
 from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.draft import Draft
+from actors.engines.dtypes import draft_dtype, target_dtype
 from actors.engines.engine import Engine
 from actors.engines.kv_cache import TRASH, full_request
 from actors.engines.loading import (
@@ -24,26 +23,14 @@ from actors.engines.loading import (
     load_tokenizer,
     max_context,
     resolve_device,
-    resolve_dtype,
     vocab_size,
 )
 from actors.engines.memory import MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.pool import KVShape
 from actors.engines.target import Target
 from actors.models import ModelInfo
-from protocols.errors import ConfigError
 
 DRAFT_SHARE = 0.5  # of the memory for KV pools: the target may be on the same device
-SMALL_DRAFT = 8_000_000  # parameters below which int8 buys nothing: a step is 0.12 ms for 0.10 in bfloat16 (1.5M)
-
-
-def _parameters(name: str) -> int:
-    """A rough count from the configuration alone, to choose the type of the weights before loading them."""
-    config = load_config(name)
-    text = config.get_text_config()
-    hidden, layers = int(text.hidden_size), int(text.num_hidden_layers)
-    inner = int(getattr(text, "intermediate_size", 4 * hidden) or 4 * hidden)
-    return layers * hidden * (4 * hidden + 3 * inner) + int(text.vocab_size) * hidden
 
 
 def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, fixed: int = 0) -> int:
@@ -79,11 +66,6 @@ def _engine(
     return engine
 
 
-def _in_bfloat16(config: Any) -> bool:
-    """Whether weights were published in bfloat16, and a CPU is faster with it."""
-    return getattr(config, "dtype", None) == torch.bfloat16 and multiplies_bfloat16(config)
-
-
 def openmp_threads() -> int:
     """Threads that torch computes with in this process; 1 where a model has helpers of its own."""
     return torch.get_num_threads()
@@ -97,9 +79,7 @@ def build_target(
     ModelError or ConfigError in one sentence."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
-    kind = resolve_dtype(dtype, where, _parameters(name))
-    if dtype == "auto" and where.type == "cpu" and _in_bfloat16(load_config(name)):
-        kind = torch.bfloat16  # whole answers take 0.6 to 0.95 of float32's time (docs/experiments.md)
+    kind = target_dtype(dtype, where, load_config(name))
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, str(kind).removeprefix("torch."))
@@ -116,8 +96,7 @@ def build_draft(
     like: ModelInfo | None = None,
     beside: Target | None = None,
 ) -> Draft:
-    """The drafter's model. On a CPU its weights are int8, or bfloat16 where it is too small to gain from int8 and the
-    processor multiplies bfloat16.
+    """The drafter's model.
 
     ``like``: a draft of which these are other weights. Its tokenizer is not read again, which takes as long as all else
     and keeps other threads from Python meanwhile. ``beside``: a target that the same thread calls, with whose threads
@@ -125,13 +104,7 @@ def build_draft(
     """
     torch.set_num_threads(threads)
     where = resolve_device(device)
-    parameters = _parameters(name)
-    int8 = dtype == "int8" or (dtype == "auto" and where.type == "cpu" and parameters >= SMALL_DRAFT)
-    if int8 and where.type != "cpu":
-        raise ConfigError("int8 drafts run on a CPU; choose --draft-dtype bfloat16 on a GPU")
-    kind = torch.float32 if int8 else resolve_dtype(dtype, where, parameters)
-    if not int8 and dtype == "auto" and where.type == "cpu" and multiplies_bfloat16(load_config(name)):
-        kind = torch.bfloat16
+    kind, int8 = draft_dtype(dtype, where, load_config(name))
     model = load_model(name, where, kind)
     if like is None:
         info = describe(name, model, load_tokenizer(name), where, "int8" if int8 else str(kind).removeprefix("torch."))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from actors.engines.loading import DTYPES, load_config
+from actors.engines.dtypes import DTYPES
+from actors.engines.loading import load_config
 from actors.engines.memory import available_bytes, gigabytes
 from actors.engines.pool import KVShape
 from actors.models import ModelInfo

@@ -18,9 +18,6 @@ from actors.settings import BUNDLED
 from protocols.errors import ConfigError, ModelError, RequestError
 from protocols.messages import ChatTurn, TokenizerParts
 
-LARGE = 200_000_000  # parameters from which reading weights, not arithmetic, limits a CPU
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 def resolve_device(name: str) -> torch.device:
     """``auto`` is the first GPU if there is one. ConfigError for a device that is not here."""
@@ -35,26 +32,6 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device {name!r} is not here: {torch.cuda.device_count()} GPUs are visible")
     return device
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware; emulation is ten times slower than float32."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
-
-
-def resolve_dtype(name: str, device: torch.device, parameters: int) -> torch.dtype:
-    """``auto``: bfloat16 on a GPU and, for large models, on a CPU that has it; float32 otherwise."""
-    if name == "auto":
-        if device.type != "cpu" or (cpu_has_bfloat16() and parameters >= LARGE):
-            return torch.bfloat16
-        return torch.float32
-    if name not in DTYPES:
-        raise ConfigError(f"dtype {name!r} is not known; choose auto, {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def _quiet() -> None:

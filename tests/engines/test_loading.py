@@ -1,4 +1,3 @@
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -8,13 +7,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from actors.engines import build, loading
+from actors.engines import loading
 from actors.engines.loading import (
     describe,
     load_model,
     load_tokenizer,
     resolve_device,
-    resolve_dtype,
     tokenizer_digest,
     tokenizer_parts,
 )
@@ -168,23 +166,6 @@ def test_a_device_that_is_not_here_is_refused(monkeypatch):
         resolve_device("cuda:1")
 
 
-@pytest.mark.parametrize(
-    ("device", "hardware", "parameters", "expected"),
-    [
-        ("cuda", False, 10**6, torch.bfloat16),
-        ("cpu", True, 10**9, torch.bfloat16),
-        ("cpu", True, 10**6, torch.float32),
-        ("cpu", False, 10**9, torch.float32),
-    ],
-)
-def test_bfloat16_is_chosen_only_where_it_is_fast(monkeypatch, device, hardware, parameters, expected):
-    monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: hardware)
-    assert resolve_dtype("auto", torch.device(device), parameters) == expected
-    assert resolve_dtype("float16", torch.device(device), parameters) == torch.float16
-    with pytest.raises(ConfigError, match="dtype 'int3' is not known"):
-        resolve_dtype("int3", torch.device(device), parameters)
-
-
 def test_a_tokens_piece_is_its_text_behind_others():
     codec = loading.TokenizerCodec(load_tokenizer(str(PAIR / "target")))
     ids = codec.encode("Tell a story, wörld <s> now")
@@ -192,16 +173,3 @@ def test_a_tokens_piece_is_its_text_behind_others():
     assert "".join(codec.pieces(ids)) == codec.decode(ids, skip_special_tokens=False) == "Tell a story, wörld <s> now"
     assert codec.decode(ids) == "Tell a story, wörld  now"
     assert set(codec.pieces(codec.encode("日"))) == {"\ufffd"}
-
-
-@pytest.mark.parametrize(("published", "fast"), list(itertools.product(["bfloat16", "float32"], [True, False])))
-def test_a_target_that_was_published_in_bfloat16_is_computed_in_it_where_that_is_faster(
-    monkeypatch, tmp_path, published, fast
-):
-    monkeypatch.setattr(build, "multiplies_bfloat16", lambda config: fast)
-    model = shutil.copytree(PAIR / "target", tmp_path / "target")
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"dtype": published}))
-    target, _ = build.build_target(str(model), "cpu", "auto", 256, 1)
-    assert target.info.dtype == ("bfloat16" if published == "bfloat16" and fast else "float32")
-    assert build.build_target(str(model), "cpu", "float32", 256, 1)[0].info.dtype == "float32"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from actors.engines.loading import cpu_has_bfloat16
+from actors.engines.dtypes import cpu_has_bfloat16
 from actors.engines.training.batches import Batch
 from actors.engines.training.losses import LEFT_OUT, blend, choice, divergences
 from protocols.errors import ConfigError
