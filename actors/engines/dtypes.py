@@ -40,8 +40,8 @@ def draft_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.dt
 
 def _dtype(asked: str, device: torch.device, config: Any) -> torch.dtype:
     if asked == AUTO:
-        large = device.type != "cpu" or (cpu_has_bfloat16() and parameters(config) >= LARGE)
-        return torch.bfloat16 if large else torch.float32
+        faster = device.type != "cpu" or (cpu_has_bfloat16() and parameters(config) >= LARGE)
+        return torch.bfloat16 if faster else torch.float32
     if asked not in DTYPES:
         raise ConfigError(f"dtype {asked!r} is not known; choose {AUTO}, {', '.join(DTYPES)}")
     return DTYPES[asked]
