@@ -5,12 +5,11 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 
 from actors.engines.backends.compiled.formats import GROUP, HAS_TWELVE, WIDE
-from actors.engines.backends.compiled.team import JOB, Team
+from actors.engines.backends.compiled.team import Team
 from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.backends.llama.panels import PanelLinear, Panels, quickest_linear
 from actors.engines.backends.llama.weights import Matrix
@@ -106,41 +105,6 @@ def test_a_team_gives_the_bits_of_one_thread_however_the_pieces_fall():
         expected = alone.multiply(x)
         for _ in range(50):
             assert (together.multiply(x) == expected).all()
-
-
-def test_a_team_attends_with_the_bits_of_one_thread_whatever_requests_are_beside():
-    chance = np.random.default_rng(0)
-    heads, kv_heads, slots, width, spans = 6, 3, 400, 32, (5, 130, 64)
-    rows = [1, 4, 2]
-    ends = np.cumsum(rows)
-    keys, values = chance.standard_normal((2, kv_heads, slots, width), dtype=np.float32)
-    qkv = chance.standard_normal((ends[-1], (heads + 2 * kv_heads) * width), dtype=np.float32)
-    counts = np.repeat(spans, rows)
-    places = np.stack([np.minimum(np.arange(144), count - 1) + 7 * count % 200 for count in counts])
-
-    def attend(helpers: int, first: int, end: int, ends) -> np.ndarray:
-        out = np.empty((end - first, heads * width), dtype=np.float32)
-        team, job = Team(helpers), np.zeros(1, JOB)
-        own_scores = max(rows) * heads // kv_heads * places.shape[1]
-        arrays = {"keys": keys, "values": values, "sees": places[first:end].copy(), "counts": counts[first:end].copy()}
-        arrays |= {"ends": ends, "scores": np.empty((team.size, own_scores), dtype=np.float32)}
-        numbers = {"heads": kv_heads, "slots": slots, "width": width, "room": places.shape[1], "requests": len(ends)}
-        for name, number in {**numbers, "own_scores": own_scores}.items():
-            job[name] = number
-        for name, array in arrays.items():
-            job[name] = array.ctypes.data
-        team.run(job, qkv[first:end], out)
-        return out
-
-    whole = attend(0, 0, ends[-1], ends)
-    for _ in range(50):
-        assert (attend(2, 0, ends[-1], ends) == whole).all()
-    for first, end in zip([0, *ends[:-1]], ends, strict=True):
-        assert (attend(0, first, end, np.array([end - first])) == whole[first:end]).all()
-    scores = np.einsum("hd,khd->kh", qkv[0, : 2 * width].reshape(2, width), keys[0, places[0, :5]][:, None])
-    weights = np.exp(scores / width**0.5)
-    expected = np.einsum("kh,kd->hd", weights / weights.sum(0), values[0, places[0, :5]])
-    np.testing.assert_allclose(whole[0, : 2 * width].reshape(2, width), expected, atol=1e-5)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be pinned")

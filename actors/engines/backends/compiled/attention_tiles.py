@@ -1,137 +1,146 @@
-"""The innermost loops of attention: a query's products with sixteen keys, and sums of weighted values.
+"""The innermost loops of attention: queries' products with sixteen keys, and sums of weighted values.
 
 Written as LLVM's code, like :mod:`actors.engines.backends.compiled.tile`. Keys and values are read where they lie in
-the pool: ``sees`` holds their slots.
+the pool: ``sees`` holds their slots. Up to ``SCORED`` or ``MIXED`` queries that see the same slots share what it takes
+to read them; who shares changes no bit. ``scores``, ``packed``, ``weights`` and ``mixed`` are places in ``room``.
 """
 
 from __future__ import annotations
 
 import llvmlite.ir as ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from actors.engines.backends.compiled.simd import (
-    LANES,
-    LINE,
-    VECTOR,
-    address,
-    asked,
-    loaded,
-    multiplied,
-    picked,
-    splatted,
-)
+from actors.engines.backends.compiled.attention_formats import ZERO, form_of, read, write
+from actors.engines.backends.compiled.simd import LANES, LINE, VECTOR, address, asked, repeated, splatted
 
-VECTORS = 4  # of a value at a time, each in two sums: an addition waits for the one before
+# Queries: with AVX-512 the registers hold two sums of each beside eight words of keys, or those of ``VECTORS`` of each.
+SCORED, MIXED = 8, 4
+VECTORS = 4  # of a value at a time; with one query as many additions are under way
+STEP = 4  # slots of an iteration
 _INT = ir.IntType(64)
+_NONE = _INT(0)
 
 
 @intrinsic
-def score_keys(typing, query, start, keys, sees, first, width, scores, to):
-    """``scores[to : to + 16]``: products of ``query[start : start + width]`` with keys ``sees[first : first + 16]``."""
+def pack(typing, room, start, at, vector, keys):
+    """Sixteen numbers of a query, or weights, from element ``at`` on of those that begin at ``room[start]``, as they
+    are multiplied with such keys or values."""
 
     def generate(context, builder, signature, arguments):
-        kinds = signature.args
-        query, start, keys, sees, first, width, scores, to = arguments
-        slots = address(context, builder, kinds[3], sees, first)
-        rows = [builder.mul(builder.load(builder.gep(slots, [_INT(lane)])), width) for lane in range(LANES)]
-        before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
-        builder.branch(loop)
-
-        builder.position_at_end(loop)
-        j = builder.phi(_INT)
-        sums = [builder.phi(VECTOR) for _ in rows]
-        part = loaded(context, builder, kinds[0], query, builder.add(start, j))
-        read = [loaded(context, builder, kinds[2], keys, builder.add(row, j)) for row in rows]
-        grown = [multiplied(builder, part, key, known) for key, known in zip(read, sums, strict=True)]
-        following = builder.add(j, _INT(LANES))
-        for phi, first, again in zip([j, *sums], [_INT(0), *[_zero()] * LANES], [following, *grown], strict=True):
-            phi.add_incoming(first, before)
-            phi.add_incoming(again, loop)
-        builder.cbranch(builder.icmp_signed("<", following, width), loop, after)
-
-        builder.position_at_end(after)
-        place = address(context, builder, kinds[6], scores, to)
-        builder.store(_totals(builder, grown), builder.bitcast(place, VECTOR.as_pointer()), align=4)
+        room, start, at, vector, _ = arguments
+        place = address(context, builder, signature.args[0], room, start)
+        form_of(signature.args[4].dtype).pack(builder, vector, place, at)
         return context.get_dummy_value()
 
     i = types.intp
-    return types.void(query, i, keys, sees, i, i, scores, i), generate
+    return types.void(room, i, i, vector, keys), generate
 
 
-def _totals(builder, vectors):
-    """The sums of sixteen vectors' lanes as one vector: pair by pair, and half by half."""
-    vectors = [vectors[lane % 4 * 4 + lane // 4] for lane in range(LANES)]  # so that they end in their order
-    for half in (8, 4, 2, 1):
-        if half > 2:
-            lower = [first + lane for first in range(0, 2 * LANES, 2 * half) for lane in range(half)]
-        else:  # within 128 bits, which costs one instruction
-            pair = (0, 1) if half == 2 else (0, 2)
-            lower = [first + lane for run in range(0, LANES, 4) for first in (run, LANES + run) for lane in pair]
-        upper = [lane + half for lane in lower]
-        vectors = [
-            builder.fadd(builder.shuffle_vector(x, y, picked(lower)), builder.shuffle_vector(x, y, picked(upper)))
-            for x, y in zip(vectors[::2], vectors[1::2], strict=True)
+@intrinsic
+def score_keys(typing, together, room, packed, keys, sees, first, width, scores, apart):
+    """Products of so many packed queries, each ``width`` behind the other, with the keys ``sees[first : first + 16]``:
+    at ``scores``, each query's ``apart`` behind the other's."""
+
+    def generate(context, builder, signature, arguments):
+        kinds = signature.args
+        together, room, packed, keys, sees, first, width, scores, apart = arguments
+        form, slots = form_of(kinds[3].dtype), address(context, builder, kinds[4], sees, first)
+        begins = [
+            address(context, builder, kinds[3], keys, builder.mul(read(builder, slots, _INT, lane), width))
+            for lane in range(LANES)
         ]
-    return vectors[0]
 
+        def of(count, first=_NONE):
+            queries = _places(context, builder, kinds[1], room, packed, width, count, first)
+            targets = _places(context, builder, kinds[1], room, scores, apart, count, first)
+            for target, products in zip(targets, form.score(builder, queries, begins, width), strict=True):
+                write(builder, products, target)
 
-@intrinsic
-def mix_values(typing, vectors, weights, at, values, sees, first, count, width, skipped, out, to, resume):
-    """``out[to : to + 16 * vectors]``: of ``count`` values, an even number, from ``skipped`` on, each by its weight;
-    added to what is there if ``resume``. ``vectors``: at most ``VECTORS``. Weights begin at ``at``, slots at ``first``.
-    """
-
-    def generate(context, builder, signature, arguments):
-        kinds = signature.args
-        vectors, weights, at, values, sees, first, count, width, skipped, out, to, resume = arguments
-        slots = address(context, builder, kinds[4], sees, first)
-        factors = address(context, builder, kinds[1], weights, at)
-        end = builder.append_basic_block("end")
-        cases = builder.switch(vectors, end)
-        for number in range(1, VECTORS + 1):
-            before, loop, after = (
-                builder.append_basic_block(f"{name}{number}") for name in ("before", "loop", "after")
-            )
-            cases.add_case(number, before)
-            builder.position_at_end(before)
-            lanes = range(0, number * LANES, LANES)
-            targets = [
-                builder.bitcast(
-                    address(context, builder, kinds[9], out, builder.add(to, _INT(lane))), VECTOR.as_pointer()
-                )
-                for lane in lanes
-            ]
-            known = [builder.select(resume, builder.load(target, align=4), _zero()) for target in targets]
-            builder.branch(loop)
-
-            builder.position_at_end(loop)
-            i = builder.phi(_INT)
-            sums = [builder.phi(VECTOR) for _ in range(2 * number)]
-            grown: list[ir.Value] = []
-            for odd in range(2):
-                place = builder.add(i, _INT(odd))
-                factor = splatted(builder, builder.load(builder.gep(factors, [place])))
-                row = builder.add(builder.mul(builder.load(builder.gep(slots, [place])), width), skipped)
-                for lane in lanes:
-                    value = loaded(context, builder, kinds[3], values, builder.add(row, _INT(lane)))
-                    grown.append(multiplied(builder, factor, value, sums[len(grown)]))
-            following = builder.add(i, _INT(2))
-            begins = [_INT(0), *known, *[_zero()] * number]
-            for phi, begin, again in zip([i, *sums], begins, [following, *grown], strict=True):
-                phi.add_incoming(begin, before)
-                phi.add_incoming(again, loop)
-            builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
-
-            builder.position_at_end(after)
-            for target, even, odd in zip(targets, grown, grown[number:], strict=False):
-                builder.store(builder.fadd(even, odd), target, align=4)
-            builder.branch(end)
-        builder.position_at_end(end)
+        if form.shares_keys:
+            _for_each(builder, together, SCORED, of)
+        else:
+            with cgutils.for_range(builder, together) as loop:
+                of(1, loop.index)
         return context.get_dummy_value()
 
     i = types.intp
-    return types.void(i, weights, i, values, sees, i, i, i, i, out, i, types.boolean), generate
+    return types.void(i, room, i, keys, sees, i, i, i, i), generate
+
+
+@intrinsic
+def mix_values(
+    typing, together, vectors, room, weights, apart, at, values, sees, first, count, width, skipped, mixed, resume
+):
+    """Sums over ``count`` slots, a multiple of ``STEP``, which begin at ``sees[first]``: of 16 * ``vectors`` columns of
+    their values, from ``skipped`` on, each by its weight. Of so many queries, whose packed weights stand ``apart``
+    numbers from each other, those of these slots from element ``at`` on, and whose sums ``width`` from each other at
+    ``mixed``; added to what is there if ``resume``. See :func:`hand_over`."""
+
+    def generate(context, builder, signature, arguments):
+        kinds = signature.args
+        together, vectors, room, weights, apart, at = arguments[:6]
+        values, sees, first, count, width, skipped, mixed, resume = arguments[6:]
+        form, slots = form_of(kinds[6].dtype), address(context, builder, kinds[7], sees, first)
+
+        def of(queries, number):
+            factors = _places(context, builder, kinds[2], room, weights, apart, queries)
+            targets = _places(context, builder, kinds[2], room, builder.add(mixed, skipped), width, queries)
+            known = [
+                builder.select(resume, read(builder, target, VECTOR, lane * LANES), ZERO)
+                for target in targets
+                for lane in range(number)
+            ]
+
+            def grow(i, sums):
+                grown = list(sums)
+                for step in range(0, STEP, form.slots):
+                    place = builder.add(i, _INT(step))
+                    slots_here = [read(builder, slots, _INT, builder.add(place, _INT(n))) for n in range(form.slots)]
+                    begins = [builder.add(builder.mul(slot, width), skipped) for slot in slots_here]
+                    rows = [address(context, builder, kinds[6], values, begin) for begin in begins]
+                    vectors = form.values(builder, rows, number)
+                    for query, factor in enumerate(factors):
+                        weight = splatted(builder, form.weight(builder, factor, builder.add(at, place)))
+                        for lane, vector in enumerate(vectors):
+                            index = query * number + lane
+                            grown[index] = form.multiply(builder, grown[index], weight, vector)
+                return grown
+
+            grown = repeated(builder, STEP, count, known, grow)
+            for index, value in enumerate(grown):
+                write(builder, value, targets[index // number], index % number * LANES)
+
+        _for_each(
+            *(builder, together, MIXED),
+            lambda queries: _for_each(builder, vectors, VECTORS, lambda number: of(queries, number)),
+        )
+        return context.get_dummy_value()
+
+    i = types.intp
+    return types.void(i, i, room, i, i, i, values, sees, i, i, i, i, i, types.boolean), generate
+
+
+@intrinsic
+def hand_over(typing, vectors, room, mixed, out, to, values):
+    """One or two vectors of sums, as :func:`mix_values` has left them, to ``out[to:]`` in the order of the columns."""
+
+    def generate(context, builder, signature, arguments):
+        kinds = signature.args
+        vectors, room, mixed, out, to, _ = arguments
+        source = address(context, builder, kinds[1], room, mixed)
+        target = address(context, builder, kinds[3], out, to)
+
+        def of(number):
+            sums = [read(builder, source, VECTOR, lane * LANES) for lane in range(number)]
+            for lane, vector in enumerate(form_of(kinds[5].dtype).ordered(builder, sums)):
+                write(builder, vector, target, lane * LANES)
+
+        _for_each(builder, vectors, 2, of)
+        return context.get_dummy_value()
+
+    i = types.intp
+    return types.void(i, room, i, out, i, values), generate
 
 
 @intrinsic
@@ -165,5 +174,20 @@ def fetch_rows(typing, array, sees, first, width):
     return types.void(array, sees, i, i), generate
 
 
-def _zero():
-    return ir.Constant(VECTOR, [0.0] * LANES)
+def _places(context, builder, kind, array, start, apart, count, first=_NONE):
+    """Pointers to ``array[start + n * apart]`` for so many ``n`` from ``first`` on."""
+    numbers = [builder.add(first, _INT(n)) for n in range(count)]
+    return [address(context, builder, kind, array, builder.add(start, builder.mul(apart, n))) for n in numbers]
+
+
+def _for_each(builder, number, most, generate):
+    """Code of its own for each value of ``number`` from 1 to ``most``."""
+    end = builder.append_basic_block("end")
+    cases = builder.switch(number, end)
+    for count in range(1, most + 1):
+        block = builder.append_basic_block(f"of{count}")
+        cases.add_case(count, block)
+        builder.position_at_end(block)
+        generate(count)
+        builder.branch(end)
+    builder.position_at_end(end)

@@ -8,30 +8,23 @@ thousands, stand beside the matrix (:mod:`actors.engines.backends.llama.twelve_b
 
 from __future__ import annotations
 
-import llvmlite.binding
 import llvmlite.ir as ir
 from numba.core import cgutils, types
-from numba.core.registry import cpu_target
 
-from actors.engines.backends.compiled.simd import LANES, VECTOR, WORDS, converted, multiplied, picked
+from actors.engines.backends.compiled.pairs import FEATURES, HALVES, parted, summed
+from actors.engines.backends.compiled.simd import LANES, WORDS, converted, multiplied
 
 # Vectors of a panel, and rows of a tile: their sums, the weights and an input fill the registers, 32 of 16 floats with
-# AVX-512, 16 of 8 with AVX2, 32 of 4 elsewhere. As numba sees the processor, since it keeps code by that on disk.
-_features = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
-WIDE, ROWS = (3, 8) if "+avx512f" in _features else (1, 6)
+# AVX-512, 16 of 8 with AVX2, 32 of 4 elsewhere.
+WIDE, ROWS = (3, 8) if "+avx512f" in FEATURES else (1, 6)
 PANEL = WIDE * LANES  # outputs whose weights lie together: (outputs / PANEL, inputs, PANEL)
-HAS_BFLOAT16 = "+avx512bf16" in _features  # the processor multiplies pairs of them, twice as many as of float32
-HAS_TWELVE = "+avx512bw" in _features  # it looks 32 numbers of 16 bits up at once
-if HAS_BFLOAT16:
-    llvmlite.binding.initialize_native_asmparser()
+HAS_TWELVE = "+avx512bw" in FEATURES  # it looks 32 numbers of 16 bits up at once
 
 GROUP = 8  # inputs whose weights of 12 bits are stored together
 TABLE = 64  # bytes before all panels of them: what the 16 codes stand for, in 16 bits each, twice
 TWELVE = 12 * PANEL // 8  # bytes of an input's
 UNPACKED = 2 * GROUP * PANEL  # bytes of a group in pairs of bfloat16
 _BYTES = 4 * LANES  # of a vector
-_HALVES = ir.VectorType(ir.IntType(16), 2 * LANES)
-_UPPER = 0xFFFF0000
 
 
 def _read(builder, place, byte, kind):
@@ -72,12 +65,7 @@ class Pairs(Numbers):
 
     def multiply(self, builder, x, weights, sums):
         """``sums`` and in each lane the products of two pairs."""
-        if HAS_BFLOAT16:  # llvmlite has no name for the type that LLVM's own intrinsic takes
-            kind = ir.FunctionType(VECTOR, [VECTOR, WORDS, WORDS])
-            return builder.call(ir.InlineAsm(kind, "vdpbf16ps $3, $2, $0", "=v,0,v,v", False), [sums, x, weights])
-        for one, other in zip(_parted(builder, x), _parted(builder, weights), strict=True):
-            sums = multiplied(builder, one, other, sums)
-        return sums
+        return summed(builder, sums, x, weights)
 
 
 class PartedPairs(Pairs):
@@ -87,7 +75,7 @@ class PartedPairs(Pairs):
     multiply = Numbers.multiply
 
     def read(self, builder, place, known, room):
-        pairs = [_parted(builder, words) for words in super().read(builder, place, known, room)[0]]
+        pairs = [parted(builder, words) for words in super().read(builder, place, known, room)[0]]
         return [list(numbers) for numbers in zip(*pairs, strict=True)]
 
 
@@ -106,10 +94,10 @@ class Twelve(Pairs):
         self.size = GROUP * TWELVE
 
     def before(self, builder, weights):
-        return _read(builder, weights, 0, _HALVES)
+        return _read(builder, weights, 0, HALVES)
 
     def read(self, builder, place, known, room):
-        parts = [_read(builder, place, _BYTES * part, _HALVES) for part in range(3 * WIDE)]
+        parts = [_read(builder, place, _BYTES * part, HALVES) for part in range(3 * WIDE)]
         found = []
         for pair in range(GROUP // 2):
             signs = parts[WIDE * (1 + pair // 2) :][:WIDE]
@@ -130,7 +118,7 @@ class PartedTwelve(Twelve):
     def read(self, builder, place, known, room):
         numbers: list[tuple[ir.Value, ...]] = []
         for pairs in super().read(builder, place, known, room):
-            numbers += zip(*(_parted(builder, words) for words in pairs), strict=True)
+            numbers += zip(*(parted(builder, words) for words in pairs), strict=True)
         return numbers
 
 
@@ -138,7 +126,7 @@ def _joined(builder, table, codes, bits, pair):
     """Pairs of bfloat16: exponents by their codes, signs and mantissas."""
     shifted = builder.lshr(codes, _halves(4 * pair))
     if HAS_TWELVE:
-        kind = ir.FunctionType(_HALVES, [_HALVES] * 2)
+        kind = ir.FunctionType(HALVES, [HALVES] * 2)
         look_up = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.permvar.hi.512")
         exponents = builder.call(look_up, [table, shifted])
     else:  # no matrix is stored so there, but the code is compiled
@@ -147,20 +135,14 @@ def _joined(builder, table, codes, bits, pair):
         known = builder.add(first, builder.shl(builder.sub(code, _halves(1)), _halves(7)))
         exponents = builder.select(builder.icmp_unsigned("==", code, _halves(0)), _halves(0), known)
     if pair % 2:
-        kind = ir.FunctionType(_HALVES, [_HALVES] * 3)
+        kind = ir.FunctionType(HALVES, [HALVES] * 3)
         turn = cgutils.get_or_insert_function(builder.module, kind, "llvm.fshl.v32i16")
         bits = builder.call(turn, [bits, bits, _halves(8)])
     return builder.bitcast(builder.or_(builder.and_(bits, _halves(0x807F)), exponents), WORDS)
 
 
 def _halves(number):
-    return ir.Constant(_HALVES, [number] * 2 * LANES)
-
-
-def _parted(builder, words):
-    """The first and the second numbers of pairs of bfloat16."""
-    lower, upper = builder.shl(words, picked([16] * LANES)), builder.and_(words, picked([_UPPER] * LANES))
-    return builder.bitcast(lower, VECTOR), builder.bitcast(upper, VECTOR)
+    return ir.Constant(HALVES, [number] * 2 * LANES)
 
 
 def format_of(inputs, weights):

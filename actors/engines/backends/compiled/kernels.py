@@ -13,7 +13,9 @@ from numba import from_dtype, njit, types
 from actors.engines.backends.compiled.atomics import array_at
 from actors.engines.backends.compiled.between import add_and_norm, embed, gated, keep_heads, norm, turn
 from actors.engines.backends.compiled.choice import CHOICE, UNSURE, choose_rows, rank_rows
-from actors.engines.backends.compiled.formats import GROUP, HAS_BFLOAT16, HAS_TWELVE, PANEL
+from actors.engines.backends.compiled.formats import GROUP, HAS_TWELVE, PANEL
+from actors.engines.backends.compiled.pairs import HAS_BFLOAT16
+from actors.engines.backends.compiled.pool_attention import shared_slots
 from actors.engines.backends.compiled.products import ESCAPE
 from actors.engines.backends.compiled.simd import LANES
 from actors.engines.backends.compiled.team import JOB, SIZE, Team, perform, product
@@ -48,7 +50,8 @@ LAYER = np.dtype(
 # (q/k/v, out, gate and up, down of each, and the head), the embeddings, whose type is that of keys and values,
 # ``turns`` (cosine and sine of every pair, at ``reach`` positions), a layer's ``attention``, the team's ``current`` job
 # and ``state``; ``room`` for what stands between operations (see ``_cut``), ``looks`` for the slots that each row sees,
-# how many, and each segment's end, and ``scores`` of attention, ``own_scores`` for every thread
+# how many they are, how many of them the next row shares, and each segment's end, and ``scores`` of attention,
+# ``own_scores`` for every thread
 BODY = np.dtype(
     [(name, np.int64) for name in ("depth", "hidden", "heads", "kv_heads", "width", "inner", "pool", "vocabulary")]
     + [(name, np.int64) for name in ("layers", "jobs", "embedding", "turns", "reach", "attention", "current", "state")]
@@ -56,15 +59,16 @@ BODY = np.dtype(
     + [("eps", np.float32)]
 )
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "d97fcc95ea500d91"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "5bcb3f750c2b2fe0"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
 
 
 @njit(error_model="numpy")
-def _collect(segments, visible, places, counts, ends):
-    """The slots that each row sees, in order, and how many they are. The last one is repeated up to a whole vector."""
+def _collect(segments, visible, places, counts, shares, ends):
+    """The slots that each row sees, in order, how many they are, and how many of them the next row shares. The last one
+    is repeated up to a whole vector."""
     row = at = 0
     for segment in range(len(segments)):
         rows, base, span = segments[segment]
@@ -78,6 +82,7 @@ def _collect(segments, visible, places, counts, ends):
             for more in range(count, (count + LANES - 1) // LANES * LANES):
                 places[start + more] = places[start + count - 1]
             row, at = row + 1, at + span
+        shared_slots(places, len(places) // len(counts), counts, row - rows, row, shares)
         ends[segment] = row
 
 
@@ -137,11 +142,13 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
     norm(x, array_at(layers[0].inputs, hidden, np.float32), body.eps, normed, rows)
     look.columns, look.apart, look.requests = jobs[0].apart, heads * width, number
     look.heads, look.slots, look.width, look.room = kv_heads, pool, width, span
-    looks = array_at(body.looks, rows * (span + 1) + number, np.int64)
-    sees, counts, ends = looks[: rows * span], looks[rows * span :][:rows], looks[rows * (span + 1) :]
-    look.sees, look.counts, look.ends = sees.ctypes.data, counts.ctypes.data, ends.ctypes.data
+    looks = array_at(body.looks, rows * (span + 2) + number, np.int64)
+    sees, counts = looks[: rows * span], looks[rows * span :][:rows]
+    shares, ends = looks[rows * (span + 1) :][:rows], looks[rows * (span + 2) :]
+    look.sees, look.counts = sees.ctypes.data, counts.ctypes.data
+    look.shares, look.ends = shares.ctypes.data, ends.ctypes.data
     look.scores, look.own_scores = body.scores, body.own_scores
-    _collect(segments, visible.reshape(-1), sees, counts, ends)
+    _collect(segments, visible.reshape(-1), sees, counts, shares, ends)
     for index in range(body.depth):
         layer, place = layers[index], 4 * index
         perform(jobs[place], normed, rows, qkv, current, state)

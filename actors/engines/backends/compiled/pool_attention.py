@@ -1,7 +1,8 @@
 """Attention of all rows of a round in one call, over the slots that each row sees; in pieces that threads share.
 
-A row's sums run over its own slots in their order, in blocks that begin at the first, so its bits depend on nothing
-else. Rows of one request take turns block by block: they find its keys and values in the cache.
+A row's sums run over its own slots in their order, so its bits depend on nothing else. Queries of one request take
+turns block by block: they find its keys and values in the cache. Where several of them see the same slots, which is all
+of a text but for a window's own, they share what it takes to read those.
 """
 
 from __future__ import annotations
@@ -9,7 +10,16 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from actors.engines.backends.compiled.attention_tiles import VECTORS, fetch_rows, mix_values, score_keys
+from actors.engines.backends.compiled.attention_tiles import (
+    MIXED,
+    SCORED,
+    VECTORS,
+    fetch_rows,
+    hand_over,
+    mix_values,
+    pack,
+    score_keys,
+)
 from actors.engines.backends.compiled.simd import (
     LANES,
     add,
@@ -35,7 +45,7 @@ def _filled(count):
 
 
 @njit(error_model="numpy")
-def _soften(scores, start, count, scale):
+def _soften(scores, start, count, scale, values):
     """``scores[start : start + count]`` become weights whose sum is one; those that fill up weigh nothing."""
     end = start + _filled(count)
     for i in range(start + count, end):
@@ -54,70 +64,116 @@ def _soften(scores, start, count, scale):
         sums = add(sums, load(scores, i))
     part = splat(_ONE / total(sums))
     for i in range(start, end, LANES):
-        store(scores, i, fma(load(scores, i), part, zero))
+        pack(scores, start, i - start, fma(load(scores, i), part, zero), values)
 
 
 @njit(error_model="numpy")
-def _attend_head(
-    queries, columns, keys, values, sees, room, counts, first, end, width, group, scale, scores, out, apart
+def shared_slots(sees, room, counts, first, end, shares):
+    """For each row of one request from how many slots on the next sees others; for the last, all of its own."""
+    for row in range(first, end):
+        count = counts[row]
+        if row + 1 < end:
+            most, count = min(count, counts[row + 1]), 0
+            while count < most and sees[row * room + count] == sees[(row + 1) * room + count]:
+                count += 1
+        shares[row] = count
+
+
+@njit(error_model="numpy")
+def _together(counts, shares, row, last):
+    """How many slots the rows ``row .. last`` see in common from their first on, in whole vectors; what fills up counts
+    where it is one row."""
+    common = _filled(counts[row])
+    for other in range(row, last):
+        common = min(common, shares[other])
+    return common // LANES * LANES
+
+
+@njit(error_model="numpy")
+def _fetch_block(array, sees, first, count, block, width):
+    """Ask for what a row of ``count`` slots, which begin at ``first``, reads in a block."""
+    for at in range(block, min(block + BLOCK, count), LANES):
+        fetch_rows(array, sees, first + at, width)
+
+
+@njit(error_model="numpy")
+def _score(number, group, first, longest, packed, keys, sees, room, counts, shares, width, scores):
+    """``number`` queries' products with the keys that they see."""
+    for block in range(0, longest, BLOCK):
+        end = block + BLOCK
+        for one in range(0, number, SCORED):
+            count = min(SCORED, number - one)
+            row, last = first + one // group, first + (one + count - 1) // group
+            common = min(end, _together(counts, shares, row, last))
+            for at in range(block, common, LANES):
+                if one == 0 and at + BLOCK < counts[row]:
+                    fetch_rows(keys, sees, row * room + at + BLOCK, width)
+                to = one * room + at
+                score_keys(count, scores, packed + one * width, keys, sees, row * room + at, width, to, room)
+            for alone in range(one, one + count if common < end else one):
+                row = first + alone // group
+                for at in range(max(block, common), min(end, counts[row]), LANES):
+                    to = alone * room + at
+                    score_keys(1, scores, packed + alone * width, keys, sees, row * room + at, width, to, room)
+
+
+@njit(error_model="numpy")
+def _mix(number, group, first, longest, mixed, values, sees, room, counts, shares, width, scores):
+    """``number`` queries' sums over the values that they see."""
+    for block in range(0, longest, BLOCK):
+        end = block + BLOCK
+        _fetch_block(values, sees, first * room, counts[first], end, width)
+        for one in range(0, number, MIXED):
+            count = min(MIXED, number - one)
+            row, last = first + one // group, first + (one + count - 1) // group
+            common = min(end, _together(counts, shares, row, last))
+            _add_values(count, one, row, block, common, mixed, values, sees, room, width, scores)
+            for alone in range(one, one + count if common < end else one):
+                row = first + alone // group
+                to = min(end, _filled(counts[row]))
+                _add_values(1, alone, row, max(block, common), to, mixed, values, sees, room, width, scores)
+
+
+@njit(error_model="numpy")
+def _add_values(count, one, row, begin, end, mixed, values, sees, room, width, scores):
+    """Slots ``begin .. end`` of a row, for ``count`` queries from ``one`` on."""
+    for j in range(0, width if begin < end else 0, VECTORS * LANES):
+        vectors, slot, to = min(VECTORS, (width - j) // LANES), row * room + begin, mixed + one * width
+        mix_values(
+            *(count, vectors, scores, one * room, room, begin),
+            *(values, sees, slot, end - begin, width, j, to, begin > 0),
+        )
+
+
+@njit(error_model="numpy")
+def attend_piece(
+    piece, queries, columns, keys, values, heads, sees, room, counts, shares, ends, width, scores, out, apart
 ):
-    """Rows ``first .. end`` of one request and the ``group`` heads that share these keys and values. ``queries`` and
-    ``out`` begin with the first of them; their rows are ``columns`` and ``apart`` numbers apart."""
-    longest = 0
-    for row in range(first, end):
-        longest = max(longest, counts[row])
-    for block in range(0, longest, BLOCK):
-        for row in range(first, end):
-            for at in range(block, min(block + BLOCK, counts[row]), LANES):
-                slot = row * room + at
-                if row == first and at + BLOCK < counts[row]:
-                    fetch_rows(keys, sees, slot + BLOCK, width)
-                for head in range(group):
-                    query = ((row - first) * group + head) * room
-                    score_keys(queries, row * columns + head * width, keys, sees, slot, width, scores, query + at)
-    for at in range(0, min(BLOCK, counts[first]), LANES):
-        fetch_rows(values, sees, first * room + at, width)
-    for row in range(first, end):
-        for head in range(group):
-            _soften(scores, ((row - first) * group + head) * room, counts[row], scale)
-    for block in range(0, longest, BLOCK):
-        for row in range(first, end):
-            count = min(BLOCK, _filled(counts[row]) - block)
-            if row == first:
-                for at in range(block + BLOCK, min(block + 2 * BLOCK, counts[row]), LANES):
-                    fetch_rows(values, sees, row * room + at, width)
-            for head in range(group if count > 0 else 0):
-                weights = ((row - first) * group + head) * room + block
-                for j in range(0, width, VECTORS * LANES):
-                    vectors, to = min(VECTORS, (width - j) // LANES), row * apart + head * width + j
-                    slot = row * room + block
-                    mix_values(vectors, scores, weights, values, sees, slot, count, width, j, out, to, block > 0)
-
-
-@njit(error_model="numpy")
-def attend_piece(piece, queries, columns, keys, values, heads, sees, room, counts, ends, width, scores, out, apart):
     """Softmax attention over the slots ``sees[row * room :][: counts[row]]``, which are filled up to whole vectors, for
     the rows of one request, which end at ``ends``, and the query heads that share one of ``heads`` keys: piece
-    ``request * heads + head``. ``scores``: ``room`` for each of those heads and rows."""
+    ``request * heads + head``. ``shares``: see :func:`shared_slots`; ``scores``: ``room + 2 * width`` numbers for each
+    of those heads and rows."""
     request, head = piece // heads, piece % heads
     group, slots = apart // width // heads, len(keys) // heads
-    start, first = head * group * width, ends[request - 1] if request else 0
-    own_keys, own_values = keys[head * slots : (head + 1) * slots], values[head * slots : (head + 1) * slots]
+    first = ends[request - 1] if request else 0
+    number = (ends[request] - first) * group
+    keys, values = keys[head * slots : (head + 1) * slots], values[head * slots : (head + 1) * slots]
+    packed, mixed = number * room, number * (room + width)
+    for one in range(number):
+        start = (first + one // group) * columns + (head * group + one % group) * width
+        for j in range(0, width, LANES):
+            pack(scores, packed + one * width, j, load(queries, start + j), keys)
+    longest = 0
+    for row in range(first, ends[request]):
+        longest = max(longest, counts[row])
+    _score(number, group, first, longest, packed, keys, sees, room, counts, shares, width, scores)
+    _fetch_block(values, sees, first * room, counts[first], 0, width)
     scale = np.float32(1 / np.sqrt(width))
-    _attend_head(
-        queries[start:],
-        columns,
-        own_keys,
-        own_values,
-        sees,
-        room,
-        counts,
-        first,
-        ends[request],
-        width,
-        group,
-        scale,
-        scores,
-        out[start:],
-        apart,
-    )
+    for one in range(number):
+        _soften(scores, one * room, counts[first + one // group], scale, values)
+    _mix(number, group, first, longest, mixed, values, sees, room, counts, shares, width, scores)
+    for one in range(number):
+        to = (first + one // group) * apart + (head * group + one % group) * width
+        for j in range(0, width, 2 * LANES):
+            vectors = min(2, (width - j) // LANES)
+            hand_over(vectors, scores, mixed + one * width + j, out, to + j, values)

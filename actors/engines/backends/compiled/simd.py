@@ -66,8 +66,23 @@ def multiplied(builder, x, y, z):
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), [x, y, z])
 
 
+def repeated(builder, step, end, sums, body):
+    """``sums`` after ``body(index, sums)``, which grows them, for the indices from 0 to ``end``, at least once."""
+    before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    known = [builder.phi(begin.type) for begin in (end, *sums)]
+    grown = [builder.add(known[0], end.type(step)), *body(known[0], known[1:])]
+    for phi, begin, again in zip(known, [end.type(0), *sums], grown, strict=True):
+        phi.add_incoming(begin, before)
+        phi.add_incoming(again, builder.block)
+    builder.cbranch(builder.icmp_signed("<", grown[0], end), loop, after)
+    builder.position_at_end(after)
+    return grown[1:]
+
+
 def picked(lanes):
-    return ir.Constant(ir.VectorType(ir.IntType(32), LANES), lanes)
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
 
 
 def asked(builder, place):

@@ -43,11 +43,11 @@ JOB = np.dtype(
     + [(name, np.int64) for name in ("bits", "half", "weights", "panels", "outputs", "steps", "bias")]
     + [(name, np.int64) for name in ("starts", "escapes")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
-    + [(name, np.int64) for name in ("sees", "room", "counts", "ends", "requests", "scores", "own_scores")]
+    + [(name, np.int64) for name in ("sees", "room", "counts", "shares", "ends", "requests", "scores", "own_scores")]
 )
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "d97fcc95ea500d91"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "5bcb3f750c2b2fe0"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -59,18 +59,19 @@ def _attend(job, piece, me, out):
     x, pool = array_at(job.x, job.rows * job.columns, np.float32), job.heads * job.slots * job.width
     heads, width, room = job.heads, job.width, job.room
     sees, counts = array_at(job.sees, job.rows * room, np.int64), array_at(job.counts, job.rows, np.int64)
-    ends = array_at(job.ends, job.requests, np.int64)
+    shares, ends = array_at(job.shares, job.rows, np.int64), array_at(job.ends, job.requests, np.int64)
     scores = array_at(job.scores + 4 * me * job.own_scores, job.own_scores, np.float32)
     if job.half:
         keys, values = array_at(job.keys, pool, np.int16), array_at(job.values, pool, np.int16)
         attend_piece(
-            piece, x, job.columns, keys, values, heads, sees, room, counts, ends, width, scores, out, job.apart
+            *(piece, x, job.columns, keys, values, heads, sees, room, counts, shares, ends, width, scores, out),
+            job.apart,
         )
     else:
         whole_keys, whole_values = array_at(job.keys, pool, np.float32), array_at(job.values, pool, np.float32)
         attend_piece(
-            *(piece, x, job.columns, whole_keys, whole_values, heads, sees, room, counts, ends, width, scores, out),
-            job.apart,
+            *(piece, x, job.columns, whole_keys, whole_values, heads, sees, room, counts, shares, ends, width, scores),
+            *(out, job.apart),
         )
 
 

@@ -136,10 +136,10 @@ class CompiledBody:
             self._room = np.empty(rows * self._numbers, np.float32)
             self._tell(room=self._room.ctypes.data)
             self._team.make_room(rows * max(shape.hidden, shape.heads * shape.width, shape.inner))
-        if len(self._looks) < rows * (span + 1) + segments:
-            self._looks = np.empty(rows * (span + 1) + segments, np.int64)
+        if len(self._looks) < rows * (span + 2) + segments:
+            self._looks = np.empty(rows * (span + 2) + segments, np.int64)
             self._tell(looks=self._looks.ctypes.data)
-        own = most * shape.heads // shape.kv_heads * span
+        own = most * shape.heads // shape.kv_heads * (span + 2 * shape.width)
         if len(self._scores) < self._team.size * own:
             self._scores = np.empty(self._team.size * own, np.float32)
             self._tell(scores=self._scores.ctypes.data, own_scores=own)

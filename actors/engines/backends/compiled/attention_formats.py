@@ -1,0 +1,171 @@
+"""How attention computes with keys and values by their type: float32, or bfloat16 with queries and weights rounded to
+it, whose products are summed up pair by pair. Of queries and keys a pair are neighbours; of weights and values, the
+same place of two slots that follow one another.
+"""
+
+from __future__ import annotations
+
+import llvmlite.ir as ir
+from numba.core import types
+
+from actors.engines.backends.compiled.pairs import HALF_VECTOR, HALVES, rounded, summed
+from actors.engines.backends.compiled.simd import LANES, VECTOR, WORDS, multiplied, picked, repeated, splatted
+
+_INT, _HALF, _WORD = ir.IntType(64), ir.IntType(16), ir.IntType(32)
+_EIGHT = ir.VectorType(_WORD, LANES // 2)
+ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+# Lanes of two vectors that change places, each by one instruction: words, pairs of words, and runs of 128 bits.
+_WORD_PAIRS = [at for run in range(0, LANES, 4) for at in (run, LANES + run, run + 1, LANES + run + 1)]
+_TWO_PAIRS = [at for run in range(0, LANES, 4) for at in (run, run + 1, LANES + run, LANES + run + 1)]
+_RUNS = [run + lane for run in range(0, 2 * LANES, 8) for lane in range(4)]
+# Unpacking two rows of 32 by 128 bits costs one instruction for either half, and leaves this order of columns.
+_LOWER, _UPPER = _RUNS, [column + 4 for column in _RUNS]
+
+
+def read(builder, pointer, kind, at=0):
+    """``kind``, from an element on."""
+    at = at if isinstance(at, ir.Value) else _INT(at)
+    return builder.load(builder.bitcast(builder.gep(pointer, [at]), kind.as_pointer()), align=2)
+
+
+def write(builder, value, pointer, at=0):
+    place = builder.gep(pointer, [at if isinstance(at, ir.Value) else _INT(at)])
+    builder.store(value, builder.bitcast(place, value.type.as_pointer()), align=2)
+
+
+class Floats:
+    """float32. A query's products with a key are summed up in lanes, whose total is their sum."""
+
+    slots = 1  # whose values are mixed in a step
+    shares_keys = False  # whether several queries at once take less than one after the other
+
+    def pack(self, builder, vector, start, at):
+        """16 numbers of a query, or weights, from element ``at`` on."""
+        write(builder, vector, start, at)
+
+    def score(self, builder, queries, keys, width):
+        """Of every query, by the pointer to what :meth:`pack` wrote, its products with each of 16 keys."""
+        return [self._scored(builder, query, keys, width) for query in queries]
+
+    def _scored(self, builder, query, keys, width):
+        def grow(j, sums):
+            part = read(builder, query, VECTOR, j)
+            read_keys = [read(builder, key, VECTOR, j) for key in keys]
+            return [multiplied(builder, part, key, known) for key, known in zip(read_keys, sums, strict=True)]
+
+        return _totals(builder, repeated(builder, LANES, width, [ZERO] * len(keys), grow))
+
+    def weight(self, builder, start, at):
+        """Of the slots of a step, which begins at ``at``."""
+        return builder.load(builder.gep(start, [at]))
+
+    def values(self, builder, rows, number):
+        """``number`` vectors of values of ``slots`` slots, by the pointers to them."""
+        return [read(builder, rows[0], VECTOR, vector * LANES) for vector in range(number)]
+
+    def multiply(self, builder, sums, weight, values):
+        return multiplied(builder, weight, values, sums)
+
+    def ordered(self, builder, sums):
+        """Sums over :meth:`values` in the order of the columns."""
+        return sums
+
+
+class Pairs(Floats):
+    """bfloat16. Keys are turned in registers, so that a lane is a key: what that takes is shared by the queries."""
+
+    slots = 2
+    shares_keys = True
+
+    def pack(self, builder, vector, start, at):
+        write(builder, rounded(builder, vector), builder.bitcast(start, _HALF.as_pointer()), at)
+
+    def score(self, builder, queries, keys, width):
+        """Even and odd words have sums of their own: an addition waits for the one before."""
+        keys = [builder.bitcast(key, _WORD.as_pointer()) for key in keys]
+        queries = [builder.bitcast(query, _WORD.as_pointer()) for query in queries]
+
+        def grow(j, sums):
+            grown = list(sums)
+            for at, key_words in enumerate(_turned(builder, [read(builder, key, _EIGHT, j) for key in keys])):
+                for number, query in enumerate(queries):
+                    index, word = 2 * number + at % 2, builder.load(builder.gep(query, [builder.add(j, _INT(at))]))
+                    grown[index] = summed(builder, grown[index], key_words, splatted(builder, word))
+            return grown
+
+        words = builder.lshr(width, _INT(1))
+        sums = repeated(builder, LANES // 2, words, [ZERO] * (2 * len(queries)), grow)
+        return [builder.fadd(even, odd) for even, odd in zip(sums[::2], sums[1::2], strict=True)]
+
+    def weight(self, builder, start, at):
+        place = builder.gep(builder.bitcast(start, _HALF.as_pointer()), [at])
+        return builder.load(builder.bitcast(place, _WORD.as_pointer()), align=2)
+
+    def values(self, builder, rows, number):
+        found = []
+        for start in range(0, number - 1, 2):
+            both = [read(builder, row, HALVES, start * LANES) for row in rows]
+            found += [_interleaved(builder, both, half) for half in (_LOWER, _UPPER)]
+        if number % 2:
+            both = [read(builder, row, HALF_VECTOR, (number - 1) * LANES) for row in rows]
+            found.append(_interleaved(builder, both, list(range(LANES))))
+        return found
+
+    def multiply(self, builder, sums, weight, values):
+        return summed(builder, sums, builder.bitcast(weight, WORDS), values)
+
+    def ordered(self, builder, sums):
+        found = []
+        places = {column: lane for lane, column in enumerate([*_LOWER, *_UPPER])}
+        for lower, upper in zip(sums[0::2], sums[1::2], strict=False):
+            for first in (0, LANES):
+                lanes = [places[first + column] for column in range(LANES)]
+                found.append(builder.shuffle_vector(lower, upper, picked(lanes)))
+        return [*found, *sums[len(found) :]]
+
+
+def form_of(kind):
+    """By the type of keys and values."""
+    return Pairs() if kind == types.int16 else Floats()
+
+
+def _interleaved(builder, rows, columns):
+    lanes = [at for column in columns for at in (column, rows[0].type.count + column)]
+    return builder.bitcast(builder.shuffle_vector(*rows, picked(lanes)), WORDS)
+
+
+def _turned(builder, keys):
+    """Of the first eight words of sixteen keys vectors that have one word of all."""
+    rows = [*range(4), *range(8, 12)]  # with the fourth behind each, so that lanes end in their order
+    vectors = [builder.shuffle_vector(keys[row], keys[row + 4], picked(list(range(LANES)))) for row in rows]
+    for apart, lower in ((1, _WORD_PAIRS), (2, _TWO_PAIRS), (4, _RUNS)):
+        upper = [lane + (2 if apart < 4 else 4) for lane in lower]
+        turned = []
+        for group in range(0, LANES // 2, 2 * apart):
+            first, second = vectors[group:][:apart], vectors[group + apart :][:apart]
+            halves = [
+                [builder.shuffle_vector(x, y, picked(lanes)) for x, y in zip(first, second, strict=True)]
+                for lanes in (lower, upper)
+            ]
+            # within 128 bits the other half is the next word, between them the fourth from there
+            pairs = zip(*halves, strict=True) if apart < 4 else halves
+            turned += [vector for pair in pairs for vector in pair]
+        vectors = turned
+    return vectors
+
+
+def _totals(builder, vectors):
+    """The sums of sixteen vectors' lanes as one vector: pair by pair, and half by half."""
+    vectors = [vectors[lane % 4 * 4 + lane // 4] for lane in range(LANES)]  # so that they end in their order
+    for half in (8, 4, 2, 1):
+        if half > 2:
+            lower = [first + lane for first in range(0, 2 * LANES, 2 * half) for lane in range(half)]
+        else:  # within 128 bits, which costs one instruction
+            pair = (0, 1) if half == 2 else (0, 2)
+            lower = [first + lane for run in range(0, LANES, 4) for first in (run, LANES + run) for lane in pair]
+        upper = [lane + half for lane in lower]
+        vectors = [
+            builder.fadd(builder.shuffle_vector(x, y, picked(lower)), builder.shuffle_vector(x, y, picked(upper)))
+            for x, y in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+    return vectors[0]
