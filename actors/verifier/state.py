@@ -151,10 +151,15 @@ class State:
 
     def worth_lending(self, request: Request, drafter: DrafterPeer) -> bool:
         """Whether a drafter may be expected to bring a request more than the verifier's own drafts. Of one that was
-        measured at it its standing tells, which rests it for a while and tries it again."""
+        measured at it its standing tells, which rests it for a while and tries it again. One with the verifier's own
+        draft model drafts the same: what texts have made of that model's promise they would make of the drafter's."""
         if self.inline is None or not request.spec.strategy.inline or not self.may_rest(request):
             return True
-        return drafter.standing(request).speedup.known or self._promised(request, drafter) >= PAYS
+        if drafter.standing(request).speedup.known:
+            return True
+        if drafter.hello.model_id == self.inline.model_id:
+            return self._promise(request, drafter) >= PAYS * self.own_drafts.promised
+        return self._promised(request, drafter) >= PAYS
 
     def prior(self, request: Request, drafter: DrafterPeer) -> float:
         """The speed-up that a drafter has brought to other requests like this; what the model of a round promises, as
@@ -162,7 +167,10 @@ class State:
         return drafter.standing(request).prior(self._promised(request, drafter))
 
     def _promised(self, request: Request, drafter: DrafterPeer) -> float:
-        return self.budgets.promise(request.method, drafter, self.streams) / self.without_drafter(request)
+        return self._promise(request, drafter) / self.without_drafter(request)
+
+    def _promise(self, request: Request, drafter: DrafterPeer) -> float:
+        return self.budgets.promise(request.method, drafter, self.streams)
 
     def without_drafter(self, request: Request) -> float:
         """The speed-up that drafting between forwards brings to requests like this which no drafter has."""
