@@ -12,7 +12,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from actors.engines.backends.compiled.attention_formats import ZERO, form_of, read, write
-from actors.engines.backends.compiled.simd import LANES, LINE, VECTOR, address, asked, repeated, splatted
+from actors.engines.backends.compiled.simd import LANES, LINE, VECTOR, address, asked, for_each, repeated, splatted
 
 # Queries: with AVX-512 the registers hold two sums of each beside eight words of keys, or those of ``VECTORS`` of each.
 SCORED, MIXED = 8, 4
@@ -58,7 +58,7 @@ def score_keys(typing, together, room, packed, keys, sees, first, width, scores,
                 write(builder, products, target)
 
         if form.shares_keys:
-            _for_each(builder, together, SCORED, of)
+            for_each(builder, together, SCORED, of)
         else:
             with cgutils.for_range(builder, together) as loop:
                 of(1, loop.index)
@@ -111,9 +111,9 @@ def mix_values(
             for index, value in enumerate(grown):
                 write(builder, value, targets[index // number], index % number * LANES)
 
-        _for_each(
+        for_each(
             *(builder, together, MIXED),
-            lambda queries: _for_each(builder, vectors, VECTORS, lambda number: of(queries, number)),
+            lambda queries: for_each(builder, vectors, VECTORS, lambda number: of(queries, number)),
         )
         return context.get_dummy_value()
 
@@ -136,7 +136,7 @@ def hand_over(typing, vectors, room, mixed, out, to, values):
             for lane, vector in enumerate(form_of(kinds[5].dtype).ordered(builder, sums)):
                 write(builder, vector, target, lane * LANES)
 
-        _for_each(builder, vectors, 2, of)
+        for_each(builder, vectors, 2, of)
         return context.get_dummy_value()
 
     i = types.intp
@@ -178,16 +178,3 @@ def _places(context, builder, kind, array, start, apart, count, first=_NONE):
     """Pointers to ``array[start + n * apart]`` for so many ``n`` from ``first`` on."""
     numbers = [builder.add(first, _INT(n)) for n in range(count)]
     return [address(context, builder, kind, array, builder.add(start, builder.mul(apart, n))) for n in numbers]
-
-
-def _for_each(builder, number, most, generate):
-    """Code of its own for each value of ``number`` from 1 to ``most``."""
-    end = builder.append_basic_block("end")
-    cases = builder.switch(number, end)
-    for count in range(1, most + 1):
-        block = builder.append_basic_block(f"of{count}")
-        cases.add_case(count, block)
-        builder.position_at_end(block)
-        generate(count)
-        builder.branch(end)
-    builder.position_at_end(end)

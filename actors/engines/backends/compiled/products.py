@@ -26,8 +26,8 @@ ESCAPE = np.dtype([("input", np.int32), ("output", np.int32), ("weight", np.floa
 
 
 @njit(error_model="numpy")
-def multiply_panel(x, rows, size, weights, panel, out, to, columns):
-    """A panel's outputs, which begin at ``out[to]``, for all rows of ``size`` elements each."""
+def multiply_panels(x, rows, size, weights, panel, count, out, to, columns):
+    """The outputs of ``count`` panels, which begin at ``out[to]``, for all rows of ``size`` elements each."""
     passes = (rows + ROWS - 1) // ROWS
     for k in range(0, size, DEPTH):
         depth, start, wide = min(DEPTH, size - k), (panel * size + k) * PANEL, PANEL * weights.itemsize
@@ -36,15 +36,16 @@ def multiply_panel(x, rows, size, weights, panel, out, to, columns):
             # by the end of the last pass all weights that the next passes read have been asked for
             ahead = depth * (passes - 1 + number) // passes * wide + NEAR
             multiply_tile(
-                *(following - row, x, row * size + k, size, weights, start, depth, out, row * columns + to, columns),
+                *(following - row, count, x, row * size + k, size, weights, start, size * PANEL, depth, out),
+                *(row * columns + to, columns),
                 *(k > 0, weights.ctypes.data + start * weights.itemsize + ahead, wide // passes, None),
             )
 
 
 @njit(error_model="numpy")
-def multiply_packed_panel(x, rows, size, share, weights, panel, out, to, columns, room):
+def multiply_packed_panels(x, rows, size, share, weights, panel, count, out, to, columns, room):
     """The same with weights of 12 bits, which are unpacked once. ``share``: inputs in an element of ``x``; ``room``:
-    for ``ROOM`` pairs."""
+    for ``ROOM`` pairs. ``count``: 1 where there are more than ``ROWS`` rows."""
     passes, wide = (rows + ROWS - 1) // ROWS, share * TWELVE
     most = (DEPTH if passes == 1 else UNPACKED_DEPTH) // share
     for k in range(0, size, most):
@@ -55,17 +56,17 @@ def multiply_packed_panel(x, rows, size, share, weights, panel, out, to, columns
             ahead = weights.ctypes.data + start + depth * (passes - 1 + number) // passes * wide + NEAR
             if passes == 1:
                 multiply_tile(
-                    *(following - row, x, at, size, weights, start, depth, out, there, columns, k > 0),
+                    *(rows, count, x, at, size, weights, start, size * wide, depth, out, there, columns, k > 0),
                     *(ahead, GROUP * TWELVE, None),
                 )
             elif number == 0:
                 multiply_tile(
-                    *(following - row, x, at, size, weights, start, depth, out, there, columns, k > 0),
+                    *(following - row, 1, x, at, size, weights, start, 0, depth, out, there, columns, k > 0),
                     *(ahead, GROUP * TWELVE // passes, room),
                 )
             else:
                 multiply_tile(
-                    *(following - row, x, at, size, room, 0, depth, out, there, columns, k > 0),
+                    *(following - row, 1, x, at, size, room, 0, 0, depth, out, there, columns, k > 0),
                     *(ahead, 2 * TWELVE // passes, None),
                 )
 

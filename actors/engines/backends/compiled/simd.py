@@ -81,6 +81,19 @@ def repeated(builder, step, end, sums, body):
     return grown[1:]
 
 
+def for_each(builder, number, most, generate):
+    """Code of its own for each value of ``number`` from 1 to ``most``."""
+    end = builder.append_basic_block("end")
+    cases = builder.switch(number, end)
+    for count in range(1, most + 1):
+        block = builder.append_basic_block(f"of{count}")
+        cases.add_case(count, block)
+        builder.position_at_end(block)
+        generate(count)
+        builder.branch(end)
+    builder.position_at_end(end)
+
+
 def picked(lanes):
     return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
 

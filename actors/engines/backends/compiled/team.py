@@ -19,9 +19,9 @@ from numba import cfunc, from_dtype, njit, types
 
 from actors.engines.backends.compiled.atomics import add, array_at, call, read, write
 from actors.engines.backends.compiled.between import halved
-from actors.engines.backends.compiled.formats import PANEL, TABLE, TWELVE
+from actors.engines.backends.compiled.formats import BESIDE, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.backends.compiled.pool_attention import attend_piece
-from actors.engines.backends.compiled.products import ESCAPE, ROOM, add_escapes, multiply_packed_panel, multiply_panel
+from actors.engines.backends.compiled.products import ESCAPE, ROOM, add_escapes, multiply_packed_panels, multiply_panels
 
 # places in the state: those that threads write to have cache lines of their own; TAKE: the address of what takes
 # pieces; ROUNDED: of room for a product's input in bfloat16; ROOMS: of ``ROOM`` for each thread
@@ -47,7 +47,7 @@ JOB = np.dtype(
 )
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "5bcb3f750c2b2fe0"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "fc0e579c6507d6ee"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -76,9 +76,9 @@ def _attend(job, piece, me, out):
 
 
 @njit(error_model="numpy")
-def _multiply(job, panel, me, rooms, out):
-    """A panel's outputs. The last panel of a matrix ends with its last output, so it may have some outputs in common
-    with the one before."""
+def _multiply(job, panel, number, me, rooms, out):
+    """The outputs of ``number`` panels. The last panel of a matrix ends with its last output, so it may have some
+    outputs in common with the one before."""
     rows, size, apart = job.rows, job.columns, job.apart
     to = min(panel * PANEL, apart - PANEL)
     count, pairs = job.panels * size * PANEL, size // 2
@@ -87,21 +87,23 @@ def _multiply(job, panel, me, rooms, out):
     x = array_at(job.x, rows * size, np.float32)
     paired = array_at(job.x, rows * pairs, np.uint32)
     if job.half and job.bits == 12:
-        multiply_packed_panel(paired, rows, pairs, 2, packed, panel, out, to, apart, room)
+        multiply_packed_panels(paired, rows, pairs, 2, packed, panel, number, out, to, apart, room)
     elif job.half:
-        multiply_panel(paired, rows, pairs, array_at(job.weights, count // 2, np.uint32), panel, out, to, apart)
+        multiply_panels(
+            paired, rows, pairs, array_at(job.weights, count // 2, np.uint32), panel, number, out, to, apart
+        )
     elif job.bits == 12:
-        multiply_packed_panel(x, rows, size, 1, packed, panel, out, to, apart, room)
+        multiply_packed_panels(x, rows, size, 1, packed, panel, number, out, to, apart, room)
     elif job.bits == 32:
-        multiply_panel(x, rows, size, array_at(job.weights, count, np.float32), panel, out, to, apart)
+        multiply_panels(x, rows, size, array_at(job.weights, count, np.float32), panel, number, out, to, apart)
     elif job.bits == 16:
-        multiply_panel(x, rows, size, array_at(job.weights, count, np.uint16), panel, out, to, apart)
+        multiply_panels(x, rows, size, array_at(job.weights, count, np.uint16), panel, number, out, to, apart)
     else:
-        multiply_panel(x, rows, size, array_at(job.weights, count, np.int8), panel, out, to, apart)
+        multiply_panels(x, rows, size, array_at(job.weights, count, np.int8), panel, number, out, to, apart)
     if job.escapes != 0:
         starts = array_at(job.starts, job.panels + 1, np.int64)
         escapes = array_at(job.escapes, starts[job.panels], ESCAPE)
-        add_escapes(job.x, rows, size, job.half, escapes, starts[panel], starts[panel + 1], out, apart)
+        add_escapes(job.x, rows, size, job.half, escapes, starts[panel], starts[panel + number], out, apart)
 
 
 @njit(error_model="numpy")
@@ -113,8 +115,13 @@ def _compute(job, piece, me, rooms):
     first = PIECE * piece
     # one thread computes the last two panels, which may have outputs in common
     end = job.panels if piece + 1 == _pieces(job) else first + PIECE
-    for panel in range(first, end):
-        _multiply(job, panel, me, rooms, out)
+    most = BESIDE[min(job.rows, ROWS)]
+    panel = first
+    while panel < end:
+        # the last one alone: what it has in common with the one before is computed again, escapes too
+        number = max(1, min(most, min(end, job.panels - 1) - panel))
+        _multiply(job, panel, number, me, rooms, out)
+        panel += number
 
 
 @njit(error_model="numpy")

@@ -12,66 +12,67 @@ import llvmlite.ir as ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from actors.engines.backends.compiled.formats import PANEL, ROWS, UNPACKED, WIDE, format_of
-from actors.engines.backends.compiled.simd import LANES, LINE, VECTOR, address, asked, splatted
+from actors.engines.backends.compiled.formats import BESIDE, PANEL, ROWS, UNPACKED, WIDE, format_of
+from actors.engines.backends.compiled.simd import LANES, LINE, VECTOR, address, asked, for_each, splatted
 
 _INT = ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()
 
 
 @intrinsic
-def multiply_tile(typing, rows, x, at, size, weights, start, depth, out, to, columns, resume, ahead, step, room):
+def multiply_tile(
+    typing, rows, panels, x, at, size, weights, start, apart, depth, out, to, columns, resume, ahead, step, room
+):
     """``out[to + row * columns + o] = sum of x[at + row * size + k] * weight(k, o)`` over k below ``depth``, in order,
-    behind what is in ``out`` if ``resume``. ``rows``: up to ``ROWS``. A panel's weights begin at ``weights[start]``, in
-    the format that :func:`format_of` tells by the arrays' types, of which ``depth`` is whole iterations.
+    behind what is in ``out`` if ``resume``. ``rows``: up to ``ROWS``. The first panel's weights begin at
+    ``weights[start]``, those of each further one, up to ``BESIDE[rows]`` panels, ``apart`` elements behind, in the
+    format that :func:`format_of` tells by the arrays' types, of which ``depth`` is whole iterations.
 
-    Meanwhile what lies from the address ``ahead`` on is brought into the cache, ``step`` bytes in each iteration; and
-    unless ``room`` is None, weights of 12 bits are written into it as pairs of bfloat16.
+    Meanwhile what lies from the address ``ahead`` on is brought into the cache, ``step`` bytes in each iteration, of
+    every panel; and unless ``room`` is None, weights of 12 bits are written into it as pairs of bfloat16.
     """
 
     def generate(context, builder, signature, arguments):
         kinds = signature.args
-        rows, x, at, size, weights, start, depth, out, to, columns, resume, ahead, step, room = arguments
-        form = format_of(kinds[1].dtype, kinds[4].dtype)
-        first = address(context, builder, kinds[4], weights, _INT(0))
+        rows, panels, x, at, size, weights, start, apart, depth, out, to, columns, resume, ahead, step, room = arguments
+        form = format_of(kinds[2].dtype, kinds[5].dtype)
+        first = address(context, builder, kinds[5], weights, _INT(0))
         known = form.before(builder, builder.bitcast(first, _BYTES))
-        panel = builder.bitcast(address(context, builder, kinds[4], weights, start), _BYTES)
+        panel = builder.bitcast(address(context, builder, kinds[5], weights, start), _BYTES)
+        between = builder.mul(apart, _INT(kinds[5].dtype.bitwidth // 8))
         fetched = builder.inttoptr(ahead, _BYTES)
         kept = ir.Constant(_BYTES, None)
-        if kinds[13] != types.none:
-            kept = builder.bitcast(address(context, builder, kinds[13], room, _INT(0)), _BYTES)
-        end = builder.append_basic_block("end")
-        cases = builder.switch(rows, end)
-        for count in range(1, ROWS + 1):
-            before, loop, after = (builder.append_basic_block(name) for name in ("before", "loop", "after"))
-            cases.add_case(count, before)
-            builder.position_at_end(before)
+        if kinds[15] != types.none:
+            kept = builder.bitcast(address(context, builder, kinds[15], room, _INT(0)), _BYTES)
+
+        def multiply(count, number):
             inputs, places = [], []
             for row in range(count):
-                inputs.append(address(context, builder, kinds[1], x, builder.add(at, builder.mul(size, _INT(row)))))
+                inputs.append(address(context, builder, kinds[2], x, builder.add(at, builder.mul(size, _INT(row)))))
                 begin = builder.add(to, builder.mul(columns, _INT(row)))
-                for lane in range(0, PANEL, LANES):
-                    place = address(context, builder, kinds[7], out, builder.add(begin, _INT(lane)))
+                for lane in range(0, number * PANEL, LANES):
+                    place = address(context, builder, kinds[9], out, builder.add(begin, _INT(lane)))
                     places.append(builder.bitcast(place, VECTOR.as_pointer()))
             zero = ir.Constant(VECTOR, [0.0] * LANES)
             begins = [builder.select(resume, builder.load(place, align=4), zero) for place in places]
+            before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
             builder.branch(loop)
 
             builder.position_at_end(loop)
             k, place, line, keep = builder.phi(_INT), *(builder.phi(_BYTES) for _ in range(3))
             sums = [builder.phi(VECTOR) for _ in places]
-            for byte in range(0, form.size, LINE):
-                asked(builder, builder.gep(line, [_INT(byte)]))
             grown = list(sums)
-            for element, vectors in enumerate(
-                form.read(builder, place, known, None if kinds[13] == types.none else keep)
-            ):
-                for row, numbers in enumerate(inputs):
-                    number = builder.load(builder.gep(numbers, [builder.add(k, _INT(element))]))
-                    value = splatted(builder, number)
-                    for part, vector in enumerate(vectors):
-                        index = row * WIDE + part
-                        grown[index] = form.multiply(builder, value, vector, grown[index])
+            for panel_beside in range(number):
+                away = builder.mul(between, _INT(panel_beside))
+                for byte in range(0, form.size, LINE):
+                    asked(builder, builder.gep(line, [builder.add(away, _INT(byte))]))
+                left = None if kinds[15] == types.none else keep
+                for element, vectors in enumerate(form.read(builder, builder.gep(place, [away]), known, left)):
+                    for row, numbers in enumerate(inputs):
+                        value = splatted(builder, builder.load(builder.gep(numbers, [builder.add(k, _INT(element))])))
+                        for part, vector in enumerate(vectors):
+                            index = (row * number + panel_beside) * WIDE + part
+                            grown[index] = form.multiply(builder, value, vector, grown[index])
             following = builder.add(k, _INT(form.inputs))
             further = [
                 builder.gep(at, [by]) for at, by in ((place, _INT(form.size)), (line, step), (keep, _INT(UNPACKED)))
@@ -87,9 +88,12 @@ def multiply_tile(typing, rows, x, at, size, weights, start, depth, out, to, col
             builder.position_at_end(after)
             for place, value in zip(places, grown, strict=True):
                 builder.store(value, place, align=4)
-            builder.branch(end)
-        builder.position_at_end(end)
+
+        def of(count):
+            for_each(builder, panels, BESIDE[count], lambda number: multiply(count, number))
+
+        for_each(builder, rows, ROWS, of)
         return context.get_dummy_value()
 
     i = types.intp
-    return types.void(i, x, i, i, weights, i, i, out, i, i, types.boolean, i, i, room), generate
+    return types.void(i, i, x, i, i, weights, i, i, i, out, i, i, types.boolean, i, i, room), generate
