@@ -18,8 +18,8 @@ from actors.engines.backends.compiled.simd import LANES, WORDS, converted, multi
 # AVX-512, 16 of 8 with AVX2, 32 of 4 elsewhere.
 WIDE, ROWS = (3, 8) if "+avx512f" in FEATURES else (1, 6)
 # Panels that so many rows are multiplied with at once. A sum waits four cycles for its last addition and two are made
-# in a cycle: few rows of a narrow panel have too few sums. With AVX2 one row takes 0.7 of the time where the caches hold
-# the weights, and 0.85 where they do not.
+# in a cycle: few rows of a narrow panel have too few sums. With AVX2 one row takes 0.7 of the time where the caches
+# hold the weights, and 0.85 where they do not.
 BESIDE = (1, 4, 2, 2, 1, 1, 1) if WIDE == 1 else (1,) * (1 + ROWS)
 PANEL = WIDE * LANES  # outputs whose weights lie together: (outputs / PANEL, inputs, PANEL)
 HAS_TWELVE = "+avx512bw" in FEATURES  # it looks 32 numbers of 16 bits up at once
