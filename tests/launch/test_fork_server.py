@@ -14,7 +14,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from duoactor.launch import forks
-from duoactor.launch.child import ActorPlan, Child, own_command
+from duoactor.launch.child import ActorPlan, Child, environment_of, own_command
 from duoactor.launch.forks import ForkServer, computes_here, is_forked
 from duoactor.launch.supervisor import Event, LaunchError, Supervisor
 from protocols.messages import Role
@@ -132,5 +132,6 @@ def test_only_actors_of_our_own_that_compute_on_the_cpu_are_forked(monkeypatch: 
 
 def test_the_imports_leave_no_thread_behind_that_a_fork_would_lack():
     program = "from actors.engines.preload import preload; preload(); import os; print(os.listdir('/proc/self/task'))"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    environment = environment_of(forks.SERVER)
+    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert said.stdout.count(",") == 0, said.stdout
