@@ -10,6 +10,7 @@ import pytest
 
 from actors.engines.backends.compiled.formats import WIDE
 from actors.engines.backends.compiled.pool_attention import shared_slots
+from actors.engines.backends.compiled.simd import LANES
 from actors.engines.backends.compiled.team import JOB, Team
 
 SLOTS, LENGTHS = 400, 144
@@ -39,7 +40,7 @@ class Attention:
         for first, end in zip([0, *ends], ends, strict=False):
             shared_slots(sees.reshape(-1), room, counts, first, end, shares)
         team, job = Team(helpers), np.zeros(1, JOB)
-        own_scores = len(lists) * self.group * (room + 2 * self.width)
+        own_scores = len(lists) * self.group * (room + 2 * self.width) + LANES * self.width
         scores = np.empty((team.size, own_scores), np.float32)
         arrays = {"keys": self._stored(self.keys), "values": self._stored(self.values), "scores": scores}
         for name, array in {**arrays, "sees": sees, "counts": counts, "shares": shares, "ends": ends}.items():

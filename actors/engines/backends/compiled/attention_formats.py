@@ -6,14 +6,19 @@ same place of two slots that follow one another.
 from __future__ import annotations
 
 import llvmlite.ir as ir
-from numba.core import types
+from numba.core import cgutils, types
 
-from actors.engines.backends.compiled.pairs import HALF_VECTOR, HALVES, rounded, summed
-from actors.engines.backends.compiled.simd import LANES, VECTOR, WORDS, multiplied, picked, repeated, splatted
+from actors.engines.backends.compiled.pairs import FEATURES, HALF_VECTOR, HALVES, rounded, summed
+from actors.engines.backends.compiled.simd import LANES, VECTOR, WORDS, for_each, multiplied, picked, repeated, splatted
 
 _INT, _HALF, _WORD = ir.IntType(64), ir.IntType(16), ir.IntType(32)
-_EIGHT = ir.VectorType(_WORD, LANES // 2)
+_EIGHT, _FOUR = ir.VectorType(_WORD, LANES // 2), ir.VectorType(ir.FloatType(), LANES // 4)
 ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+# Queries that are scored together: of bfloat16 with AVX-512 registers hold two sums of each beside eight words of keys
+SCORED = 8
+# ... and of float32 with AVX2 two sums of each beside a column of 16 keys
+TURNED = 3
+COLUMNS = 4  # of keys that are turned at once
 # Lanes of two vectors that change places, each by one instruction: words, pairs of words, and runs of 128 bits.
 _WORD_PAIRS = [at for run in range(0, LANES, 4) for at in (run, LANES + run, run + 1, LANES + run + 1)]
 _TWO_PAIRS = [at for run in range(0, LANES, 4) for at in (run, run + 1, LANES + run, LANES + run + 1)]
@@ -37,15 +42,16 @@ class Floats:
     """float32. A query's products with a key are summed up in lanes, whose total is their sum."""
 
     slots = 1  # whose values are mixed in a step
-    shares_keys = False  # whether several queries at once take less than one after the other
 
     def pack(self, builder, vector, start, at):
         """16 numbers of a query, or weights, from element ``at`` on."""
         write(builder, vector, start, at)
 
-    def score(self, builder, queries, keys, width):
-        """Of every query, by the pointer to what :meth:`pack` wrote, its products with each of 16 keys."""
-        return [self._scored(builder, query, keys, width) for query in queries]
+    def score(self, builder, together, query, keys, width, target, room):
+        """Products of ``together`` queries with each of 16 keys. ``query(n)`` and ``target(n)``: pointers to what
+        :meth:`pack` wrote of the n-th, and to where its products go; ``room``: to 16 * ``width`` numbers."""
+        with cgutils.for_range(builder, together) as loop:
+            write(builder, self._scored(builder, query(loop.index), keys, width), target(loop.index))
 
     def _scored(self, builder, query, keys, width):
         def grow(j, sums):
@@ -71,16 +77,74 @@ class Floats:
         return sums
 
 
+class TurnedFloats(Floats):
+    """float32 where registers are few, 16 of 8 numbers. Keys are turned, so that a lane is a key: into ``room`` where
+    several queries share what that takes, ``TURNED`` at a time."""
+
+    def score(self, builder, together, query, keys, width, target, room):
+        def of(count, first, columns):
+            """Of ``count`` queries from ``first`` on. ``columns(j)``: the keys' columns from ``j`` on."""
+            numbers = [builder.add(first, _INT(n)) for n in range(count)]
+            sums = self._products(builder, [query(number) for number in numbers], columns, width)
+            for number, products in zip(numbers, sums, strict=True):
+                write(builder, products, target(number))
+
+        def turned(j):
+            return _turned_floats(builder, [read(builder, key, _FOUR, j) for key in keys])
+
+        def places(j):
+            return [builder.mul(builder.add(j, _INT(at)), _INT(LANES)) for at in range(COLUMNS)]
+
+        def keep(j, _):
+            for column, place in zip(turned(j), places(j), strict=True):
+                write(builder, column, room, place)
+            return []
+
+        def kept(j):
+            return [read(builder, room, VECTOR, place) for place in places(j)]
+
+        with builder.if_else(builder.icmp_signed("==", together, _INT(1))) as (alone, several):
+            with alone:
+                of(1, _INT(0), turned)
+            with several:
+                repeated(builder, COLUMNS, width, [], keep)
+                with cgutils.for_range_slice(builder, _INT(0), together, _INT(TURNED)) as (first, _):
+                    left = builder.sub(together, first)
+                    most = builder.select(builder.icmp_signed("<", left, _INT(TURNED)), left, _INT(TURNED))
+                    for_each(builder, most, TURNED, lambda count: of(count, first, kept))
+
+    def _products(self, builder, queries, columns, width):
+        """Even and odd columns have sums of their own: an addition waits for the one before."""
+
+        def grow(j, sums):
+            grown = list(sums)
+            for at, column in enumerate(columns(j)):
+                for number, query in enumerate(queries):
+                    index, value = 2 * number + at % 2, builder.load(builder.gep(query, [builder.add(j, _INT(at))]))
+                    grown[index] = multiplied(builder, splatted(builder, value), column, grown[index])
+            return grown
+
+        sums = repeated(builder, COLUMNS, width, [ZERO] * (2 * len(queries)), grow)
+        return [builder.fadd(even, odd) for even, odd in zip(sums[::2], sums[1::2], strict=True)]
+
+
 class Pairs(Floats):
     """bfloat16. Keys are turned in registers, so that a lane is a key: what that takes is shared by the queries."""
 
     slots = 2
-    shares_keys = True
 
     def pack(self, builder, vector, start, at):
         write(builder, rounded(builder, vector), builder.bitcast(start, _HALF.as_pointer()), at)
 
-    def score(self, builder, queries, keys, width):
+    def score(self, builder, together, query, keys, width, target, room):
+        def of(count):
+            queries = [query(_INT(n)) for n in range(count)]
+            for n, products in enumerate(self._products(builder, queries, keys, width)):
+                write(builder, products, target(_INT(n)))
+
+        for_each(builder, together, SCORED, of)
+
+    def _products(self, builder, queries, keys, width):
         """Even and odd words have sums of their own: an addition waits for the one before."""
         keys = [builder.bitcast(key, _WORD.as_pointer()) for key in keys]
         queries = [builder.bitcast(query, _WORD.as_pointer()) for query in queries]
@@ -126,12 +190,29 @@ class Pairs(Floats):
 
 def form_of(kind):
     """By the type of keys and values."""
-    return Pairs() if kind == types.int16 else Floats()
+    if kind == types.int16:
+        return Pairs()
+    return Floats() if "+avx512f" in FEATURES else TurnedFloats()
 
 
 def _interleaved(builder, rows, columns):
     lanes = [at for column in columns for at in (column, rows[0].type.count + column)]
     return builder.bitcast(builder.shuffle_vector(*rows, picked(lanes)), WORDS)
+
+
+def _turned_floats(builder, keys):
+    """Of ``COLUMNS`` numbers of sixteen keys vectors that have one number of all."""
+    rows = []  # of the four keys that stand at the same place of a run of 128 bits
+    for first in range(4):
+        halves = [
+            builder.shuffle_vector(keys[at], keys[at + 4], picked(list(range(LANES // 2)))) for at in (first, first + 8)
+        ]
+        rows.append(builder.shuffle_vector(*halves, picked(list(range(LANES)))))
+    for lower in (_WORD_PAIRS, _TWO_PAIRS):
+        upper = [lane + 2 for lane in lower]
+        pairs = [rows[:2], rows[2:]] if lower is _WORD_PAIRS else [rows[::2], rows[1::2]]
+        rows = [builder.shuffle_vector(*pair, picked(lanes)) for pair in pairs for lanes in (lower, upper)]
+    return rows
 
 
 def _turned(builder, keys):

@@ -8,18 +8,19 @@ to read them; who shares changes no bit. ``scores``, ``packed``, ``weights`` and
 from __future__ import annotations
 
 import llvmlite.ir as ir
-from numba.core import cgutils, types
+from numba.core import types
 from numba.extending import intrinsic
 
 from actors.engines.backends.compiled.attention_formats import ZERO, form_of, read, write
+from actors.engines.backends.compiled.pairs import FEATURES
 from actors.engines.backends.compiled.simd import LANES, LINE, VECTOR, address, asked, for_each, repeated, splatted
 
-# Queries: with AVX-512 the registers hold two sums of each beside eight words of keys, or those of ``VECTORS`` of each.
-SCORED, MIXED = 8, 4
-VECTORS = 4  # of a value at a time; with one query as many additions are under way
+# Vectors of a value that so many queries are mixed with at a time, as the registers hold their sums. Those of one query
+# are so many that as many additions are under way.
+VECTORS = (4, 4, 4, 4, 4) if "+avx512f" in FEATURES else (4, 4, 2)
+MIXED = len(VECTORS) - 1  # queries
 STEP = 4  # slots of an iteration
 _INT = ir.IntType(64)
-_NONE = _INT(0)
 
 
 @intrinsic
@@ -38,34 +39,30 @@ def pack(typing, room, start, at, vector, keys):
 
 
 @intrinsic
-def score_keys(typing, together, room, packed, keys, sees, first, width, scores, apart):
+def score_keys(typing, together, room, packed, keys, sees, first, width, scores, apart, turned):
     """Products of so many packed queries, each ``width`` behind the other, with the keys ``sees[first : first + 16]``:
-    at ``scores``, each query's ``apart`` behind the other's."""
+    at ``scores``, each query's ``apart`` behind the other's. ``turned``: a place of 16 * ``width`` numbers."""
 
     def generate(context, builder, signature, arguments):
         kinds = signature.args
-        together, room, packed, keys, sees, first, width, scores, apart = arguments
-        form, slots = form_of(kinds[3].dtype), address(context, builder, kinds[4], sees, first)
+        together, room, packed, keys, sees, first, width, scores, apart, turned = arguments
+        slots = address(context, builder, kinds[4], sees, first)
         begins = [
             address(context, builder, kinds[3], keys, builder.mul(read(builder, slots, _INT, lane), width))
             for lane in range(LANES)
         ]
 
-        def of(count, first=_NONE):
-            queries = _places(context, builder, kinds[1], room, packed, width, count, first)
-            targets = _places(context, builder, kinds[1], room, scores, apart, count, first)
-            for target, products in zip(targets, form.score(builder, queries, begins, width), strict=True):
-                write(builder, products, target)
+        def place(start, apart):
+            return lambda n: address(context, builder, kinds[1], room, builder.add(start, builder.mul(apart, n)))
 
-        if form.shares_keys:
-            for_each(builder, together, SCORED, of)
-        else:
-            with cgutils.for_range(builder, together) as loop:
-                of(1, loop.index)
+        form_of(kinds[3].dtype).score(
+            *(builder, together, place(packed, width), begins, width, place(scores, apart)),
+            address(context, builder, kinds[1], room, turned),
+        )
         return context.get_dummy_value()
 
     i = types.intp
-    return types.void(i, room, i, keys, sees, i, i, i, i), generate
+    return types.void(i, room, i, keys, sees, i, i, i, i, i), generate
 
 
 @intrinsic
@@ -113,7 +110,7 @@ def mix_values(
 
         for_each(
             *(builder, together, MIXED),
-            lambda queries: for_each(builder, vectors, VECTORS, lambda number: of(queries, number)),
+            lambda queries: for_each(builder, vectors, VECTORS[queries], lambda number: of(queries, number)),
         )
         return context.get_dummy_value()
 
@@ -174,7 +171,7 @@ def fetch_rows(typing, array, sees, first, width):
     return types.void(array, sees, i, i), generate
 
 
-def _places(context, builder, kind, array, start, apart, count, first=_NONE):
-    """Pointers to ``array[start + n * apart]`` for so many ``n`` from ``first`` on."""
-    numbers = [builder.add(first, _INT(n)) for n in range(count)]
-    return [address(context, builder, kind, array, builder.add(start, builder.mul(apart, n))) for n in numbers]
+def _places(context, builder, kind, array, start, apart, count):
+    """Pointers to ``array[start + n * apart]`` for so many ``n``."""
+    starts = [builder.add(start, builder.mul(apart, _INT(n))) for n in range(count)]
+    return [address(context, builder, kind, array, start) for start in starts]

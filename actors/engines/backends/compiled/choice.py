@@ -225,7 +225,7 @@ def _rank(row, logits, scores, ids, probabilities):
     rank(scores, ids, probabilities)
 
 
-SOURCES = "61ae1c2ef896dbef"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "523e9b97ed27574f"  # see :mod:`actors.engines.backends.compiled`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from actors.engines.backends.compiled.attention_formats import SCORED
 from actors.engines.backends.compiled.attention_tiles import (
     MIXED,
-    SCORED,
     VECTORS,
     fetch_rows,
     hand_over,
@@ -97,7 +97,7 @@ def _fetch_block(array, sees, first, count, block, width):
 
 
 @njit(error_model="numpy")
-def _score(number, group, first, longest, packed, keys, sees, room, counts, shares, width, scores):
+def _score(number, group, first, longest, packed, keys, sees, room, counts, shares, width, turned, scores):
     """``number`` queries' products with the keys that they see."""
     for block in range(0, longest, BLOCK):
         end = block + BLOCK
@@ -109,12 +109,12 @@ def _score(number, group, first, longest, packed, keys, sees, room, counts, shar
                 if one == 0 and at + BLOCK < counts[row]:
                     fetch_rows(keys, sees, row * room + at + BLOCK, width)
                 to = one * room + at
-                score_keys(count, scores, packed + one * width, keys, sees, row * room + at, width, to, room)
+                score_keys(count, scores, packed + one * width, keys, sees, row * room + at, width, to, room, turned)
             for alone in range(one, one + count if common < end else one):
                 row = first + alone // group
                 for at in range(max(block, common), min(end, counts[row]), LANES):
                     to = alone * room + at
-                    score_keys(1, scores, packed + alone * width, keys, sees, row * room + at, width, to, room)
+                    score_keys(1, scores, packed + alone * width, keys, sees, row * room + at, width, to, room, turned)
 
 
 @njit(error_model="numpy")
@@ -137,8 +137,9 @@ def _mix(number, group, first, longest, mixed, values, sees, room, counts, share
 @njit(error_model="numpy")
 def _add_values(count, one, row, begin, end, mixed, values, sees, room, width, scores):
     """Slots ``begin .. end`` of a row, for ``count`` queries from ``one`` on."""
-    for j in range(0, width if begin < end else 0, VECTORS * LANES):
-        vectors, slot, to = min(VECTORS, (width - j) // LANES), row * room + begin, mixed + one * width
+    most = VECTORS[count]
+    for j in range(0, width if begin < end else 0, most * LANES):
+        vectors, slot, to = min(most, (width - j) // LANES), row * room + begin, mixed + one * width
         mix_values(
             *(count, vectors, scores, one * room, room, begin),
             *(values, sees, slot, end - begin, width, j, to, begin > 0),
@@ -152,7 +153,7 @@ def attend_piece(
     """Softmax attention over the slots ``sees[row * room :][: counts[row]]``, which are filled up to whole vectors, for
     the rows of one request, which end at ``ends``, and the query heads that share one of ``heads`` keys: piece
     ``request * heads + head``. ``shares``: see :func:`shared_slots`; ``scores``: ``room + 2 * width`` numbers for each
-    of those heads and rows."""
+    of those heads and rows, and 16 * ``width``."""
     request, head = piece // heads, piece % heads
     group, slots = apart // width // heads, len(keys) // heads
     first = ends[request - 1] if request else 0
@@ -166,7 +167,8 @@ def attend_piece(
     longest = 0
     for row in range(first, ends[request]):
         longest = max(longest, counts[row])
-    _score(number, group, first, longest, packed, keys, sees, room, counts, shares, width, scores)
+    turned = number * (room + 2 * width)
+    _score(number, group, first, longest, packed, keys, sees, room, counts, shares, width, turned, scores)
     _fetch_block(values, sees, first * room, counts[first], 0, width)
     scale = np.float32(1 / np.sqrt(width))
     for one in range(number):

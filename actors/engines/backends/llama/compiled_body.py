@@ -139,7 +139,7 @@ class CompiledBody:
         if len(self._looks) < rows * (span + 2) + segments:
             self._looks = np.empty(rows * (span + 2) + segments, np.int64)
             self._tell(looks=self._looks.ctypes.data)
-        own = most * shape.heads // shape.kv_heads * (span + 2 * shape.width)
+        own = most * shape.heads // shape.kv_heads * (span + 2 * shape.width) + self._kernels.LANES * shape.width
         if len(self._scores) < self._team.size * own:
             self._scores = np.empty(self._team.size * own, np.float32)
             self._tell(scores=self._scores.ctypes.data, own_scores=own)
