@@ -42,7 +42,10 @@ def encoded(request: LoggedRequest) -> bytes:
 
 def decoded(line: bytes) -> LoggedRequest:
     """Raises ``msgspec.MsgspecError`` for what is no logged request."""
-    fields = msgspec.json.decode(line, type=dict[str, Any])
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+    except (UnicodeDecodeError, RecursionError) as error:  # text that is none, and nested as deep as no request is
+        raise msgspec.DecodeError(str(error)) from None
     named = msgspec.convert(fields.get("sampling", {}), dict[str, Any])
     if unknown := named.keys() - DEFAULTS.keys():  # they would change which token the target chose
         raise msgspec.ValidationError(f"unknown sampling parameter {min(unknown)}")

@@ -84,12 +84,12 @@ class Live:
 
     async def swap(self, request: Request) -> Response:
         self._check_origin(request)
-        order = _order(await read_body(request), SwapOrder)
+        order = parse_order(await read_body(request), SwapOrder)
         return self._done(await self._gateway.swap(order.old, order.new))
 
     async def drain(self, request: Request) -> Response:
         self._check_origin(request)
-        order = _order(await read_body(request), DrainOrder)
+        order = parse_order(await read_body(request), DrainOrder)
         return self._done(await self._gateway.drain(order.actor_id))
 
     def _done(self, detail: str) -> Response:
@@ -110,7 +110,8 @@ class Live:
             raise ApiError(403, f"a page of {origin} may not do this; --cors-origin names those that may")
 
 
-def _order(body: bytes, kind: type[T]) -> T:
+def parse_order(body: bytes, kind: type[T]) -> T:
+    """ApiError (400) for what is no such order."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -8,6 +8,8 @@ from duoactor.serve.errors import bad
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.openai.messages import ChatMessage, FunctionTool, turns, use
 from duoactor.serve.parameters import decode
+from duoactor.serve.tool_calls.use import ToolUse
+from protocols.messages import ChatTurn
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,14 +38,24 @@ class DetokenizeAnswer(msgspec.Struct, frozen=True):
     prompt: str
 
 
-async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
+def parse_tokenize(body: bytes) -> tuple[TokenizeRequest, str | tuple[ChatTurn, ...], ToolUse]:
+    """The request, its text or conversation, and the conversation's tools. ApiError (400) for what cannot be."""
     wanted = decode(body, TokenizeRequest)
     if (wanted.prompt is None) == (wanted.messages is None):
         raise bad("prompt", "or messages must be given, and not both")
+    return wanted, wanted.prompt if wanted.prompt is not None else turns(wanted.messages or ()), use(wanted.tools)
+
+
+def parse_detokenize(body: bytes) -> DetokenizeRequest:
+    """ApiError (400) for what cannot be."""
+    return decode(body, DetokenizeRequest)
+
+
+async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
+    wanted, asked, tools = parse_tokenize(body)
     model = await gateway.model()
     model.called(wanted.model)
-    asked = wanted.prompt if wanted.prompt is not None else turns(wanted.messages or ())
-    found = await gateway.tokenize(asked, use(wanted.tools))
+    found = await gateway.tokenize(asked, tools)
     return TokenizeAnswer(
         count=len(found.token_ids),
         max_model_len=model.max_context,
@@ -53,6 +65,6 @@ async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
 
 
 async def detokenize(gateway: Gateway, body: bytes) -> DetokenizeAnswer:
-    wanted = decode(body, DetokenizeRequest)
+    wanted = parse_detokenize(body)
     (await gateway.model()).called(wanted.model)
     return DetokenizeAnswer((await gateway.detokenize(wanted.tokens)).text)

@@ -10,7 +10,9 @@ from pathlib import Path
 import msgspec
 from extremes import Extremes
 
+from actors.replay.logged import LoggedRequest, encoded, read_log
 from duoactor.config import read_file
+from duoactor.serve import live, tokens
 from duoactor.serve.anthropic import messages as anthropic
 from duoactor.serve.errors import ApiError
 from duoactor.serve.openai import chat, completions, responses
@@ -114,14 +116,14 @@ def targets(directory: Path) -> dict[str, Target]:
     """By name. ``directory`` is for files to be read."""
     turns = [{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "1", "content": "x"}]
     function = {"name": "search", "description": "d", "parameters": {"type": "object"}}
+    tools = [{"type": "function", "function": function}]
+    logged = LoggedRequest(prompt=(1, 2), text=(3,), sampling=messages.Sampling(seed=7, stop=("a",)), model_id="m")
     sampling = {"max_tokens": 5, "temperature": 0.5, "seed": 1, "stop": ["a"], "stream": True, "logit_bias": {"5": 1}}
-    unions = ("ToVerifier", "ToClient", "ToDrafter", "ToController", "Telemetry")
+    unions = ("ToVerifier", "ToClient", "ToDrafter", "ToController", "ToLearner", "Telemetry")
     return {
         **{name: _messages(getattr(messages, name)) for name in unions},
         "frames": Target(_frames, [b"duoactor/3\0\x92\xa6Cancel\xa1r", b"duoactor/9\0x", b"\0"]),
-        "chat": _http(
-            chat.parse, {"messages": turns, "tools": [{"type": "function", "function": function}], **sampling}
-        ),
+        "chat": _http(chat.parse, {"messages": turns, "tools": tools, **sampling}),
         "completions": _http(completions.parse, {"prompt": [[5, 9]], "logprobs": 2, **sampling}, {"prompt": "x"}),
         "responses": _http(responses.parse, {"input": turns[:1], "max_output_tokens": 5}, {"input": "x"}),
         "anthropic": _http(
@@ -129,10 +131,15 @@ def targets(directory: Path) -> dict[str, Target]:
             {"model": "m", "max_tokens": 5, "messages": turns[:1], "tools": [{"name": "f", "input_schema": {}}]},
         ),
         "anthropic count": _http(anthropic.parse_count, {"model": "m", "messages": turns[:1]}),
+        "tokenize": _http(tokens.parse_tokenize, {"prompt": "Hi", "model": "m"}, {"messages": turns, "tools": tools}),
+        "detokenize": _http(tokens.parse_detokenize, {"tokens": [5, 9]}),
+        "live swap": _http(lambda body: live.parse_order(body, live.SwapOrder), {"old": "d1", "new": "d2"}),
+        "live drain": _http(lambda body: live.parse_order(body, live.DrainOrder), {"actor_id": "d1"}),
         "hermes": _calls("hermes", '<tool_call>{"name": "search", "arguments": {"q": ["a", "b]"]}}</tool_call> Done.'),
         "llama": _calls("llama", '<|python_tag|>{"name": "search", "parameters": {"q": 1}}; {"name": "x"}'),
         "mistral": _calls("mistral", '[TOOL_CALLS][{"name": "search", "arguments": {}}]', "[TOOL_CALLS]search[ARGS]{}"),
         "address": _text(address.parse, "tcp://[::1]:7601", "ipc:///run/x.sock", "tcp://0.0.0.0:80"),
         "duo.toml": _file(read_file, directory, b'[verifier]\nbind = "tcp://127.0.0.1:1"\n[drafter]\nthreads = 1\n'),
+        "request log": _file(lambda path: list(read_log(path)), directory, encoded(logged), 2 * encoded(logged)[:-9]),
         "key": _file(lambda path: read_key(path, "secret"), directory, b"x" * 40 + b"\n"),
     }

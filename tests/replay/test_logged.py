@@ -33,6 +33,8 @@ def test_a_log_that_is_being_written_is_read_up_to_its_last_whole_line(tmp_path)
         b'{"prompt":[1],"text":[1],"sampling":{"temperature":-1}}',
         b'{"prompt":[1],"text":[1],"sampling":{"heat":1}}',
         b"\xff",
+        b'{"\xff":1}',
+        b'{"prompt":' + b"[" * 100_000,
     ],
 )
 def test_what_is_no_log_is_refused_in_a_sentence(tmp_path, line):
