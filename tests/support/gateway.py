@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
 import httpx2
-from cluster import ADDRESS, Cluster
+from cluster import Cluster
 from openai import AsyncOpenAI
 
 from duoactor import AsyncClient
@@ -68,11 +68,21 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    cluster: Cluster | None = None, *, names=(), keys=(), origins=(), patience=60.0, share_caches=False, tracing=None
+    cluster: Cluster | None = None,
+    *,
+    beside: Sequence[Cluster] = (),
+    names=(),
+    keys=(),
+    origins=(),
+    patience=60.0,
+    share_caches=False,
+    tracing=None,
 ) -> AsyncIterator[Served]:
-    """``patience``: seconds after which the gateway takes the verifier for gone."""
+    """``beside``: further verifiers on the cluster's network, which the caller starts and stops. ``patience``: seconds
+    after which the gateway takes the verifier for gone."""
     cluster = cluster or Cluster(language=LANGUAGE)
-    client = AsyncClient(ADDRESS, network=cluster.network.host("gateway"), timeout=patience, reconnect_timeout=60)
+    addresses = [one.settings.bind for one in (cluster, *beside)]
+    client = AsyncClient(addresses, network=cluster.network.host("gateway"), timeout=patience, reconnect_timeout=60)
     gateway = Gateway(client, names, tracing)
     stop = asyncio.Event()
     with patch("duoactor.serve.gateway.HEALTH_TIMEOUT_S", patience), listen("127.0.0.1:0") as listener:
