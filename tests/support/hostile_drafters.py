@@ -6,6 +6,7 @@ PYTHONPATH=.:tests/support python tests/support/hostile_drafters.py [--seeds 0-4
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -96,18 +97,33 @@ ATTACKS: dict[str, tuple[dict[str, float], Callable[[Grow], Grow | None]]] = {
 }
 
 
-def shares(world: World, attack: str, seed: int, inline: bool, controlled: bool, method: str = "auto"):
-    """Tokens per second over those without drafts: of the first hundred rounds, and behind them."""
-    changes, change = ATTACKS[attack]
+@functools.cache
+def without(world: World, seed: int, inline: bool, method: str, tokens: int) -> Simulation:
+    """The same text without drafts."""
     plain = Simulation(world, method, seed=seed, inline=inline)
     plain.tamper = absent
-    plain.play((world, TOKENS, 1))
+    plain.play((world, tokens, 1))
+    return plain
+
+
+def shares(
+    world: World,
+    attack: str,
+    seed: int,
+    inline: bool,
+    controlled: bool,
+    method: str = "auto",
+    tokens: int = TOKENS,
+) -> list[float]:
+    """Tokens per second over those without drafts: of the first hundred rounds, and behind them."""
+    changes, change = ATTACKS[attack]
+    plain = without(world, seed, inline, method, tokens)
     other = Simulation(replace(world, **changes), method, seed=seed, inline=inline)
     other.tamper = grows(change)
-    other.play((replace(world, **changes), TOKENS, 1, controlled))
+    other.play((replace(world, **changes), tokens, 1, controlled))
     first = other.tokens(ROUNDS)
     found = []
-    for begin, end in ((1, first), (first, TOKENS - 20)):
+    for begin, end in ((1, first), (first, tokens - 20)):
         found.append(other.rate_over(begin, end) / plain.rate_over(begin, end))
     return found
 

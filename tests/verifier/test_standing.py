@@ -9,17 +9,22 @@ from timed import World
 
 from actors.verifier.drafters.standing import FIRST_REST, MAX_KNOWN, RequestKind, Standing, Standings
 
-KEPT = 0.97
+EARLY, LATER = 0.96, 0.97  # of the speed without drafts: in the first hundred rounds, and behind them
+TOKENS = 400  # most of them behind the first hundred rounds
 AUTO, SAMPLED, TREE = RequestKind("auto", False), RequestKind("auto", True), RequestKind("tree", False)
 
 
+@pytest.mark.parametrize("attack", ATTACKS)
+# Of sixteen seeds, 4 is the one in which the first hundred rounds cost most.
 @pytest.mark.parametrize(
-    "attack", ["rubbish below every next token", "long chains of rubbish", "silence", "rubbish nine times in ten"]
+    ("world", "inline", "controlled", "seeds"), [("CPU", True, False, (0, 1, 4)), ("GPU", False, True, (0,))]
 )
-def test_a_hostile_drafter_costs_three_percent_at_most_within_a_hundred_rounds(attack: str) -> None:
-    assert attack in ATTACKS
-    _, later = shares(WORLDS["CPU"], attack, seed=0, inline=True, controlled=False)
-    assert later >= KEPT
+def test_a_hostile_drafter_costs_four_percent_of_a_hundred_rounds_at_most_and_three_of_those_behind_them(
+    attack: str, world: str, inline: bool, controlled: bool, seeds: tuple[int, ...]
+) -> None:
+    for seed in seeds:
+        early, later = shares(WORLDS[world], attack, seed, inline, controlled, tokens=TOKENS)
+        assert early >= EARLY and later >= LATER
 
 
 def paused_rounds(standing: Standing) -> int:
