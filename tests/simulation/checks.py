@@ -15,25 +15,9 @@ FORGETS = ("network", "model", "compute", "tokenizing", "listener", "link")  # n
 
 def left(world: World) -> list[str]:
     """Requests, KV slots, leases, messages, clients and calls that should be gone; actors that should be there."""
-    verifier, target = world.verifier, world.target
-    assert verifier is not None and target is not None
-    state = verifier.state
-    names = {draft.name for draft in world.plan.drafts}
-    counts = {
-        "requests at the verifier": len(state.requests),
-        "requests arriving": len(verifier.admission._arriving),
-        "KV slots in use": target.kv_used,
-        "requests of the target": len(target.open_requests),
-        "messages unread by the verifier": len(verifier.listener.inbox),
-        "clients too many": max(0, len(state.clients) - len(world.clients)),
-        "drafters missing": len(names - {drafter.actor_id for drafter in state.drafters.by_peer.values()}),
-        "drafters too many": max(0, len(state.drafters.by_peer) - len(names)),
-        "controllers missing": int(world.plan.controller and state.controller is None),
-    }
-    if state.inline is not None:
-        counts["texts too many of the verifier's own draft"] = max(0, len(state.inline.model.contexts) - MAX_KEPT)
-    for peer in state.drafters.by_peer.values():
-        counts[f"leases of {peer.actor_id} at the verifier"] = len(peer.leases)
+    counts: dict[str, int] = {}
+    for name in world.plan.verifiers:
+        counts |= {f"{what} ({name})": count for what, count in _left_at(world, name).items()}
     for name, drafter in world.drafters.items():
         counts[f"leases at {name}"] = len(drafter.leases)
         counts[f"texts too many at {name}"] = max(0, len(world.drafts[name].contexts) - MAX_KEPT)
@@ -47,10 +31,34 @@ def left(world: World) -> list[str]:
     return [f"{count} {what}" for what, count in counts.items() if count]
 
 
+def _left_at(world: World, name: str) -> dict[str, int]:
+    """Of one verifier."""
+    verifier, target = world.verifiers[name], world.targets[name]
+    state = verifier.state
+    names = {draft.name for draft in world.plan.drafts_at(name)}
+    controlled = world.plan.controller and name == world.plan.verifiers[0]
+    counts = {
+        "requests at the verifier": len(state.requests),
+        "requests arriving": len(verifier.admission._arriving),
+        "KV slots in use": target.kv_used,
+        "requests of the target": len(target.open_requests),
+        "messages unread by the verifier": len(verifier.listener.inbox),
+        "clients too many": max(0, len(state.clients) - len(world.clients)),
+        "drafters missing": len(names - {drafter.actor_id for drafter in state.drafters.by_peer.values()}),
+        "drafters too many": max(0, len(state.drafters.by_peer) - len(names)),
+        "controllers missing": int(controlled and state.controller is None),
+    }
+    if state.inline is not None:
+        counts["texts too many of the verifier's own draft"] = max(0, len(state.inline.model.contexts) - MAX_KEPT)
+    for peer in state.drafters.by_peer.values():
+        counts[f"leases of {peer.actor_id} at the verifier"] = len(peer.leases)
+    return counts
+
+
 def remembered(world: World) -> list[str]:
     """Where an actor still knows a request that is over: what is kept of each grows for ever."""
     rids = {told.rid for told in world.told if told.rid}
-    actors = {"verifier": world.verifier, **world.drafters}
+    actors = {**world.verifiers, **world.drafters}
     return [f"{name}{path} remembers a request" for name, actor in actors.items() for path in _paths(actor, rids)]
 
 

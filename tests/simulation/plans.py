@@ -21,6 +21,7 @@ METHODS = [
     "sam",
     "duodecoding-lockstep",
 ]
+FIRST, SECOND = "verifier", "verifier-2"
 HOSTS = ("c1", "c2", "c3", "gateway")  # of clients; the gateway is asked over HTTP
 STREAMS_S = 3.0  # in which streams begin
 TROUBLES_S = 5.0  # and in which troubles begin
@@ -37,7 +38,7 @@ What = Literal[
     "swap",  # the operator moves the streams of ``who`` to another drafter
     "drain",  # the operator asks a drafter to leave
     "hostile",  # a peer in the role ``who`` says whatever comes to its mind for ``seconds``
-    "break",  # the forwards of ``who``, the verifier or a drafter, raise for ``seconds``
+    "break",  # the forwards of ``who``, a verifier or a drafter, raise for ``seconds``
 ]
 
 
@@ -48,6 +49,7 @@ class Draft(msgspec.Struct, frozen=True):
     skill: float
     step_us: float
     rooms: int  # texts that its model holds
+    verifier: str = FIRST
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -92,7 +94,11 @@ class Plan(msgspec.Struct, frozen=True):
     streams: tuple[Stream, ...]
     troubles: tuple[Trouble, ...]
     mixes_prompts: bool = False
-    inline_draft: Draft | None = None  # of the verifier's own; one with few rooms that is never right fails
+    inline_draft: Draft | None = None  # of a verifier's own; one with few rooms that is never right fails
+    verifiers: tuple[str, ...] = (FIRST,)  # over which every client and the gateway spread their streams
+
+    def drafts_at(self, verifier: str) -> list[Draft]:
+        return [draft for draft in self.drafts if draft.verifier == verifier]
 
 
 def plan_of(seed: int) -> Plan:
@@ -112,6 +118,40 @@ def plan_of(seed: int) -> Plan:
         chance.random() < 0.5,
         _draft(chance, "inline") if chance.random() < 0.5 else None,
     )
+
+
+def with_second(plan: Plan) -> Plan:
+    """The plan with a second verifier, its drafters and more trouble, most of it what makes streams change verifiers.
+    Drawn apart, so that a seed's plan of one verifier stays what it was."""
+    chance = random.Random(f"{plan.seed} with a second")
+    replace = msgspec.structs.replace
+    drafts = [replace(_draft(chance, f"e{number}"), verifier=SECOND) for number in range(chance.choice((0, 1, 1, 2)))]
+    names = [draft.name for draft in drafts]
+    troubles = [
+        _moving(chance) if chance.random() < 0.7 else _trouble(chance, names) for _ in range(chance.randrange(5))
+    ]
+    troubles = [replace(one, who=SECOND) if one.who == FIRST and chance.random() < 0.5 else one for one in troubles]
+    return replace(
+        plan,
+        drafts=(*plan.drafts, *drafts),
+        troubles=(*plan.troubles, *troubles),
+        verifiers=(FIRST, SECOND),
+    )
+
+
+def _moving(chance: random.Random) -> Trouble:
+    """A verifier ends or is silent, or a client hears none for a while."""
+    client = chance.choice(HOSTS)
+    what, who, longest = chance.choice(
+        (
+            ("kill", FIRST, 2.0),
+            ("stop", FIRST, 2.0),
+            ("freeze", FIRST, 5.0),
+            ("hold", client, 5.0),
+            ("cut", client, 4.0),
+        )
+    )
+    return Trouble(round(chance.uniform(0.0, TROUBLES_S), 3), what, who, round(chance.uniform(0.0, longest), 3))
 
 
 def _draft(chance: random.Random, name: str) -> Draft:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from clocked_network import ClockedNetwork
-from cluster import ADDRESS
 from hosts import Host
 from plans import Stream
 
@@ -69,16 +69,16 @@ class Told:
 
 
 class ClientHost:
-    """One process with one client and all its streams."""
+    """One process with one client, of one or several verifiers, and all its streams."""
 
-    def __init__(self, network: ClockedNetwork, name: str, told: list[Told]) -> None:
-        self.told = told
+    def __init__(self, network: ClockedNetwork, name: str, told: list[Told], addresses: Sequence[str]) -> None:
+        self.told, self.addresses = told, addresses
         self.client: AsyncClient | None = None
         self.host = Host(name, network, self._main)
 
     async def _main(self, host: Host) -> None:
         self.client = AsyncClient(
-            ADDRESS, network=host.network.host(host.name), timeout=PATIENCE_S, reconnect_timeout=PATIENCE_S
+            self.addresses, network=host.network.host(host.name), timeout=PATIENCE_S, reconnect_timeout=PATIENCE_S
         )
         read = self._over_http(self.client) if host.name == "gateway" else self._streamed
         reading = [asyncio.create_task(self._read(read, told)) for told in self.told if not told.begun]

@@ -17,7 +17,8 @@ def read(text: str) -> Plan:
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
-    """Parts are left out as long as it fails without them: a network's faults, then troubles, streams and drafters."""
+    """Parts are left out as long as it fails without them: a network's faults, a second verifier, then
+    troubles, streams and drafters."""
     replace = msgspec.structs.replace
     while True:
         before = plan
@@ -25,6 +26,11 @@ def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
             calmer = replace(plan, rates=replace(plan.rates, **{name: 0}))
             if calmer != plan and fails(calmer):
                 plan = calmer
+        first = plan.verifiers[0]
+        if len(plan.verifiers) > 1 and fails(
+            alone := replace(plan, verifiers=(first,), drafts=tuple(plan.drafts_at(first)))
+        ):
+            plan = alone
         for name in ("troubles", "streams", "drafts"):
             plan = _with_fewest(plan, name, fails)
         if plan.controller and fails(alone := replace(plan, controller=False)):

@@ -8,18 +8,27 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
-from plans import Plan, Rates, plan_of
+from plans import FIRST, Plan, Rates, plan_of, with_second
 from shrinking import read, shrink, written
 from world import simulate
 
 from actors.verifier.drafters.leases import Leases
 from actors.verifier.requests.request import Request
 from duoactor.client.calls import StreamState
+from duoactor.client.session import Result, Session
 from fakes import ToyLanguage
+from protocols.handshake import Why
 
 HERE = Path(__file__).parent
-SEEDS = 100
+SEEDS = 200
+SEEDS_OF_TWO = 100
 LIVELY = next(seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(plan_of(seed).troubles) > 4)
+# A hostile client is told of the verifier's process as well.
+TOLD_OF_PROCESSES = next(
+    seed
+    for seed in range(LIVELY, 100)
+    if plan_of(seed).drafts and any((one.what, one.who) == ("hostile", "client") for one in plan_of(seed).troubles)
+)
 STEADY = msgspec.structs.replace(plan_of(LIVELY), troubles=())
 
 
@@ -27,6 +36,26 @@ STEADY = msgspec.structs.replace(plan_of(LIVELY), troubles=())
 def test_whatever_a_seed_does_to_them_every_text_is_the_targets_and_nothing_is_left(first):
     failed = {seed: found for seed in range(first, first + 10) if (found := simulate(plan_of(seed)).problems)}
     assert not failed, "see `python tests/simulation --seed N`"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS_OF_TWO, 10))
+def test_with_a_second_verifier_every_stream_is_told_the_same_text_and_nothing_is_left_at_either(first):
+    plans = {seed: with_second(plan_of(seed)) for seed in range(first, first + 10)}
+    failed = {seed: found for seed, plan in plans.items() if (found := simulate(plan).problems)}
+    assert not failed, "see `python tests/simulation --seed N --verifiers 2`"
+
+
+def test_streams_of_plans_with_a_second_verifier_change_verifiers():
+    moved = []
+    lost = Session._lost
+
+    def noting(session: Session, why: Why, address: str) -> Result:
+        result = lost(session, why, address)
+        moved.extend(call for call in session.calls.values() if not call.submitted and session.verifiers.usable())
+        return result
+
+    with patch.object(Session, "_lost", noting):
+        assert any(simulate(with_second(plan_of(seed))) and moved for seed in range(12))
 
 
 def test_the_same_seed_gives_the_same_messages_at_the_same_times():
@@ -39,9 +68,9 @@ def test_a_seed_is_replayed_message_by_message_in_another_process():
     said = []
     for salt in "12":
         environment = {**os.environ, "PYTHONHASHSEED": salt}
-        command = [sys.executable, str(HERE), "--seed", str(LIVELY)]
+        command = [sys.executable, str(HERE), "--seed", str(TOLD_OF_PROCESSES)]
         said.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout)
-    assert said[0] == said[1] and f"trace {simulate(plan_of(LIVELY)).digest[:16]}" in said[0]
+    assert said[0] == said[1] and f"trace {simulate(plan_of(TOLD_OF_PROCESSES)).digest[:16]}" in said[0]
 
 
 def test_the_wall_clock_means_nothing_to_the_actors():
@@ -56,7 +85,8 @@ def test_the_wall_clock_means_nothing_to_the_actors():
 
 
 def test_a_plan_is_read_as_it_was_written():
-    assert read(written(plan_of(LIVELY))) == plan_of(LIVELY)
+    plan = with_second(plan_of(LIVELY))
+    assert read(written(plan)) == plan
 
 
 # --- it finds what is wrong ------------------------------------------------------------------------------------------
@@ -100,7 +130,7 @@ def test_tokens_that_come_twice_are_found():
 
 
 def test_a_plan_that_fails_is_shrunk_to_what_makes_it_fail():
-    plan = plan_of(LIVELY)
+    plan = with_second(plan_of(LIVELY))
     stream, trouble = plan.streams[-1], plan.troubles[2]
 
     def fails(some: Plan) -> bool:
@@ -108,4 +138,5 @@ def test_a_plan_that_fails_is_shrunk_to_what_makes_it_fail():
 
     smallest = shrink(plan, fails)
     assert (smallest.streams, smallest.troubles, smallest.drafts) == ((stream,), (trouble,), ())
+    assert smallest.verifiers == (FIRST,)
     assert smallest.rates == Rates(delay=plan.rates.delay) and not smallest.controller

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import logging
 import random
-import uuid
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from unittest.mock import patch
 
 import checks
 from clocked_network import ClockedNetwork
@@ -19,8 +14,9 @@ from cluster import ADDRESS
 from hostile import Hostile
 from hosts import FORWARD_S, ROW_S, Host, LateCompute, SimulatedDraft, SimulatedTarget
 from memory_network import Faults
-from plans import FEW_ROOMS, HOSTS, Plan, Stream, Trouble
+from plans import FEW_ROOMS, FIRST, HOSTS, SECOND, Plan, Stream, Trouble
 from readers import ClientHost, Told
+from reproducible import reproducible
 from timed import HeldInbox, TimedCompute, TimedInlineCompute
 
 from actors.controller.loop import Controller
@@ -43,6 +39,9 @@ RAVE_S, RAVE = 0.02, 10  # a hostile peer says so many messages every so often
 LOOK_S = 0.37  # no part of the heartbeats' half second, or each look would find one under way
 HALT_S = 30.0
 SLOW_US = 100_000.0  # of a step: no draft comes in time
+ADDRESSES = {FIRST: ADDRESS, SECOND: "memory://second"}
+INCARNATIONS = {FIRST: "v", SECOND: "w"}
+SILENT_S = 2.0  # a verifier or a client that is not heard for so long may be taken for gone
 SMALL = replace(INFO, max_context=240)  # which a hostile client asks to be filled
 
 
@@ -57,36 +56,8 @@ class Result:
 
 def simulate(plan: Plan, log: Callable[[str], None] | None = None) -> Result:
     """The same plan gives the same result, message by message."""
-    with _reproducible(plan.seed):
+    with reproducible(plan.seed):
         return run(World(plan, log).run())
-
-
-@contextlib.contextmanager
-def _reproducible(seed: int) -> Iterator[None]:
-    """What is random or of this machine in the actors is not so: ids, and what a client says of its process. Cycles are
-    collected between simulations only, since a stream that is collected is cancelled."""
-    chance = random.Random(seed)
-
-    def hello(role: Role) -> Hello:
-        return Hello(role, "client", chance.randbytes(6).hex())
-
-    with (
-        warnings.catch_warnings(),
-        patch("uuid.uuid4", lambda: uuid.UUID(bytes=chance.randbytes(16))),
-        patch("duoactor.client.connection.introduction", hello),
-    ):
-        warnings.simplefilter("ignore", RuntimeWarning)  # of what a killed process had not begun yet
-        level = logging.root.manager.disable
-        logging.disable()
-        gc.disable()
-        gc.freeze()  # what is older need not be looked through
-        try:
-            yield
-        finally:
-            gc.collect()
-            gc.unfreeze()
-            gc.enable()
-            logging.disable(level)
 
 
 class World:
@@ -96,16 +67,19 @@ class World:
         self.language = ToyLanguage(plan.eos_rate)
         self.network = ClockedNetwork(plan.seed, log)
         self.told = [Told(stream) for stream in plan.streams]
-        self.verifier: Verifier | None = None
-        self.target: SimulatedTarget | None = None
+        self.addresses = [ADDRESSES[name] for name in plan.verifiers]
+        self.verifiers: dict[str, Verifier] = {}
+        self.targets: dict[str, SimulatedTarget] = {}
         self.drafts: dict[str, SimulatedDraft] = {}
         self.drafters: dict[str, Drafter] = {}
         self.clients = {
-            name: ClientHost(self.network, name, [told for told in self.told if told.stream.host == name])
+            name: ClientHost(
+                self.network, name, [told for told in self.told if told.stream.host == name], self.addresses
+            )
             for name in HOSTS
         }
         self.hosts = {name: client.host for name, client in self.clients.items()}
-        self.hosts["verifier"] = Host("verifier", self.network, self._verifier)
+        self.hosts |= {name: Host(name, self.network, self._verifier) for name in plan.verifiers}
         self.hosts |= {draft.name: Host(draft.name, self.network, self._drafter) for draft in plan.drafts}
         if plan.controller:
             self.hosts["controller"] = Host("controller", self.network, self._controller)
@@ -114,23 +88,23 @@ class World:
     # --- actors ------------------------------------------------------------------------------------------------------
 
     async def _verifier(self, host: Host) -> None:
-        listener = self.network.listen(ADDRESS)
+        listener = self.network.listen(address := ADDRESSES[host.name])
         listener.inbox = inbox = HeldInbox()
-        self.target = target = SimulatedTarget(self.language, self.plan.slots, self.chance)
+        self.targets[host.name] = target = SimulatedTarget(self.language, self.plan.slots, self.chance)
         target.info, target.mixes_prompts = SMALL, self.plan.mixes_prompts
         kinds = {"inline": TimedInlineCompute(target, inbox), "thread": TimedCompute(target)}
-        self.verifier = Verifier(
-            VerifierSettings(bind=ADDRESS),
+        self.verifiers[host.name] = verifier = Verifier(
+            VerifierSettings(bind=address),
             target,
             ToyCodec(),
             CostModel({rows: 1e6 * (FORWARD_S + rows * ROW_S) for rows in (1, 8, 16)}),
             listener,
             kinds.get(self.plan.compute) or LateCompute(target),
-            f"v{host.starts}",
+            f"{INCARNATIONS[host.name]}{host.starts}",
             timer=lambda: target.spent_s,
             inline=self._inline(),
         )
-        await self.verifier.run(host.stop)
+        await verifier.run(host.stop)
 
     def _inline(self) -> InlineDraft | None:
         draft = self.plan.inline_draft
@@ -151,7 +125,7 @@ class World:
         drafter = self.drafters[host.name] = Drafter(
             model,
             self.network.host(host.name),
-            ADDRESS,
+            ADDRESSES[plan.verifier],
             hello,
             {1: plan.step_us},
             clock=host.process.clock,
@@ -180,8 +154,8 @@ class World:
                 if trouble.what == "stop":
                     host.halt()
                 else:
-                    if name == "verifier" and self.verifier is not None:  # its last words are not heard
-                        self.verifier.listener.send = lambda peer, frames: True
+                    if (verifier := self.verifiers.get(name)) is not None:  # its last words are not heard
+                        verifier.listener.send = lambda peer, frames: True
                     host.kill()
                 await asyncio.sleep(seconds)
                 host.start()
@@ -205,8 +179,8 @@ class World:
                 self._break(name, False)
 
     def _break(self, name: str, broken: bool) -> None:
-        if name == "verifier" and self.target is not None:
-            self.target.broken = broken
+        if (target := self.targets.get(name)) is not None:
+            target.broken = broken
         elif (draft := self.drafts.get(name)) is not None:
             draft.fails = broken
 
@@ -223,9 +197,10 @@ class World:
         self.network.kill(peer.name)
 
     async def _operate(self, trouble: Trouble) -> None:
-        names = [draft.name for draft in self.plan.drafts]
+        beside = next((draft.verifier for draft in self.plan.drafts if draft.name == trouble.who), "")
+        names = [draft.name for draft in self.plan.drafts_at(beside)]
         with contextlib.suppress(DuoactorError):
-            async with AsyncClient(ADDRESS, network=self.network.host("operator"), timeout=3.0) as client:
+            async with AsyncClient(self.addresses, network=self.network.host("operator"), timeout=3.0) as client:
                 if trouble.what == "drain":
                     await client.drain(trouble.who)
                 elif names:
@@ -259,9 +234,17 @@ class World:
         return [f"stream {number} of {told[number].stream.host}: {problem}" for number, problem in named if problem]
 
     def _may_fail(self, told: Told) -> bool:
-        """A request fails where the target fails, and where the verifier ended twice while it worked on it."""
-        verifier = [trouble.what for trouble in self.plan.troubles if trouble.who == "verifier"]
-        return "break" in verifier or verifier.count("kill") + verifier.count("stop") > 1
+        """A request fails where the target fails, and where verifiers ended twice while they worked on it. Of several
+        verifiers one that is not heard has ended, as far as its client knows."""
+        verifier = [trouble.what for trouble in self.plan.troubles if trouble.who in self.plan.verifiers]
+        ends = verifier.count("kill") + verifier.count("stop")
+        if len(self.plan.verifiers) > 1:
+            reach = (told.stream.host, *self.plan.verifiers)
+            ends += sum(
+                trouble.what in ("freeze", "hold", "cut") and trouble.who in reach and trouble.seconds > SILENT_S
+                for trouble in self.plan.troubles
+            )
+        return "break" in verifier or ends > 1
 
     async def _at_rest(self) -> list[str]:
         """Until nothing is left of the streams, or what is left."""
@@ -272,21 +255,23 @@ class World:
         return left
 
     async def _as_before(self) -> list[str]:
-        """A last stream is served as the first was, drafts included."""
-        stream = Stream(0.0, "c4", (5, 9, 33), 100, "sps", 0.0, 1, 0, ignore_eos=True)
-        client = ClientHost(self.network, "c4", [told := Told(stream)])
-        self.hosts["c4"] = client.host
-        client.host.start()
-        problems = await self._finished([told])
-        drafters = self.verifier.state.drafters.by_peer.values() if self.verifier is not None else ()
-        useful = drafters and all(draft.skill and draft.step_us < SLOW_US for draft in self.plan.drafts)
-        if useful and not problems and not any(drafter.accepted for drafter in drafters):
-            problems = ["no draft is accepted any more"]
+        """A last stream of each verifier is served as the first was, drafts included."""
+        problems: list[str] = []
+        for number, name in enumerate(self.plan.verifiers, 4):
+            stream = Stream(0.0, f"c{number}", (5, 9, 33), 100, "sps", 0.0, 1, 0, ignore_eos=True)
+            client = ClientHost(self.network, stream.host, [told := Told(stream)], [ADDRESSES[name]])
+            self.hosts[stream.host] = client.host
+            client.host.start()
+            problems += await self._finished([told])
+            drafters = self.verifiers[name].state.drafters.by_peer.values()
+            useful = drafters and all(draft.skill and draft.step_us < SLOW_US for draft in self.plan.drafts_at(name))
+            if useful and not problems and not any(drafter.accepted for drafter in drafters):
+                problems = [f"no draft is accepted any more at {name}"]
         return problems
 
     async def _stopped(self) -> list[str]:
-        """All stop in order, the verifier last."""
-        order = [host for host in self.hosts.values() if host.name != "verifier"] + [self.hosts["verifier"]]
+        """All stop in order, the verifiers last."""
+        order = sorted(self.hosts.values(), key=lambda host: host.name in self.plan.verifiers)
         for host in order:
             host.halt()
             if host.task is not None:

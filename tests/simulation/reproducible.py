@@ -1,0 +1,44 @@
+"""Actors that say the same at every run, on every machine, and in whichever process."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import random
+import uuid
+import warnings
+from collections.abc import Iterator
+from unittest.mock import patch
+
+from protocols.messages import Hello, Role
+
+
+@contextlib.contextmanager
+def reproducible(seed: int) -> Iterator[None]:
+    """What is random or of this machine in the actors is not so: ids, and what client and verifier say of their
+    process. Cycles are collected between simulations only, since a stream that is collected is cancelled."""
+    chance = random.Random(seed)
+
+    def hello(role: Role) -> Hello:
+        return Hello(role, "client", chance.randbytes(6).hex())
+
+    with (
+        warnings.catch_warnings(),
+        patch("uuid.uuid4", lambda: uuid.UUID(bytes=chance.randbytes(16))),
+        patch("duoactor.client.connection.introduction", hello),
+        patch("os.getpid", lambda: 1),
+        patch("socket.gethostname", lambda: "host"),
+    ):
+        warnings.simplefilter("ignore", RuntimeWarning)  # of what a killed process had not begun yet
+        level = logging.root.manager.disable
+        logging.disable()
+        gc.disable()
+        gc.freeze()  # what is older need not be looked through
+        try:
+            yield
+        finally:
+            gc.collect()
+            gc.unfreeze()
+            gc.enable()
+            logging.disable(level)
