@@ -166,6 +166,8 @@ def print_status(report: StatusReport) -> None:
     facts.add_row("KV pool", f"{report.kv_used:,} of {report.kv_slots:,} tokens in use{kept}")
     if queries := report.counters.get("prefix_cache_queries", 0):
         facts.add_row("prefix cache", f"{report.counters.get('prefix_cache_hits', 0) / queries:.0%} of prompt tokens")
+    for label, text in expected(report):
+        facts.add_row(label, text)
     facts.add_row("controller", report.controller or "none")
     if report.learner:
         facts.add_row("learner", report.learner)
@@ -187,6 +189,32 @@ def print_status(report: StatusReport) -> None:
             requests.add_row(request.rid, request.method, request.state, str(request.tokens), request.drafter or "none")
         print_table(requests)
     sys.stdout.flush()
+
+
+def expected(report: StatusReport) -> list[tuple[str, str]]:
+    """How the CPUs are used, and at what rates: (label, text) each, as far as the verifier tells it."""
+    known = report.expected
+    if known is None:
+        return []
+    found = []
+    if known.threads:
+        pinned = f", on CPU{'s' * (',' in known.cpus)} {known.cpus}" if known.cpus else ""
+        lent = f"; CPU{'s' * (',' in known.spare_cpus)} {known.spare_cpus} too while drafters rest"
+        found.append(
+            ("cores", f"{_count(known.threads, 'thread')} for the target{pinned}{lent if known.spare_cpus else ''}")
+        )
+    speed = f"{known.plain_tokens_per_second:.0f} tokens/s without drafts, by measured forwards"
+    if known.drafts:
+        drafters = {drafter.actor_id for drafter in report.drafters}
+        whose = f"of {known.drafts}" if known.drafts in drafters else "between forwards"
+        speedup = known.tokens_per_second / max(known.plain_tokens_per_second, 1e-9)
+        speed += f"; predicted with drafts {whose}: {known.tokens_per_second:.0f} ({speedup:.2f}x)"
+        speed += f", if {known.agreement:.0%} agree"
+    return [*found, ("one stream", speed)]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def print_budgets(budgets: Sequence[Budget]) -> None:

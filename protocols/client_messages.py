@@ -16,6 +16,7 @@ from protocols.limits import (
 )
 from protocols.parts import (
     Message, Sampling, StructuredOutputs, RequestStats, Turns, Logprobs, RequestStatuses, DrafterStatuses, Totals,
+    Expectation,
 )
 # fmt: on
 # isort: on
@@ -169,3 +170,4 @@ class StatusReport(Message, frozen=True):
     inline_draft: Label = ""  # model that the verifier itself drafts with between forwards; empty: it does not
     inline_version: Count = 0  # of the learner's weights, as a drafter's
     inline_trouble: Sentence = ""
+    expected: Expectation | None = None

@@ -33,6 +33,7 @@ from protocols.parts import (
     Message as Message, Struct as Struct, Sampling as Sampling, StructuredOutputs as StructuredOutputs,
     TokenizerParts as TokenizerParts, ToolCall as ToolCall, ChatTurn as ChatTurn, TokenLogprobs as TokenLogprobs,
     RequestStats as RequestStats, DrafterStatus as DrafterStatus, DraftTotals as DraftTotals,
+    Expectation as Expectation,
     RequestStatus as RequestStatus, Plan as Plan,
 )
 # fmt: on

@@ -146,6 +146,19 @@ class DraftTotals(Struct, frozen=True):
     speedup: Mean = 0.0  # lately, over plain decoding as measured; 0: not known
 
 
+class Expectation(Struct, frozen=True):
+    """Of a stream alone, whose text nothing is known of: who drafts, and the rates that the model of a round promises
+    by measured times of forwards and draft steps."""
+
+    threads: Count = 0  # that compute a target on a CPU; 0: on another device
+    cpus: Label = ""  # where they are pinned
+    spare_cpus: Label = ""  # drafters' that compute, too, while all drafters rest; empty: none, or of no help
+    drafts: Label = ""  # the actor that drafts: a drafter, or the verifier itself; empty: nobody with a draft model
+    plain_tokens_per_second: Mean = 0.0  # without drafts
+    tokens_per_second: Mean = 0.0  # with them; 0: nobody drafts
+    agreement: Probability = 0.0  # assumed in that: chance that the draft's first choice is the target's
+
+
 class RequestStatus(Struct, frozen=True):
     rid: RequestId
     method: Label

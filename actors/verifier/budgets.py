@@ -11,7 +11,7 @@ from actors.controller.goodput import Belief, Setting, goodput, initial_setting
 from actors.cost import CostModel
 from actors.tree.methods import Kind
 from actors.verifier.drafters.registry import DEFAULT_STEP_US, DrafterPeer
-from protocols.messages import Budget
+from protocols.messages import Budget, Method
 
 EVERY = Kind("")
 MAX_SAID = 64  # as many as a StatusReport holds
@@ -72,6 +72,10 @@ class Budgets:
             promised *= self.cost.lent(streams) / self.cost.own(streams)  # drafters that rest lend their CPUs
             self._promised[key] = promised
         return self._promised[key]
+
+    def plain(self) -> float:
+        """Tokens per microsecond of a stream alone without drafts, whose drafters rest."""
+        return goodput(Method.VANILLA, None, Belief(self.cost.plain, UNKNOWN))
 
     def _setting(self, method: str, steps: CostModel) -> Setting:
         """That which prior chances make best for a stream alone. To find it takes some 40 ms, in which nobody is

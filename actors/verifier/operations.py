@@ -10,6 +10,7 @@ from actors.models import TargetModel
 from actors.verifier.drafters.learning import Learning
 from actors.verifier.drafters.leases import Leases
 from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.expectation import expectation
 from actors.verifier.requests.admission import Admission
 from actors.verifier.state import State
 from protocols.errors import RequestError
@@ -124,5 +125,6 @@ class Operations:
             inline_draft=inline.model_id if inline is not None else "",
             inline_version=inline.generations.current.source.version if inline is not None else 0,
             inline_trouble=inline.generations.trouble if inline is not None else "",
+            expected=expectation(state),
         )
         self.send(peer, report)

@@ -11,6 +11,7 @@ from duoactor import render
 from duoactor.launch.child import GATEWAY, ActorPlan
 from duoactor.launch.deployment import Deployment
 from protocols.address import default_address
+from protocols.messages import StatusReport
 
 
 def actor_list(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]]) -> list[dict[str, Any]]:
@@ -43,11 +44,14 @@ def connection_flags(deployment: Deployment) -> list[str]:
     return flags
 
 
-def print_up(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]], as_json: bool) -> None:
-    """The summary of ``duoactor up``, on stdout."""
+def print_up(
+    deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]], status: StatusReport | None, as_json: bool
+) -> None:
+    """The summary of ``duoactor up``, on stdout. ``status``: what the verifier said when all were ready."""
     listed = actor_list(deployment, actors)
     if as_json:
-        render.print_json({"address": deployment.address, "actors": listed})
+        expected = status.expected if status is not None else None
+        render.print_json({"address": deployment.address, "actors": listed, "expected": expected})
         return
     flags = connection_flags(deployment)
     gateways = [plan for plan, _ in actors if plan.role == GATEWAY]
@@ -55,6 +59,10 @@ def print_up(deployment: Deployment, actors: Sequence[tuple[ActorPlan, int]], as
     for actor in listed:
         shown = actor["endpoint"] if actor["role"] == GATEWAY else actor["model"]
         print(f"  {actor['actor_id']:<12} pid {actor['pid']:<8} {shown}".rstrip())
+    if status is not None and (facts := render.expected(status)):
+        print()
+        for label, text in facts:
+            print(f"  {label:<12} {text}")
     print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "def factorial(n):"')
     for plan in gateways:
         print(f"       curl {http_url(plan)}/models")

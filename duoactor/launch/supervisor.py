@@ -75,6 +75,7 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._actors = [_Actor(plan) for plan in plans]
+        self.status: StatusReport | None = None  # the latest of the verifier's, as far as an actor was waited for
         self._probe = probe
         self._report = report
         self._address = address
@@ -188,6 +189,7 @@ class Supervisor:
                     self._end(LaunchError(str(error)))
                     return
                 if status is not None:
+                    self.status = status
                     for actor in self._actors:
                         if not actor.is_ready and actor.pid and await _is_ready(actor, status):
                             actor.is_ready = True

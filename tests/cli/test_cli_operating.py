@@ -11,7 +11,7 @@ from fake_client import REPORT, FakeClient, run
 
 from duoactor.cli import main
 from duoactor.render import print_status
-from protocols.messages import StatusReport
+from protocols.messages import Expectation, StatusReport
 
 
 def test_status_shows_drafters_and_requests(client: FakeClient, capsys: pytest.CaptureFixture[str]):
@@ -25,6 +25,25 @@ def test_status_says_where_windows_hold_one_path_only(capsys: pytest.CaptureFixt
     for branches in (True, False):
         print_status(msgspec.structs.replace(REPORT, branches=branches))
         assert ("likeliest path only" in capsys.readouterr().out) != branches
+
+
+def test_status_says_how_cores_are_used_and_what_drafts_are_predicted_to_bring(capsys: pytest.CaptureFixture[str]):
+    told = Expectation(2, "0,1", "3", "d1", 120.0, 180.0, 0.7)
+    print_status(msgspec.structs.replace(REPORT, expected=told))
+    lines = capsys.readouterr().out.splitlines()
+    (cores,) = [line for line in lines if line.startswith("cores ")]
+    (speed,) = [line for line in lines if line.startswith("one stream ")]
+    for words in ("2 threads", "CPUs 0,1", "CPU 3 too while drafters rest"):
+        assert words in cores
+    for words in ("120 tokens/s without drafts", "predicted with drafts of d1: 180 (1.50x), if 70% agree"):
+        assert words in speed
+    print_status(msgspec.structs.replace(REPORT, expected=msgspec.structs.replace(told, drafts="verifier")))
+    assert "predicted with drafts between forwards: 180" in capsys.readouterr().out
+    print_status(msgspec.structs.replace(REPORT, expected=Expectation(plain_tokens_per_second=120.0)))
+    out = capsys.readouterr().out
+    assert "predicted" not in out and "cores" not in out, "nobody drafts, and the target is elsewhere"
+    print_status(REPORT)
+    assert "one stream" not in capsys.readouterr().out, "an older verifier does not say"
 
 
 def test_status_in_json_names_every_field(client: FakeClient, capsys: pytest.CaptureFixture[str]):

@@ -25,7 +25,7 @@ PROGRAM = '''
 import sys
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
-from protocols.messages import DrafterStatus, StatusReport
+from protocols.messages import DrafterStatus, Expectation, StatusReport
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 ANSWERS = """
@@ -55,7 +55,10 @@ def probe(deployment):
         if len(pids) < 3:
             return None
         drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, pid=pids[1])
-        return StatusReport("", "m", "", "", "", 0.0, 0, 0, drafters=(drafter,), pid=pids[0], controller_pid=pids[2])
+        return StatusReport(
+            "", "m", "", "", "", 0.0, 0, 0, drafters=(drafter,), pid=pids[0], controller_pid=pids[2],
+            expected=Expectation(1, "0", "1", "d", 100.0, 130.0, 0.6),
+        )
     return ask
 
 
@@ -92,6 +95,7 @@ def test_up_prints_its_actors_once_and_a_signal_ends_them_all(tmp_path: Path, nu
     process = start(tmp_path, "up", "--json")
     found = document(process)
     assert found["address"] == f"ipc://{tmp_path}/v.sock"
+    assert (found["expected"]["drafts"], found["expected"]["tokens_per_second"]) == ("d", 130.0)
     actors = found["actors"]
     assert isinstance(actors, list)
     assert [actor["role"] for actor in actors] == ["verifier", "drafter", "controller"]
@@ -113,18 +117,21 @@ def test_up_shows_an_actors_own_sentence_and_ends(tmp_path: Path):
 def test_the_summary_says_how_to_connect(tmp_path: Path):
     process = start(tmp_path, "up")
     assert process.stdout
-    lines = [process.stdout.readline() for _ in range(8)]
+    lines = [process.stdout.readline() for _ in range(11)]
     process.terminate()
     process.communicate(timeout=60)
     assert f"duoactor is up at ipc://{tmp_path}/v.sock\n" in lines
     assert f'Try:   duoactor generate --connect ipc://{tmp_path}/v.sock "def factorial(n):"\n' in lines
+    shown = "".join(lines)
+    for words in ("1 thread for the target, on CPU 0; CPU 1 too", "100 tokens/s without drafts", "of d: 130 (1.30x)"):
+        assert words in shown
 
 
 def test_a_full_disk_behind_the_summary_does_not_end_what_serves(monkeypatch: pytest.MonkeyPatch):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stdout", full)
         deployment = deploy(Wanted(VerifierSettings(bind="ipc:///x"), ()), cpus=(0,))
-        _tell(deployment, SimpleNamespace(actors=[]), as_json=False)
+        _tell(deployment, SimpleNamespace(actors=[], status=None), as_json=False)
         print("and nothing of it is left to be written at the end")
         with contextlib.suppress(OSError):
             full.close()
