@@ -42,11 +42,17 @@ class KVShape:
             return cls(0, 1, 1)
         if not heads:
             return None
-        kv_heads = getattr(text, "num_key_value_heads", None) or heads
-        return cls(layers, kv_heads, getattr(text, "head_dim", None) or text.hidden_size // heads)
+        return cls(layers, _kv_heads(text, heads), getattr(text, "head_dim", None) or text.hidden_size // heads)
 
     def slot_bytes(self, dtype: torch.dtype) -> int:
         return 2 * self.layers * self.kv_heads * self.width * dtype.itemsize
+
+
+def _kv_heads(text: Any, heads: int) -> int:
+    if text.model_type == "falcon":  # it has names of its own, and one that counts only where another says so
+        groups: int = text.num_kv_heads if text.new_decoder_architecture else 1 if text.multi_query else heads
+        return groups
+    return getattr(text, "num_key_value_heads", None) or heads
 
 
 def attention_layers(config: Any) -> list[int]:

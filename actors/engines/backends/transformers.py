@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from actors.engines.attention import Attention, Stretch
+from actors.engines.backends.falcon import adopt_falcon
 from actors.engines.backends.llama.huge_pages import HugePages
 from actors.engines.backends.llama.panels import quickest_linear
 from actors.engines.backends.llama.twelve_bits import waits_for_memory
@@ -123,11 +124,13 @@ class TransformersEngine:
         try:
             expected = self.model(input_ids=ids, use_cache=False).logits[0].float() if compare else None
             if self.cache.places:
-                name = f"duoactor_slots_{next(_names)}"
-                AttentionInterface.register(name, _without_owning(self, TransformersEngine.attention))
-                self.model.set_attn_implementation(name)
-                if self.config._attn_implementation != name:
-                    raise self._refusal()
+                attend = _without_owning(self, TransformersEngine.attention)
+                if not adopt_falcon(self.model, attend):
+                    name = f"duoactor_slots_{next(_names)}"
+                    AttentionInterface.register(name, attend)
+                    self.model.set_attn_implementation(name)
+                    if self.config._attn_implementation != name:
+                        raise self._refusal()
             if recurrent:
                 self.recurrence = Recurrence(recurrent, self.config.hidden_size, self.cache)
             if expected is None:
