@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny import info, make
 
+from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.loading import describe, load_model, load_tokenizer
 from actors.engines.packed import can_pack
@@ -26,6 +27,14 @@ def test_speculation_on_the_bundled_target_is_bit_exact_for_every_number_of_rows
     assert len(found.rows) >= 4 and found.branches
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("build", [TransformersEngine, LlamaEngine])
+def test_branches_of_a_small_model_in_float16_have_the_bits_of_plain_decoding(build, family):
+    model = make(family).half()
+    engine = build(model, info(model), 1024)
+    assert self_check(engine).branches and Target(engine).branches
+
+
 def test_the_check_finds_a_row_count_that_differs():
     model = make("llama")
     engine = TransformersEngine(model, info(model), 256)
@@ -44,7 +53,9 @@ def test_the_check_finds_branches_that_differ():
     assert not self_check(TransformersEngine(model, info(model), 512, exact=False)).branches
 
 
-@pytest.mark.parametrize(("dtype", "branches"), [(torch.float32, True), (torch.bfloat16, False)])
+@pytest.mark.parametrize(
+    ("dtype", "branches"), [(torch.float32, True), (torch.bfloat16, False), (torch.float16, False)]
+)
 def test_where_branches_differ_windows_of_16_bits_have_none(dtype, branches):
     model = make("llama").to(dtype)
     engine = TransformersEngine(model, info(model), 512)
