@@ -28,12 +28,17 @@ from duoactor.distill.report import card
 from protocols.errors import ConfigError
 
 
+def words() -> PreTrainedTokenizerFast:
+    """Tokens are the words w0, w1, …"""
+    tokens = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w2"))
+    tokens.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token="w1")
+
+
 def target_of(family: str, directory: Path) -> str:
-    """A target's directory whose tokens are the words w0, w1, …"""
-    words = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w2"))
-    words.pre_tokenizer = Whitespace()
+    """A target's directory."""
     make(family).save_pretrained(directory)
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w1").save_pretrained(directory)
+    words().save_pretrained(directory)
     return str(directory)
 
 

@@ -1,0 +1,95 @@
+"""Every architecture of docs/families.md: what a small random model of it needs."""
+
+import transformers
+from tiny import COMMON, make_model
+
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+HEAD = {"head_dim": 16}
+ONE_KIND = {"num_key_value_heads": 4}  # as many keys as queries
+LATENT = ONE_KIND | {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
+SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
+HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+DELTA = HYBRID | {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+TWO_GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 2}
+MANY_GROUPS = {"multi_query": False}
+SCAN = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 16}
+FAMILIES = {  # what their configurations need beside what all share
+    "Llama": {},
+    "Qwen2": {},
+    "Qwen2Moe": SHARED,
+    "Qwen3": HEAD,
+    "Qwen3Moe": EXPERTS | HEAD,
+    "Mistral": {"sliding_window": 9},
+    "Mixtral": {"num_local_experts": 4},
+    "Gemma": HEAD,
+    "Gemma2": HEAD | {"sliding_window": 9},
+    "Gemma3": HEAD | {"sliding_window": 9},
+    "Phi": ONE_KIND,
+    "Phi3": {},
+    "SmolLM3": {},
+    "Olmo2": {},
+    "Olmo3": {"sliding_window": 9},
+    "Granite": {},
+    "StableLm": {},
+    "Cohere": {},
+    "Cohere2": {"sliding_window": 9},
+    "Glm": HEAD,
+    "Glm4": HEAD,
+    "Ernie4_5": HEAD,
+    "Exaone4": {"sliding_window": 9},
+    "GptOss": HEAD
+    | {"num_local_experts": 4, "sliding_window": 9, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "GPT2": ONE_KIND,
+    "GPTNeoX": ONE_KIND,
+    "OPT": ONE_KIND | {"ffn_dim": 96},
+    "Falcon": {},
+    "Starcoder2": {"sliding_window": None},
+    "Nemotron": {},
+    "SeedOss": HEAD,
+    "HunYuanDenseV1": HEAD,
+    "Arcee": {},
+    "Apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "Helium": HEAD,
+    "Qwen3Next": HEAD | SHARED | DELTA,
+    "Qwen3_5": HEAD | DELTA,
+    "Qwen3_5Moe": HEAD | SHARED | DELTA,
+    "OlmoHybrid": DELTA,
+    "Lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
+    "Lfm2Moe": EXPERTS | {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1},
+    "Mamba": {"state_size": 8},
+    "FalconMamba": {"state_size": 8},
+    "Mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "chunk_size": 16},
+    "FalconH1": HEAD | SCAN | {"mamba_d_ssm": 128},
+    "GraniteMoeHybrid": SCAN | HYBRID | {"num_local_experts": 0, "shared_intermediate_size": 32},
+    "Bamba": SCAN | {"attn_layer_indices": [1]},
+    "Jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 4},
+    "NemotronH": HEAD
+    | {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 1, "chunk_size": 16}
+    | {"layers_block_type": ["mamba", "attention", "mlp"]},
+}
+REFUSED = {
+    "GPTJ": {"rotary_dim": 8},
+    "Bloom": {},
+    "Llama4": HEAD | {"intermediate_size_mlp": 96, "num_local_experts": 2, "attention_chunk_size": 99},
+    "DeepseekV3": LATENT | {"q_lora_rank": 16},
+    "KimiLinear": HYBRID | LATENT,
+    "MiniMax": HEAD | HYBRID | {"num_local_experts": 2},
+    "RecurrentGemma": {"lru_width": 64, "attention_window_size": 9},
+}
+VARIANTS = {
+    "Falcon of two groups": ("Falcon", TWO_GROUPS),
+    "Falcon of as many groups as heads": ("Falcon", MANY_GROUPS),
+}
+TEXT = ("Gemma3", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # that are parts of models with eyes
+
+
+def model_of(name: str):
+    name, extra = VARIANTS.get(name) or (name, FAMILIES.get(name, REFUSED.get(name)))
+    config = getattr(transformers, name + ("TextConfig" if name in TEXT else "Config"))
+    model = getattr(transformers, name + ("LMHeadModel" if name == "GPT2" else "ForCausalLM"))
+    return make_model(lambda: model(config(**(COMMON | extra))))

@@ -1,0 +1,61 @@
+"""The pipe of `duoactor distill` with a tiny target of every family that attends: it answers, a draft is cut from it,
+trained, written, and loaded as any other."""
+
+import copy
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from families import FAMILIES, model_of
+from test_distill import words
+from tiny import VOCAB, info
+
+from actors.engines.backends.llama.engine import LlamaEngine, supports
+from actors.engines.backends.recurrence import recurrent_layers
+from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.build import build_draft
+from actors.engines.selfcheck import ROWS
+from actors.engines.target import Target
+from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
+from actors.engines.training.batches import batch_of
+from actors.engines.training.learner import Learner
+from actors.engines.training.start import Shape, first_draft
+from actors.models import Leaf
+from protocols.messages import Sampling
+
+CPU = torch.device("cpu")
+RECURRENT = (
+    *("Qwen3Next", "Qwen3_5", "Qwen3_5Moe", "OlmoHybrid", "Lfm2", "Lfm2Moe", "Mamba", "FalconMamba", "Mamba2"),
+    *("FalconH1", "GraniteMoeHybrid", "Bamba", "Jamba", "NemotronH"),
+)  # a draft of theirs is a narrower Llama
+PROMPTS = [Prompt((i, 2 * i, 3 * i), "words") for i in range(3, 7)]
+
+
+def test_the_families_that_are_left_out_are_those_that_a_draft_cannot_be_of():
+    assert {name for name in FAMILIES if recurrent_layers(model_of(name))} == set(RECURRENT)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in RECURRENT])
+def test_a_draft_of_each_family_is_cut_trained_and_loaded(name: str, tmp_path: Path):
+    torch.set_num_threads(1)
+    model = model_of(name)
+    draft = first_draft(model, Shape(64, 1))
+    assert type(draft) is type(model)
+    learner = Learner(draft, CPU)
+    before = copy.deepcopy(learner.averaged.state_dict())
+    target = Target((LlamaEngine if supports(model.config) else TransformersEngine)(model, info(model), 4096), 8, ROWS)
+    answers: list[Answer] = []
+    write_answers(target, PROMPTS, islice(jobs(len(PROMPTS)), 2 * len(PROMPTS)), answers.append, lambda: True, 8)
+    assert len(answers) == 2 * len(PROMPTS)
+    accepted = learner.step(batch_of(PROMPTS, answers, CPU), 0.5)
+    assert 0.0 <= accepted <= 1.0
+    after = learner.averaged.state_dict()
+    assert all(weight.isfinite().all() for weight in after.values())
+    assert any(not torch.equal(before[key], weight) for key, weight in after.items())
+    learner.averaged.save_pretrained(tmp_path)
+    words().save_pretrained(tmp_path)
+    served = build_draft(str(tmp_path), "cpu", "auto", 512, 1)
+    handle = served.open([*PROMPTS[0].tokens], 3, Sampling(max_tokens=8))
+    [expansion] = served.expand([Leaf(handle, PROMPTS[0].tokens[-1], (), is_root=True)])
+    assert expansion.tokens and max(expansion.tokens) < VOCAB
