@@ -12,6 +12,7 @@ from actors.engines.backends.llama.engine import LlamaEngine, supports
 from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.draft import Draft
+from actors.engines.draft_vocabulary import refuse_as_target
 from actors.engines.dtypes import draft_dtype, target_dtype
 from actors.engines.engine import Engine
 from actors.engines.kv_cache import TRASH, full_request
@@ -79,7 +80,9 @@ def build_target(
     ModelError or ConfigError in one sentence."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
-    kind = target_dtype(dtype, where, load_config(name))
+    config = load_config(name)
+    refuse_as_target(name, config)
+    kind = target_dtype(dtype, where, config)
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
     info = describe(name, model, tokenizer, where, str(kind).removeprefix("torch."))

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
+from torch import Tensor
 
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import SPAN, FlatBatch, align
 from actors.engines.mirror import Mirror
 from actors.engines.pool import RegionAllocator
-from actors.engines.ranking import Row, choices_of, rank
+from actors.engines.ranking import Candidates, Row, choices_of, rank
 from actors.engines.sampler import SamplerState
 from actors.models import Expansion, Leaf, ModelInfo, common_prefix
 from protocols.errors import CannotDraft, ModelError, PoolFull
@@ -43,7 +44,9 @@ class Draft:
                 "only; choose a draft model with attention in every layer, or --draft pld"
             )
         self.engine = engine
-        self.candidates = min(candidates, engine.info.vocab_size)
+        self._covered = engine.draft_vocabulary
+        columns = engine.info.vocab_size if self._covered is None else len(self._covered)
+        self.candidates = min(candidates, columns)
         self._scratch = scratch_slots
         self._allocator = RegionAllocator(engine.pool.slots)
         self._mirrors: dict[int, Mirror] = {}
@@ -187,13 +190,16 @@ class Draft:
             expansions[row.index] = Expansion(row.slot, tuple(ids), tuple(probs))
         return expansions
 
-    def _candidates(self, batch: _Batch, select: list[int] | None) -> list[tuple[list[int], list[float]]]:
+    def _candidates(self, batch: _Batch, select: list[int] | None) -> list[Candidates]:
         """Of every row that is asked for, best first, with the draft's confidence in each."""
         if not any(row.sampler.penalised for row in batch.rows):
             picks = self.engine.pick(batch, select, choices_of(batch.rows), self.candidates)
             if picks is not None:
                 return list(zip(picks.ids.tolist(), picks.probabilities.tolist(), strict=True))
-        return rank(self.engine.forward(batch, select)[:, : self.info.vocab_size], batch.rows, self.candidates)
+        return self._ranked(self.engine.forward(batch, select), batch.rows)
+
+    def _ranked(self, logits: Tensor, rows: Sequence[Row]) -> list[Candidates]:
+        return rank(logits[:, : self.info.vocab_size], rows, self.candidates, self._covered)
 
     def _add_root(self, batch: _Batch, handle: int, index: int) -> None:
         m = self._mirrors[handle]
@@ -221,9 +227,7 @@ class Draft:
 
     # --- replay ------------------------------------------------------------------------------------------------------
 
-    def along(
-        self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling
-    ) -> Iterator[list[tuple[list[int], list[float]]]]:
+    def along(self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling) -> Iterator[list[Candidates]]:
         """What expanding the root would have named before each token of ``text``, ``CHUNK`` places in one forward.
 
         Yields the candidates and confidences of each place, from the first on, and ends where this model cannot mirror
@@ -246,7 +250,7 @@ class Draft:
                 if wanted:
                     paths = [before[len(prompt) : place + 1] if sampler.penalised else [] for place in wanted]
                     rows = [Row(0, -1, sampler, place + 1, path) for place, path in zip(wanted, paths, strict=True)]
-                    yield rank(logits[:, : self.info.vocab_size], rows, self.candidates)
+                    yield self._ranked(logits, rows)
         finally:
             self.close(handle)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from actors.engines.backends.llama.compiler import multiplies_bfloat16
+from actors.engines.draft_vocabulary import head_size
 from protocols.errors import ConfigError
 
 LARGE = 200_000_000  # parameters from which reading weights, not arithmetic, limits a CPU
@@ -52,7 +53,7 @@ def parameters(config: Any) -> int:
     text = config.get_text_config()
     hidden, layers = int(text.hidden_size), int(text.num_hidden_layers)
     inner = int(getattr(text, "intermediate_size", 4 * hidden) or 4 * hidden)
-    return layers * hidden * (4 * hidden + 3 * inner) + int(text.vocab_size) * hidden
+    return layers * hidden * (4 * hidden + 3 * inner) + head_size(config) * hidden
 
 
 def cpu_has_bfloat16() -> bool:

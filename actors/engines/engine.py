@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from actors.engines.draft_vocabulary import DraftVocabulary
 from actors.engines.flat_batch import FlatBatch, State
 from actors.models import ModelInfo
 
@@ -36,7 +37,7 @@ class Picks:
     """What compiled code made of a forward's logits on the spot. One row for each that was selected."""
 
     host: NDArray[np.float32]  # the logits; behind ``vocabulary`` of them what only fills up
-    ids: NDArray[np.int64]  # the likeliest, best first; or in the first column the token that sampling chooses
+    ids: NDArray[np.int64]  # the likeliest tokens, best first; or in the first column the token that sampling chooses
     probabilities: NDArray[np.float32]  # of those ids; or no columns
     vocabulary: int
 
@@ -70,6 +71,12 @@ class Engine(Protocol):
     def device(self) -> torch.device: ...
     @property
     def dtype(self) -> torch.dtype: ...
+    @property
+    def draft_vocabulary(self) -> DraftVocabulary | None:
+        """What the logits' columns stand for, where that is not the whole vocabulary: of a draft alone. Ids in
+        :meth:`pick` are tokens' all the same."""
+        ...
+
     @property
     def pool(self) -> Pool: ...
     @property

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from actors.engines.chat_template import render, response_template, tool_form
+from actors.engines.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
 from protocols.errors import ConfigError, ModelError, RequestError
@@ -81,11 +82,18 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     from transformers import AutoModelForCausalLM
 
     _quiet()
-    load_config(name)
+    config = load_config(name)
+    check_config(name, config)
+    part = head_size(config) < config.get_text_config().vocab_size
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
-        )
+        if part:
+            model, report = model_class(config).from_pretrained(
+                name, config=config, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
+            )
+        else:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                name, dtype=dtype, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
+            )
     except Exception as error:
         raise ModelError(_why(name, error)) from None
     lacking = sorted([*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])])
@@ -94,6 +102,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
             f"the checkpoint of model {name} does not fit its config.json: {len(lacking)} weights are missing or of "
             f"another shape, {lacking[0]} first; download it again"
         )
+    if part:
+        put_in_order(name, model)
     model.requires_grad_(False)
     result: nn.Module = model.to(device).eval()
     return result

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.backends.llama.compiler import compiled_kernels
+from actors.engines.draft_vocabulary import DraftVocabulary
 from actors.engines.engine import Choice
 from actors.engines.noise import gumbel_host, keys
 from actors.engines.sampler import SamplerState, for_kernels
@@ -19,6 +20,7 @@ from protocols.messages import Sampling
 
 RANKED = 256  # likeliest tokens that compete once noise is added; 64 hold 0.87 of a small draft's mass at T=1, 256 0.94
 
+Candidates = tuple[list[int], list[float]]  # best first, with the draft's confidence in each
 Value = TypeVar("Value", bound=np.generic)
 
 
@@ -40,22 +42,29 @@ def choices_of(rows: Sequence[Row]) -> list[Choice]:
     return [(row.position, *row.sampler.choice) for row in rows]
 
 
-def rank(logits: Tensor, rows: Sequence[Row], count: int) -> list[tuple[list[int], list[float]]]:
-    """The ``count`` best candidates of every row and the draft's confidence in each (see :class:`Expansion`)."""
+def rank(logits: Tensor, rows: Sequence[Row], count: int, covered: DraftVocabulary | None = None) -> list[Candidates]:
+    """The ``count`` best candidates of every row and the draft's confidence in each (see :class:`Expansion`).
+    ``covered``: what the logits' columns stand for; None: each for its own number."""
     if any(row.sampler.penalised for row in rows):
+        if covered is not None:  # penalties and biases may be on any token
+            logits, covered = covered.spread(logits), None
         logits = _penalised(logits, rows)
+    tokens = None if covered is None else covered.ids
     if (host := for_kernels(logits)) is not None:
-        return _rank_compiled(host, rows, count)
+        return _rank_compiled(host, rows, count, tokens)
     greedy = [row.sampler.greedy for row in rows]
     if all(greedy):
-        return _rank_greedy(logits, count)
+        return _rank_greedy(logits, count, tokens)
     if not any(greedy):
-        return _rank_noisy(logits, rows, count)
-    out: list[tuple[list[int], list[float]]] = [([], [])] * len(rows)
+        return _rank_noisy(logits, rows, count, tokens)
+    out: list[Candidates] = [([], [])] * len(rows)
     for kind in (True, False):
         chosen = [i for i, is_greedy in enumerate(greedy) if is_greedy is kind]
         part = logits[chosen]
-        found = _rank_greedy(part, count) if kind else _rank_noisy(part, [rows[i] for i in chosen], count)
+        if kind:
+            found = _rank_greedy(part, count, tokens)
+        else:
+            found = _rank_noisy(part, [rows[i] for i in chosen], count, tokens)
         for i, answer in zip(chosen, found, strict=True):
             out[i] = answer
     return out
@@ -71,29 +80,35 @@ def _penalised(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return torch.cat(parts)
 
 
-def _rank_compiled(logits: NDArray[np.float32], rows: Sequence[Row], count: int) -> list[tuple[list[int], list[float]]]:
+def _rank_compiled(
+    logits: NDArray[np.float32], rows: Sequence[Row], count: int, tokens: NDArray[np.int64] | None
+) -> list[Candidates]:
     """With the noise of the whole vocabulary: torch and numpy take as long to rank a small draft's candidates as its
     layers take to compute them."""
     kernels = compiled_kernels()
     assert kernels is not None
     table = np.array(choices_of(rows), dtype=kernels.CHOICE)
     ids, probs = np.empty((len(rows), count), np.int64), np.empty((len(rows), count), np.float32)
-    kernels.rank_rows(table, logits, ids, probs)
+    known = np.empty(0, np.int32) if tokens is None else tokens.astype(np.int32)
+    kernels.rank_rows(table, logits, known, ids, probs)
     return list(zip(ids.tolist(), probs.tolist(), strict=True))
 
 
-def _rank_greedy(logits: Tensor, count: int) -> list[tuple[list[int], list[float]]]:
+def _rank_greedy(logits: Tensor, count: int, tokens: NDArray[np.int64] | None) -> list[Candidates]:
     best, places = logits.softmax(-1).topk(count)
-    return list(zip(places.tolist(), best.tolist(), strict=True))
+    ids = places.tolist() if tokens is None else tokens[places.numpy(force=True)].tolist()
+    return list(zip(ids, best.tolist(), strict=True))
 
 
-def _rank_noisy(logits: Tensor, rows: Sequence[Row], count: int) -> list[tuple[list[int], list[float]]]:
+def _rank_noisy(logits: Tensor, rows: Sequence[Row], count: int, tokens: NDArray[np.int64] | None) -> list[Candidates]:
     """The shared noise is random access: it is added to the ``RANKED`` likeliest only."""
     settings = [row.sampler.sampling for row in rows]
     keyed = [keys(s.seed, r.position) for s, r in zip(settings, rows, strict=True)]
     colder = np.array([1.0 / s.temperature for s in settings], dtype=np.float32)
     filtered = any(s.top_k or s.top_p < 1 or s.min_p for s in settings)
     ids, values = _likeliest(logits, min(RANKED, logits.shape[1]))
+    if tokens is not None:
+        ids = tokens[ids]
     if filtered:
         best_first = np.argsort(-values, axis=1)
         ids, values = _picked(ids, best_first), _picked(values, best_first)

@@ -16,6 +16,7 @@ from typing import Any, Literal, TextIO
 import msgspec
 import torch
 
+from actors.engines.draft_vocabulary import with_whole_head
 from actors.engines.loading import TokenizerCodec, load_model, load_tokenizer
 from actors.process import pin
 from protocols.errors import DuoactorError, RequestError
@@ -83,7 +84,7 @@ class Generator:
         tokenizer = load_tokenizer(load.target)
         self.codec = TokenizerCodec(tokenizer)
         target: Any = load_model(load.target, device, dtype)
-        draft: Any = load_model(load.draft, device, dtype) if load.draft else None
+        draft: Any = with_whole_head(load_model(load.draft, device, dtype)) if load.draft else None
         self.target, self.draft = target, draft
         self.device = device
         self.extra: dict[str, Any] = {}

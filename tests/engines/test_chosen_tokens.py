@@ -7,7 +7,7 @@ from numba import njit
 
 import actors.engines.sampler as sampler
 from actors.engines.backends.compiled.choice import CHOICE, UNSURE, choose_rows
-from actors.engines.backends.compiled.noise_tiles import gumbel_tile, noise_limit_tile
+from actors.engines.backends.compiled.noise_tiles import consecutive, gumbel_tile, noise_limit_tile
 from actors.engines.backends.compiled.simd import LANES, store
 from actors.engines.sampler import Rows, SamplerState, sample
 from protocols.messages import Sampling
@@ -99,8 +99,8 @@ def test_torch_is_asked_where_two_scores_or_the_end_of_the_nucleus_are_too_near_
 @njit
 def _tiles(size, one, other, noise, limits):
     for first in range(0, size, LANES):
-        store(noise, first, gumbel_tile(np.uint32(first), one, other))
-        store(limits, first, noise_limit_tile(np.uint32(first), one, other))
+        store(noise, first, gumbel_tile(consecutive(np.uint32(first)), one, other))
+        store(limits, first, noise_limit_tile(consecutive(np.uint32(first)), one, other))
 
 
 def test_noise_is_never_above_its_limit_and_near_it_where_it_is_large():

@@ -155,6 +155,9 @@ def test_other_families_and_broken_sources_are_sentences(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gemma2"}')
     with pytest.raises(ModelError, match="'gemma2' cannot be inflated; supported are llama"):
         inflate(tmp_path, tmp_path / "big", layers=8, hidden=768)
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "vocab_size": 9, "draft_vocab_size": 4}')
+    with pytest.raises(ModelError, match="covers part of its vocabulary"):
+        inflate(tmp_path, tmp_path / "big", layers=8, hidden=768)
     source = saved(tmp_path, LlamaForCausalLM, LlamaConfig(**SMALL))
     (source / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="cannot be read"):

@@ -28,6 +28,7 @@ from actors.engines.backends.llama.twelve_bits import waits_for_memory
 from actors.engines.backends.recurrence import RECURRENT_LAYERS, Recurrence, State, StateCache, recurrent_layers
 from actors.engines.backends.rotary import choose_by_request
 from actors.engines.branches import View, view
+from actors.engines.draft_vocabulary import draft_vocabulary
 from actors.engines.flat_batch import SPAN, FlatBatch, Segment
 from actors.engines.packed import pack_linears
 from actors.engines.pool import KVPool, KVShape, attention_layers
@@ -84,6 +85,7 @@ class TransformersEngine:
         shape = KVShape.of(self.config)
         if shape is None:
             raise self._refusal()
+        self.draft_vocabulary = draft_vocabulary(model)
         self.best: Tensor | None = None  # logits are all that it computes
         self.pool = KVPool(shape, slots, self.dtype, self.device)
         self.cache = SlotCache(self.pool, attention_layers(self.config))

@@ -33,6 +33,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from actors.engines.checkpoints.writer import Planned, write_checkpoint
+from actors.engines.draft_vocabulary import FIELD
 from protocols.errors import ConfigError, ModelError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -219,6 +220,8 @@ def _read_config(source: Path) -> dict[str, Any]:
         raise ModelError(f"models of type {kind!r} cannot be inflated; supported are {', '.join(FAMILIES)}")
     if "quantization_config" in config:
         raise ModelError(f"{source} is quantised; inflate the unquantised model")
+    if config.get(FIELD, config.get("vocab_size")) != config.get("vocab_size"):
+        raise ModelError(f"the output layer of {source} covers part of its vocabulary; inflate a whole model")
     return config
 
 

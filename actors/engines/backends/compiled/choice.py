@@ -14,7 +14,7 @@ from numba import from_dtype, njit, types
 
 from actors.engines.backends.compiled.atomics import array_at
 from actors.engines.backends.compiled.likeliest import largest, rank
-from actors.engines.backends.compiled.noise_tiles import gumbel_tile, noise_limit_tile
+from actors.engines.backends.compiled.noise_tiles import consecutive, gumbel_tile, noise_limit_tile
 from actors.engines.backends.compiled.simd import (
     LANES,
     add,
@@ -140,9 +140,10 @@ def _noisy_best(logits, factor, keys, least, tile):
     for start in range(0, len(logits), LANES):  # the last vector begins early: what it has in common is the same
         first = min(start, len(logits) - LANES)
         own = load(logits, first)
-        if not reaches(fma(own, times, noise_limit_tile(np.uint32(first), one, other)), need):
+        tokens = consecutive(np.uint32(first))
+        if not reaches(fma(own, times, noise_limit_tile(tokens, one, other)), need):
             continue
-        store(tile, 0, fma(own, times, gumbel_tile(np.uint32(first), one, other)))
+        store(tile, 0, fma(own, times, gumbel_tile(tokens, one, other)))
         for i in range(LANES):
             score = tile[i]
             if score >= need and first + i != token and logits[first + i] * factor >= least:
@@ -206,7 +207,7 @@ def _nucleus(logits, factor, top, least, wanted):
 
 
 @njit(error_model="numpy")
-def _rank(row, logits, scores, ids, probabilities):
+def _rank(row, logits, tokens, scores, ids, probabilities):
     if row.colder == 0:
         rank(logits, ids, probabilities)
         return
@@ -217,7 +218,8 @@ def _rank(row, logits, scores, ids, probabilities):
     times = splat(factor)
     for start in range(0, len(logits), LANES):
         first = min(start, len(logits) - LANES)
-        store(scores, first, fma(load(logits, first), times, gumbel_tile(np.uint32(first), one, other)))
+        known = load(tokens, first) if len(tokens) else consecutive(np.uint32(first))
+        store(scores, first, fma(load(logits, first), times, gumbel_tile(known, one, other)))
     if least > -np.inf:
         for i in range(len(logits)):
             if logits[i] * factor < least:
@@ -225,7 +227,7 @@ def _rank(row, logits, scores, ids, probabilities):
     rank(scores, ids, probabilities)
 
 
-SOURCES = "523e9b97ed27574f"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "4cd78b6ea83eb62e"  # see :mod:`actors.engines.backends.compiled`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 
@@ -244,9 +246,19 @@ def choose_rows(rows, logits, tokens):
         tokens[at] = _choose(rows[at], _row(logits, at), tile)
 
 
-@njit(types.void(_rows, _logits, types.Array(types.int64, 2, "C"), types.Array(types.float32, 2, "C")), **_kept)
-def rank_rows(rows, logits, ids, probabilities):
-    """The likeliest ``ids`` of each row of ``logits``, with its noise, best first, and their probabilities."""
+@njit(
+    types.void(
+        *[_rows, _logits, types.Array(types.int32, 1, "C")],
+        *[types.Array(types.int64, 2, "C"), types.Array(types.float32, 2, "C")],
+    ),
+    **_kept,
+)
+def rank_rows(rows, logits, tokens, ids, probabilities):
+    """The likeliest ``ids`` of each row of ``logits``, with its noise, best first, and their probabilities.
+    ``tokens``: the id of each column, ascending; none: its number."""
     scores = np.empty(logits.shape[1], np.float32)
     for at in range(len(rows)):
-        _rank(rows[at], _row(logits, at), scores, ids[at], probabilities[at])
+        _rank(rows[at], _row(logits, at), tokens.view(np.float32), scores, ids[at], probabilities[at])
+        if len(tokens):
+            for place in range(ids.shape[1]):
+                ids[at, place] = tokens[ids[at, place]]

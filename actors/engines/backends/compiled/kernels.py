@@ -45,21 +45,21 @@ LAYER = np.dtype(
     [(name, np.int64) for name in ("inputs", "heads", "inner", "keys", "values")]
     + [(name, np.float32) for name in ("out_scale", "down_scale")]
 )
-# A model and where it computes. Sizes, of which ``pool`` is slots and ``vocabulary`` the ids that are candidates; then
-# by address: ``layers`` (of ``LAYER``; behind ``depth`` of them one that has the norm before the head alone), ``jobs``
-# (q/k/v, out, gate and up, down of each, and the head), the embeddings, whose type is that of keys and values,
+# A model and where it computes. Sizes, of which ``pool`` is slots and ``vocabulary`` the head's rows to choose among;
+# then by address: ``layers`` (of ``LAYER``; behind ``depth`` of them one that has the norm before the head alone),
+# ``jobs`` (q/k/v, out, gate and up, down of each, and the head), the embeddings, whose type is that of keys and values,
 # ``turns`` (cosine and sine of every pair, at ``reach`` positions), a layer's ``attention``, the team's ``current`` job
 # and ``state``; ``room`` for what stands between operations (see ``_cut``), ``looks`` for the slots that each row sees,
 # how many they are, how many of them the next row shares, and each segment's end, and ``scores`` of attention,
-# ``own_scores`` for every thread
+# ``own_scores`` for every thread; ``tokens``, int32 ids that the candidates stand for, or 0: each for its own number
 BODY = np.dtype(
     [(name, np.int64) for name in ("depth", "hidden", "heads", "kv_heads", "width", "inner", "pool", "vocabulary")]
     + [(name, np.int64) for name in ("layers", "jobs", "embedding", "turns", "reach", "attention", "current", "state")]
-    + [(name, np.int64) for name in ("room", "looks", "scores", "own_scores")]
+    + [(name, np.int64) for name in ("room", "looks", "scores", "own_scores", "tokens")]
     + [("eps", np.float32)]
 )
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "523e9b97ed27574f"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "4cd78b6ea83eb62e"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -172,6 +172,7 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
             _copy(normed, keep[at] * hidden, normed, at * hidden, hidden)
     perform(jobs[4 * body.depth], normed, kept, logits.reshape(-1), current, state)
     if probabilities.shape[1]:
-        rank_rows(choices, logits[:, : body.vocabulary], ids, probabilities)
+        tokens = array_at(body.tokens, body.vocabulary if body.tokens else 0, np.int32)
+        rank_rows(choices, logits[:, : body.vocabulary], tokens, ids, probabilities)
     elif len(choices):
         choose_rows(choices, logits[:, : body.vocabulary], ids[:, 0])

@@ -45,11 +45,22 @@ def _logarithm(builder, x):
     return multiplied(builder, power, _floats(0.693359375), builder.fadd(part, y))
 
 
+@intrinsic
+def consecutive(typing, first):
+    """Tokens ``first .. first + 16`` as a vector of their bits; any sixteen others are loaded from int32 ids that are
+    viewed as float32."""
+
+    def generate(context, builder, signature, arguments):
+        ids = builder.add(splatted(builder, arguments[0]), picked(list(range(LANES))))
+        return builder.bitcast(ids, VECTOR)
+
+    return Vector()(types.uint32), generate
+
+
 def _uniform(builder, arguments):
     """``u`` before it is kept below one."""
-    first, one, other = (splatted(builder, number) for number in arguments)
-    x = builder.add(first, picked(list(range(LANES))))
-    x = builder.add(builder.mul(x, _words(_GOLDEN)), one)
+    one, other = (splatted(builder, number) for number in arguments[1:])
+    x = builder.add(builder.mul(builder.bitcast(arguments[0], WORDS), _words(_GOLDEN)), one)
     x = builder.mul(builder.xor(x, builder.lshr(x, _words(16))), _words(_MUL1))
     x = builder.xor(builder.xor(x, builder.lshr(x, _words(15))), other)
     x = builder.mul(x, _words(_MUL2))
@@ -58,8 +69,9 @@ def _uniform(builder, arguments):
 
 
 @intrinsic
-def noise_limit_tile(typing, first, one, other):
-    """What the noise of those tokens is at most, for a fraction of its time: less than 0.1 above it where it is large.
+def noise_limit_tile(typing, tokens, one, other):
+    """What the noise of those tokens (see :func:`consecutive`) is at most, for a fraction of its time: less than 0.1
+    above it where it is large.
 
     ``G = -log(-log1p(-u)) <= -log(u)``, and a float's bits, read as a number, are its binary logarithm or less.
     """
@@ -69,12 +81,12 @@ def noise_limit_tile(typing, first, one, other):
         slope, above = -math.log(2) / 2**23, 127 * math.log(2) + 1e-4  # more than all roundings take away
         return multiplied(builder, bits, _floats(slope), _floats(above))
 
-    return Vector()(types.uint32, types.uint32, types.uint32), generate
+    return Vector()(Vector(), types.uint32, types.uint32), generate
 
 
 @intrinsic
-def gumbel_tile(typing, first, one, other):
-    """Of tokens ``first .. first + 16`` at the position of keys ``one`` and ``other``, up to the last places."""
+def gumbel_tile(typing, tokens, one, other):
+    """Of those tokens (see :func:`consecutive`), at the position of keys ``one`` and ``other``, to the last places."""
 
     def generate(context, builder, signature, arguments):
         u = _uniform(builder, arguments)
@@ -87,4 +99,4 @@ def gumbel_tile(typing, first, one, other):
         falls = builder.select(whole, falls, u)  # -log1p(-u)
         return builder.fneg(_logarithm(builder, falls))
 
-    return Vector()(types.uint32, types.uint32, types.uint32), generate
+    return Vector()(Vector(), types.uint32, types.uint32), generate

@@ -36,7 +36,7 @@ class CompiledBody:
         self, weights: Weights, pool: KVPool, kernels: ModuleType, team: Any, int8: bool, vocabulary: int
     ) -> None:
         """``team``: the :class:`actors.engines.backends.compiled.team.Team` that computes. ``int8``: see
-        :class:`Panels`. ``vocabulary``: ids below it are candidates for the likeliest."""
+        :class:`Panels`. ``vocabulary``: the head's first so many rows are candidates for the likeliest."""
         self.shape: Shape = weights.shape
         self.pool = pool
         self._kernels, self._team = kernels, team
@@ -74,6 +74,9 @@ class CompiledBody:
         self._tell(depth=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads)
         self._tell(width=shape.width, inner=shape.inner, eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
         self._tell(layers=self._layers.ctypes.data, jobs=self._jobs.ctypes.data, embedding=self._embedding.data_ptr())
+        if weights.covered is not None:
+            self._kept.append(ids := weights.covered.ids.astype(np.int32))
+            self._tell(tokens=ids.ctypes.data)
         self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
         self._rows, self._wide = self._embedding.shape[0], int(self._jobs[-1]["apart"])
         self._numbers = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())

@@ -72,6 +72,8 @@ class LlamaEngine:
         spare = 0 if recorder is None else MAX_ROWS
         self.pool = KVPool(weights.shape.kv, slots, self.dtype, self.device, spare)
         self._weights = weights
+        self.draft_vocabulary = weights.covered
+        self._candidates = min(info.vocab_size, weights.shape.vocabulary)
         # graphs hold on to the table, and a new one would cost them all
         self._reach = TURNS if recorder is None else max(TURNS, min(slots, info.max_context))
         self._turns = weights.turns(self._reach)
@@ -85,7 +87,7 @@ class LlamaEngine:
         else:
             self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
             if recorder is not None:
-                self.graphs = Graphs(self._body, recorder, info.vocab_size, self._pads)
+                self.graphs = Graphs(self._body, recorder, self._candidates, self._pads)
         weights.spend()
 
     def _cpu_body(self, weights: Weights, int8: bool, exact: bool) -> TorchBody | NumpyBody | CompiledBody:
@@ -97,7 +99,7 @@ class LlamaEngine:
             self._team = self._team or kernels.Team(threads - 1, self._spare_cpus)
             if threads > 1:
                 torch.set_num_threads(1)  # the threads of its pool would want the same cores
-            return CompiledBody(weights, self.pool, kernels, self._team, int8, self.info.vocab_size)
+            return CompiledBody(weights, self.pool, kernels, self._team, int8, self._candidates)
         if not exact and weights.count() <= SMALL and self.dtype == torch.float32:
             return NumpyBody(weights, self.pool, int8)
         return TorchBody(weights, self.pool, self.dtype, int8, exact)
@@ -139,7 +141,7 @@ class LlamaEngine:
     def pick(
         self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0
     ) -> Picks | None:
-        if not isinstance(self._body, CompiledBody) or self.info.vocab_size < LEAST:
+        if not isinstance(self._body, CompiledBody) or self._candidates < LEAST:
             return None
         self._turn_up_to(max(batch.positions))
         return self._body.run(batch, select, self._turns, choices, most)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from actors.engines.draft_vocabulary import DraftVocabulary, draft_vocabulary
 from actors.engines.pool import KVShape
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -49,7 +50,7 @@ class Shape:
     kv_heads: int
     width: int  # of a head
     inner: int  # of the gated layer
-    vocabulary: int
+    vocabulary: int  # of the head
     eps: float
 
     @property
@@ -89,6 +90,7 @@ class Weights:
     norm: Tensor
     head: Matrix
     rotary: Any  # transformers' module
+    covered: DraftVocabulary | None  # what the head's rows stand for; None: the whole vocabulary
 
     def count(self) -> int:
         """Weights that one token's forward reads."""
@@ -164,10 +166,11 @@ def take_weights(model: nn.Module) -> Weights:
         kv_heads,
         width,
         config.intermediate_size,
-        embedding.shape[0],
+        whole.lm_head.weight.shape[0],
         config.rms_norm_eps,
     )
-    weights = Weights(shape, embedding, layers, inner.norm.weight.detach(), _joined(whole.lm_head), inner.rotary_emb)
+    norm, head, covered = inner.norm.weight.detach(), _joined(whole.lm_head), draft_vocabulary(model)
+    weights = Weights(shape, embedding, layers, norm, head, inner.rotary_emb, covered)
     _spend(whole)
     return weights
 

@@ -1,0 +1,174 @@
+"""An output layer over part of a vocabulary, for drafts: over 150,000 tokens it takes most of a small model's step, and
+nearly all of a text is in a tenth of them (FR-Spec, arXiv 2502.14856).
+
+The checkpoint is EAGLE-3's (arXiv 2503.01840), as vLLM and SGLang read it: ``draft_vocab_size`` N in config.json,
+``lm_head.weight`` (N, hidden), and ``d2t`` int64 (N,), by how much the id of a token is larger than its place in the
+head. The embedding has the whole vocabulary, and ids outside the engines are always the target's.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from protocols.errors import ModelError
+
+FIELD = "draft_vocab_size"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftVocabulary:
+    """Which tokens a head covers: ``ids`` int64 (n,) ascending, so that of equal logits the lower id still comes first,
+    out of ``whole`` ids."""
+
+    ids: NDArray[np.int64]
+    whole: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Where in the head each token of the whole vocabulary is; -1: nowhere."""
+        places = np.full(self.whole, -1, dtype=np.int64)
+        places[self.ids] = np.arange(len(self.ids))
+        return places
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """Logits (rows, n) over the whole vocabulary, -inf where the head says nothing."""
+        wide = logits.new_full((len(logits), self.whole), -torch.inf)
+        return wide.index_copy_(1, torch.from_numpy(self.ids).to(logits.device), logits)
+
+
+def head_size(config: Any) -> int:
+    """How many tokens the head of a model of that configuration covers."""
+    whole = int(config.get_text_config().vocab_size)
+    size = getattr(config, FIELD, None)
+    return size if isinstance(size, int) and 0 < size < whole else whole
+
+
+def check_config(name: str, config: Any) -> None:
+    """ModelError for a ``draft_vocab_size`` that means nothing."""
+    size, whole = getattr(config, FIELD, None), int(config.get_text_config().vocab_size)
+    if size is not None and not (isinstance(size, int) and 0 < size <= whole):
+        raise ModelError(
+            f"config.json of model {name} has {FIELD} {size!r}, which is no number from 1 to its vocab_size {whole}"
+        )
+
+
+def refuse_as_target(name: str, config: Any) -> None:
+    """ModelError for a model that cannot say all its tokens."""
+    size, whole = head_size(config), int(config.get_text_config().vocab_size)
+    if size < whole:
+        raise ModelError(
+            f"the output layer of {name} covers {size} of its {whole} tokens, so it can draft and not be a target; "
+            "choose a whole model as the target"
+        )
+
+
+def model_class(config: Any) -> Any:
+    """Transformers' class of causal language models for a configuration whose head covers a part."""
+    from transformers import AutoModelForCausalLM
+
+    return _with_part_head(AutoModelForCausalLM._model_mapping[type(config)])
+
+
+@functools.cache
+def _with_part_head(base: Any) -> Any:
+    class PartHead(base):  # type: ignore[misc]
+        """Loads and saves as its base does."""
+
+        def __init__(self, config: Any) -> None:
+            config.tie_word_embeddings = False
+            super().__init__(config)
+            size = head_size(config)
+            head = self.get_output_embeddings()
+            self.set_output_embeddings(nn.Linear(head.in_features, size, bias=head.bias is not None))
+            self.register_buffer("d2t", torch.zeros(size, dtype=torch.int64))
+
+    PartHead.__name__, PartHead.__qualname__ = base.__name__, base.__qualname__  # what is saved as its architecture
+    return PartHead
+
+
+def put_in_order(name: str, model: nn.Module) -> None:
+    """Rows of a head that was just loaded by ascending ids. ModelError if its map is none."""
+    whole: Any = model
+    ids, vocabulary = _ids(whole), int(whole.config.get_text_config().vocab_size)
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary or len(ids.unique()) < len(ids):
+        raise ModelError(
+            f"the map d2t of model {name} names a token twice or one outside its {vocabulary}; its entries are target "
+            "id minus place, as EAGLE-3's"
+        )
+    order = ids.argsort()
+    _set_ids(whole, ids[order])
+    for weight in whole.get_output_embeddings().parameters():
+        weight.data = weight.data[order]
+
+
+def draft_vocabulary(model: nn.Module) -> DraftVocabulary | None:
+    """None: the head covers the whole vocabulary."""
+    whole: Any = model
+    if not hasattr(whole, "d2t"):
+        return None
+    return DraftVocabulary(_ids(whole).cpu().numpy(), int(whole.config.get_text_config().vocab_size))
+
+
+def columns_of(model: nn.Module) -> Tensor:
+    """int64 (vocabulary,) on the model's device: in which column of the logits each token is; -1: in none."""
+    whole: Any = model
+    covered = draft_vocabulary(model)
+    if covered is None:
+        return torch.arange(int(whole.config.get_text_config().vocab_size), device=whole.device)
+    return torch.from_numpy(covered.places).to(whole.device)
+
+
+def with_part_head(model: nn.Module, ids: NDArray[np.int64]) -> nn.Module:
+    """A copy on the CPU whose head covers ``ids`` (ascending) alone."""
+    old: Any = model
+    config = type(old.config).from_dict({**old.config.to_dict(), FIELD: len(ids)})
+    new = model_class(config)._from_config(config, dtype=old.dtype)
+    chosen = torch.from_numpy(ids)
+    mine = new.state_dict()
+    new.load_state_dict(
+        {name: w for name, w in old.state_dict().items() if name in mine and mine[name].shape == w.shape}, strict=False
+    )
+    head, theirs = new.get_output_embeddings(), old.get_output_embeddings()
+    with torch.no_grad():
+        head.weight.copy_(theirs.weight.cpu()[chosen])
+        if head.bias is not None:
+            head.bias.copy_(theirs.bias.cpu()[chosen])
+    _set_ids(new, chosen)
+    part: nn.Module = new.train(old.training)
+    return part
+
+
+def with_whole_head(model: nn.Module) -> nn.Module:
+    """The model for a program that knows no map: with a head of all tokens, which never says those that it lacks."""
+    part: Any = model
+    covered = draft_vocabulary(model)
+    if covered is None:
+        return model
+    old, ids = part.get_output_embeddings(), torch.from_numpy(covered.ids).to(part.device)
+    head = nn.Linear(old.in_features, covered.whole, device=part.device, dtype=part.dtype).requires_grad_(False)
+    head.weight.zero_()
+    head.weight[ids] = old.weight
+    head.bias.fill_(torch.finfo(part.dtype).min / 8)  # and not -inf: a program may multiply it
+    head.bias[ids] = 0 if old.bias is None else old.bias
+    part.set_output_embeddings(head)
+    del part.d2t
+    return model
+
+
+def _ids(model: Any) -> Tensor:
+    ids: Tensor = model.d2t + torch.arange(len(model.d2t), device=model.d2t.device)
+    return ids
+
+
+def _set_ids(model: Any, ids: Tensor) -> None:
+    model.d2t.copy_(ids - torch.arange(len(ids), device=ids.device))
