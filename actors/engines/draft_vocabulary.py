@@ -100,7 +100,8 @@ def put_in_order(name: str, model: nn.Module) -> None:
     """Rows of a head that was just loaded by ascending ids. ModelError if its map is none."""
     whole: Any = model
     ids, vocabulary = _ids(whole), int(whole.config.get_text_config().vocab_size)
-    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary or len(ids.unique()) < len(ids):
+    named: set[int] = set(ids.tolist())
+    if min(named) < 0 or max(named) >= vocabulary or len(named) < len(ids):
         raise ModelError(
             f"the map d2t of model {name} names a token twice or one outside its {vocabulary}; its entries are target "
             "id minus place, as EAGLE-3's"

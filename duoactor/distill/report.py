@@ -90,7 +90,7 @@ def card(plan: Plan, result: Result, picture: bool) -> str:
         f"Made by `duoactor distill`: shape {result.shape}, {result.parameters / 1e6:.2f} M parameters, bfloat16. It "
         f"began with {start} and made {result.steps} steps ({result.seconds / 60:.1f} minutes) on {result.tokens} "
         f"tokens in {result.answers} answers of the target to {result.prompts - result.kept_apart} prompts, greedy and "
-        f"sampled, by KL and total variation.{_mixed(result)}",
+        f"sampled, by KL and total variation.{_mixed(result)}{_covered(result)}",
         "",
         f"**{verdict(result)}**",
         "",
@@ -120,6 +120,15 @@ def _mixed(result: Result) -> str:
     return (
         f" Its weights are {result.share:.2f} of those and the rest of the draft's that it began with, which did best "
         "on the prompts kept apart."
+    )
+
+
+def _covered(result: Result) -> str:
+    if result.head == result.vocabulary:
+        return ""
+    return (
+        f" Its output layer covers the {result.head} of {result.vocabulary} tokens that the target says most: "
+        f"{result.covered:.1%} of those in its answers to the prompts kept apart."
     )
 
 

@@ -15,6 +15,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from actors.engines.build import build_draft, build_target
+from actors.engines.loading import load_config
+from actors.engines.replay import replay_draft
+from actors.engines.training import head
 from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
 from actors.engines.training.batches import batch_of
 from actors.engines.training.distill import distill, kept_apart
@@ -23,6 +26,7 @@ from actors.engines.training.mixture import SHARES
 from actors.engines.training.plan import Plan, Progress, Text
 from actors.engines.training.shards import Shards
 from actors.engines.training.start import Shape, first_draft
+from actors.replay.logged import LoggedRequest
 from duoactor.cli import main
 from duoactor.distill.report import card
 from protocols.errors import ConfigError
@@ -139,3 +143,46 @@ def test_a_draft_that_is_trained_on_keeps_some_of_what_it_was(tmp_path: Path):
     assert "began with" in card(plan_of(tmp_path), again, False) and "Its weights are" in card(
         plan_of(tmp_path), again, False
     )
+
+
+@pytest.fixture
+def small_heads(monkeypatch):
+    """As if a vocabulary of 160 tokens were a large one."""
+    monkeypatch.setattr(head, "LEAST", 40)
+    monkeypatch.setattr(head, "MOST", 40)
+
+
+@pytest.mark.parametrize(("family", "shape"), [("llama-tied", "64x2"), ("qwen2", "auto"), ("gpt2", "64x1")])
+def test_of_a_large_vocabulary_the_head_covers_what_the_target_says_most(family, shape, tmp_path: Path, small_heads):
+    target_of(family, tmp_path / "target")
+    plan = plan_of(tmp_path, shape=shape)
+    result = distill(plan, ignore)
+    out = tmp_path / "draft"
+    assert (result.vocabulary, result.head) == (VOCAB, 40) and 0 < result.covered <= 1 and result.steps > 0
+    assert f"covers the 40 of 160 tokens that the target says most: {result.covered:.1%}" in card(plan, result, False)
+    assert load_config(str(out)).draft_vocab_size == 40
+    draft = build_draft(str(out), "cpu", "auto", 0, 1)
+    assert draft.info.vocab_size == VOCAB
+    covered = set(draft.engine.draft_vocabulary.ids.tolist())
+    shards = Shards(out / "training" / "answers")
+    said = [token for one in shards.answers for token in one.tokens.tolist()]
+    assert sum(token in covered for token in said) / len(said) > 0.5
+    one = shards.answers[0]
+    [ranks] = replay_draft(draft, [LoggedRequest(prompt=(5, 6), text=tuple(one.tokens.tolist()))])
+    assert not any(rank for rank, token in zip(ranks, one.tokens.tolist(), strict=True) if token not in covered)
+    before = result.steps
+    assert distill(plan_of(tmp_path, shape=shape, resume=True), ignore).steps > before
+    again = distill(plan_of(tmp_path, out=str(tmp_path / "again"), init=str(out)), ignore)
+    assert again.head == 40
+    assert build_draft(str(tmp_path / "again"), "cpu", "auto", 0, 1).engine.draft_vocabulary.ids.tolist() == sorted(
+        covered
+    )
+
+
+def test_a_draft_with_a_whole_head_keeps_it(tmp_path: Path, monkeypatch):
+    target_of("llama", tmp_path / "target")
+    distill(plan_of(tmp_path, out=str(tmp_path / "first")), ignore)
+    monkeypatch.setattr(head, "LEAST", 40)
+    monkeypatch.setattr(head, "MOST", 40)
+    again = distill(plan_of(tmp_path, init=str(tmp_path / "first")), ignore)
+    assert again.head == VOCAB and "output layer covers" not in card(plan_of(tmp_path), again, False)

@@ -11,11 +11,14 @@ import pytest
 import torch
 from tiny import VOCAB as TINY
 from tiny import make
+from transformers import LlamaConfig
 
+from actors.engines.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
 from actors.engines.training.answers import TOP, Answer, Job, Prompt, jobs
 from actors.engines.training.batches import batch_of
+from actors.engines.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
 from actors.engines.training.losses import blend, divergences
-from actors.engines.training.mixture import acceptance, keep_the_best
+from actors.engines.training.mixture import acceptance, keep_the_best, mix
 from actors.engines.training.plan import Reading, Result
 from actors.engines.training.shapes import STEPS, candidates, fitting
 from actors.engines.training.shards import PER_SHARD, Shards
@@ -147,7 +150,8 @@ def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Result:
     )
     return Result(
         shape="64x1", parameters=0, init=init, prompts=2, kept_apart=1, answers=1, tokens=1, steps=1, seconds=1.0,
-            share=0.5,        target_us={1: 10_000.0, 16: 10_000.0}, before_us={1: 100.0}, after_us={1: 100.0},
+            vocabulary=99, head=99, covered=1.0, share=0.5,
+            target_us={1: 10_000.0, 16: 10_000.0}, before_us={1: 100.0}, after_us={1: 100.0},
         before=next(texts), after=next(texts),
     )  # fmt: skip
 
@@ -159,3 +163,64 @@ def test_the_verdict_says_plainly_when_a_draft_does_not_help():
     assert verdict(result_of("old", good, [1, 0] * 24)).startswith("It did not help: ")
     [everything, task] = rows(result_of("", bad, good))
     assert (everything.after, task.before) == ((40 / 48, 1.0, 1.0), (0.0, 0.0, 0.0))
+
+
+# --- a head over part of the vocabulary -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_what_the_head_lacks_is_lost_and_nothing_to_learn(temperature: float):
+    theirs, ours, known = logits_of(1), logits_of(0)[:, :8], torch.arange(8)  # the head lacks the last four tokens
+    logprobs, ids = theirs.log_softmax(-1).sort(descending=True)
+    columns = torch.cat([known, torch.full((VOCABULARY - 8,), -1)])
+    ours.requires_grad_(True)
+    kl, tv = divergences(ours, columns[ids], logprobs, torch.full((5,), temperature))
+    p, q = theirs.softmax(-1)[:, :8], ours.softmax(-1)
+    share = p.sum(1)
+    sayable = p / share[:, None]
+    torch.testing.assert_close(kl, share * (sayable * (sayable / q).log()).sum(1), atol=1e-4, rtol=0)
+    p, q = (theirs / temperature).softmax(-1)[:, :8], (ours / temperature).softmax(-1)
+    torch.testing.assert_close(tv, 1 - torch.minimum(p, q).sum(1), atol=1e-4, rtol=0)
+    blend(kl, tv, 0.5).backward()
+    assert ours.grad is not None and ours.grad.isfinite().all()
+
+
+def test_a_head_of_a_large_vocabulary_takes_no_longer_than_the_layers():
+    def head(vocabulary: int, width: int, layers: int) -> int:
+        inner = width * 8 // 3
+        return head_tokens(
+            LlamaConfig(vocab_size=vocabulary, hidden_size=width, num_hidden_layers=layers, intermediate_size=inner)
+        )
+
+    assert head(151_936, 768, 2) == 18_432 == 2 * 12 * 768
+    assert head(128_256, 128, 2) == LEAST and head(128_256, 4096, 4) == MOST
+    assert head(32_000, 768, 2) == 32_000 and head(16_384, 128, 2) == 16_384 and head(8192, 128, 2) == 8192
+
+
+def test_the_head_covers_what_the_target_says_or_might_have_said():
+    said = np.array([9, 9, 4], dtype=np.int32)
+    ids = np.array([[9, 5], [9, 8], [4, 5]], dtype=np.int32)
+    one = Answer(Job(0, 1.0, 0), said, ids, np.log([[0.5, 0.5], [0.99, 0.01], [0.5, 0.5]]).astype(np.float16))
+    prompts = [Prompt((7, 7, 7))]
+    assert most_frequent(prompts, [one], 3, 12).tolist() == [4, 7, 9]
+    assert most_frequent(prompts, [one], 5, 12).tolist() == [4, 5, 7, 8, 9]
+    assert most_frequent(prompts, [one], 7, 12).tolist() == [0, 1, 4, 5, 7, 8, 9]
+    assert coverage([one], None) == 1.0
+    assert coverage([one], DraftVocabulary(np.array([3, 9]), 12)) == pytest.approx(2 / 3)
+
+
+def test_the_head_of_a_training_stays_what_it_was_when_answers_are_added(tmp_path: Path):
+    one, more = answer(Job(0, 0.0, 0), 3), [Prompt((3000,) * 9)]
+    first = kept_most_frequent(tmp_path / "head.npy", [], [one], 20, 4000)
+    again = kept_most_frequent(tmp_path / "head.npy", more, [one], 20, 4000)
+    assert first.tolist() == again.tolist() != most_frequent(more, [one], 20, 4000).tolist()
+
+
+def test_weights_that_are_mixed_keep_the_map():
+    model = with_part_head(make("llama"), np.arange(10, 60))
+    begun = {name: weight.clone() for name, weight in model.state_dict().items()}
+    with torch.no_grad():
+        model.lm_head.weight.add_(1.0)
+    mix(model, begun, {name: weight.clone() for name, weight in model.state_dict().items()}, 0.5)
+    assert draft_vocabulary(model).ids.tolist() == [*range(10, 60)]
+    assert torch.allclose(model.lm_head.weight, begun["lm_head.weight"] + 0.5)

@@ -31,16 +31,16 @@ class Batch:
     temperature: Tensor
 
     def logits(self, model: nn.Module) -> Tensor:
-        """float32 (n, vocabulary). Padding stands behind the text, where causal attention does not see it."""
+        """float32 (n, columns of the head). Padding stands behind the text, where causal attention does not see it."""
         out: Tensor = model(input_ids=self.tokens, use_cache=False, logits_to_keep=self.kept).logits
         return out[:, -self.kept :][self.mask].float()
 
 
 def groups(
-    prompts: Sequence[Prompt], answers: Sequence[Answer], vocabulary: int, tokens: int = TOKENS
+    prompts: Sequence[Prompt], answers: Sequence[Answer], columns: int, tokens: int = TOKENS
 ) -> list[list[Answer]]:
-    """Answers of like length, as many together as make a batch."""
-    most = min(tokens, max(1, LOGITS // vocabulary))
+    """Answers of like length, as many together as make a batch. ``columns``: of the head."""
+    most = min(tokens, max(1, LOGITS // columns))
     found: list[list[Answer]] = []
     longest = 0
     for answer in sorted(answers, key=lambda a: len(prompts[a.job.prompt].tokens) + len(a.tokens)):
@@ -77,10 +77,10 @@ def batch_of(prompts: Sequence[Prompt], answers: Sequence[Answer], device: torch
 
 
 def epochs(
-    prompts: Sequence[Prompt], answers: Sequence[Answer], vocabulary: int, device: torch.device, seed: int
+    prompts: Sequence[Prompt], answers: Sequence[Answer], columns: int, device: torch.device, seed: int
 ) -> Iterator[Batch]:
     """Batches in random order, again and again."""
-    together = groups(prompts, answers, vocabulary)
+    together = groups(prompts, answers, columns)
     order = random.Random(seed)
     while True:
         order.shuffle(together)

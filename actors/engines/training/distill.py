@@ -16,11 +16,13 @@ from torch import nn
 
 from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft, build_target
+from actors.engines.draft_vocabulary import draft_vocabulary, head_size, with_part_head
 from actors.engines.loading import TokenizerCodec, load_config, load_model, load_tokenizer, resolve_device
 from actors.engines.replay import replay_draft
 from actors.engines.target import Target
 from actors.engines.training.answers import LONGEST, TEMPERATURES, Answer, Job, Prompt, jobs, write_answers
 from actors.engines.training.batches import epochs
+from actors.engines.training.head import coverage, head_tokens, kept_most_frequent
 from actors.engines.training.learner import Learner
 from actors.engines.training.mixture import keep_the_best
 from actors.engines.training.plan import Plan, Progress, Reading, Result
@@ -65,6 +67,10 @@ def distill(plan: Plan, report: Report) -> Result:
     source = load_model(plan.init or plan.target, torch.device("cpu"), torch.float32)
     model = source.requires_grad_(True) if plan.init else first_draft(source, shape)
     del source
+    size, whole = head_tokens(model.config), int(model.config.get_text_config().vocab_size)  # type: ignore[operator,union-attr]
+    if not plan.init and size < whole:
+        shown = [prompts[i] for i in learned]
+        model = with_part_head(model, kept_most_frequent(out / WORK / "head.npy", shown, answers.answers, size, whole))
     drafter = "cpu" if device.type == "cpu" else str(device)
     with TemporaryDirectory() as start:
         _save(model, plan, Path(start))
@@ -85,6 +91,9 @@ def distill(plan: Plan, report: Report) -> Result:
         kept_apart=len(apart),
         answers=len(answers.answers),
         tokens=answers.tokens,
+        vocabulary=whole,
+        head=head_size(model.config),
+        covered=coverage(held.answers, draft_vocabulary(model)),
         steps=learner.steps,
         seconds=learner.seconds,
         share=share,
@@ -214,9 +223,9 @@ def _learn(
         learner.load(state)
         earlier = learner.seconds
     total = earlier + plan.minutes * 60 * (1 if earlier else 1 - ANSWERING)
-    vocabulary = int(learner.model.config.get_text_config().vocab_size)  # type: ignore[operator,union-attr]
+    columns = head_size(learner.model.config)
     begin, saved = time.monotonic(), 0.0
-    for batch in epochs(prompts, answers.answers, vocabulary, learner.device, seed=learner.steps):
+    for batch in epochs(prompts, answers.answers, columns, learner.device, seed=learner.steps):
         spent = time.monotonic() - begin
         if earlier + spent >= total:
             break

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from actors.engines.draft_vocabulary import columns_of
 from actors.engines.dtypes import cpu_has_bfloat16
 from actors.engines.training.batches import Batch
 from actors.engines.training.losses import LEFT_OUT, blend, choice, divergences
@@ -33,6 +34,7 @@ class Learner:
         self.model = model.to(device).train()
         self.averaged = copy.deepcopy(self.model).eval().requires_grad_(False)
         self.device = device
+        self.columns = columns_of(self.model)
         self.steps = 0
         self.seconds = 0.0  # of training so far
         self.acceptance = 0.0  # running mean of 1 - TV
@@ -52,7 +54,7 @@ class Learner:
         """One step; ``done`` is the share of the time that is over. Returns the share of tokens accepted (1 - TV)."""
         with self._half_precision():
             logits = batch.logits(self.model)
-        kl, tv = divergences(logits, batch.ids, batch.logprobs, batch.temperature)
+        kl, tv = divergences(logits, self.columns[batch.ids], batch.logprobs, batch.temperature)
         accepted = 1 - float(tv.detach().mean())
         self.acceptance += (accepted - self.acceptance) * max(0.02, 1 / (self.steps + 1))
         loss = blend(kl, tv, self.acceptance, LEFT_OUT if done > FITTING_FROM else 0.0)
@@ -60,11 +62,15 @@ class Learner:
         return accepted
 
     def step_on_text(self, batch: Batch, noise: torch.Tensor, share: float) -> None:
-        """One step on the target's tokens alone, with ``share`` of the usual rate. ``noise`` (n, vocabulary): what the
-        target's choice of each was made with."""
+        """One step on the target's tokens alone, with ``share`` of the usual rate. ``noise`` (n, columns of the head):
+        what the target's choice of each was made with. Tokens that the head lacks are left out."""
+        wanted = self.columns[batch.answers]
+        known = wanted >= 0
+        if not known.any():
+            return
         with self._half_precision():
             logits = batch.logits(self.model)
-        self._descend(choice(logits, batch.answers, noise, batch.temperature), share)
+        self._descend(choice(logits[known], wanted[known], noise[known], batch.temperature[known]), share)
 
     def _descend(self, loss: torch.Tensor, share: float) -> None:
         """``share``: of the usual rate."""

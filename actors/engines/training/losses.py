@@ -21,15 +21,22 @@ _LEAST = 1e-6
 def divergences(logits: Tensor, ids: Tensor, logprobs: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
     """``(KL, TV)`` per row, of the target from the draft: KL at temperature 1, TV at the text's own.
 
-    ``logits`` float32 (n, vocabulary) are the draft's; ``ids`` and ``logprobs`` (n, k) the target's likeliest tokens,
-    and all others count as one; ``temperature`` (n,), where 0 is greedy.
+    ``logits`` float32 (n, columns) are the draft's; ``ids`` (n, k) are the columns of the target's likeliest tokens, -1
+    for those that the draft's head lacks, ``logprobs`` (n, k) are theirs, and all others count as one; ``temperature``
+    (n,), where 0 is greedy.
+
+    What the head lacks it cannot learn: KL is from the target's distribution over the others, and weighs as much as
+    they do (EAGLE-3 leaves out the places whose likeliest token the head lacks). TV counts it as lost, which it is.
     """
-    own = logits.gather(1, ids)
+    lacking = ids < 0
+    own = logits.gather(1, ids.clamp_min(0)).masked_fill(lacking, -torch.inf)
     ours = own - logits.logsumexp(-1, keepdim=True)
     theirs = logprobs.exp()
     rest_theirs = (1 - theirs.sum(1)).clamp_min(_LEAST)
     rest_ours = (1 - ours.exp().sum(1)).clamp_min(_LEAST)
-    kl = (theirs * (logprobs - ours)).sum(1) + rest_theirs * (rest_theirs.log() - rest_ours.log())
+    of_others = (theirs.masked_fill(lacking, 0.0).sum(1) + rest_theirs).log()  # 0 where the head lacks nothing
+    surprise = (logprobs - of_others[:, None] - ours).masked_fill(lacking, 0.0)
+    kl = (theirs * surprise).sum(1) + rest_theirs * (rest_theirs.log() - of_others - rest_ours.log())
     scale = 1.0 / torch.where(temperature == 0, GREEDY_AS, temperature)[:, None]
     plain = scale == 1
     p = torch.where(plain, theirs, (logprobs * scale).softmax(-1))  # sharpened, nothing is left to the others
@@ -48,7 +55,7 @@ def blend(kl: Tensor, tv: Tensor, acceptance: float, left_out: float = 0.0) -> T
 
 
 def choice(logits: Tensor, tokens: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-    """The loss of a batch of which the target's tokens (n,) are known, and the noise (n, vocabulary) they were chosen
+    """The loss of a batch of which the target's tokens (n,) are known, and the noise (n, columns) that they were chosen
     with: the cross-entropy of softmax(logits / temperature + noise). It asks that the token be the draft's choice, with
     that noise, and no more. (Without the noise the bundled draft learned as much within the error: docs/learner.md.)"""
     scaled = logits / torch.where(temperature == 0, 1.0, temperature)[:, None]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from actors.engines.draft_vocabulary import columns_of, head_size
 from actors.engines.training.answers import Answer, Prompt
 from actors.engines.training.batches import batch_of, groups
 from actors.engines.training.losses import divergences
@@ -23,7 +24,12 @@ Weights = Mapping[str, Tensor]
 
 def mix(model: nn.Module, start: Weights, trained: Weights, share: float) -> None:
     """``share`` of the trained weights and the rest of those at the start, into ``model``."""
-    model.load_state_dict({name: torch.lerp(start[name], weight, share) for name, weight in trained.items()})
+    model.load_state_dict(
+        {
+            name: torch.lerp(start[name], weight, share) if weight.is_floating_point() else weight
+            for name, weight in trained.items()
+        }
+    )
 
 
 def keep_the_best(model: nn.Module, start: Weights, prompts: Sequence[Prompt], answers: Sequence[Answer]) -> float:
@@ -45,11 +51,11 @@ def acceptance(model: nn.Module, prompts: Sequence[Prompt], answers: Sequence[An
     """The share of the answers' tokens that the draft gets accepted: 1 - TV on the average of all places (see
     :mod:`actors.engines.training.losses`)."""
     parameter = next(model.parameters())
-    vocabulary = int(model.config.get_text_config().vocab_size)  # type: ignore[operator,union-attr]
+    columns = columns_of(model)
     accepted = places = 0.0
-    for members in groups(prompts, answers, vocabulary):
+    for members in groups(prompts, answers, head_size(model.config)):
         batch = batch_of(prompts, members, parameter.device)
-        _, tv = divergences(batch.logits(model), batch.ids, batch.logprobs, batch.temperature)
+        _, tv = divergences(batch.logits(model), columns[batch.ids], batch.logprobs, batch.temperature)
         accepted += float((1 - tv).sum())
         places += len(tv)
     return accepted / places

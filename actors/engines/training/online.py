@@ -13,6 +13,7 @@ import torch
 
 from actors.engines.build import build_draft
 from actors.engines.draft import Draft
+from actors.engines.draft_vocabulary import draft_vocabulary, head_size
 from actors.engines.loading import load_model, load_tokenizer
 from actors.engines.noise import gumbel
 from actors.engines.replay import replay_draft
@@ -46,12 +47,15 @@ class OnlineTrainer:
     def begin(self, directory: str) -> None:
         model = load_model(directory or self._draft, CPU, torch.float32).requires_grad_(True)
         self._learner = Learner(model, CPU)
+        covered = draft_vocabulary(model)
+        self._columns = head_size(model.config)
+        self._tokens = self._columns if covered is None else torch.from_numpy(covered.ids)
         self._incumbent = {name: weight.clone() for name, weight in model.state_dict().items()}
 
     def learn(self, texts: Sequence[LoggedRequest]) -> int:
         vocabulary = self.info.vocab_size
         room = min(self.info.max_context, TOKENS)
-        most = max(1, LOGITS // 4 // vocabulary)  # places of one text: training holds several copies of their logits
+        most = max(1, LOGITS // 4 // self._columns)  # places of one text: training holds several copies of their logits
         prompts: list[Prompt] = []
         answers: list[Answer] = []
         tokens = 0
@@ -66,15 +70,15 @@ class OnlineTrainer:
                 break
         if not answers:
             return sum(len(text.text) for text in texts)
-        members = self._random.choice(groups(prompts, answers, vocabulary, TOKENS))
+        members = self._random.choice(groups(prompts, answers, self._columns, TOKENS))
         batch = batch_of(prompts, members, CPU)
-        noise = torch.zeros(len(batch.answers), vocabulary)
+        noise = torch.zeros(len(batch.answers), self._columns)
         start = 0
         for answer in members:
             end = start + len(answer.tokens)
             if answer.job.temperature:
                 first = len(prompts[answer.job.prompt].tokens)
-                noise[start:end] = gumbel(answer.job.seed, range(first, first + end - start), vocabulary)
+                noise[start:end] = gumbel(answer.job.seed, range(first, first + end - start), self._tokens)
             start = end
         self._learner.step_on_text(batch, noise, RATE)
         return start

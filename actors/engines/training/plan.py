@@ -45,6 +45,9 @@ class Result(msgspec.Struct, kw_only=True):
     kept_apart: int
     answers: int
     tokens: int  # of the answers it learned from
+    vocabulary: int
+    head: int  # tokens of it that the draft's output layer covers
+    covered: float  # share of the tokens in the answers kept apart that are among them
     steps: int
     seconds: float  # of training
     share: float  # of the weights that is the training's, where the rest is ``--init``'s

@@ -8,6 +8,7 @@ from typing import Any
 
 from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft
+from actors.engines.training.head import head_tokens
 from actors.engines.training.start import HEAD, Shape, draft_config, empty_draft
 
 STEPS = 25  # of the draft in a round: with fewer the tree stays small, with more most of it is never verified
@@ -16,12 +17,16 @@ LAYERS = (4, 2, 1)
 
 
 def candidates(target: Any) -> list[Shape]:
-    """Shapes for a target of this configuration, those with most parameters first."""
+    """Shapes for a target of this configuration, those whose step reads most weights first."""
     text = target.get_text_config()
     widths = {text.hidden_size if f == 1 else int(text.hidden_size * f) // HEAD * HEAD for f in FRACTIONS}
     layers = [n for n in LAYERS if n <= max(1, text.num_hidden_layers // 2)]
     shapes = [Shape(width, n) for width in widths if width for n in layers]
-    return sorted(shapes, key=lambda s: s.width * (text.vocab_size + 12 * s.width * s.layers), reverse=True)
+
+    def weights(shape: Shape) -> int:
+        return shape.width * (head_tokens(draft_config(target, shape)) + 12 * shape.width * shape.layers)
+
+    return sorted(shapes, key=weights, reverse=True)
 
 
 def steps_us(directory: str, device: str) -> dict[int, float]:
@@ -36,7 +41,8 @@ def fitting(
     chosen, least = None, float("inf")
     for shape in candidates(target):
         with tempfile.TemporaryDirectory() as directory:
-            empty_draft(draft_config(target, shape)).save_pretrained(directory)  # type: ignore[operator]
+            config = draft_config(target, shape)
+            empty_draft(config, head_tokens(config)).save_pretrained(directory)  # type: ignore[operator]
             tokenizer.save_pretrained(directory)
             step = step_us(directory)
         note(f"shape {shape}: a step takes {step / 1000:.2f} ms, {round_us / step:.0f} fit into a round")

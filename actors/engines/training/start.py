@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from actors.engines.draft_vocabulary import FIELD, model_class
 from protocols.errors import ConfigError
 
 HEAD = 64  # width of an attention head of a draft that is narrower than its target
@@ -74,11 +75,16 @@ def draft_config(target: Any, shape: Shape) -> Any:
     )
 
 
-def empty_draft(config: Any) -> nn.Module:
-    """A model of that shape with random weights, float32."""
+def empty_draft(config: Any, head: int = 0) -> nn.Module:
+    """A model of that shape with random weights, float32. ``head``: how many tokens it covers; 0: all."""
     from transformers import AutoModelForCausalLM
 
-    model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model: nn.Module
+    if head in (0, config.vocab_size):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    else:
+        setattr(config, FIELD, head)
+        model = model_class(config)._from_config(config, dtype=torch.float32)
     return model
 
 
