@@ -44,6 +44,15 @@ class Window:
     parents: Sequence[int] = ()  # index into ``tokens``; ROOT for children of the root
 
 
+@dataclass(frozen=True, slots=True)
+class Likeliest:
+    """The target's likeliest tokens at each of n places, best first, under its raw logits: before penalties,
+    temperature and filters."""
+
+    ids: NDArray[np.int64]  # (n, k)
+    probabilities: NDArray[np.float32]  # (n, k), of the whole vocabulary
+
+
 @dataclass(slots=True)
 class Outcome:
     """What the target made of a window: ``tokens`` are committed; ``path`` are the accepted nodes' indices.
@@ -51,6 +60,7 @@ class Outcome:
     ``len(tokens) == len(path) + 1``: the accepted tokens, then one of the target's own. ``sampled[0]`` is the target's
     token behind the root, ``sampled[i + 1]`` that behind node i of the window (after a prefill it is empty).
     ``reused``: after a prefill, tokens of the prompt that an earlier one had begun with, and that were not computed.
+    ``likeliest``: at the places of ``tokens``, where it is wanted.
     """
 
     path: list[int]
@@ -58,6 +68,7 @@ class Outcome:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     sampled: list[int] = field(default_factory=list)
     reused: int = 0
+    likeliest: Likeliest | None = None
 
 
 class Constraint(Protocol):
@@ -120,12 +131,14 @@ class TargetModel(Protocol):
         most_nodes: int = DEFAULT_NODES,
         cache_salt: str = "",
         constraint: Constraint | None = None,
+        likeliest: int = 0,
     ) -> int:
         """Reserve room for the text that there is; ``generated`` are output tokens to replay (a resumed stream).
 
         ``most_nodes``: of the request's largest window; more than ``max_window`` are never computed. ``cache_salt``:
         what was computed of earlier prompts with the same salt may be used again. ``constraint``: asked for its masks
-        while a forward of the request is under way, on the compute thread.
+        while a forward of the request is under way, on the compute thread. ``likeliest``: so many tokens at each place
+        are wanted in :attr:`Outcome.likeliest`.
 
         Raises :class:`protocols.errors.PoolFull` when it must wait for another request to end.
         """

@@ -6,6 +6,7 @@ The command line, ``duo.toml`` and ``docs/configuration.md`` are generated from 
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -131,6 +132,11 @@ class ControllerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown
     actor_id: Annotated[str, Meta(description="name in status output")] = "controller"
 
 
+class LearnFrom(StrEnum):
+    TOKENS = "tokens"
+    LOGITS = "logits"
+
+
 class LearnerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Trains a copy of the draft model on what is served; drafters load it when replay says that it is better."""
 
@@ -138,6 +144,9 @@ class LearnerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
         BUNDLED
     )
     dtype: Annotated[str, Meta(description="of the drafters' weights, which candidates are judged with")] = "auto"
+    learn_from: Annotated[
+        LearnFrom, Meta(description="the target's tokens alone, or its likeliest 16 at each place, which cost it time")
+    ] = LearnFrom.TOKENS
     directory: Annotated[
         str, Meta(description="where promoted weights are kept, four versions at most; empty: in this user's cache")
     ] = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from protocols.enumerations import Method, Role
 from protocols.limits import (
     ActorId, Arrivals, Count, Difference, DraftLength, Forwards, FragmentLogprobs, FragmentParents, FragmentTokens,
-    Gamma, Interval, Label, Leaves, Mean, Microseconds, NodePath, Nodes, Origins, Position, Probability, Ranks,
+    Gamma, Interval, Label, Leaves, Mean, Microseconds, NodePath, Nodes, Origins, Packed, Position, Probability, Ranks,
     RequestId, Sentence, Sequences, StepTimes, Tokens, WaitMicroseconds,
 )
 from protocols.parts import Message, Struct, Sampling, Plan
@@ -105,11 +105,15 @@ class DraftStats(Message, frozen=True):
 
 
 class Finished(Message, frozen=True):
-    """A request that has ended: prompt and output. The noise of its tokens follows from ``sampling``."""
+    """A request that has ended: prompt and output. The noise of its tokens follows from ``sampling``.
+
+    What the target held likeliest under its raw logits, n tokens of output by ``Hello.alternatives``, best first."""
 
     tokens: Tokens
     prompt_len: Position
     sampling: Sampling
+    top_ids: Packed = b""  # int32, little-endian; -1: none
+    top_logprobs: Packed = b""  # natural logarithms, float16, little-endian
 
 
 class Promote(Message, frozen=True):

@@ -27,7 +27,8 @@ from protocols.enumerations import (
     RefuseCode as RefuseCode, Role as Role,
 )
 from protocols.limits import (
-    ActorId, BusyMilliseconds, Interval, Label, Position, ProcessId, Sentence, StepMicroseconds, StepTimes, Text,
+    ActorId, AlternativeCount, BusyMilliseconds, Interval, Label, Position, ProcessId, Sentence, StepMicroseconds,
+    StepTimes, Text,
 )
 from protocols.parts import (
     Message as Message, Struct as Struct, Sampling as Sampling, StructuredOutputs as StructuredOutputs,
@@ -58,6 +59,7 @@ class Hello(Message, frozen=True):
     step_us: StepMicroseconds | None = None  # a drafter's own calibration of one step
     tokenizer: TokenizerParts | None = None  # what ``tokenizer_digest`` is made of
     loads: bool = False  # a drafter that takes other weights of its model while it serves: see Load
+    alternatives: AlternativeCount = 0  # of each token of a text that a learner wants to be told: see Finished
 
 
 class Heartbeat(Message, frozen=True):

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.kv_cache import CHUNK, KVCache, full_request
+from actors.engines.likeliest import Asked, answer, likeliest
 from actors.engines.sampler import Rows, SamplerState, choices_of, picked, sample
 from actors.engines.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.engines.target_request import TargetRequest
@@ -103,6 +106,7 @@ class Target:
         most_nodes: int = DEFAULT_NODES,
         cache_salt: str = "",
         constraint: Constraint | None = None,
+        likeliest: int = 0,
     ) -> int:
         """Raises PoolFull while there is no room, RequestError ("context_length") if the whole text will never fit."""
         assert len(prompt) > 0
@@ -116,7 +120,7 @@ class Target:
         sampler = SamplerState(sampling, prompt, generated)
         state = None if self._recurrence is None else self._recurrence.new()
         self._requests[self._next_handle] = TargetRequest(
-            region, text, list(prompt), list(generated), sampler, most_nodes, constraint, state
+            region, text, list(prompt), list(generated), sampler, most_nodes, constraint, state, likeliest
         )
         return self._next_handle
 
@@ -178,7 +182,9 @@ class Target:
         [[token]] = sample(last, [Rows(r.sampler, [total], [[]], masks)])
         r.length = total
         r.commit([token])
-        return Outcome([], [token], r.logprobs(last, [token]), reused=min(r.region.reused, len(r.prompt)))
+        found = likeliest(last, [0], r.likeliest) if r.likeliest else None
+        reused = min(r.region.reused, len(r.prompt))
+        return Outcome([], [token], r.logprobs(last, [token]), reused=reused, likeliest=found)
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
@@ -190,7 +196,7 @@ class Target:
         if self._plainly_sampled(windows):
             picks = self.engine.pick(batch, None, choices_of(groups))
             if picks is not None:
-                return self._walked(windows, picked(picks, groups), lambda: picks.logits)
+                return self._walked(windows, picked(picks, groups), lambda: picks.logits, picks.rows)
         return self._verified(windows, groups, self._forward(batch))
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
@@ -215,16 +221,22 @@ class Target:
         return not any(r.sampler.penalised or r.constraint is not None for r in requests)
 
     def _walked(
-        self, windows: Sequence[Window], sampled: list[list[int]], logits: Callable[[], torch.Tensor]
+        self,
+        windows: Sequence[Window],
+        sampled: list[list[int]],
+        logits: Callable[[], torch.Tensor],
+        rows: NDArray[np.float32] | None = None,
     ) -> list[Outcome]:
-        """Commits what follows from the token that was sampled behind each row."""
+        """Commits what follows from the token that was sampled behind each row. ``rows``: the logits, where compiled
+        code has chosen."""
         outcomes: list[Outcome] = []
+        asked: list[Asked] = []
         source: list[int] = []
         target: list[int] = []
         first_row = 0
-        for window, rows in zip(windows, sampled, strict=True):
+        for window, chosen in zip(windows, sampled, strict=True):
             r = self._requests[window.handle]
-            path, final = walk(window.tokens, window.parents, rows)
+            path, final = walk(window.tokens, window.parents, chosen)
             home = r.base + r.length - 1
             for depth, node in enumerate(path, 1):
                 if node + 1 != depth:
@@ -232,10 +244,15 @@ class Target:
                     target.append(home + depth)
             tokens = [window.tokens[node] for node in path] + [final]
             found: list[TokenLogprobs] = []
+            walked = [first_row, *(first_row + 1 + node for node in path)]
             if r.sampler.sampling.logprobs >= 0:
-                found = r.logprobs(logits()[[first_row, *(first_row + 1 + node for node in path)]], tokens)
-            outcomes.append(Outcome(path, tokens, found, list(rows)))
-            first_row += len(rows)
+                found = r.logprobs(logits()[walked], tokens)
+            outcomes.append(Outcome(path, tokens, found, list(chosen)))
+            if r.likeliest:
+                asked.append(Asked(outcomes[-1], walked, r.likeliest))
+            first_row += len(chosen)
+        if asked:
+            answer(asked, logits() if rows is None else rows)
         if source:
             self.engine.pool.copy(source, target)
         for window, outcome in zip(windows, outcomes, strict=True):  # last: where anything failed, nothing is committed

@@ -25,6 +25,7 @@ class TargetRequest:
     most_nodes: int  # of a window
     constraint: Constraint | None
     state: State | None  # of recurrent layers, behind the tokens before the root
+    likeliest: int = 0  # tokens wanted at each place
     done: int = 0  # of the prompt and a resumed output, tokens computed
     length: int = 0  # committed tokens, once the prefill is over
 

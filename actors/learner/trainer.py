@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from actors.learner.traffic import Heard
 from actors.replay.logged import LoggedRequest
 
 
@@ -16,7 +17,7 @@ class Trainer(Protocol):
         """Learn on from these weights; empty: from those of the draft itself."""
         ...
 
-    def learn(self, texts: Sequence[LoggedRequest]) -> int:
+    def learn(self, texts: Sequence[Heard]) -> int:
         """One step on some of the texts; how many tokens it has seen."""
         ...
 

@@ -73,6 +73,7 @@ class LoggedTarget:
         most_nodes: int = 0,
         cache_salt: str = "",
         constraint: object = None,
+        likeliest: int = 0,
     ) -> int:
         handle = max(self._open, default=0) + 1
         self._open[handle] = _Text(self.texts[tuple(prompt), sampling], len(prompt))

@@ -123,6 +123,7 @@ class Committer:
         """The prefill is over, and its token is the first."""
         committed = request.spec.again(outcome) if request.first_at else request.spec.first(outcome)
         request.began(self.clock(), outcome.reused, self._prompts_us)
+        _note(request, committed, outcome)
         drafter = self.state.drafters.of(request.drafter)
         self._settle(request, drafter, committed, True, self.state.load().beside(request.spec.rate.value, 0))
 
@@ -138,6 +139,7 @@ class Committer:
         worked and none did, the round's time but for its waits."""
         seen = None if request.trace is None else request.trace.seen(request.spec.tree, chosen, outcome.path)
         committed = request.spec.commit(chosen, outcome)
+        _note(request, committed, outcome)
         covered = len(outcome.path) == len(chosen.nodes)
         drafter = self.state.drafters.of(request.drafter)
         stats, own_us = account(request, drafter, forward, chosen, committed, self.clock())
@@ -217,3 +219,9 @@ class Committer:
             if not self.send(request.client, chunk):
                 # It does not read. When it does again it is greeted as a stranger, and resumes what it has of streams.
                 self.peers.gone(request.client, "unreachable")
+
+
+def _note(request: Request, committed: Committed, outcome: Outcome) -> None:
+    """What a learner is told of the tokens."""
+    if request.alternatives is not None:
+        request.alternatives.add(len(committed.tokens), outcome.likeliest)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from actors.settings import DrafterSettings, VerifierSettings
+from actors.settings import DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor.cli.environment import Environment, available_cpus
 from duoactor.cli.options import Logs, config_option, json_option, log_options, struct_options
 from duoactor.cli.up_on_ray import up_on_ray
@@ -21,7 +21,7 @@ from duoactor.launch.readiness import check_address
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.summary import print_up
 from duoactor.launch.supervisor import Probe, Supervisor
-from duoactor.launch.wanted import UP_DECIDES, ClashError, read_wanted
+from duoactor.launch.wanted import LEARNER_FLAGS, UP_DECIDES, ClashError, read_wanted
 from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
 
@@ -33,6 +33,7 @@ from protocols.address import default_address
 @click.option("--http", default=None, metavar="HOST:PORT", help="serve OpenAI's HTTP API there, too")
 @struct_options(GatewaySettings, about="gateway: ", leave_out=(*UP_DECIDES, "http"))
 @click.option("--learn", is_flag=True, help="train the draft model on what is served, and use what is better")
+@struct_options(LearnerSettings, about="learner: ", only=LEARNER_FLAGS)
 @click.option("--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="how many  [1]")
 @click.option(
     "--launcher", default="local", type=click.Choice(["local", "ray"]), help="start them here, or on Ray  [local]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import nn
 from actors.engines.draft_vocabulary import columns_of
 from actors.engines.dtypes import cpu_has_bfloat16
 from actors.engines.training.batches import Batch
-from actors.engines.training.losses import LEFT_OUT, blend, choice, divergences
+from actors.engines.training.losses import LEFT_OUT, blend, divergences
 from protocols.errors import ConfigError
 
 MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider models take less
@@ -61,16 +61,14 @@ class Learner:
         self._descend(loss, max(0.02, min(1.0, 2 * (1 - done))))
         return accepted
 
-    def step_on_text(self, batch: Batch, noise: torch.Tensor, share: float) -> None:
-        """One step on the target's tokens alone, with ``share`` of the usual rate. ``noise`` (n, columns of the head):
-        what the target's choice of each was made with. Tokens that the head lacks are left out."""
-        wanted = self.columns[batch.answers]
-        known = wanted >= 0
-        if not known.any():
-            return
+    def step_on(self, batch: Batch, loss: Callable[[torch.Tensor], torch.Tensor], share: float) -> None:
+        """One step on what ``loss`` makes of the batch's logits (n, columns of the head), with ``share`` of the usual
+        rate; none where that depends on nothing that the head says."""
         with self._half_precision():
             logits = batch.logits(self.model)
-        self._descend(choice(logits[known], wanted[known], noise[known], batch.temperature[known]), share)
+        found = loss(logits)
+        if found.requires_grad:
+            self._descend(found, share)
 
     def _descend(self, loss: torch.Tensor, share: float) -> None:
         """``share``: of the usual rate."""

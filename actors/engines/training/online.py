@@ -6,6 +6,7 @@ import copy
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,10 @@ from actors.engines.noise import gumbel
 from actors.engines.replay import replay_draft
 from actors.engines.training.answers import Answer, Job, Prompt
 from actors.engines.training.batches import LOGITS, batch_of, groups
+from actors.engines.training.heard import alternatives, loss, told
 from actors.engines.training.learner import Learner
 from actors.engines.training.mixture import mix
+from actors.learner.traffic import Heard
 from actors.replay.logged import LoggedRequest
 
 TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
@@ -52,18 +55,19 @@ class OnlineTrainer:
         self._tokens = self._columns if covered is None else torch.from_numpy(covered.ids)
         self._incumbent = {name: weight.clone() for name, weight in model.state_dict().items()}
 
-    def learn(self, texts: Sequence[LoggedRequest]) -> int:
+    def learn(self, texts: Sequence[Heard]) -> int:
         vocabulary = self.info.vocab_size
         room = min(self.info.max_context, TOKENS)
         most = max(1, LOGITS // 4 // self._columns)  # places of one text: training holds several copies of their logits
         prompts: list[Prompt] = []
         answers: list[Answer] = []
+        width = max((text.alternatives for text in texts), default=0)
         tokens = 0
         for text in self._random.choices(texts, k=len(texts)):
             cut = text.text[: min(most, room - len(text.prompt))] if len(text.prompt) < room else ()
             if not cut or max(*text.prompt, *cut) >= vocabulary:
                 continue
-            answers.append(_answer(len(prompts), text, cut))
+            answers.append(_answer(len(prompts), text, cut, width, vocabulary))
             prompts.append(Prompt(text.prompt))
             tokens += len(text.prompt) + len(cut)
             if tokens >= 4 * TOKENS:  # so that those of like length go together
@@ -72,16 +76,18 @@ class OnlineTrainer:
             return sum(len(text.text) for text in texts)
         members = self._random.choice(groups(prompts, answers, self._columns, TOKENS))
         batch = batch_of(prompts, members, CPU)
-        noise = torch.zeros(len(batch.answers), self._columns)
-        start = 0
-        for answer in members:
-            end = start + len(answer.tokens)
-            if answer.job.temperature:
-                first = len(prompts[answer.job.prompt].tokens)
-                noise[start:end] = gumbel(answer.job.seed, range(first, first + end - start), self._tokens)
-            start = end
-        self._learner.step_on_text(batch, noise, RATE)
-        return start
+        noise = torch.cat([self._noise(prompts[one.job.prompt], one) for one in members])
+        teach = partial(loss, batch=batch, noise=noise, columns=self._learner.columns)
+        self._learner.step_on(batch, teach, RATE)
+        return len(batch.answers)
+
+    def _noise(self, prompt: Prompt, answer: Answer) -> torch.Tensor:
+        """(places, columns of the head): what the target's choice was made with, where nothing else is known of it."""
+        first, unknown = len(prompt.tokens), ~told(torch.from_numpy(answer.ids), self.info.vocab_size)
+        at = [first + int(place) for place in unknown.nonzero()]
+        if not at or answer.job.temperature == 0:
+            return torch.zeros(len(at), self._columns)
+        return gumbel(answer.job.seed, at, self._tokens)
 
     def save(self, directory: Path) -> None:
         candidate = copy.deepcopy(self._learner.averaged)
@@ -103,9 +109,7 @@ class OnlineTrainer:
         return self._loaded[directory]
 
 
-def _answer(prompt: int, text: LoggedRequest, tokens: Sequence[int]) -> Answer:
-    """Of whose alternatives nothing is known."""
-    chosen = np.array(tokens, dtype=np.int32)
-    nothing = np.zeros((len(chosen), 0))
+def _answer(prompt: int, text: Heard, tokens: Sequence[int], width: int, vocabulary: int) -> Answer:
+    """With ``width`` alternatives at each place, as far as they are known."""
     job = Job(prompt, text.sampling.temperature, text.sampling.seed)
-    return Answer(job, chosen, nothing.astype(np.int32), nothing.astype(np.float16))
+    return Answer(job, np.array(tokens, dtype=np.int32), *alternatives(text, len(tokens), width, vocabulary))

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.requests.alternatives import MAX_TOKENS, Alternatives
 from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Finished, Load, Message, Promote, Undo
 
-MAX_TOKENS = 16_384  # of a text that is told
-MAX_WAITING = 262_144  # tokens of texts, some 10 MB: those of minutes in which streams leave a learner no CPU
+# Tokens of texts, some 10 MB, and 25 more with 16 alternatives of each: those of minutes in which streams leave a
+# learner no CPU.
+MAX_WAITING = 262_144
+MAX_ASKED = 16  # requests at once whose alternatives are kept: 2 MB each at most
 BEAT_TOKENS = 16_384  # told with one heartbeat, after which it ends: half a millisecond to encode
 
 
@@ -22,24 +27,45 @@ class Learning:
         self._waiting: deque[Finished] = deque()
         self._waiting_tokens = 0
         self._wanted = False  # there was a learner: where streams leave it no CPU it seems to be gone until they end
+        self._alternatives = 0  # of each token, that it asked for
 
     # --- texts -------------------------------------------------------------------------------------------------------
 
+    def begins(self, request: Request) -> int:
+        """A request gets room. How many of the target's likeliest tokens are wanted with each of its output: 0 where
+        nobody asked, where texts wait that the learner will not take soon, and where many are asked of already."""
+        self._hear()
+        if request.alternatives is None and self._alternatives and self._tells(request) and self._may_ask():
+            request.alternatives = Alternatives(self._alternatives)
+            request.alternatives.add(len(request.spec.committed) - _start(request), None)
+        return request.alternatives.count if request.alternatives is not None else 0
+
+    def _may_ask(self) -> bool:
+        asked = sum(request.alternatives is not None for request in self.state.requests)
+        return asked < MAX_ASKED and self._waiting_tokens <= MAX_WAITING // 2
+
     def ended(self, request: Request) -> None:
-        """A request is over. What a grammar chose says nothing of the target, and what a client claims to have had of
-        its output counts as prompt."""
-        message, spec = request.message, request.spec
-        start = spec.prompt_len + len(message.generated)
-        self._wanted |= self.state.learner is not None
-        if not self._wanted or message.structured_outputs is not None:
-            return
-        if message.cache_salt and not self.state.settings.learn_salted:
-            return
-        if start < len(spec.committed) <= MAX_TOKENS:
-            self._waiting.append(Finished(tuple(spec.committed), start, spec.sampling))
-            self._waiting_tokens += len(spec.committed)
+        """A request is over."""
+        self._hear()
+        committed, start = request.spec.committed, _start(request)
+        if self._wanted and self._tells(request) and start < len(committed) <= MAX_TOKENS:
+            known = request.alternatives
+            best = known.packed() if known is not None and known.tokens == len(committed) - start else (b"", b"")
+            self._waiting.append(Finished(tuple(committed), start, request.spec.sampling, *best))
+            self._waiting_tokens += len(committed)
             while self._waiting_tokens > MAX_WAITING:
                 self._next()
+
+    def _hear(self) -> None:
+        """What the learner wants, or did when it was last heard of."""
+        if self.state.learner is not None:
+            self._wanted, self._alternatives = True, self.state.learner.hello.alternatives
+
+    def _tells(self, request: Request) -> bool:
+        """What a grammar chose says nothing of the target."""
+        message = request.message
+        salted = message.cache_salt and not self.state.settings.learn_salted
+        return message.structured_outputs is None and not salted
 
     def tell(self) -> None:
         """With every heartbeat. What the learner's connection does not take is lost."""
@@ -53,6 +79,8 @@ class Learning:
         while self._waiting and told < BEAT_TOKENS:
             text = self._next()
             told += len(text.tokens)
+            if not learner.hello.alternatives:
+                text = replace(text, top_ids=b"", top_logprobs=b"")
             self.send(learner.peer, text)
 
     def _next(self) -> Finished:
@@ -93,3 +121,8 @@ class Learning:
         if learner is None or not self.send(learner.peer, message):
             raise RequestError(FailureCode.NOT_FOUND, "no learner is connected; start one with `duoactor learner`")
         return f"{learner.actor_id} goes back from version {promoted.version}; `duoactor drafters` shows when"
+
+
+def _start(request: Request) -> int:
+    """Of its output: what a client claims to have had of it counts as prompt."""
+    return request.spec.prompt_len + len(request.message.generated)

@@ -15,6 +15,7 @@ from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.decoding.trace import Trace
 from actors.verifier.drafters.own_drafts import OwnCourse
 from actors.verifier.drafters.standing import Course, RequestKind
+from actors.verifier.requests.alternatives import Alternatives
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
 # Seconds between two chunks of a stream. No screen shows more than 60 in a second, and each chunk costs its reader some
@@ -59,6 +60,7 @@ class Request:
     waited_us: float = 0.0  # of the waits already accounted for
     prompts_us: float = 0.0  # that forwards had taken for prompts when its latest round ended
     trace: Trace | None = None  # what its client is told of its rounds, if it asked
+    alternatives: Alternatives | None = None  # what a learner is told of its tokens, if it asked
     untold: list[News] = field(default_factory=list)
     told_at: float = -math.inf
     kind: RequestKind = field(init=False)

@@ -55,7 +55,13 @@ class Room:
             prompt, written = spec.committed[: spec.prompt_len], spec.committed[spec.prompt_len :]
             try:
                 handle = self.model.open(
-                    prompt, spec.sampling, written, spec.windows.max_window, message.cache_salt, spec.windows.grammar
+                    prompt,
+                    spec.sampling,
+                    written,
+                    spec.windows.max_window,
+                    message.cache_salt,
+                    spec.windows.grammar,
+                    self.learning.begins(request),
                 )
             except RequestError as error:
                 self.admission.fail(request, FailureCode(error.code), str(error))
