@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine, Generator
+import time
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -55,6 +56,14 @@ class Process:
     def compute(self, seconds: float) -> None:
         self.free_at = self.clock() + seconds
 
+    def wrap(self, part: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """What a task of this process is made of."""
+
+        async def held() -> Any:
+            return await _Held(self, part)
+
+        return held()
+
     def run(self, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """``main`` and every task that it starts run in this process."""
         asyncio.get_running_loop().set_task_factory(_task)  # type: ignore[arg-type]
@@ -63,6 +72,33 @@ class Process:
             return asyncio.create_task(main)
         finally:
             _PROCESS.reset(token)
+
+
+class Metered(Process):
+    """A process of which is told what its own code takes of the CPU; on the virtual clock that takes no time."""
+
+    def __init__(self, timer: Callable[[], float] = time.thread_time) -> None:
+        super().__init__()
+        self.own_s = 0.0
+        self._timer = timer
+
+    def wrap(self, part: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        return _Counted(self, part)
+
+    def counted(self, work: Callable[[], T]) -> T:
+        begin = self._timer()
+        try:
+            return work()
+        finally:
+            self.own_s += self._timer() - begin
+
+    def aside(self, work: Callable[[], T]) -> T:
+        """What a model computes in the middle of it is none of its own."""
+        begin = self._timer()
+        try:
+            return work()
+        finally:
+            self.own_s -= self._timer() - begin
 
 
 def now_here() -> float:
@@ -96,14 +132,28 @@ class _Held:
                 error = thrown
 
 
+class _Counted(Coroutine[Any, Any, T]):
+    """A coroutine of a process each step of which is counted."""
+
+    def __init__(self, process: Metered, part: Coroutine[Any, Any, T]) -> None:
+        self.process, self.part = process, part
+
+    def send(self, value: Any) -> Any:
+        return self.process.counted(lambda: self.part.send(value))
+
+    def throw(self, *error: Any) -> Any:
+        return self.process.counted(lambda: self.part.throw(*error))
+
+    def close(self) -> None:
+        self.part.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self.part.__await__()
+
+
 _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 def _task(loop: asyncio.AbstractEventLoop, part: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
     process = _PROCESS.get()
-
-    async def held() -> Any:
-        assert process is not None
-        return await _Held(process, part)
-
-    return asyncio.Task(part if process is None else held(), loop=loop, **options)
+    return asyncio.Task(part if process is None else process.wrap(part), loop=loop, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from protocols.errors import RequestError
 from protocols.messages import ChatTurn, FailureCode, FinishReason, Sampling
 
 R = TypeVar("R")
+Aside = Callable[[Callable[[], Any]], Any]  # runs what is a model's work and not the verifier's
 BEHIND = 0  # what the target says behind the end of a text, where nobody reads it
 
 
@@ -51,19 +52,28 @@ class LoggedTarget:
     kv_used = 0
     kv_cached = 0
     max_window = 63
-    has_spare_cpus = False
 
     def __init__(
-        self, info: ModelInfo, logged: Sequence[LoggedRequest], cost: CostModel, branches: bool = True
+        self,
+        info: ModelInfo,
+        logged: Sequence[LoggedRequest],
+        cost: CostModel,
+        branches: bool = True,
+        beside: Callable[[int], None] | None = None,
     ) -> None:
+        """``beside``: is done with every round, of so many rows."""
         self.branches = branches
-        self.info, self.cost = info, cost
+        self.info, self.cost, self._beside = info, cost, beside
         self.texts = {(one.prompt, asked(one)): (*one.prompt, *one.text) for one in logged}
         self.spent_s = 0.0
         self._open: dict[int, _Text] = {}
 
+    @property
+    def has_spare_cpus(self) -> bool:
+        return self.cost.lends
+
     def use_spare_cpus(self, used: bool) -> None:
-        raise NotImplementedError("it has none")
+        """Its times are those that the verifier believes in, who has just said so to them."""
 
     def open(
         self,
@@ -90,7 +100,10 @@ class LoggedTarget:
         raise NotImplementedError("its prompts take no time worth sharing")
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
-        self.spent_s += self.cost(sum(1 + len(window.tokens) for window in windows)) / 1e6
+        rows = sum(1 + len(window.tokens) for window in windows)
+        self.spent_s += self.cost(rows) / 1e6
+        if self._beside is not None:
+            self._beside(rows)
         return [self._walked(window) for window in windows]
 
     def _walked(self, window: Window) -> Outcome:
@@ -106,19 +119,23 @@ class LoggedTarget:
         del self._open[handle]
 
 
+def _at_once(work: Callable[[], Any]) -> Any:
+    return work()
+
+
 class VirtualCompute:
     """:class:`actors.verifier.compute.Compute`: a thread's work is done at once, and known of when its time is up."""
 
     overlaps = True
 
-    def __init__(self, target: LoggedTarget, overhead_s: float) -> None:
-        self._target, self._overhead_s = target, overhead_s
+    def __init__(self, target: LoggedTarget, overhead_s: float, aside: Aside = _at_once) -> None:
+        self._target, self._overhead_s, self._aside = target, overhead_s, aside
         self._known_s = 0.0  # of what was computed, that has passed
 
     def start(self, job: Callable[[], R]) -> asyncio.Future[R]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        result = job()
+        result: R = self._aside(job)
         took, self._known_s = self._target.spent_s - self._known_s, self._target.spent_s
         loop.call_later(took + self._overhead_s, lambda: None if future.cancelled() else future.set_result(result))
         return future
@@ -175,13 +192,17 @@ class VirtualDraft:
 class InlineVirtualDraft(VirtualDraft):
     """... that the verifier runs itself: its steps are of the time of the forward behind them."""
 
-    def __init__(self, model: DraftModel, steps: CostModel, target: LoggedTarget) -> None:
+    def __init__(self, model: DraftModel, steps: CostModel, target: LoggedTarget, aside: Aside = _at_once) -> None:
         super().__init__(model, steps)
-        self._target = target
+        self._target, self._aside = target, aside
+
+    def prefill(self, handle: int, limit: int) -> None:
+        self._aside(lambda: self._model.prefill(handle, limit))
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         self._target.spent_s += self._steps(len(leaves)) / 1e6
-        return self._model.expand(leaves)
+        found: list[Expansion] = self._aside(lambda: self._model.expand(leaves))
+        return found
 
 
 class NoText:

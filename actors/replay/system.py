@@ -8,7 +8,7 @@ how true the measured times are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from actors.controller.loop import Controller
@@ -17,7 +17,7 @@ from actors.drafter.loop import Drafter
 from actors.models import DraftModel, ModelInfo
 from actors.peer import Line
 from actors.proposers.memory import Memory
-from actors.replay.clock import run
+from actors.replay.clock import Metered, run
 from actors.replay.logged import LoggedRequest
 from actors.replay.models import InlineVirtualDraft, LoggedTarget, NoText, VirtualCompute, VirtualDraft, asked
 from actors.replay.network import ADDRESS, MemoryListener, MemoryNetwork
@@ -29,6 +29,7 @@ from protocols import wire
 from protocols.errors import RequestError
 from protocols.messages import Chunk, Failed, Generate, Hello, RequestStats, Role, ToClient
 
+MEASURED = 400  # tokens of requests by which the verifier's own code is measured: its rounds differ by a tenth
 SETTLED_S = 0.01  # by then everybody has said hello
 
 
@@ -42,6 +43,7 @@ class Times:
     message: float = 0.0
     overhead: float = 0.0
     inline_step: Mapping[int, float] | None = None  # of the verifier's own draft model; None: it has none
+    lent: Mapping[int, float] | None = None  # of a forward with the CPUs that resting drafters leave; None: the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +76,49 @@ class Replayed:
 
 def replay(logged: Sequence[LoggedRequest], draft: DraftModel, times: Times, policy: Policy) -> list[Replayed]:
     """Every request in turn. RequestError where the method is none, or needs what a replay does not have."""
-    return run(_replay(logged, draft, times, policy))
+    return run(_replay(logged, draft, times, policy, Metered()))
 
 
-async def _replay(logged: Sequence[LoggedRequest], draft: DraftModel, times: Times, policy: Policy) -> list[Replayed]:
+def own_us(
+    logged: Sequence[LoggedRequest], draft: DraftModel, times: Times, policy: Policy, beside: Callable[[int], None]
+) -> float:
+    """What a round takes of the CPU in the verifier's own code, measured here and now in a replay of a few requests.
+
+    ``beside`` computes as many rows as the target would: code that a forward has driven out of the caches takes three
+    times as long. Sockets are not in it: what the memory network takes in their place is."""
+    few, tokens = [], 0
+    for request in logged:
+        few.append(request)
+        tokens += len(request.text)
+        if tokens >= MEASURED:
+            break
+    process = Metered()
+    found = run(_replay(few, draft, times, policy, process, beside))
+    return 1e6 * process.own_s / max(1, sum(one.stats.rounds for one in found))
+
+
+async def _replay(
+    logged: Sequence[LoggedRequest],
+    draft: DraftModel,
+    times: Times,
+    policy: Policy,
+    process: Metered,
+    beside: Callable[[int], None] | None = None,
+) -> list[Replayed]:
     listener, stop = MemoryListener(), asyncio.Event()
-    cost, loop = CostModel(times.forward), asyncio.get_running_loop()
-    target = LoggedTarget(_info(logged, draft.info), logged, cost, policy.branches)
+    cost, loop = CostModel(times.forward, lent=times.lent), asyncio.get_running_loop()
+    target = LoggedTarget(_info(logged, draft.info), logged, cost, policy.branches, beside)
     verifier = Verifier(
         VerifierSettings(bind=ADDRESS),
         target,
         NoText(),
         cost,
         listener,
-        VirtualCompute(target, times.overhead / 1e6),
+        VirtualCompute(target, times.overhead / 1e6, process.aside),
         "replay",
         timer=lambda: target.spent_s,
         sources=Sources(memory=Memory(policy.memory) if policy.memory else None),
-        inline=_inline(draft, target, times),
+        inline=_inline(draft, target, times, process),
     )
     virtual, info = VirtualDraft(draft, CostModel(times.step)), target.info
     hello = Hello(
@@ -110,7 +137,7 @@ async def _replay(logged: Sequence[LoggedRequest], draft: DraftModel, times: Tim
     controller = Controller(MemoryNetwork(listener), ADDRESS, Hello(Role.CONTROLLER, "controller", "replay"))
     client = Line(MemoryNetwork(listener), ADDRESS, Hello(Role.CLIENT, "client", "replay"), wire.Decoder(ToClient))
     actors = [
-        loop.create_task(verifier.run(stop)),
+        process.run(verifier.run(stop)),
         virtual.process.run(drafter.run(stop)),
         loop.create_task(controller.run(stop)),
     ]
@@ -125,10 +152,10 @@ async def _replay(logged: Sequence[LoggedRequest], draft: DraftModel, times: Tim
         await asyncio.gather(beating, *actors, return_exceptions=True)
 
 
-def _inline(draft: DraftModel, target: LoggedTarget, times: Times) -> InlineDraft | None:
+def _inline(draft: DraftModel, target: LoggedTarget, times: Times, process: Metered) -> InlineDraft | None:
     if times.inline_step is None:
         return None
-    model = InlineVirtualDraft(draft, CostModel(times.inline_step), target)
+    model = InlineVirtualDraft(draft, CostModel(times.inline_step), target, process.aside)
     info = target.info
     return InlineDraft(model, times.inline_step, info.vocab_size, info.eos_token_ids, lambda: target.spent_s)
 

@@ -71,9 +71,8 @@ def replay(log: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     ]
     report = Report(log=log, requests=len(logged), target=options.target, forward_us={}, step_us={})
     spinner = render.Spinner(sys.stderr)
-    threads = max(1, len(available_cpus()) - 1)  # one is the drafter's
     try:
-        measure(report, logged, options.draft or (BUNDLED,), policies, options.device, threads, spinner.show)
+        measure(report, logged, options.draft or (BUNDLED,), policies, options.device, available_cpus(), spinner.show)
     finally:
         spinner.show("")
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from actors.cost import CostModel
 from actors.replay.logged import LoggedRequest
-from actors.replay.system import Policy, Times, replay
+from actors.replay.system import Policy, Times, own_us, replay
 from actors.settings import retrieves
 from actors.tree.methods import strategy_for
 from actors.verifier.compute import INLINE_US
@@ -16,15 +16,12 @@ from duoactor import render
 from duoactor.config import resolve_model
 from duoactor.doctor.forecast import MESSAGE_US, STEP_US
 from duoactor.replay.report import Report, limits, replayed_line, shares
+from duoactor.replay.target import timed_target
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
 if TYPE_CHECKING:
     from actors.models import DraftModel
-
-# Microseconds of a round outside its forward and its wait, from docs/benchmarks/bundled/report.md ("Time", overhead).
-ROUND_US = {Method.VANILLA: 300.0, Method.SPS: 440.0, Method.TREE: 790.0, Method.AUTO: 800.0}
-RETRIEVING_US, PARALLEL_US = 510.0, 650.0  # pld; pearl and both kinds of duodecoding
 
 
 def measure(
@@ -33,7 +30,7 @@ def measure(
     drafts: Sequence[str],
     policies: Sequence[Policy],
     device: str,
-    threads: int,
+    cpus: Sequence[int],
     show: Callable[[str], None],
 ) -> None:
     """Fills in ``report``. RequestError where a method is none, or cannot be replayed; where drafts make no difference
@@ -46,17 +43,22 @@ def measure(
             detail = f"{policy.method} cannot be replayed: it needs more than a log of requests tells"
             raise RequestError(FailureCode.UNSUPPORTED, detail)
     show("timing the target …")
-    where, branches, report.forward_us = _target(report.target, device, threads)
-    cost = CostModel(report.forward_us)
-    inline = where == "cpu" and cost(8) <= INLINE_US
-    plain_us = ROUND_US[Method.VANILLA]
-    alone_us = cost(1) + plain_us
+    target = timed_target(report.target, device, cpus)
+    report.forward_us, report.lent_us = dict(target.forward_us), dict(target.lent_us or {})
+    inline = target.device == "cpu" and CostModel(report.forward_us)(8) <= INLINE_US
+    cost = CostModel(target.lent_us or target.forward_us)  # of a target that nobody drafts for, or an oracle does
     for name in drafts:
         show(f"loading {render.model_name(name)} …")
         model, steps = _draft(name)
         shown = render.model_name(name)
         report.step_us[shown] = steps
-        times = Times(report.forward_us, {w: us + STEP_US for w, us in steps.items()}, MESSAGE_US / 2)
+        slower = {width: us + STEP_US for width, us in steps.items()}
+        times = Times(report.forward_us, slower, MESSAGE_US / 2, lent=target.lent_us)
+        if name == drafts[0]:
+            plain_us = report.round_us[Method.VANILLA] = own_us(
+                logged, model, times, Policy(Method.VANILLA), target.beside
+            )
+            alone_us = cost(1) + plain_us
         oracles = []
         if not retrieves(name):
             show(f"{shown} reads {len(logged)} texts …")
@@ -69,24 +71,13 @@ def measure(
                 continue
             show(f"{policy.method} with {shown} …")
             own = steps if inline and strategy_for(policy.method).inline and not retrieves(name) else None
-            there = dataclasses.replace(times, overhead=_overhead(policy.method), inline_step=own)
-            found = replay(logged, model, there, dataclasses.replace(policy, branches=branches))
+            there = dataclasses.replace(times, inline_step=own)
+            asked = dataclasses.replace(policy, branches=target.branches)
+            if policy.method != Method.VANILLA:
+                report.round_us[policy.method] = own_us(logged, model, there, asked, target.beside)
+            found = replay(logged, model, dataclasses.replace(there, overhead=report.round_us[policy.method]), asked)
             report.lines = (*report.lines, replayed_line(shown, policy.method, found, alone_us))
         report.lines = (*report.lines, *oracles)
-
-
-def _overhead(method: str) -> float:
-    strategy = strategy_for(method)
-    return ROUND_US.get(strategy.method, PARALLEL_US if strategy.drafter else RETRIEVING_US)
-
-
-def _target(name: str, device: str, threads: int) -> tuple[str, bool, dict[int, float]]:
-    """Its device, whether windows may have branches, and times of forwards."""
-    from actors.engines.build import build_target
-    from actors.verifier.timing import measure_target
-
-    target, _ = build_target(resolve_model(name, "target"), device, "auto", 0, threads)
-    return target.info.device, target.branches, measure_target(target)
 
 
 def _draft(name: str) -> tuple[DraftModel, dict[int, float]]:

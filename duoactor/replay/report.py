@@ -66,6 +66,8 @@ class Report(msgspec.Struct, kw_only=True):
     target: str
     forward_us: dict[int, float]  # by rows, measured here
     step_us: dict[str, dict[int, float]]  # of each draft by width, measured here
+    lent_us: dict[int, float] = {}  # of forwards with the CPUs that a resting drafter leaves; empty: the same
+    round_us: dict[str, float] = {}  # of a round by method, beside forward and waits: the verifier's own code
     shares: tuple[Share, ...] = ()
     lines: tuple[Line, ...] = ()
 

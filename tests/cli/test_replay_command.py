@@ -7,6 +7,7 @@ import pytest
 from actors.replay.logged import LoggedRequest, encoded
 from duoactor.cli import main
 from duoactor.replay import measure
+from duoactor.replay.target import TimedTarget
 from protocols.messages import Sampling
 
 FORWARD = {1: 2300.0, 8: 4400.0, 32: 11000.0}
@@ -16,7 +17,8 @@ COPYING = tuple(range(300, 330))
 @pytest.fixture
 def log(tmp_path, monkeypatch):
     """Two requests: a text that copies, at temperature 0, and one that does not."""
-    monkeypatch.setattr(measure, "_target", lambda name, device, threads: ("cpu", True, FORWARD))
+    told = TimedTarget("cpu", True, FORWARD, None, beside=lambda rows: None)
+    monkeypatch.setattr(measure, "timed_target", lambda name, device, cpus: told)
     one = LoggedRequest(prompt=COPYING, text=COPYING + COPYING[:10], sampling=Sampling(max_tokens=40), task="copy")
     other = LoggedRequest(
         prompt=(5, 6), text=tuple(range(900, 940)), sampling=Sampling(temperature=1.0, max_tokens=40), task="other"
@@ -29,6 +31,7 @@ def test_replay_tells_agreement_speed_and_limits(log, capsys):
     assert main(["replay", log, "--method", "sps", "--method", "pld", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["requests"] == 2
+    assert report["round_us"].keys() == {"vanilla", "sps", "pld"} and min(report["round_us"].values()) > 0
     assert [share["places"] for share in report["shares"]] == [80, 40, 40, 40, 40]
     sps, pld, drafted, perfect = report["lines"]
     assert pld["by_task"]["copy"]["speedup"] > 1.5 > pld["by_task"]["other"]["speedup"]

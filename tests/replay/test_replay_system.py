@@ -1,10 +1,14 @@
 """The system in virtual time, with toy models: no torch."""
 
+import dataclasses
+import itertools
+
 import pytest
 
 from actors.proposers.draft_model import build_proposer_draft
+from actors.replay.clock import Metered
 from actors.replay.logged import LoggedRequest
-from actors.replay.system import Policy, Times, replay
+from actors.replay.system import Policy, Times, own_us, replay
 from fakes import ToyDraft, ToyLanguage
 from protocols.errors import RequestError
 from protocols.messages import FinishReason, Sampling
@@ -54,6 +58,30 @@ def test_a_drafter_that_only_retrieves_can_be_replayed():
 def test_the_same_replay_twice_says_the_same():
     one, other = (replay(logged(), ToyDraft(LANGUAGE, 0.7), FLAT, Policy("auto")) for _ in range(2))
     assert one == other
+
+
+def test_what_the_verifiers_own_code_takes_is_measured_without_target_and_drafts(monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr(Metered.__init__, "__defaults__", (lambda: next(ticks) * 1e-6,))
+    rows = []
+
+    def beside(count: int) -> None:
+        rows.append(count)
+        for _ in range(1_000_000):
+            next(ticks)
+
+    told = own_us(logged(9), ToyDraft(LANGUAGE), FLAT, Policy("vanilla"), beside)
+    assert 1 < told < 1000 and set(rows) == {1}  # of two million that each round's model took
+    assert 300 < len(rows) < 600, "a few requests tell it"
+
+
+def test_a_target_alone_has_the_cpus_that_resting_drafters_leave():
+    lent = dataclasses.replace(FLAT, lent={1: 6_000.0, 32: 6_400.0})
+    found = replay(logged(), ToyDraft(LANGUAGE), lent, Policy("vanilla"))
+    assert ms_a_token(found) == pytest.approx(6.1, rel=0.01)
+    with_drafter = replay(logged(), ToyDraft(LANGUAGE), lent, Policy("sps"))
+    alone = replay(logged(), ToyDraft(LANGUAGE), FLAT, Policy("sps"))
+    assert ms_a_token(with_drafter) == pytest.approx(ms_a_token(alone), rel=0.05), "its CPUs are its own meanwhile"
 
 
 def test_auto_rests_where_drafts_do_not_pay():
