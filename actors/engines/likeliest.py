@@ -29,7 +29,8 @@ def likeliest(logits: Logits, rows: Sequence[int], count: int) -> Likeliest:
     in_a_row = rows[-1] - rows[0] + 1 == len(rows)  # usually: then nothing is copied
     own = host[rows[0] : rows[-1] + 1] if in_a_row else host[list(rows)]
     ids, probabilities = np.empty((len(rows), count), np.int64), np.empty((len(rows), count), np.float32)
-    kernels.rank_rows(np.zeros(len(rows), kernels.CHOICE), own, ids, probabilities)  # a choice of zeros: no noise
+    plain = np.zeros(len(rows), kernels.CHOICE)  # no noise
+    kernels.rank_rows(plain, own, np.empty(0, np.int32), ids, probabilities)
     return Likeliest(ids, probabilities)
 
 
