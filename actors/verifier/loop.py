@@ -236,6 +236,8 @@ class Verifier:
                 self._aside_s = 0.0  # the forward hid it
             self._file()  # before the commit, which looks at what was drafted
             self.committer.commit(job, outcomes, forward_us)
+            if job.piece is not None and job.piece.state == "decode" and job.piece.drafter is None:
+                self.leases.lend(job.piece, self.clock())  # if it was not lent while its prompt was computed
             begun, since = self.clock(), begun
             took_us = (begun - since - self._aside_s) * 1e6
             self._aside_s = 0.0
@@ -264,7 +266,7 @@ class Verifier:
         """What drafters have of this machine's CPUs is the target's while all of them rest."""
         cost = self.state.cost
         if cost.lends:
-            used = not any(request.has_drafter for request in self.state.requests)
+            used = self.state.drafters_idle
             if used != cost.uses_lent:
                 cost.uses_lent = used
                 self.model.use_spare_cpus(used)

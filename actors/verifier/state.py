@@ -179,6 +179,11 @@ class State:
         return self.own_drafts.brings(request.kind)
 
     @property
+    def drafters_idle(self) -> bool:
+        """Whether no drafter has work, so that what they have of this machine's CPUs is the target's."""
+        return not any(request.has_drafter for request in self.requests)
+
+    @property
     def streams(self) -> int:
         return sum(request.state == "decode" for request in self.requests)
 

@@ -81,7 +81,8 @@ def test_a_target_alone_has_the_cpus_that_resting_drafters_leave():
     assert ms_a_token(found) == pytest.approx(6.1, rel=0.01)
     with_drafter = replay(logged(), ToyDraft(LANGUAGE), lent, Policy("sps"))
     alone = replay(logged(), ToyDraft(LANGUAGE), FLAT, Policy("sps"))
-    assert ms_a_token(with_drafter) == pytest.approx(ms_a_token(alone), rel=0.05), "its CPUs are its own meanwhile"
+    # its CPUs are its own meanwhile, but for the first round: it is lent a text once the prompt is computed
+    assert ms_a_token(with_drafter) == pytest.approx(ms_a_token(alone), rel=0.1)
 
 
 def test_auto_rests_where_drafts_do_not_pay():

@@ -122,18 +122,20 @@ class Cluster:
         codec=None,
         request_log=None,
         inline=None,
+        lent=None,
         address: str = ADDRESS,
         chunk_s: float = -1.0,
         **settings,
     ) -> None:
-        """``chunk_s``: how long a chunk waits for the next round; as it is set, each round has one of its own, also
-        where rounds take no time."""
+        """``lent``: what rounds take with the CPUs of drafters that rest. ``chunk_s``: how long a chunk waits for the
+        next round; as it is set, each round has one of its own, also where rounds take no time."""
         self.chunks = patch("actors.verifier.requests.request.CHUNK_S", chunk_s)
         self.compute = compute or (PacedCompute(forward_s) if forward_s else InlineCompute())
         self.tokenizing = tokenizing
         self.sources = sources
         self.request_log = request_log
         self.inline = inline
+        self.lent = lent
         self.network = network or MemoryNetwork()
         self.language = language or ToyLanguage()
         self.settings = VerifierSettings(bind=address, **settings)
@@ -171,7 +173,7 @@ class Cluster:
             self.settings,
             self.target,
             self.codec,
-            CostModel(COST),
+            CostModel(COST, lent=self.lent),
             self.network.listen(self.settings.bind),
             self.compute,
             f"v{next(self.starts)}",

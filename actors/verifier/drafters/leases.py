@@ -29,7 +29,7 @@ class Leases:
     def lend(self, request: Request, now: float, to: DrafterPeer | None = None) -> bool:
         """Give the request to a drafter (the one that is best placed if None) under a new epoch."""
         spec = request.spec
-        if not spec.strategy.drafter or not request.drafting:
+        if not spec.strategy.drafter or not request.drafting or self._prompt_comes_first(request):
             return False
         drafter = to or self.pool.choose(request, now)
         if drafter is None or not drafter.takes(request, now):
@@ -123,6 +123,11 @@ class Leases:
         if request.drafter is None:
             self.lend(request, now)
         return moved
+
+    def _prompt_comes_first(self, request: Request) -> bool:
+        """While no drafter has work, the target computes a prompt on their CPUs too: a drafter that reads the prompt
+        meanwhile makes the first token late, and has nothing to guess before it."""
+        return request.state == "prefill" and self.state.cost.lends and self.state.drafters_idle
 
     def _without_drafter(self, request: Request) -> None:
         request.lent(None)
