@@ -8,7 +8,7 @@ to read them; who shares changes no bit. ``scores``, ``packed``, ``weights`` and
 from __future__ import annotations
 
 import llvmlite.ir as ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from actors.engines.backends.compiled.attention_formats import ZERO, form_of, read, write
@@ -154,17 +154,10 @@ def fetch_rows(typing, array, sees, first, width):
             )
             for lane in range(LANES)
         ]
-        before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        j = builder.phi(_INT)
-        for begin in begins:
-            asked(builder, builder.gep(begin, [j]))
-        following = builder.add(j, _INT(8 * LINE // kinds[0].dtype.bitwidth))
-        j.add_incoming(_INT(0), before)
-        j.add_incoming(following, loop)
-        builder.cbranch(builder.icmp_signed("<", following, width), loop, after)
-        builder.position_at_end(after)
+        step = _INT(8 * LINE // kinds[0].dtype.bitwidth)
+        for begin in begins:  # row by row: lines in the order of their addresses come twice as fast from memory
+            with cgutils.for_range_slice(builder, _INT(0), width, step) as (column, _):
+                asked(builder, builder.gep(begin, [column]))
         return context.get_dummy_value()
 
     i = types.intp

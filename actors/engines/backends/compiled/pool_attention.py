@@ -90,15 +90,23 @@ def _together(counts, shares, row, last):
 
 
 @njit(error_model="numpy")
-def _fetch_block(array, sees, first, count, block, width):
-    """Ask for what a row of ``count`` slots, which begin at ``first``, reads in a block."""
-    for at in range(block, min(block + BLOCK, count), LANES):
-        fetch_rows(array, sees, first + at, width)
+def _fetch_ahead(array, sees, start, count, at, end, then, then_start, then_count, width):
+    """Slots ``at .. end`` of a row are about to be read, whose ``count`` slots begin at ``sees[start]``: ask for those
+    a block further on and, as far as there are none, for the first ones of what is read ``then``."""
+    last = _filled(count)
+    for slot in range(at, min(end, last), LANES):
+        ahead = slot + BLOCK
+        following = slot + min(BLOCK, last) - last
+        if ahead < last:
+            fetch_rows(array, sees, start + ahead, width)
+        elif following < then_count:
+            fetch_rows(then, sees, then_start + following, width)
 
 
 @njit(error_model="numpy")
-def _score(number, group, first, longest, packed, keys, sees, room, counts, shares, width, turned, scores):
-    """``number`` queries' products with the keys that they see."""
+def _score(number, group, first, longest, packed, keys, values, sees, room, counts, shares, width, turned, scores):
+    """``number`` queries' products with the keys that they see. ``values`` are read next."""
+    start, own = first * room, counts[first]
     for block in range(0, longest, BLOCK):
         end = block + BLOCK
         for one in range(0, number, SCORED):
@@ -106,8 +114,8 @@ def _score(number, group, first, longest, packed, keys, sees, room, counts, shar
             row, last = first + one // group, first + (one + count - 1) // group
             common = min(end, _together(counts, shares, row, last))
             for at in range(block, common, LANES):
-                if one == 0 and at + BLOCK < counts[row]:
-                    fetch_rows(keys, sees, row * room + at + BLOCK, width)
+                if one == 0:
+                    _fetch_ahead(keys, sees, start, own, at, at + LANES, values, start, own, width)
                 to = one * room + at
                 score_keys(count, scores, packed + one * width, keys, sees, row * room + at, width, to, room, turned)
             for alone in range(one, one + count if common < end else one):
@@ -118,16 +126,25 @@ def _score(number, group, first, longest, packed, keys, sees, room, counts, shar
 
 
 @njit(error_model="numpy")
-def _mix(number, group, first, longest, mixed, values, sees, room, counts, shares, width, scores):
-    """``number`` queries' sums over the values that they see."""
+def _mix(
+    number, group, first, longest, mixed, values, then, then_start, then_own, sees, room, counts, shares, width, scores
+):
+    """``number`` queries' sums over the values that they see. ``then`` are read next, of ``then_own`` slots that begin
+    at ``sees[then_start]``."""
+    start, own = first * room, counts[first]
+    # few queries are through with a value before the next has come, of more each block is read by one after another
+    step = LANES if number <= MIXED else BLOCK
     for block in range(0, longest, BLOCK):
         end = block + BLOCK
-        _fetch_block(values, sees, first * room, counts[first], end, width)
         for one in range(0, number, MIXED):
             count = min(MIXED, number - one)
             row, last = first + one // group, first + (one + count - 1) // group
             common = min(end, _together(counts, shares, row, last))
-            _add_values(count, one, row, block, common, mixed, values, sees, room, width, scores)
+            for at in range(block, common, step):
+                to = min(at + step, common)
+                if one == 0:
+                    _fetch_ahead(values, sees, start, own, at, to, then, then_start, then_own, width)
+                _add_values(count, one, row, at, to, mixed, values, sees, room, width, scores)
             for alone in range(one, one + count if common < end else one):
                 row = first + alone // group
                 to = min(end, _filled(counts[row]))
@@ -147,17 +164,26 @@ def _add_values(count, one, row, begin, end, mixed, values, sees, room, width, s
 
 
 @njit(error_model="numpy")
+def _place(piece, heads, ends):
+    """A piece's request, that one's first row, and the piece's head."""
+    request = piece // heads
+    return request, (ends[request - 1] if request else 0), piece % heads
+
+
+@njit(error_model="numpy")
 def attend_piece(
-    piece, queries, columns, keys, values, heads, sees, room, counts, shares, ends, width, scores, out, apart
+    piece, coming, queries, columns, keys, values, heads, sees, room, counts, shares, ends, width, scores, out, apart
 ):
     """Softmax attention over the slots ``sees[row * room :][: counts[row]]``, which are filled up to whole vectors, for
     the rows of one request, which end at ``ends``, and the query heads that share one of ``heads`` keys: piece
-    ``request * heads + head``. ``shares``: see :func:`shared_slots`; ``scores``: ``room + 2 * width`` numbers for each
-    of those heads and rows, and 16 * ``width``."""
-    request, head = piece // heads, piece % heads
+    ``request * heads + head``. ``coming``: the piece that this thread is likely to take next, or a negative number;
+    ``shares``: see :func:`shared_slots`; ``scores``: ``room + 2 * width`` numbers for each of those heads and rows, and
+    16 * ``width``."""
     group, slots = apart // width // heads, len(keys) // heads
-    first = ends[request - 1] if request else 0
+    request, first, head = _place(piece, heads, ends)
     number = (ends[request] - first) * group
+    _, next_first, next_head = _place(max(0, coming), heads, ends)
+    next_keys = keys[next_head * slots : (next_head + 1) * slots]
     keys, values = keys[head * slots : (head + 1) * slots], values[head * slots : (head + 1) * slots]
     packed, mixed = number * room, number * (room + width)
     for one in range(number):
@@ -168,12 +194,12 @@ def attend_piece(
     for row in range(first, ends[request]):
         longest = max(longest, counts[row])
     turned = number * (room + 2 * width)
-    _score(number, group, first, longest, packed, keys, sees, room, counts, shares, width, turned, scores)
-    _fetch_block(values, sees, first * room, counts[first], 0, width)
+    _score(number, group, first, longest, packed, keys, values, sees, room, counts, shares, width, turned, scores)
     scale = np.float32(1 / np.sqrt(width))
     for one in range(number):
         _soften(scores, one * room, counts[first + one // group], scale, values)
-    _mix(number, group, first, longest, mixed, values, sees, room, counts, shares, width, scores)
+    then = (next_keys, next_first * room, counts[next_first] if coming >= 0 else 0)
+    _mix(number, group, first, longest, mixed, values, *then, sees, room, counts, shares, width, scores)
     for one in range(number):
         to = (first + one // group) * apart + (head * group + one % group) * width
         for j in range(0, width, 2 * LANES):

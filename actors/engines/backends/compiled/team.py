@@ -47,7 +47,7 @@ JOB = np.dtype(
 )
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "4cd78b6ea83eb62e"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "3abd7159bc0dca0b"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -55,7 +55,7 @@ _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
 @njit(error_model="numpy")
-def _attend(job, piece, me, out):
+def _attend(job, piece, coming, me, out):
     x, pool = array_at(job.x, job.rows * job.columns, np.float32), job.heads * job.slots * job.width
     heads, width, room = job.heads, job.width, job.room
     sees, counts = array_at(job.sees, job.rows * room, np.int64), array_at(job.counts, job.rows, np.int64)
@@ -64,14 +64,14 @@ def _attend(job, piece, me, out):
     if job.half:
         keys, values = array_at(job.keys, pool, np.int16), array_at(job.values, pool, np.int16)
         attend_piece(
-            *(piece, x, job.columns, keys, values, heads, sees, room, counts, shares, ends, width, scores, out),
-            job.apart,
+            *(piece, coming, x, job.columns, keys, values, heads, sees, room, counts, shares, ends, width, scores),
+            *(out, job.apart),
         )
     else:
         whole_keys, whole_values = array_at(job.keys, pool, np.float32), array_at(job.values, pool, np.float32)
         attend_piece(
-            *(piece, x, job.columns, whole_keys, whole_values, heads, sees, room, counts, shares, ends, width, scores),
-            *(out, job.apart),
+            *(piece, coming, x, job.columns, whole_keys, whole_values, heads, sees, room, counts, shares, ends, width),
+            *(scores, out, job.apart),
         )
 
 
@@ -107,10 +107,10 @@ def _multiply(job, panel, number, me, rooms, out):
 
 
 @njit(error_model="numpy")
-def _compute(job, piece, me, rooms):
+def _compute(job, piece, coming, me, rooms):
     out = array_at(job.out, job.rows * job.apart, np.float32)
     if job.bits == 0:
-        _attend(job, piece, me, out)
+        _attend(job, piece, coming, me, out)
         return
     first = PIECE * piece
     # one thread computes the last two panels, which may have outputs in common
@@ -136,7 +136,8 @@ def _take(jobs, states, me):
     while read(state, LEFT) > 0:
         piece = add(state, LEFT, -1) - 1
         if piece >= 0:
-            _compute(job[0], piece, me, state[ROOMS])
+            coming = piece - 1 - state[AWAKE]  # as long as all threads take pieces in turns
+            _compute(job[0], piece, coming, me, state[ROOMS])
             add(state, DONE, 1)
 
 
