@@ -1,3 +1,3 @@
-"""The verifier. ``loop`` is the way in: receive (``dispatcher``, ``peers``), decide (``schedule``), compute
-(``forward``), commit and tell (``committer``). ``state`` is what it knows; ``decoding`` is one request's text and tree,
-``requests`` are the clients', ``drafters`` those that guess for them."""
+"""The verifier. Start reading at ``loop``, whose steps are receive (``dispatcher``, ``peers``), decide (``schedule``),
+compute (``forward``), commit and tell (``committer``). ``state`` holds what it knows. ``decoding`` is the text and the
+tree of one request, ``requests`` the life of clients' requests, ``drafters`` who drafts for which of them."""

@@ -1,8 +1,8 @@
 """The verifier: owns the committed tokens, runs the target, streams to clients.
 
-Its loop is receive, decide, compute, commit, tell. Messages are filed by the dispatcher as they arrive, also while a
-forward runs on the compute thread; drafters hear a verdict before anything else happens, and clients hear of a round
-while the next one is being computed.
+Its loop is receive, decide, compute, commit, tell. The dispatcher handles messages as they arrive, also while a forward
+runs on the compute thread. When a forward ends, drafters are sent their verdicts first; clients are sent the tokens of
+a round while the next forward runs.
 """
 
 from __future__ import annotations
@@ -44,19 +44,21 @@ from protocols.messages import Drain, Message
 from protocols.transport import Listener
 
 log = logging.getLogger("duoactor.verifier")
-# Messages filed at once between two pieces of work: a round brings one Grow per stream, so this many are never reached
-# by drafters that do as they are told.
-MAX_FILED = 256
-# Messages of a flood that are dropped between two pieces of work, some 4 µs each. Sockets are read in turns, so that
-# everybody else has had as many.
+# Messages handled between two pieces of work. A round brings one Grow per stream, so drafters that follow the protocol
+# stay far below it.
+MAX_HANDLED = 256
+# Messages of a flood that are dropped between two pieces of work, some 4 µs each. libzmq reads connections in turns, so
+# every other peer has had as many messages read by then.
 MAX_DROPPED = 4
-FLOOD_PAUSE_S = 0.001  # before more of it are dropped
-# For clients to hear that the verifier leaves: a connection that is closed takes with it what its reader has not read
-# yet, and a reader on a busy machine is some 0.1 s late.
+FLOOD_PAUSE_S = 0.001  # before the next ones are dropped
+# How long the verifier waits for clients to confirm that it leaves. Closing a connection discards what its reader has
+# not read yet, and a reader on a busy machine is some 0.1 s late.
 FAREWELL_S = 1.0
 
 
 class Verifier:
+    """Puts the parts of the verifier together and runs their loop."""
+
     def __init__(
         self,
         settings: VerifierSettings,
@@ -73,13 +75,13 @@ class Verifier:
         tokenizing: Compute | None = None,
         request_log: RequestLog | None = None,
     ) -> None:
-        """``clock`` gives seconds for waits and time-outs, ``timer`` measures forwards; ``sources`` is what the
-        verifier retrieves from beside a request's own text; ``inline`` drafts between forwards; ``tokenizing`` runs
-        clients' questions about tokens."""
+        """``clock`` gives the seconds that waits and time-outs count, ``timer`` those that forwards take. ``compute``
+        runs the target and ``tokenizing`` the tokenizer (None: in the event loop). ``sources`` is what drafts are
+        retrieved from beside a request's own text; ``inline`` is a draft model that drafts between forwards."""
         self.model, self.compute, self.timer = model, compute, timer
         self.clock = clock or asyncio.get_running_loop().time
-        # A process that is put aside in the middle of a message has not worked for its sender.
-        self.processor_timer = time.thread_time if timer is time.perf_counter else timer
+        # Peers are charged for CPU time, not wall time: a preempted thread has not worked for the sender of a message.
+        self.cpu_timer = time.thread_time if timer is time.perf_counter else timer
         self.listener = listener
         self.wake = asyncio.Event()
         tokenizing = tokenizing or InlineCompute()
@@ -118,9 +120,9 @@ class Verifier:
         self.state, self.leases, self.admission, self.faults = state, leases, admission, faults
         self.learning = learning
         self.floods = Floods(state, self.peers.role)
-        # Seconds of this round that came with requests and not with the round: they fall to rounds in which one ends
-        # and the next comes, and drafts make none of it less.
-        self._aside_s = 0.0
+        # Seconds of this round that went into messages and into reading finished texts. They come with requests, not
+        # with rounds, and drafts save none of them: they would make the round look longer than it was.
+        self._off_round_s = 0.0
 
     @property
     def address(self) -> str:
@@ -129,16 +131,19 @@ class Verifier:
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set, and what runs then as long as ``shutdown_timeout`` allows. An exception in our
-        own code is no farewell: clients wait for the successor that the supervisor starts."""
+        """Serve until ``stop`` is set, then finish the running requests for at most ``shutdown_timeout`` seconds.
+
+        An exception in our own code ends the verifier without a farewell: its clients wait for the successor that the
+        supervisor starts."""
         try:
-            await until_one_ends(self._receive(), self._rounds(), self._watch(), self._finish(stop))
+            await until_one_ends(self._receive(), self._rounds(), self._watch_peers(), self._shut_down(stop))
             await self._farewell()
         finally:
             self.listener.close()
 
-    async def _finish(self, stop: asyncio.Event) -> None:
-        """Returns when it is time to end: what runs took too long, or ``stop`` was set again."""
+    async def _shut_down(self, stop: asyncio.Event) -> None:
+        """Once ``stop`` is set, admit nothing more; return when ``shutdown_timeout`` is over or ``stop`` is set again.
+        ``_rounds`` may return before that, when no request is left."""
         await stop.wait()
         stop.clear()
         self.admission.finish()
@@ -147,6 +152,7 @@ class Verifier:
             await asyncio.wait_for(stop.wait(), self.state.settings.shutdown_timeout)
 
     async def _farewell(self) -> None:
+        """Fail what still runs, and give every client the time to hear of it."""
         self.state.draining = True
         self.committer.tell_clients(wait=False)
         self.admission.close()
@@ -158,42 +164,9 @@ class Verifier:
                 while self.state.clients:  # each answers Goodbye
                     self.dispatcher.receive(*await self.listener.receive())
 
-    async def _receive(self) -> None:
-        while True:
-            dropped = not self._hear(*await self.listener.receive())
-            read_all = self._file()
-            self.wake.set()
-            if not read_all:  # a flood does not keep the loop to itself
-                await asyncio.sleep(FLOOD_PAUSE_S if dropped else 0)
-
-    def _file(self) -> bool:
-        """What has arrived, up to a bound; whether that was all. Where the forward runs in the event loop nobody read
-        the socket during it: drafts that came would be seen a round late, and it would look as if none ever came in
-        time."""
-        dropped = 0
-        for _ in range(MAX_FILED):
-            item = self.listener.receive_nowait()
-            if item is None:
-                return True
-            dropped += not self._hear(*item)
-            if dropped == MAX_DROPPED:
-                break
-        return False
-
-    def _hear(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        """False if the message was dropped unread."""
-        if self.floods.drops(peer, self.timer()):
-            self.state.counters["flood"] += 1
-            return False
-        begin = self.processor_timer()
-        self.dispatcher.receive(peer, frames)
-        spent_s = self.processor_timer() - begin
-        self.floods.charge(peer, spent_s, self.timer())
-        self._aside_s += spent_s
-        return True
-
-    async def _watch(self) -> None:
-        """Lost heartbeats end leases; lost clients end their requests."""
+    async def _watch_peers(self) -> None:
+        """Every heartbeat interval: a lost drafter's leases end, a lost client's requests too, and what is due at long
+        intervals is done."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + HEARTBEAT_MS / 1000
@@ -202,16 +175,54 @@ class Verifier:
             self.committer.publish_rounds()
             self.learning.tell()
             self.floods.forget(self.timer())
-            self.peers.expire(late_s, read_all=self._file())
+            self.peers.expire(late_s, read_all=self._handle_arrived())
             self.leases.offer(self.clock())
             for drafter in self.state.drafters.by_peer.values():
                 self.state.budgets.prepare(self.state.settings.method, drafter)
             self.wake.set()
 
-    # --- the loop ----------------------------------------------------------------------------------------------------
+    # --- receive -----------------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        while True:
+            dropped = not self._handle(*await self.listener.receive())
+            read_all = self._handle_arrived()
+            self.wake.set()
+            if not read_all:  # a flood does not keep the loop to itself
+                await asyncio.sleep(FLOOD_PAUSE_S if dropped else 0)
+
+    def _handle_arrived(self) -> bool:
+        """Handle the messages that have arrived, up to a bound; return whether those were all.
+
+        Where forwards run in the event loop, the socket is not read during one. Drafts that arrived meanwhile must be
+        merged before the next step of the loop, or they would be used a round late and look as if they came too late.
+        """
+        dropped = 0
+        for _ in range(MAX_HANDLED):
+            item = self.listener.receive_nowait()
+            if item is None:
+                return True
+            dropped += not self._handle(*item)
+            if dropped == MAX_DROPPED:
+                break
+        return False
+
+    def _handle(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        """Return False if the message was dropped unread."""
+        if self.floods.drops(peer, self.timer()):
+            self.state.counters["flood"] += 1
+            return False
+        begin = self.cpu_timer()
+        self.dispatcher.receive(peer, frames)
+        spent_s = self.cpu_timer() - begin
+        self.floods.charge(peer, spent_s, self.timer())
+        self._off_round_s += spent_s
+        return True
+
+    # --- decide, compute, commit, tell -------------------------------------------------------------------------------
 
     async def _rounds(self) -> None:
-        begun = self.clock()
+        begun = self.clock()  # when this round began; a wait for drafts is a part of it
         while True:
             self._share_cpus()
             job = self.schedule.next()
@@ -219,51 +230,26 @@ class Verifier:
                 self.committer.tell_clients(wait=False)
                 if self.state.draining and not self.state.requests:
                     return
-                if self.state.sources.read():
-                    await asyncio.sleep(0)
-                else:
-                    await self._rest()
-                if not self.state.streams:  # else it is a wait for drafts, and their time
-                    begun, self._aside_s = self.clock(), 0.0
+                await self._idle()
+                if not self.state.streams:
+                    begun, self._off_round_s = self.clock(), 0.0
                 continue
-            computing = self._start(job)
-            if self.compute.overlaps:
-                self._prepare(job)
-            self.committer.tell_clients()
-            self._remember()
-            outcomes, forward_us = await computing
-            if self.compute.overlaps:
-                self._aside_s = 0.0  # the forward hid it
-            self._file()  # before the commit, which looks at what was drafted
+            outcomes, forward_us = await self._forward(job)
+            self._handle_arrived()  # before the commit, which looks at what was drafted
             self.committer.commit(job, outcomes, forward_us)
             if job.piece is not None and job.piece.state == "decode" and job.piece.drafter is None:
                 self.leases.lend(job.piece, self.clock())  # if it was not lent while its prompt was computed
-            begun, since = self.clock(), begun
-            took_us = (begun - since - self._aside_s) * 1e6
-            self._aside_s = 0.0
+            ended = self.clock()
+            took_us = (ended - begun - self._off_round_s) * 1e6
+            begun, self._off_round_s = ended, 0.0
             self.state.bookkeeping.observe(job, took_us, forward_us)
             self.judge.of_own(job, outcomes, took_us, forward_us)
             if not self.compute.overlaps:
-                self._prepare(job)  # once its first token is on its way
-            self._file()  # and before the next window is chosen
-
-    def _remember(self) -> None:
-        """Read on in texts that have ended."""
-        begin = self.clock()
-        self.state.sources.read()
-        self._aside_s += self.clock() - begin
-
-    def _prepare(self, job: Job) -> None:
-        """Let the verifier's own proposers read the prompt that is being computed, if they are going to be asked: what
-        is not read now is read when they are."""
-        piece = job.piece
-        if piece is None or piece.state not in ("prefill", "decode"):
-            return
-        if self.judge.asks(piece):
-            self.faults.spare(piece, partial(piece.spec.prepare, job.piece_rows or SLICE))
+                self._prepare(job)  # only now: its first token has been sent
+            self._handle_arrived()  # and before the next window is chosen
 
     def _share_cpus(self) -> None:
-        """What drafters have of this machine's CPUs is the target's while all of them rest."""
+        """While no drafter works, the target also computes on the CPUs that drafters have on this machine."""
         cost = self.state.cost
         if cost.lends:
             used = self.state.drafters_idle
@@ -271,7 +257,14 @@ class Verifier:
                 cost.uses_lent = used
                 self.model.use_spare_cpus(used)
 
-    async def _rest(self) -> None:
+    async def _idle(self) -> None:
+        """There is nothing to compute: read finished texts, or sleep."""
+        if self.state.sources.read():
+            await asyncio.sleep(0)
+        else:
+            await self._sleep()
+
+    async def _sleep(self) -> None:
         """Sleep until a message comes or the earliest wait for drafts is over."""
         decoding = self.state.requests.of("decode")
         waits = [r.spec.waiting.until for r in decoding if r.spec.waiting.until is not None]
@@ -284,6 +277,19 @@ class Verifier:
             await self.wake.wait()
         self.wake.clear()
 
+    async def _forward(self, job: Job) -> tuple[list[Outcome | Exception | None], float]:
+        """Run a forward, and tell clients of the round before while it runs. Returns what :func:`compute` does, and the
+        forward's microseconds."""
+        computing = self._start(job)
+        if self.compute.overlaps:
+            self._prepare(job)
+        self.committer.tell_clients()
+        self._read_finished_texts()
+        outcomes, forward_us = await computing
+        if self.compute.overlaps:
+            self._off_round_s = 0.0  # it was done while the forward ran, and made the round no longer
+        return outcomes, forward_us
+
     def _start(self, job: Job) -> asyncio.Future[tuple[list[Outcome | Exception | None], float]]:
         job.started = self.clock()
         model, timer = self.model, self.timer
@@ -294,6 +300,21 @@ class Verifier:
             return results, (timer() - begin) * 1e6
 
         return self.compute.start(run)
+
+    def _prepare(self, job: Job) -> None:
+        """Let the verifier's own proposers read the piece of a prompt that this forward computes, if they will be asked
+        at all. Whatever they have not read by then, they read when they are asked first."""
+        piece = job.piece
+        if piece is None or piece.state not in ("prefill", "decode"):
+            return
+        if self.judge.asks(piece):
+            self.faults.spare(piece, partial(piece.spec.prepare, job.piece_rows or SLICE))
+
+    def _read_finished_texts(self) -> None:
+        """Index another slice of the texts of ended requests, from which drafts for later ones are retrieved."""
+        begin = self.clock()
+        self.state.sources.read()
+        self._off_round_s += self.clock() - begin
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
