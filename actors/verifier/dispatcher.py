@@ -1,4 +1,7 @@
-"""What arrives, to whom it belongs: decodes each message, and drops what is malformed, unknown or out of its role."""
+"""Decodes each message that arrives and hands it to the part of the verifier that it is for.
+
+Messages that are malformed, from a peer that has not said Hello, or not among those of the sender's role are counted,
+dropped and answered with a Refuse."""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ STRANGER = Refuse(RefuseCode.UNKNOWN_PEER, "this verifier does not know you; say
 
 
 class Dispatcher:
-    """Nothing here waits or computes."""
+    """It never waits and never computes, so that it may be called between any two steps of the loop."""
 
     def __init__(
         self,
@@ -113,11 +116,11 @@ class Dispatcher:
                 self.send(peer, Refuse(RefuseCode.MALFORMED, f"a {role} does not send {type(message).__name__}"))
 
     def _malformed(self, peer: bytes, frames: Sequence[bytes], why: str) -> None:
-        """Counted, dropped and answered: whoever waits for an answer must not wait for ever."""
+        """Count, drop and answer it: a client that waits for an answer must not wait for ever."""
         self.state.counters["malformed"] += 1
         role = self.peers.role(peer)
         if role is Role.CLIENT and (rid := wire.request_id(frames)) is not None:
-            self.admission.drop(rid, peer)  # nothing about it may come behind Failed
+            self.admission.drop(rid, peer)  # no chunk of a request may follow its Failed
             self.send(peer, Failed(rid, FailureCode.BAD_REQUEST, why))
         elif role is None and wire.is_foreign(frames):
             self.send(peer, Refuse(RefuseCode.VERSION, why))
