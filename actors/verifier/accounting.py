@@ -1,4 +1,4 @@
-"""What a round took and brought. The controller and the benchmark live on these statistics."""
+"""The statistics of a round, which the controller and the benchmark read: what it took, and how many tokens it gave."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from protocols.messages import RoundStats
 
 
 class Forward(NamedTuple):
-    """A round's target forward: microseconds, the first since the verifier's start; ``rows`` of all its requests."""
+    """A target forward that a round had a part in. Times are microseconds."""
 
-    started_us: float
+    started_us: float  # since the verifier's start
     started_at: float  # the same in seconds of the verifier's clock
     took_us: float
-    rows: int
-    decode_us: float  # of that, what is not for a piece of a prompt beside it ...
-    decode_rows: int  # ... and the rows
-    requests: int  # that those rows are of
-    drafted: Mapping[bytes | None, int]  # rows that each drafter's drafts took
-    prompts_us: float  # since the verifier's start: what forwards took for prompts
-    streams: int  # that decode, whether they had a part in it or waited
-    slowdown: float  # against the calibration, as it is believed now
+    rows: int  # a piece of a prompt included
+    decode_us: float  # of ``took_us``, without the piece of a prompt
+    decode_rows: int  # of ``rows``, without the piece of a prompt
+    requests: int  # whose windows these rows are
+    drafted: Mapping[bytes | None, int]  # by drafter: rows of its drafts; None: of requests without a drafter
+    prompts_us: float  # that all forwards since the verifier's start took for prompts
+    streams: int  # requests that decode, whether they had a part in this forward or waited
+    slowdown: float  # of such forwards against the calibration, as estimated now
 
     def rows_without(self, drafter: bytes) -> int:
-        """Rows that it would have had without that drafter's drafts."""
+        """``decode_rows`` without the drafts of one drafter."""
         return self.decode_rows - self.drafted.get(drafter, 0)
 
 
@@ -39,8 +39,8 @@ def account(
     committed: Committed,
     now: float,
 ) -> tuple[RoundStats, float]:
-    """Close one request's books on a round that ends at ``now`` (seconds). Also what the round would have taken had
-    nobody's prompt been computed since the last, in microseconds."""
+    """Account for one request's round, which ends at ``now`` (seconds): update its sums, and return the statistics to
+    publish and the microseconds that the round took without the prompts computed since the last one."""
     spec = request.spec
     wall_us, wait_us, own_us = request.round_over(now, forward.took_us, forward.prompts_us)
     spec.took(forward.took_us, len(committed.tokens), own_us)

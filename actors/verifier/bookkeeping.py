@@ -1,9 +1,10 @@
-"""What drafts take of a round beside forward and draft steps: their window is chosen, laid out, walked and committed.
+"""What a row of drafts costs in the verifier's own code, beside forward and draft steps: its window is chosen, laid
+out, walked and committed.
 
-A round of the bundled target takes 1.4 ms on a CPU without drafts, of which its forward 1.15; each node of a window
-adds 0.10 ms to the forward and 0.02 to 0.05 here, so that a price without it lets rows in that lose. With a large
-target, or on a GPU, it is next to nothing. Learnt from how much longer rounds with more rows took, as forward times are
-(:class:`actors.cost.CostModel`).
+Without drafts a round of the bundled target takes 1.4 ms on a CPU, of which the forward takes 1.15 ms. Each node of a
+window adds 0.10 ms to the forward and 0.02 to 0.05 ms here; a price of rows without that lets rows in that cost more
+than they bring. With a large target or on a GPU it is next to nothing. It is learnt as forward times are
+(:class:`actors.cost.CostModel`): from how much longer rounds with more rows took.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ from functools import partial
 from actors.estimate import Slope
 from actors.verifier.forward import Job
 
-# Squared rows. The bookkeeping of a lone stream's rounds differs by 0.1 ms beside what their drafts take, so that
-# sixteen leave an error of half a row's 0.05 ms.
+# In squared rows, see :class:`actors.estimate.Slope`. A single stream's rounds vary by 0.1 ms for other reasons than
+# their drafts; with 16 squared rows that leaves an error of 0.025 ms a row, half of what a row takes.
 PRIOR = 16.0
 MEMORY = 64 * PRIOR
 
 
 class Bookkeeping:
+    """The microseconds of a row, by the number of streams that share a round."""
+
     def __init__(self) -> None:
-        self._slopes: defaultdict[int, Slope] = defaultdict(partial(Slope, PRIOR, MEMORY))
+        self._slopes: defaultdict[int, Slope] = defaultdict(partial(Slope, PRIOR, MEMORY))  # by the number's bit length
 
     def observe(self, job: Job, took_us: float, forward_us: float) -> None:
-        """A round took so long, of which its forward ``forward_us``. Not where a drafter was at work, which may
-        have been waited for, nor beside a prompt, nor with a grammar, whose time for a row is priced by itself."""
+        """Learn from a round of ``took_us``, of which the forward took ``forward_us``.
+
+        Rounds with a drafter at work are left out, since they may have waited for it; rounds beside a piece of a
+        prompt; and rounds with a grammar, whose time for a row is priced on its own."""
         if job.piece is not None or any(r.has_drafter or r.spec.windows.grammar is not None for r in job.requests):
             return
         streams = len(job.requests)
@@ -34,5 +39,5 @@ class Bookkeeping:
         self._slopes[streams.bit_length()].add(streams, job.rows - streams, beside_us)
 
     def row_us(self, streams: int) -> float:
-        """For each row of drafts of a round that so many streams share; 0 as long as nothing is known."""
+        """Microseconds of a row of drafts in a round of ``streams`` requests; 0 while nothing is known."""
         return max(0.0, self._slopes[streams.bit_length()].towards(0.0))

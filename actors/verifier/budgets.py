@@ -1,4 +1,4 @@
-"""What is in force for a method with a drafter: the controller's word, or what the start-up calibration gives."""
+"""The budget in force for a method with a drafter: the controller's, or what follows from the start-up calibration."""
 
 from __future__ import annotations
 
@@ -15,41 +15,46 @@ from protocols.messages import Budget, Method
 
 EVERY = Kind("")
 MAX_SAID = 64  # as many as a StatusReport holds
-# A draft step, or a number of streams, that changed by less leaves what is promised as it was, and the initial setting:
-# speed is flat in that (the paper's table 3: two tokens to either side cost 3%).
-DRIFT, COARSE_DRIFT = 1.25, 2.0
-UNKNOWN = CostModel({1: DEFAULT_STEP_US})  # steps of a drafter that is not there
+# Predictions and settings are computed once and kept until a draft step or the number of streams has changed by such a
+# factor. Speed depends little on either: two draft tokens more or less cost 3% (arXiv 2503.00784, table 3).
+DRIFT = 1.25  # of predictions and budgets
+COARSE_DRIFT = 2.0  # of initial settings, which take 40 ms to find
+UNKNOWN = CostModel({1: DEFAULT_STEP_US})  # draft steps where there is no drafter
 
 
 class Budgets:
-    """The controller's last word on each method and drafter, until its time to live is over or the controller is gone;
-    then the same goodput with prior beliefs. So a controller that dies costs speed, and nothing else."""
+    """The controller's latest budget for each method and drafter, until its time to live is over or the controller is
+    gone. Then the budget is what the controller's own goodput function makes of prior beliefs, so that the loss of a
+    controller costs speed and nothing else."""
 
     def __init__(self, cost: CostModel) -> None:
+        """``cost``: of the target's forwards."""
         self.cost = cost
-        self._said: dict[Kind, tuple[Budget, float]] = {}  # with the time they end
+        self._said: dict[Kind, tuple[Budget, float]] = {}  # the controller's, with the seconds at which they end
+        # by method and, in steps of DRIFT or COARSE_DRIFT, draft step and number of streams:
         self._initial: dict[tuple[str, int, int], Setting] = {}
         self._first_budgets: dict[tuple[str, int, int], Budget] = {}
         self._promised: dict[tuple[str, int, int], float] = {}
 
     def file(self, budget: Budget, now: float) -> None:
-        """``now`` in seconds, as everywhere here. Of more than ``MAX_SAID`` the oldest are forgotten."""
+        """Take the controller's budget. ``now`` in seconds, as everywhere here. Beyond ``MAX_SAID`` the oldest are
+        forgotten."""
         self._said = {kind: known for kind, known in self._said.items() if now < known[1]}
         while len(self._said) >= MAX_SAID:
             del self._said[next(iter(self._said))]
         self._said[kind_of(budget)] = (budget, now + budget.ttl_ms / 1000)
 
     def forget(self) -> None:
-        """Whoever said it is gone."""
+        """The controller is gone, and its budgets with it."""
         self._said.clear()
 
     def said(self, now: float) -> tuple[Budget, ...]:
-        """All that the controller said and that still holds."""
+        """The controller's budgets that are in force."""
         return tuple(budget for budget, until in self._said.values() if now < until)
 
     def of(self, kind: Kind, drafter: DrafterPeer | None, now: float, streams: Callable[[], int]) -> Budget:
-        """What holds for a stream of that kind which ``drafter`` drafts for. ``streams``: how many share the forward;
-        only asked where the controller has not spoken, because counting them for each of them takes a while."""
+        """The budget of a request of that kind which ``drafter`` drafts for. ``streams`` counts the requests that share
+        its forward; it is only called where the controller's budget does not decide, because counting takes a while."""
         own = kind._replace(drafter=drafter.actor_id if drafter is not None else "")
         for key in (own, kind, EVERY):
             budget, until = self._said.get(key, (None, 0.0))
@@ -58,39 +63,40 @@ class Budgets:
         return self._first(kind.method, drafter.pace.steps if drafter is not None else UNKNOWN, max(1, streams()))
 
     def prepare(self, method: str, drafter: DrafterPeer) -> None:
-        """What requests of that method will ask first of a drafter is found before they do."""
+        """Find a drafter's initial setting for a method before a request has to wait for that."""
         self._setting(method, drafter.pace.steps)
 
     def promise(self, method: str, drafter: DrafterPeer, streams: int) -> float:
-        """Tokens with that drafter over tokens without, in the same time, before anything is known of the text."""
+        """The predicted speed-up with that drafter over plain decoding, for a text of which nothing is known."""
         steps, streams = drafter.pace.steps, max(1, streams)
         key = (method, *_scale(DRIFT, self._relative(steps), streams))
         if key not in self._promised:
             belief = Belief(self.cost, steps, streams=streams)
             setting = self._setting(method, steps)
             promised = goodput(method, setting, belief) / goodput(method, None, belief)
-            promised *= self.cost.lent(streams) / self.cost.own(streams)  # drafters that rest lend their CPUs
+            # plain decoding also has the CPUs of the drafters, which rest then
+            promised *= self.cost.lent(streams) / self.cost.own(streams)
             self._promised[key] = promised
         return self._promised[key]
 
     def plain(self) -> float:
-        """Tokens per microsecond of a stream alone without drafts, whose drafters rest."""
+        """Tokens per microsecond of a single stream without drafts, while all drafters rest."""
         return goodput(Method.VANILLA, None, Belief(self.cost.plain, UNKNOWN))
 
     def _setting(self, method: str, steps: CostModel) -> Setting:
-        """That which prior chances make best for a stream alone. To find it takes some 40 ms, in which nobody is
-        served: so not for every number of streams."""
+        """The best setting of a single stream by prior acceptance. Finding it takes some 40 ms in which nobody is
+        served, so it is not done for every number of streams."""
         key = (method, *_scale(COARSE_DRIFT, self._relative(steps), 1))
         if key not in self._initial:
             self._initial[key] = initial_setting(method, Belief(self.cost, steps))
         return self._initial[key]
 
     def _relative(self, steps: CostModel) -> float:
-        """A draft step against forwards, which may take longer or shorter now than when they were calibrated."""
+        """Microseconds of a draft step on the time scale of the target's calibration: forwards may take longer now."""
         return steps(1) / self.cost.factor.mean
 
     def _first(self, method: str, steps: CostModel, streams: int) -> Budget:
-        """The budget before the controller has spoken."""
+        """The budget without a controller."""
         key = (method, *_scale(DRIFT, steps(1), streams))
         if key not in self._first_budgets:
             belief = Belief(self.cost, steps, streams=streams)
@@ -99,5 +105,5 @@ class Budgets:
 
 
 def _scale(drift: float, step_us: float, streams: float) -> tuple[int, int]:
-    """Equal for what differs by no more than ``drift``, or little more."""
+    """Both rounded to whole powers of ``drift``: equal for values that differ by less than about that factor."""
     return round(math.log(max(1.0, step_us), drift)), round(math.log(streams, drift))

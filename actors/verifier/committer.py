@@ -46,7 +46,8 @@ class Committer:
     # --- commit ------------------------------------------------------------------------------------------------------
 
     def commit(self, job: Job, outcomes: list[Outcome | Exception | None], forward_us: float) -> None:
-        """Commit a forward that took ``forward_us`` microseconds. ``outcomes``: see :func:`actors.verifier.forward.compute`.
+        """Commit a forward that took ``forward_us`` microseconds. ``outcomes`` are those of ``job.everybody``, as
+        :func:`actors.verifier.forward.compute` returns them.
 
         A request whose outcome is an exception fails alone. Raises it when too many in a row did, see ``Faults``."""
         for request, outcome in zip(job.everybody, outcomes, strict=True):

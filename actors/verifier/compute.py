@@ -1,11 +1,11 @@
-"""Where model code runs: on a thread of its own, so that sockets are served while a forward is under way, or, where
-forwards are short and on this very core, in the event loop between two of its turns.
+"""Where model code runs: on a thread of its own, so that sockets are served during a forward; or in the event loop,
+where forwards are short and use the same core.
 
-A target that computes with several of OpenMP's threads is served by the thread that built it: OpenMP keeps a team of
-workers for each thread that ever ran a parallel region. Once there are more workers than CPUs, libgomp's no longer spin
-between regions but sleep, and each of a forward's hundreds of regions waits for the kernel to wake them: on two CPUs
-the bundled target made 155 tokens/s from a second thread's team, 350 from the first's (docs/experiments.md).
-Where layers are compiled, helpers of our own serve whoever calls (:mod:`actors.engines.backends.compiled.team`).
+A target that computes with several OpenMP threads runs on the thread that built it. OpenMP keeps a team of workers for
+each thread that ever ran a parallel region. Once there are more workers than CPUs, libgomp's workers sleep between
+regions instead of spinning, and the kernel has to wake them for each of a forward's hundreds of regions: on two CPUs
+the bundled target made 155 tokens/s with a second thread's team and 350 with the first's (docs/experiments.md).
+Compiled layers have a team of their own that serves any thread (:mod:`actors.engines.backends.compiled.team`).
 """
 
 from __future__ import annotations
@@ -16,26 +16,31 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
-INLINE_US = 50_000.0  # a CPU forward this short runs in the event loop: handing it to a thread costs more than it hides
+# Longest CPU forward that runs in the event loop: what a shorter one would hide is less than what a thread costs.
+INLINE_US = 50_000.0
 
 
 class Compute(Protocol):
+    """Runs jobs one at a time, in the order in which they were started."""
+
     overlaps: bool  # whether the event loop goes on while a job runs
 
     def start(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Begin the job now; jobs run one at a time, in order."""
+        """The future of the job's result, or of the exception that it raised."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Start no further job. One that runs is not waited for."""
+        ...
 
 
 def runs_inline(device: str, openmp_threads: int, forward_us: float) -> bool:
-    """Whether the event loop's thread may run what another thread built: short forwards on a CPU."""
+    """Whether the event loop's thread may run a target that another thread built: short forwards on a CPU."""
     return device == "cpu" and openmp_threads == 1 and forward_us <= INLINE_US
 
 
 class ThreadCompute:
-    """One thread for all model code: models are not thread-safe, and a second thread would only fight for the core."""
+    """One thread for all jobs: models are not thread-safe, and a second thread would only compete for the core."""
 
     overlaps = True
 
@@ -46,14 +51,14 @@ class ThreadCompute:
         return asyncio.get_running_loop().run_in_executor(self.pool, job)
 
     def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)  # the interpreter waits for its thread
+        self.pool.shutdown(wait=False, cancel_futures=True)  # the interpreter joins its thread at exit
 
 
 class InlineCompute:
     """Runs the job in the event loop's thread, in its next turn.
 
-    With a target on a CPU a thread for it has no core of its own: waking it and sharing the interpreter lock with it
-    cost more than they hide (docs/experiments.md). Also for tests on a virtual clock.
+    A compute thread of a target on a CPU has no core of its own: waking it, and sharing the interpreter lock with it,
+    cost more than the overlap saves (docs/experiments.md). Tests on a virtual clock use it too.
     """
 
     overlaps = False
@@ -73,4 +78,5 @@ class InlineCompute:
         loop.call_soon(run)
         return future
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        pass

@@ -1,7 +1,7 @@
 """What a user may expect before anything is known of a text: how the CPUs are used, who drafts, at what rates.
 
-It is told, and decides nothing. The rates are those that the decisions are made by: :meth:`Budgets.promise` for a
-drafter and :meth:`InlineDraft.promise` for drafts between forwards, as :meth:`State.worth_lending` compares them.
+It is only reported. The rates are those that decisions are made by: :meth:`Budgets.promise` of a drafter and
+:meth:`InlineDraft.promise` of the verifier's own draft model, compared as :meth:`State.worth_lending` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocols.messages import Expectation
 
 
 def expectation(state: State) -> Expectation:
-    """Of a stream alone by the default method."""
+    """The expectation for a single stream of the default method."""
     settings = state.settings
     drafts, promised, agreement = _drafts(state)
     plain = state.budgets.plain() * 1e6
@@ -35,8 +35,9 @@ def expectation(state: State) -> Expectation:
 
 
 def _drafts(state: State) -> tuple[str, float, float]:
-    """(actor id of who drafts, speed-up that it promises, agreement assumed in that); zeros: nobody with a draft model.
-    What a drafter without one retrieves depends on the text alone, and is not predicted."""
+    """(actor id of who drafts, predicted speed-up, agreement assumed in it); ("", 0, 0) if nobody has a draft model.
+
+    Drafters that retrieve are left out: what they find depends on the text alone and cannot be predicted."""
     method = state.settings.method
     strategy = strategy_for(method)
     chosen = ("", 0.0, 0.0)

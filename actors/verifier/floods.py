@@ -1,4 +1,4 @@
-"""Whose messages take more of the verifier's time than they can be worth. They are dropped unread for a while."""
+"""Bounds what each peer's messages may take of the verifier's time: beyond it they are dropped unread for a while."""
 
 from __future__ import annotations
 
@@ -7,44 +7,48 @@ from collections.abc import Callable
 from actors.verifier.state import State
 from protocols.messages import Role
 
-# Shares of the verifier's time. Heartbeats take 0.01% of it; an honest drafter's messages 0.6 to 0.9% for each of eight
-# streams of the bundled pair, some 75 µs a message. It has the shortest rounds.
+# A peer's share of the verifier's time, and what a drafter has more for each lease. Heartbeats take 0.01%. With the
+# bundled pair, whose rounds are the shortest, an honest drafter of eight streams takes 0.6 to 0.9% for each of them,
+# at some 75 µs a message.
 SHARE = 0.002
 LEASE_SHARE = 0.03
-BURST_S = 0.01  # beyond its share, some 130 messages
-READ_S = 5e-6  # taking a message from its socket
-# Of one message: what a newcomer makes the verifier find out once (40 ms for a first setting) is no flood, and
-# would keep an honest drafter unheard for longer than it is believed to live.
-MOST_S = 0.002
-# Those who have not been welcome for so long share one budget: a peer that is dropped unread can connect anew.
+BURST_S = 0.01  # what a peer may owe beyond its share before it is dropped: some 130 messages
+READ_S = 5e-6  # what taking a message from its socket costs
+# What a single message is charged at most. A first Hello may have the verifier find an initial setting once (40 ms);
+# charged in full, that would drop an honest drafter's messages for longer than TTL_MS.
+MAX_CHARGE_S = 0.002
+# Peers that were welcomed less than NEW_S ago share one budget: one that is dropped could always connect anew.
 NEW_S = 1.0
 NEWCOMERS_SHARE = 0.05
-NEWCOMERS_BURST_S = 0.25  # 64 clients that say Hello and ask at once, each message charged as the longest
-NEWCOMERS_MOST_S = 0.3  # what they owe at most: the next is heard a second after a flood has ended
+NEWCOMERS_BURST_S = 0.25  # 64 clients that say Hello and ask at once, each message charged MAX_CHARGE_S
+NEWCOMERS_MAX_DEBT_S = 0.3  # so that the next newcomer is read a second after a flood has ended
 
 
 class Floods:
-    """Clients are exempt: theirs is the work that the verifier is there for, and they would wait for ever for an answer
-    to what was dropped. Everybody else's messages may be lost without harm, a Hello too: it is said again. What a new
-    client takes is charged to the newcomers nevertheless, so that fewer are let in."""
+    """A token bucket for each peer, and one for all newcomers together. Times are seconds.
+
+    Clients are exempt: their requests are what the verifier is for, and they would wait for ever for the answer to a
+    message that was dropped. Everybody else's messages may be lost without harm, even a Hello, which is repeated. What
+    a new client takes is charged to the newcomers all the same, so that fewer of them are welcomed."""
 
     def __init__(self, state: State, role: Callable[[bytes], Role | None]) -> None:
         """``role``: what a peer was welcomed as."""
         self._state, self._role = state, role
-        self._welcomed: dict[bytes, float] = {}  # when those with a role were first heard
-        self._newcomers = (0.0, 0.0)  # seconds that they owe together, and as of when
-        self._debts: dict[bytes, tuple[float, float]] = {}  # of peers: seconds beyond their share, and as of when
-        self._dropped: set[bytes] = set()  # peers, until they owe nothing
+        self._welcomed: dict[bytes, float] = {}  # when peers with a role were first read
+        self._newcomers = (0.0, 0.0)  # what they owe together, and as of when
+        self._debts: dict[bytes, tuple[float, float]] = {}  # what each peer owes, and as of when
+        self._dropped: set[bytes] = set()  # peers that are dropped, until they owe nothing
 
     def charge(self, peer: bytes, spent_s: float, now: float) -> None:
-        """A message of that peer, once it was read, took so long."""
-        cost = READ_S + min(MOST_S, spent_s)
+        """A message of that peer was read, and handling it took ``spent_s``."""
+        cost = READ_S + min(MAX_CHARGE_S, spent_s)
         if self._is_new(peer, now):
-            self._newcomers = (min(NEWCOMERS_MOST_S, self._owed_by_newcomers(now) + cost), now)
+            self._newcomers = (min(NEWCOMERS_MAX_DEBT_S, self._owed_by_newcomers(now) + cost), now)
         if self._role(peer) is not Role.CLIENT:
             self._debts[peer] = (self._debt(peer, now) + cost, now)
 
     def drops(self, peer: bytes, now: float) -> bool:
+        """Whether a message of that peer, which has just arrived, is to be dropped unread."""
         if self._role(peer) is Role.CLIENT:
             return False
         if self._owed_by_newcomers(now) > NEWCOMERS_BURST_S and self._is_new(peer, now):
@@ -57,7 +61,7 @@ class Floods:
         return peer in self._dropped
 
     def forget(self, now: float) -> None:
-        """Those who owe nothing any more; call it now and then."""
+        """Forget peers that owe nothing any more. To be called now and then, so that memory stays bounded."""
         self._debts = {peer: owed for peer, owed in self._debts.items() if self._debt(peer, now) > 0}
         self._dropped &= self._debts.keys()
         self._welcomed = {peer: since for peer, since in self._welcomed.items() if self._role(peer) is not None}

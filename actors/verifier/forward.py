@@ -1,4 +1,4 @@
-"""One forward of the target: what is computed in it, and whose fault it is when it fails."""
+"""One forward of the target: what is computed in it, and which request an exception belongs to."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ log = logging.getLogger("duoactor.verifier")
 
 @dataclass(slots=True)
 class Job:
-    """One flat forward: the windows of a round, ``rows`` in all; the next piece of a request's prompt, of at most
-    ``piece_rows`` (0: as many as suit the model); or both. ``load``: when the round's windows were chosen. ``guesses``:
-    see :meth:`actors.verifier.drafters.judging.Judge.guesses_pay`."""
+    """One flat forward: a round (a window for each of ``requests``), a piece of a request's prompt, or both."""
 
     requests: list[Request]
-    windows: list[Chosen]
-    load: Load = IDLE
-    rows: int = 0
-    piece: Request | None = None
-    piece_rows: int = 0
-    started: float = 0.0
-    guesses: bool | None = None
+    windows: list[Chosen]  # of ``requests``, in that order
+    load: Load = IDLE  # when the windows were chosen
+    rows: int = 0  # of all windows together, their roots included
+    piece: Request | None = None  # whose prompt goes on
+    piece_rows: int = 0  # tokens of it at most; 0: as many as suit the model
+    started: float = 0.0  # seconds of the verifier's clock
+    guesses: bool | None = None  # see :meth:`actors.verifier.drafters.judging.Judge.guesses_pay`
     idle: bool = False  # the verifier's own draft model was asked, and no step of it was worth its price
-    drafting_us: float = 0.0  # that the verifier's own draft model took before it
-    reading_us: float = 0.0  # of that, texts that it had not read
-    prompt_us: float = 0.0  # of the forward, what the piece took
+    drafting_us: float = 0.0  # that the verifier's own draft model took before the forward
+    reading_us: float = 0.0  # of that, the time for texts that it had not read
+    prompt_us: float = 0.0  # of the forward, the time that the piece of a prompt took
 
     @property
     def everybody(self) -> list[Request]:
-        """Whose outcome it brings, in that order."""
+        """The requests that it brings an outcome for, in the order of the outcomes."""
         return [*self.requests, *([self.piece] if self.piece is not None else [])]
 
 
 def compute(model: TargetModel, job: Job) -> list[Outcome | Exception | None]:
-    """The outcome of each request of ``job.everybody`` (None: its prefill goes on), or the exception that it raised.
-    Raises nothing itself."""
+    """Run a forward. Raises nothing.
+
+    For each request of ``job.everybody`` it returns the outcome, None if its prefill is not over, or the exception that
+    its part raised. When the forward raises, its parts are computed again one by one, to find whose part it is."""
     windows = [Window(r.handle, w.tokens, w.parents) for r, w in zip(job.requests, job.windows, strict=True)]
     if job.piece is None:
         return _verify(model, windows)
@@ -61,6 +61,7 @@ def _prefill(model: TargetModel, request: Request, rows: int) -> Outcome | Excep
 
 
 def _verify(model: TargetModel, windows: list[Window]) -> list[Outcome | Exception | None]:
+    """A round. Where it fails, each request gets a row of its own without drafts."""
     try:
         return [*model.verify(windows)]
     except Exception as error:
@@ -69,11 +70,11 @@ def _verify(model: TargetModel, windows: list[Window]) -> list[Outcome | Excepti
         log.warning(
             "a round of %d requests failed; each is tried alone and without drafts", len(windows), exc_info=True
         )
-    return [_alone(model, window) for window in windows]
+    return [_decode_alone(model, window) for window in windows]
 
 
-def _alone(model: TargetModel, window: Window) -> Outcome | Exception:
-    """A round that failed has committed nothing (see TargetModel.verify), so each part of it may be done again."""
+def _decode_alone(model: TargetModel, window: Window) -> Outcome | Exception:
+    """Allowed because a round that failed has committed nothing, see :meth:`actors.models.TargetModel.verify`."""
     try:
         return model.verify([Window(window.handle)])[0]
     except Exception as error:

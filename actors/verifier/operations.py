@@ -1,4 +1,4 @@
-"""What operators and the controller ask for: which drafter works, how much is drafted, and how things stand."""
+"""What operators and the controller ask of the verifier: swap or drain drafters, set budgets, report the status."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Operations:
         self.send, self.publish, self.clock = send, publish, clock
 
     def order(self, peer: bytes, message: Swap | DrainActor | Undo) -> None:
-        """An operator's; the answer says in a sentence what came of it."""
+        """Carry out an operator's order, and answer with Done or Failed and a sentence."""
         try:
             if not self.state.clients[peer].operates:
                 detail = "this key is no operator's; make one with `duoactor keys NAME --role operator` for that"
@@ -89,6 +89,7 @@ class Operations:
         return drafter
 
     def budget(self, message: Budget) -> None:
+        """The controller's. Budgets for methods that this version does not know are counted and dropped."""
         if message.method and message.method not in METHODS:
             self.state.counters["fenced_budget"] += 1
             return

@@ -1,4 +1,4 @@
-"""Who is connected: what a newcomer must be, who has left, and who has not been heard of for too long."""
+"""Who is connected: whom the verifier welcomes, who has left, and who has been silent for too long."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from protocols.messages import (
 from protocols.security import Holder
 
 TTL_S = TTL_MS / 1000
-CLIENT_TTL_S = 4 * TTL_S  # a client that is busy is no reason to give up its work
-# While messages lie unread their senders may be alive. Nobody's are unread for ever: under a flood of messages a peer
-# is given up after this many times its time to live.
+CLIENT_TTL_S = 4 * TTL_S  # longer, because a busy client may be late and its request is worth keeping
+# While messages lie unread, a silent peer's heartbeat may be among them: it is then given so many times its time to
+# live. Not more, or a flood of messages would keep dead peers alive.
 UNREAD = 4
 
 
@@ -44,14 +44,15 @@ class Peers:
         telemetry: str,
         holder: Callable[[bytes], Holder],
     ) -> None:
-        """``holder``: with whose key a connection came, see :class:`protocols.transport.Listener`."""
+        """``telemetry``: the address of the publishing socket. ``holder``: whose key a connection was made with, see
+        :class:`protocols.transport.Listener`."""
         self.holder = holder
         self.state, self.leases, self.admission = state, leases, admission
         self.send, self.publish, self.clock = send, publish, clock
         self.telemetry = telemetry
 
     def role(self, peer: bytes) -> Role | None:
-        """What the sender has said Hello as."""
+        """The role that a peer was welcomed in; None: it has not said Hello, or is gone."""
         state = self.state
         if peer in state.clients:
             return Role.CLIENT
@@ -63,6 +64,7 @@ class Peers:
         return None
 
     def seen(self, peer: bytes, message: Message) -> None:
+        """A message of that peer has arrived: it is alive."""
         state = self.state
         now = self.clock()
         if (drafter := state.drafters.of(peer)) is not None:
@@ -76,10 +78,11 @@ class Peers:
     # --- Hello -------------------------------------------------------------------------------------------------------
 
     def hello(self, peer: bytes, hello: Hello) -> None:
-        """The preflight: what does not fit is said here, not found out later as a poor acceptance rate."""
+        """Welcome the peer or refuse it. A model that does not fit the target is refused in a sentence here, instead of
+        showing later as a low acceptance rate."""
         now = self.clock()
         holder = self.holder(peer)
-        refusal = self._misfit(hello, holder)
+        refusal = self._refusal(hello, holder)
         if refusal is not None:
             self.state.counters["refused"] += 1
             self.send(peer, refusal)
@@ -92,6 +95,7 @@ class Peers:
                 for stale in (self.state.drafters.named(hello.actor_id), self.state.drafters.of(peer)):
                     if stale is not None:
                         self.leases.lose(stale, now)  # the same actor, restarted or reconnected
+                # drafters that share an operator's key are told apart by their names
                 self.state.drafters.add(peer, hello, now, b"" if holder.may_be(KeyRole.OPERATOR) else holder.key)
                 self.leases.offer(now)
             case Role.CONTROLLER:
@@ -103,7 +107,8 @@ class Peers:
         if hello.role is not Role.CLIENT:
             self.publish(ActorUp(hello.role, hello.actor_id, hello.model_id))
 
-    def _misfit(self, hello: Hello, holder: Holder) -> Refuse | None:
+    def _refusal(self, hello: Hello, holder: Holder) -> Refuse | None:
+        """Why a peer is not welcomed; None: it is."""
         if self.state.draining:
             return Refuse(RefuseCode.DRAINING, "this verifier is shutting down; connect to another")
         if hello.role is Role.VERIFIER:
@@ -126,13 +131,12 @@ class Peers:
             return Refuse(RefuseCode.DUPLICATE, detail)
         return None
 
-    def _second(self, now: SinglePeer | None, hello: Hello) -> Refuse | None:
-        """One verifier obeys one controller, and one learner: two that took turns would undo each other's work."""
-        if now is None or now.hello.incarnation == hello.incarnation or not self._alive(now.last_seen):
+    def _second(self, known: SinglePeer | None, hello: Hello) -> Refuse | None:
+        """A verifier has one controller and one learner at most: two would undo each other's work."""
+        if known is None or known.hello.incarnation == hello.incarnation or not self._alive(known.last_seen):
             return None
-        detail = (
-            f"this verifier has a {hello.role} already ({now.actor_id}, process {now.hello.pid}); stop that one first"
-        )
+        process = f"{known.actor_id}, process {known.hello.pid}"
+        detail = f"this verifier has a {hello.role} already ({process}); stop that one first"
         return Refuse(RefuseCode.DUPLICATE, detail)
 
     def _alive(self, last_seen: float) -> bool:
@@ -161,7 +165,7 @@ class Peers:
         self.gone(peer, message.reason or "said goodbye")
 
     def gone(self, peer: bytes, reason: str) -> None:
-        """A peer left, or is not heard of any more."""
+        """A peer has left, or is taken for dead: its leases, budgets or requests end."""
         state = self.state
         match self.role(peer):
             case Role.DRAFTER:
@@ -180,8 +184,9 @@ class Peers:
                 self.admission.client_gone(peer)
 
     def expire(self, late_s: float, read_all: bool) -> None:
-        """Peers that were silent for too long are gone. ``late_s``: how much later this is called than was planned,
-        because the event loop computed; nobody could be heard then. ``read_all``: no message lies unread."""
+        """Give up peers that were silent for longer than their time to live. ``late_s``: how much later than planned
+        this is called because the event loop was computing, which is not the peers' silence. ``read_all``: no message
+        lies unread."""
         state, now = self.state, self.clock()
         singles = [one for one in (state.controller, state.learner) if one is not None]
         known: list[DrafterPeer | ClientPeer | SinglePeer] = [*state.drafters.by_peer.values()]

@@ -8,7 +8,16 @@ from types import SimpleNamespace
 from cluster import Caller, Cluster, tokens_of
 
 from actors.replay.clock import run
-from actors.verifier.floods import BURST_S, LEASE_SHARE, MOST_S, NEW_S, NEWCOMERS_MOST_S, READ_S, SHARE, Floods
+from actors.verifier.floods import (
+    BURST_S,
+    LEASE_SHARE,
+    MAX_CHARGE_S,
+    NEW_S,
+    NEWCOMERS_MAX_DEBT_S,
+    READ_S,
+    SHARE,
+    Floods,
+)
 from fakes import INFO, ToyLanguage
 from protocols.messages import Chunk, Generate, Grow, Role, Sampling
 
@@ -46,10 +55,10 @@ def test_a_flood_is_dropped_for_most_of_the_time():
 
 def test_a_flooder_is_heard_again_once_it_owes_nothing():
     one = floods(leases=1)
-    messages = math.ceil(2 * BURST_S / MOST_S)
+    messages = math.ceil(2 * BURST_S / MAX_CHARGE_S)
     for _ in range(messages):
         one.charge(b"d", 1.0, now=0.0)
-    paid = messages * (MOST_S + READ_S) / (SHARE + LEASE_SHARE)
+    paid = messages * (MAX_CHARGE_S + READ_S) / (SHARE + LEASE_SHARE)
     assert one.drops(b"d", 0.9 * paid)
     assert not one.drops(b"d", 1.1 * paid)
 
@@ -90,7 +99,7 @@ def test_what_new_clients_take_is_the_newcomers_debt_and_what_the_others_take_is
     for _ in range(1_000):
         one.charge(b"c", 1.0, now=0.0)
     assert not one.drops(b"stranger", 0.0)
-    for _ in range(round(NEWCOMERS_MOST_S / MOST_S)):
+    for _ in range(round(NEWCOMERS_MAX_DEBT_S / MAX_CHARGE_S)):
         one.charge(b"new", 1.0, now=0.0)
     assert one.drops(b"stranger", 0.0)
 
@@ -101,7 +110,7 @@ def test_many_clients_that_come_at_once_are_all_heard():
     for peer in clients:
         assert not one.drops(peer, 0.0)
         one.charge(peer, 0.0005, now=0.0)  # Hello
-        one.charge(peer, MOST_S, now=0.0)  # Generate
+        one.charge(peer, MAX_CHARGE_S, now=0.0)  # Generate
     assert not one.drops(b"one more", 0.0)
 
 
