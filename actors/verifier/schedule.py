@@ -1,4 +1,4 @@
-"""Which forward is next: a prompt's chunk, or a round of those that are ready."""
+"""Which forward is next: a piece of a prompt, a round of the requests that are ready, or both in one forward."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from actors.verifier.requests.request import Request
 from actors.verifier.requests.room import Room
 from actors.verifier.state import State
 
-MAX_STALL = 2.0  # rounds without drafts: what streams wait for pieces of prompts before they have one again
-# Of those, what drafts may take of the time of a piece that shares a round, and of one where others decode. With 1.0 a
-# stream beside a long prompt left that 2 rows of each round, which reads its keys and values for them. See
-# :meth:`Schedule._drafts_beside`.
+# Streams that decode wait for pieces of others' prompts for as long as this many rounds without drafts take, then they
+# have a round themselves.
+MAX_STALL = 2.0
+# Of that time, in the same unit, what drafts may take of a forward that is shared with a piece of a prompt or with
+# other streams. With 1.0 a single stream beside a long prompt left it 2 rows of each round, and each round reads the
+# prompt's keys and values for its rows. See :meth:`Schedule._drafts_beside`.
 MAX_DRAFTS = 0.5
-MAX_PIECE = 64  # rows of such a piece, and of a round beside it: forward times are measured so far
-LEAST_PIECE = 16  # of those, what is left to a prompt
+MAX_PIECE = 64  # rows of a piece that others wait for, and of a forward shared with it: the calibration's largest
+LEAST_PIECE = 16  # rows of those that are kept for the prompt
 MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
 
 
 class Turns:
-    """Whose forward is next, where several kinds of work are ready: each in turn, so that none keeps another out."""
+    """Which of several kinds of work is next: the one that was served longest ago, so that none is starved."""
 
     def __init__(self) -> None:
-        self._last: list[str] = []  # the kind that was served longest ago first
+        self._last: list[str] = []  # kinds, the one that was served longest ago first
 
     def next(self, ready: Sequence[str]) -> str:
         kind = min(ready, key=lambda kind: self._last.index(kind) if kind in self._last else -1)
@@ -54,10 +56,12 @@ class Schedule:
         self.committer, self.faults = committer, faults
         self.clock = clock
         self._turns = Turns()
-        self._prefilling_since: float | None = None  # seconds; None: the latest forward was a round
+        self._prefilling_since: float | None = None  # seconds; None: the latest forward had a round in it
 
     def next(self) -> Job | None:
-        """Clean up, let requests in, and choose the next forward; None: there is nothing to compute."""
+        """Expire requests, give back the room of those that ended, admit others, and choose the next forward.
+
+        None: there is nothing to compute at present; some requests may be waiting for drafts."""
         self.admission.expire()
         self.room.free()
         self.room.let_in()
@@ -76,14 +80,14 @@ class Schedule:
         if beside := self._goes_beside(prompts, kinds["decode"]):
             some.remove("prefill")
         elif prompts and self._prefilling_since is not None and self._time_for_prompt() == MAX_PIECE:
-            return self._piece(prompts[0])
+            return self._piece(prompts[0])  # the last forward was a piece, and streams can wait for a whole one more
         kind = self._turns.next(some)
         if kind == "prefill":
             self._prefilling_since = self.clock()
             return self._piece(prompts[0])
         self._prefilling_since = None
         held = self.room.hold(kinds[kind][:1] if kind == "alone" else kinds[kind])
-        if not held:
+        if not held:  # all were preempted
             return self.next()
         beside = beside and kind == "decode"
         job = self._round(held, beside)
@@ -98,19 +102,20 @@ class Schedule:
         return not prompts[0].suspect and len(ready) <= MAX_PIECE - LEAST_PIECE
 
     def _time_for_prompt(self) -> int:
-        """Rows of a prompt that there is time for until those that decode must have a round, at most ``MAX_PIECE``."""
+        """Rows of a prompt that there is time for before the streams must have a round, at most ``MAX_PIECE``."""
         spent_us = (self.clock() - (self._prefilling_since or 0.0)) * 1e6
         left_us = MAX_STALL * self.state.cost.round(self.state.streams) - spent_us
         return bisect_right(range(1, MAX_PIECE + 1), left_us, key=self.state.pieces)
 
     def _piece(self, request: Request) -> Job:
-        """As much of a prompt as there is time for; where nobody waits, as much as suits the model."""
+        """A forward of a prompt's next piece alone: as many tokens as there is time for, or as suit the model where
+        nobody waits."""
         rows = min(max(1, self._time_for_prompt()), len(request.spec.committed)) if self.state.streams else 0
         return Job([], [], piece=request, piece_rows=rows)
 
     def _add_piece(self, job: Job, prompt: Request) -> None:
-        """As much of a prompt as makes the round, drafts and all, longer than one without them by no more than
-        ``MAX_STALL`` of those."""
+        """Add a prompt's next piece to a round: as many tokens as lengthen the round, its drafts included, by no more
+        than ``MAX_STALL`` rounds without drafts."""
         cost, own = self.state.cost, len(job.requests)
         row_us, drafts = cost.row(own), job.rows - own
         left_us = MAX_STALL * cost.round(own) - job.drafting_us - drafts * row_us
@@ -118,10 +123,10 @@ class Schedule:
         job.piece, job.piece_rows = prompt, max(1, min(rows, MAX_PIECE - job.rows))
 
     def _round(self, requests: list[Request], beside: bool) -> Job | None:
-        """A row for each request, the one that waited longest first, and drafts. ``beside``: they share what time and
-        rows there are with a piece of a prompt."""
+        """A round of these requests with their drafts. ``beside``: it shares its time and rows with a piece of a
+        prompt. None: no request is left, since those that failed on the way have ended."""
         job, most = Job([], [], load := self.state.load()), MAX_ROWS
-        if len(requests) > MAX_ROWS:
+        if len(requests) > MAX_ROWS:  # the others have the next round
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
         job.guesses = self.judge.guesses_pay(load.streams, requests)
         cost, own = self.state.cost, len(requests)
@@ -145,16 +150,20 @@ class Schedule:
         return job if job.requests else None
 
     def _drafts_beside(self, streams: int) -> bool:
-        """Whether the drafts of so many streams share a forward with a piece of a prompt. Where its rows are limited by
-        their time, several streams' drafts only put off the stream that is to come and would make each round cheaper
-        for all: without them 8 streams made 1.00 of vanilla's tokens instead of 0.97, 4 streams 1.00 instead of 0.97
-        (bundled pair, two cores). One stream's are worth it (inflated target: 1.70 with them, 1.44 without)."""
+        """Whether a forward that is shared with a piece of a prompt may hold drafts of ``streams`` requests.
+
+        A single stream's drafts are worth it (inflated target: 1.70 times vanilla with them, 1.44 without). Drafts of
+        several streams take rows from the prompt and so delay the stream that is to join them, whose share would make
+        each round cheaper for all: 8 and 4 streams made 0.97 times vanilla's tokens with drafts, and 1.00 without
+        (bundled pair, two cores). They are let in only where rows cost so little that ``MAX_PIECE`` limits the piece,
+        and not its time."""
         cost = self.state.cost
         return streams == 1 or streams + MAX_STALL * cost.round(streams) / cost.row(streams) >= MAX_PIECE
 
     def _draft_inline(self, job: Job, requests: Sequence[Request], room_us: float, beside: bool) -> None:
-        """Grow the trees of those without a drafter by the verifier's own draft model, before windows are chosen, for
-        so long at most. ``beside``: see :meth:`_round`; no text is read for drafts while the target reads another."""
+        """Before windows are chosen, let the verifier's own draft model grow the trees of requests without a drafter,
+        for ``room_us`` at most. ``beside``: see :meth:`_round`; the draft model then catches up on no text, because the
+        prompt has that time."""
         state, load = self.state, job.load
         inline = state.inline
         able = [r for r in requests if r.spec.strategy.inline and not r.suspect]
@@ -179,9 +188,9 @@ class Schedule:
         job.drafting_us = (self.clock() - begun) * 1e6
 
     def _window(self, request: Request, others: Others, now: float, most: int) -> Chosen:
-        """``most``: rows of the whole forward, of which ``others`` have taken theirs."""
+        """Choose a request's window. ``most``: rows of the whole forward, of which ``others`` have taken theirs."""
         if request.spec.owes_verdict:
-            self.committer.tell_drafter(request)  # both sides begin their step now
+            self.committer.tell_drafter(request)  # in lock-step both sides begin their next step together
         room = most - 1 - others.rows
         if room <= 0:
             return Chosen([], [], [])

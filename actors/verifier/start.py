@@ -1,6 +1,6 @@
-"""Puts the verifier together from its settings: target, calibration, network, loop.
+"""Starts the verifier from its settings: network, target, calibration, loop.
 
-torch is imported here, lazily: naming the verifier's settings and commands loads none of it.
+torch and the engines are imported inside functions, so that importing this module for its command stays fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("duoactor")
 
 
 def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
-    """What the verifier retrieves from. ConfigError or ModelError in one sentence."""
+    """What the verifier retrieves drafts from. Raises ConfigError or ModelError."""
     from actors.proposers.datastore import Datastore
     from actors.proposers.memory import Memory
     from actors.verifier.decoding.retrieval import Sources
@@ -39,7 +39,8 @@ def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
     return Sources(store, memory)
 
 
-def _measured(model: TargetModel) -> CostModel:
+def _calibrated(model: TargetModel) -> CostModel:
+    """The cost of the target's forwards, measured now: it takes seconds."""
     from actors.cost import CostModel
     from actors.verifier.timing import measure_branch, measure_lent, measure_target
 
@@ -48,7 +49,7 @@ def _measured(model: TargetModel) -> CostModel:
 
 
 def _ready(model: Target, cost: CostModel, inline: InlineDraft | None) -> str:
-    """What serves here, and what it was measured to take."""
+    """The log line of a verifier that is ready: its target, and the times that were measured."""
     info = model.info
     parts = [
         f"{info.model_id}, {info.dtype} on {info.device}",
@@ -68,7 +69,8 @@ def _capacity(slots: int, full_requests: int, max_context: int) -> str:
 
 
 def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | None:
-    """The draft model that the verifier itself drafts with. ModelError in one sentence."""
+    """The draft model that the verifier itself drafts with; None: it has none, or not one that fits the target. Raises
+    ModelError."""
     from actors.draft_timing import measure_draft
     from actors.engines.build import build_draft
     from actors.verifier.drafters.inline import InlineDraft
@@ -80,12 +82,12 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
     def build(name: str, like: ModelInfo | None = None) -> DraftModel:
         return build_draft(name, "cpu", "auto", target.kv_slots, 1, like, beside=target)
 
-    def again(path: str) -> DraftModel:
-        pin(settings.spare_cpus)  # this thread alone: the others would wait for it on the target's own CPUs
+    def rebuild(path: str) -> DraftModel:
+        pin(settings.spare_cpus)  # only this thread: on the target's own CPUs, forwards would wait for it
         return build(path or settings.inline_draft, draft.info)
 
     async def load(path: str) -> DraftModel:
-        return await asyncio.to_thread(again, path)
+        return await asyncio.to_thread(rebuild, path)
 
     draft = build(settings.inline_draft)
     differ = tokenizers_differ(introduction(Role.DRAFTER, "inline", draft.info), target.info)
@@ -109,9 +111,8 @@ def run_verifier(settings: VerifierSettings) -> int:
         compute, tokenizing = ThreadCompute(), ThreadCompute()
         request_log = RequestLog(settings.log_requests) if settings.log_requests else None
         try:
-            listener = network.listen(settings.bind)  # before the model: an address in use is known at once
-            # After the network: its own thread may write to sockets on another core while this one computes.
-            pin(settings.cpus)
+            listener = network.listen(settings.bind)  # before the model is loaded, to fail early on an address in use
+            pin(settings.cpus)  # after the network, whose I/O thread stays free to run on another core
             threads = settings.threads or min(MAX_THREADS, own_cpus())
             spare = named_cpus(settings.spare_cpus)
             model, codec = await compute.start(
@@ -120,7 +121,7 @@ def run_verifier(settings: VerifierSettings) -> int:
                 )
             )
             sources = _sources(settings, model.info)
-            cost = await compute.start(lambda: _measured(model))
+            cost = await compute.start(lambda: _calibrated(model))
             serving = InlineCompute() if runs_inline(model.info.device, openmp_threads(), cost(8)) else compute
             inline = _inline_draft(settings, model) if isinstance(serving, InlineCompute) else None
             verifier = Verifier(

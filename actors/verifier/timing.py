@@ -1,4 +1,4 @@
-"""What a forward costs on this hardware, measured through the interface that serves requests."""
+"""Measures at start-up what the target's forwards take on this hardware, through the interface that serves requests."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from actors.models import TargetModel, Window, sample_tokens
 from protocols.errors import RequestError
 from protocols.messages import Sampling
 
-PROMPT = 64  # tokens of the text that is gone on from
-COARSE = (1, 4, 8, 16, 32, 64)  # measured however long it takes
-# Kernels work in tiles (six rows with AVX2), so time climbs in steps: a window must know that its seventh row costs as
-# much as the first six, and that the eighth costs nothing more.
+PROMPT = 64  # tokens of the text behind which rounds are measured
+COARSE = (1, 4, 8, 16, 32, 64)  # row counts that are measured however long it takes
+# Kernels work in tiles (six rows with AVX2), so that time climbs in steps: a window has to know that its seventh row
+# costs as much as the first six together, and the eighth nothing more. The most telling ones come first.
 FINE = (6, 7, 12, 2, 3, 5, 10, 14, 18, 24, 48)
-DEFAULT_ROWS = 32
-REPEATS = 7
-FEW = 3  # ... of the largest
+DEFAULT_ROWS = 32  # the root and the largest window of a request that names no other
+REPEATS = 7  # of each row count; larger ones than DEFAULT_ROWS only FEW times
+FEW = 3
+PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for minutes
 BUSHY = 15  # nodes of the window that branches are priced by
 LENT_ROWS = (1, 4, 8, 16)
 LENT_REPEATS = 12
 LENT_PATIENCE_S = 1.0
-PATIENCE_S = 4.0  # a slow model is measured fewer times, not for minutes
 
 
 def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
-    """Lower quartile of the time in microseconds of a round by its number of rows (root and window together). Others
-    load and measure their models meanwhile: a median of 8.2 ms was believed for 8 rows of 3.7, and windows were short
-    for as long as that verifier ran."""
+    """The time of a round in microseconds, by its number of rows (root and window together).
+
+    It is the lower quartile of several rounds, not the median, because other actors load and measure their models on
+    the same machine meanwhile: a median gave 8.2 ms for 8 rows that take 3.7 ms, and that verifier's windows stayed
+    short for as long as it ran."""
     rows = [r for r in (*COARSE, *FINE) if r - 1 <= model.max_window]
     prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
     room = min(model.info.max_context - len(prompt), DEFAULT_ROWS * (REPEATS + 2))
@@ -57,7 +59,7 @@ def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_co
                 times[r].append(spent)
     finally:
         model.close(handle)
-    # the first pass warms caches and allocators up; it counts where there was no time for a second
+    # the first pass warms caches and allocators; it only counts where there was no time for a second
     return {r: _lower_quartile(t[1:] or t) * 1e6 for r, t in sorted(times.items()) if t}
 
 
@@ -66,7 +68,7 @@ def _lower_quartile(times: list[float]) -> float:
 
 
 def measure_branch(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> float:
-    """What a path beside the first adds to a round, as a part of a round of one row."""
+    """What each path of a window beside the first adds to a round, in rounds of one row; 0 without branches."""
     prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
     room = min(model.info.max_context - len(prompt), (3 * FEW + 1) * (BUSHY + 1))
     nodes = min(BUSHY, model.max_window, room // (3 * FEW + 1) - 1)
@@ -93,12 +95,13 @@ def measure_branch(model: TargetModel, timer: Callable[[], float] = time.perf_co
 def measure_lent(
     model: TargetModel, own_us: Mapping[int, float], timer: Callable[[], float] = time.perf_counter
 ) -> dict[int, float] | None:
-    """Microseconds of a round by its rows with the CPUs that drafters leave while they rest, where it takes ``own_us``
-    without them. None: there are none, or they do not help. By the ratio of the shortest times, in turns: drafters load
-    and measure their models on those CPUs meanwhile.
+    """Microseconds of a round by its rows when the target also uses the CPUs of resting drafters; None: there are no
+    such CPUs, or they do not help. ``own_us``: the same without them, as :func:`measure_target` found it.
 
-    It is not one ratio: two threads read little more of a large model's weights in a second than one, but compute twice
-    as fast (91M: 0.70 of the time with one row, 0.55 with 8).
+    Rounds with and without those CPUs alternate, and ``own_us`` is scaled by the ratio of the shortest of each, because
+    drafters load and measure their models on those CPUs meanwhile. The ratio depends on the rows: two threads read
+    weights little faster than one, but compute twice as fast (91M parameters: 0.70 of the time with one row, 0.55 with
+    8).
     """
     if not model.has_spare_cpus:
         return None
@@ -120,7 +123,7 @@ def measure_lent(
                 break
             used = repeat % 2
             model.use_spare_cpus(bool(used))
-            for r in (1, *rows):  # a helper that sleeps misses the first
+            for r in (1, *rows):  # the first round wakes helper threads that sleep; a second one of a row follows it
                 spent, committed = _timed_round(model, handle, prompt[: r - 1], timer)
                 left -= committed
                 best[r][used] = min(best[r][used], spent)
@@ -135,7 +138,7 @@ def measure_lent(
 def _timed_round(
     model: TargetModel, handle: int, nodes: list[int], timer: Callable[[], float], parents: list[int] | None = None
 ) -> tuple[float, int]:
-    """``parents``: None for a chain."""
+    """(seconds, committed tokens) of a round with that window. ``parents``: see :class:`Window`; None: a chain."""
     window = Window(handle, nodes, list(range(-1, len(nodes) - 1)) if parents is None else parents)
     begin = timer()
     outcome = model.verify([window])[0]

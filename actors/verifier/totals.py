@@ -1,4 +1,4 @@
-"""What the verifier has done since its start. Sums over all requests' statistics give the same numbers."""
+"""What the verifier has done since its start: the same as the sums over all requests' statistics."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 from protocols.messages import Chunk, DraftTotals, RoundStats
 
-FORGET_US = 10e6  # of decoding: the speed-up "now" is that of about the last ten seconds of work
+FORGET_US = 10e6  # microseconds of decoding in which what is known of the speed-up halves
 
 
 @dataclass(slots=True)
 class _Drafts:
-    """Of the requests of one method while one drafter had their lease."""
+    """The requests of one method while one drafter had their lease, as ``DraftTotals`` tells of them."""
 
-    rounds: int = 0
+    rounds: int = 0  # with draft tokens
     tokens: int = 0
     accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
-    plain_us: float = 0.0
-    taken_us: float = 0.0
+    plain_us: float = 0.0  # that plain decoding would have taken for the tokens of the latest rounds ...
+    taken_us: float = 0.0  # ... and what those rounds took; both fade
 
     def add(self, stats: RoundStats, plain_us: float) -> None:
         self.rounds += stats.window > 0
@@ -36,15 +36,16 @@ class _Drafts:
 
 @dataclass(slots=True)
 class Totals:
-    counters: Counter[str]  # the verifier's: single numbers are kept there
-    drafts: dict[tuple[str, str], _Drafts] = field(default_factory=dict)
+    counters: Counter[str]  # the verifier's, which single numbers are added to
+    drafts: dict[tuple[str, str], _Drafts] = field(default_factory=dict)  # by method and drafter
 
     def round(self, stats: RoundStats, plain_us: float) -> None:
-        """``plain_us``: a round of plain decoding with as many requests, as measured."""
+        """Add one request's round. ``plain_us``: of a round of plain decoding with as many requests."""
         drafts = self.drafts.setdefault((stats.method, stats.drafter), _Drafts())
         drafts.add(stats, stats.committed * plain_us)
 
     def told(self, chunk: Chunk) -> None:
+        """Count what a chunk tells its client."""
         self.counters["prompt_tokens"] += chunk.prompt_tokens
         self.counters["prefix_cache_queries"] += chunk.prompt_tokens
         self.counters["prefix_cache_hits"] += chunk.cached_tokens
