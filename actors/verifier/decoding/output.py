@@ -10,28 +10,28 @@ from protocols.messages import FinishReason, Sampling
 
 
 class Output:
-    """``take`` decides, before the next forward begins. Text is made when it is asked for, while that forward runs,
-    unless it decides: with stop strings it is made at once."""
+    """``take`` decides where the output ends, before the next forward begins. ``spell`` makes its text later, while
+    that forward runs; only with stop strings the text is made at once, because it decides."""
 
     def __init__(
         self, prompt: Sequence[int], sampling: Sampling, eos: frozenset[int], decode: Decode, generated: Sequence[int]
     ) -> None:
-        """``generated``: tokens of the output that the client has already."""
-        self.finish: FinishReason | None = None
-        self.stop_reason: str | int | None = None  # the stop string or stop token of the request's own that ended it
+        """``eos``: the model's end-of-sequence tokens. ``generated``: output tokens that the client has already."""
+        self.finish: FinishReason | None = None  # None: it goes on
+        self.stop_reason: str | int | None = None  # the request's own stop string or stop token that ended it
         self._own_stops = frozenset(sampling.stop_token_ids)
         self._stop_tokens = self._own_stops | (frozenset() if sampling.ignore_eos else eos)
-        self._silent = self._own_stops | eos  # a model's end tokens are no text, ignored or not
-        self._left = sampling.max_tokens - len(generated)
+        self._silent = self._own_stops | eos  # end tokens have no text, whether they end the output or not
+        self._left = sampling.max_tokens - len(generated)  # tokens that may still follow
         self._detokenizer = Detokenizer(decode, prompt)
         self._stops = StopStrings(sampling.stop)
-        self._unspelt: deque[int] = deque()
-        self._pieces: deque[str] = deque()
+        self._unspelt: deque[int] = deque()  # tokens taken whose text is not made yet
+        self._pieces: deque[str] = deque()  # text of tokens taken that is not given out yet
         for token in generated:
             self._spell(token)
 
     def take(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens the output takes: all, or those up to the one that ends it."""
+        """Append tokens, up to the one that ends the output. Returns how many were taken."""
         for count, token in enumerate(tokens, 1):
             self._left -= 1
             if self._stops.stops:
@@ -50,12 +50,12 @@ class Output:
         return len(tokens)
 
     def spell(self, count: int) -> tuple[list[str], bool]:
-        """The text that each of the next ``count`` tokens completes, and whether they are the last of the output."""
+        """(the text that each of the next ``count`` tokens completes, whether they are the last of the output)."""
         while len(self._pieces) < count:
             self._pieces.append(self._spell(self._unspelt.popleft()))
         pieces = [self._pieces.popleft() for _ in range(count)]
         last = self.finish is not None and not self._pieces and not self._unspelt
-        if last and self._stops.found is None:  # what was held back is text after all
+        if last and self._stops.found is None:  # text that might have begun a stop string did not
             pieces[-1] += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
         return pieces, last
 

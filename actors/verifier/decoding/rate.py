@@ -1,4 +1,4 @@
-"""Tokens per microsecond that a request reaches: the price of its time (DESIGN section 5, point 3)."""
+"""Tokens per microsecond that a request reaches: the price of its time (docs/how-it-works.md, "One price")."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from actors.estimate import Estimate
 
 
 class UsualRates:
-    """Tokens per microsecond that requests reach, by method and by whether they are sampled."""
+    """Tokens per microsecond of all requests so far, by method and by whether they are sampled."""
 
     MEMORY = 200  # rounds
 
@@ -18,22 +18,22 @@ class UsualRates:
 
 
 class Rate:
-    """Tokens per microsecond of one request, the price of its time. It begins with what others before it reached: a
-    request that knew only its first slow round would think that any row pays."""
+    """Tokens per microsecond of one request. It begins with what others before it reached: judged by its first slow
+    round alone, any row would seem to pay."""
 
-    BORROWED = 4.0  # rounds' worth of trust in the others
+    BORROWED = 4.0  # rounds that the others' rate counts for
     MEMORY = 16  # rounds
 
     __slots__ = ("own", "usual")
 
     def __init__(self, usual: Estimate | None = None) -> None:
-        """``usual``: of all requests of its kind, which this one adds to."""
+        """``usual``: the rate of all requests of its kind, which this request's rounds are added to as well."""
         self.usual = usual if usual is not None else Estimate()
         self.own = Estimate(self.usual.mean, self.BORROWED if self.usual.known else 0.0, self.MEMORY)
 
     @property
     def value(self) -> float:
-        """0 as long as nothing is known."""
+        """0 while nothing is known."""
         return self.own.mean
 
     def add(self, tokens: int, time_us: float) -> None:

@@ -1,4 +1,4 @@
-"""One round of one request: what was verified, what came of it, and the sums over a request's rounds."""
+"""One round of one request: its window, the load that it was priced by, its result, and the sums over all rounds."""
 
 from __future__ import annotations
 
@@ -12,41 +12,38 @@ from protocols.messages import FinishReason, RequestStats, TokenLogprobs
 
 
 class Chosen(NamedTuple):
-    """A window as the engine wants it, with the nodes it came from."""
+    """A window as the engine takes it (see :class:`actors.models.Window`), with the tree's nodes in the same order."""
 
     nodes: list[Node]
     tokens: list[int]
     parents: list[int]
-    expected: float = 0.0  # draft tokens that the target should follow
-    drafted: int = 0  # those that a drafter has named, and the verifier had not guessed itself
+    expected: float = 0.0  # how many of its draft tokens the target should accept
+    drafted: int = 0  # nodes that only a draft model has named, and none of the verifier's own proposers
 
 
 class Committed(NamedTuple):
     """What one round added to a request. ``accepted[i]``: token i was a draft token."""
 
-    base_len: int
+    base_len: int  # committed tokens before it
     tokens: list[int]
     accepted: list[bool]
     logprobs: list[TokenLogprobs]
     finish: FinishReason | None
     forced: Sequence[bool] = ()  # [i]: draft token i was the only one that the grammar allowed
-    claim: tuple[float, bool] | None = None  # how likely a drafter held its first choice for the first; whether it was
+    claim: tuple[float, bool] | None = None  # the drafter's probability for its likeliest first token; was it right?
 
 
 class Others(NamedTuple):
-    """The requests that decode beside one: how many, the rows that are theirs in the next forward, and the tokens per
-    microsecond that they reach together. A row that lengthens the round lengthens it for all of them.
+    """The requests that decode beside one. A row that lengthens the forward lengthens it for all of them."""
 
-    ``row_us``: see :class:`Load`."""
-
-    streams: int = 0
-    rows: int = 0
-    rate: float = 0.0
-    row_us: float = 0.0
+    streams: int = 0  # how many they are
+    rows: int = 0  # theirs in the next forward
+    rate: float = 0.0  # tokens per microsecond that they reach together
+    row_us: float = 0.0  # see :class:`Load`
 
     def price(self, forward: Cost) -> Cost:
-        """Microseconds of a round by its rows, as far as they tell one window from another; ``forward``: of a forward
-        that nobody shares."""
+        """Microseconds of a round by its rows, up to a constant: to compare windows by. ``forward``: microseconds of a
+        forward that only this request has rows in."""
         if self.streams:
             return lambda rows: rows * self.row_us
         return lambda rows: forward(rows) + rows * self.row_us
@@ -57,21 +54,21 @@ NO_OTHERS = Others()
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """All requests that decode: how many, the tokens per microsecond that they reach together with those that are
-    about to, and ``row_us``, what one more row of drafts takes: all of it where several share a forward, else what
-    comes on top of the forward's time, which climbs in steps."""
+    """All requests that decode, as far as it matters to what a row of drafts costs."""
 
-    streams: int
-    rate: float
+    streams: int  # how many they are
+    rate: float  # tokens per microsecond that they reach together, those in prefill included
+    # Microseconds of one more row of drafts. Where several streams share a forward it is all that the row costs; for a
+    # single stream, whose forward time climbs in steps, it is what comes on top of the forward.
     row_us: float = 0.0
 
     @property
     def least(self) -> float:
-        """The chance of being right that a row of drafts must have to be worth its time; 0: no single number tells."""
+        """The least chance of acceptance with which a row of drafts is worth its time; 0: it depends on the window."""
         return self.rate * self.row_us if self.streams > 1 else 0.0
 
     def beside(self, rate: float, rows: int) -> Others:
-        """Those beside a request of that rate; ``rows`` are theirs in the next forward."""
+        """The others beside a request of that rate; ``rows`` are theirs in the next forward."""
         return Others(self.streams - 1, rows, max(0.0, self.rate - rate), self.row_us)
 
 
@@ -80,6 +77,8 @@ IDLE = Load(0, 0.0)
 
 @dataclass(slots=True)
 class Counters:
+    """Sums over a request's rounds, as ``RequestStats`` tells them."""
+
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -91,9 +90,9 @@ class Counters:
     wait_us: float = 0.0
     resyncs: int = 0
 
-    def count(self, where: list[int], value: int) -> None:
-        where.extend([0] * (value + 1 - len(where)))
-        where[value] += 1
+    def count(self, histogram: list[int], value: int) -> None:
+        histogram.extend([0] * (value + 1 - len(histogram)))
+        histogram[value] += 1
 
     def stats(self, method: str, prompt_tokens: int, completion_tokens: int) -> RequestStats:
         return RequestStats(

@@ -1,4 +1,4 @@
-"""The verifier's side of one request: fragments and outcomes in, windows, waits and committed tokens out."""
+"""The verifier's side of one request: drafts and outcomes in; windows, waits, verdicts and committed tokens out."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from actors.verifier.decoding.waiting import NO_LIMITS, DrafterPace, RoundLimits
 from actors.verifier.decoding.windows import Windows
 from protocols.messages import Grow, Method, Plan, RequestStats, Sampling, Verdict
 
-MAX_NODES = 512  # in one fragment, and in one tree
+MAX_NODES = 512  # of one fragment; a tree takes no more fragments once it has twice as many
 
 
 class Speculation:
-    """The record of one request. Everything but ``committed`` may be lost at any time."""
+    """One request: the committed text, its tree of drafts, and what is decided about both. It has no sockets and no
+    clock. Only ``committed`` must be kept: everything else may be lost, and costs time to build again."""
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class Speculation:
         generated: Sequence[int] = (),
         usual: Estimate | None = None,
     ) -> None:
-        """``generated``: tokens that are committed already, of a stream that is resumed; ``windows`` and ``output``
-        know them. ``usual``: see :class:`Rate`."""
+        """``generated``: output tokens that are committed already, of a stream that is resumed; ``windows`` and
+        ``output`` have been told of them. ``usual``: see :class:`Rate`."""
         self.rid = rid
         self.committed = [*prompt, *generated]
         self.prompt_len = len(prompt)
@@ -49,23 +50,24 @@ class Speculation:
         self.windows = windows
         self.tree = TokenTree(len(self.committed), self.committed[-1])
         self.inline: InlineTree | None = None  # what the verifier's own draft model holds of it, if that drafts for it
-        self.epoch = 0
+        self.epoch = 0  # of the lease; 0: no drafter has it
         self.round = 0
         self.counters = Counters()
-        self.next: Chosen | None = None  # the next round's window, as long as nothing has come that could change it
+        self.next: Chosen | None = None  # the next round's window, until something comes that could change it
         self.rate = Rate(usual)
         self.waiting = Waiting(self.strategy, windows.max_window)
-        self.told_plan: Plan | None = None
-        self.told_len = len(self.committed)  # that the drafter was told of: its drafting phase began behind them
-        self.sequences = 0
+        self.told_plan: Plan | None = None  # the last that the drafter was told
+        self.told_len = len(self.committed)  # committed tokens that the drafter was told; its phase began behind them
+        self.sequences = 0  # k of the drafter's phase
         self.draft_log = DraftLog()
 
     # --- drafts ------------------------------------------------------------------------------------------------------
 
     def grow(self, message: Grow, forwards: Sequence[tuple[int, int]] = (), trust: float = 1.0) -> str | None:
-        """Merge a drafter's fragment; why it was fenced off, or None when it was used. ``forwards``: start and length
-        of those of the message, in microseconds of our clock. ``trust``: the factor that its probabilities are taken
-        with."""
+        """Merge a drafter's fragment. Returns None, or why it was fenced off.
+
+        ``forwards``: start and length of the message's draft forwards, in microseconds of our clock. ``trust``: a
+        factor on the fragment's probabilities, see :attr:`Standing.trust`."""
         if message.epoch != self.epoch:
             return "epoch"
         self.draft_log.add(message, forwards)
@@ -92,15 +94,77 @@ class Speculation:
             self.waiting.arrived()
         return None
 
+    def drafted(self, began_us: float, spent_us: float) -> None:
+        """The verifier's own draft model made a step for it, and the round waited meanwhile."""
+        self.next = None
+        self.waited(spent_us)
+        self.draft_log.stepped(began_us, spent_us)
+
+    def waited(self, spent_us: float) -> None:
+        """The round waited for the verifier's own draft model."""
+        self.counters.wait_us += spent_us
+
+    # --- the drafter's lease -----------------------------------------------------------------------------------------
+
+    def lent(self, epoch: int, plan: Plan) -> None:
+        """A drafter gets the lease of that epoch, and with it the whole text."""
+        self.epoch, self.plan, self.told_plan = epoch, plan, plan
+        self.waiting.arrived()
+        self.waiting.begin_phase()
+        self.told_len = len(self.committed)
+
     def recalled(self) -> None:
-        """No drafter has the lease: what one still sends is of no epoch, and nobody is waited for."""
+        """No drafter has the lease any more: what one still sends is fenced off, and nobody is waited for."""
         self.epoch = 0
         self.waiting.cancel()
 
+    def replan(self, plan: Plan) -> None:
+        """The drafter is to draft by ``plan`` from its next verdict on."""
+        self.plan = plan
+
     @property
     def resting(self) -> bool:
-        """Whether the plan in force asks for no drafts."""
+        """Whether the plan asks for no drafts."""
         return self.plan.method == Method.VANILLA
+
+    @property
+    def holds_verdict(self) -> bool:
+        """Whether the drafter must not be told of the last round yet: in lock-step no phase is cut short."""
+        return self.strategy.waits == "lockstep" and self.waiting.until is not None
+
+    @property
+    def owes_verdict(self) -> bool:
+        """Whether a lock-step drafter waits for a verdict that was held back."""
+        return self.strategy.waits == "lockstep" and self.told_len < len(self.committed)
+
+    def verdict(self, now_us: float, verify_us: float | None) -> Verdict:
+        """Tell the drafter what was committed since it was told last, which is many rounds if it rested.
+
+        ``verify_us``: expected length of the next round; None: not known."""
+        due = max(1.0, self.waiting.until - now_us) if self.waiting.until is not None else None
+        plan = self.plan if self.plan != self.told_plan else None
+        self.told_plan = self.plan
+        base = self.told_len
+        news = tuple(self.committed[base:])
+        self.told()
+        awaited = self.waiting.drafts if due is not None else None
+        if self.strategy.waits == "lockstep":
+            verify_us = None  # so that the drafter sends its phase as a whole
+        return Verdict(self.rid, self.epoch, self.round, base, news, due, plan, verify_us, awaited)
+
+    def missed(self, have_len: int) -> Verdict | None:
+        """The verdict that brings a drafter with ``have_len`` committed tokens up to date; None: it needs an Open."""
+        self.counters.resyncs += 1
+        if not 0 < have_len < len(self.committed):
+            return None
+        self.told()
+        return Verdict(self.rid, self.epoch, self.round, have_len, tuple(self.committed[have_len:]), None, self.plan)
+
+    def told(self) -> None:
+        """The drafter is told all that is committed. If some of it is new to it, a drafting phase begins behind it."""
+        if self.told_len != len(self.committed):
+            self.told_len = len(self.committed)
+            self.waiting.begin_phase()
 
     # --- wait or go --------------------------------------------------------------------------------------------------
 
@@ -113,11 +177,11 @@ class Speculation:
         limits: RoundLimits = NO_LIMITS,
         others: Others = NO_OTHERS,
     ) -> int:
-        """Called once after each commit: how long may the next round wait for drafts?
+        """Decide whether, and for how long, the next round waits for drafts. Called once after each commit.
 
-        ``covered``: the whole window was accepted, so drafts below it may have survived. Where ``others`` decode, a
-        wait ends when a forward does and not when drafts come. Returns the rows that the next round would have as
-        things stand; their window is the next round's unless drafts come before it begins.
+        ``covered``: the whole window was accepted, so that drafts below it may have survived. Where ``others`` decode,
+        a wait ends when a forward ends, and not when drafts arrive. Returns the rows that the next round would have if
+        it began now; their window is kept for it unless drafts arrive before.
         """
         waiting = self.waiting
         waiting.cancel()
@@ -131,7 +195,7 @@ class Speculation:
         return 1 + len(chosen.nodes)
 
     def ready(self, now_us: float) -> bool:
-        """Whether the next round may begin; ends a wait and counts its length."""
+        """Whether the next round may begin. Ends a wait and counts its length."""
         waited = self.waiting.end(now_us, self.tree)
         self.counters.wait_us += waited or 0.0
         return waited is not None
@@ -142,9 +206,14 @@ class Speculation:
         """See :meth:`Windows.prepare`."""
         self.windows.prepare(self.committed, most)
 
+    def guess(self, least: float = 0.0) -> None:
+        """See :meth:`Windows.guess`."""
+        self.windows.guess(self.tree, self.committed, least)
+
     def choose(self, cost: Cost, others: Others = NO_OTHERS, cap: int | None = None) -> Chosen:
-        """The next round's window, after the verifier's own proposers have been heard. It is priced once: a window that
-        was chosen when the last round ended holds if no draft has come since, and if there is room for it."""
+        """The next round's window, of ``cap`` nodes at most, after the verifier's own proposers have added theirs.
+
+        It is computed once: the window that was chosen when the last round ended holds if no draft has come since."""
         if self.next is None or (cap is not None and len(self.next.nodes) > cap):
             self.next = self._choose(cost, others, cap)
         return self.next
@@ -160,22 +229,9 @@ class Speculation:
         drafted = self.epoch > 0 or self.inline is not None
         return self.windows.cut(self.tree, limit, cost, rate, others, drafted)
 
-    def guess(self, least: float = 0.0) -> None:
-        """See :meth:`Windows.guess`."""
-        self.windows.guess(self.tree, self.committed, least)
-
-    def drafted(self, began_us: float, spent_us: float) -> None:
-        """The verifier's own draft model made a step for it, and the round waited meanwhile."""
-        self.next = None
-        self.waited(spent_us)
-        self.draft_log.stepped(began_us, spent_us)
-
-    def waited(self, spent_us: float) -> None:
-        """The round waited for the verifier's own draft model."""
-        self.counters.wait_us += spent_us
-
     def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
-        """Take the target's word: append, re-root, count, and see whether the request ends."""
+        """Commit what the target made of a window: extend the text, re-root the tree, count, and see whether the output
+        ends."""
         base = len(self.committed)
         tokens = outcome.tokens[: self.output.take(outcome.tokens)]
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
@@ -193,79 +249,36 @@ class Speculation:
         self.next = None
         self.windows.commit(chosen, outcome.sampled, tokens)
         if self.epoch:
-            # Guesses surer than the drafter's would be are in the tree before it is decided whether to wait for it; the
-            # others fill up what it left.
+            # Guesses surer than the drafter's own are merged before the decision to wait for it; the others only fill
+            # up what it left of the window.
             self.windows.merge(self.tree, self.committed, self.waiting.agreement.mean)
         c = self.counters
         c.rounds += 1
         c.drafted += len(chosen.nodes)
         c.accepted += sum(accepted)
         c.forced += sum(forced)
-        c.gamma_sum += self.plan.gamma or len(chosen.nodes)  # a priced tree has no gamma but what it verified
+        c.gamma_sum += self.plan.gamma or len(chosen.nodes)  # a tree without a depth: as many as it had verified
         c.count(c.histogram, sum(accepted))
         self.round += 1
         logprobs = outcome.logprobs[: len(tokens)]
         return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, claim)
 
+    def _best_draft(self) -> Node | None:
+        """The drafter's likeliest next token."""
+        drafted = (node for node in self.tree.root.children.values() if node.rank >= 0)
+        return max(drafted, key=lambda node: node.logprob, default=None)
+
     def first(self, outcome: Outcome) -> Committed:
-        """The token that ends the prefill (or the replay of a resumed stream): the target's own."""
+        """Commit the target's token that ends the prefill, or the replay of a resumed stream. It counts as no round."""
         committed = self.again(outcome)
         self.counters = Counters()
         return committed
 
     def again(self, outcome: Outcome) -> Committed:
-        """The token behind a text that was computed anew, since it had lost its room: a round without drafts."""
+        """Commit the target's token behind a text that was computed anew after a preemption: a round without drafts."""
         return self.commit(Chosen([], [], []), outcome)
 
-    @property
-    def holds_verdict(self) -> bool:
-        """Whether the drafter is not to hear of the last round yet: in lock-step a phase is never cut short."""
-        return self.strategy.waits == "lockstep" and self.waiting.until is not None
-
-    @property
-    def owes_verdict(self) -> bool:
-        """Whether a lock-step drafter waits for a verdict that was held back."""
-        return self.strategy.waits == "lockstep" and self.told_len < len(self.committed)
-
-    def lent(self, epoch: int, plan: Plan) -> None:
-        """A drafter takes the request under that epoch, and is told everything."""
-        self.epoch, self.plan, self.told_plan = epoch, plan, plan
-        self.waiting.arrived()
-        self.waiting.begin_phase()
-        self.told_len = len(self.committed)
-
-    def told(self) -> None:
-        """The drafter hears of all that is committed, and begins a phase behind it if any of it is news."""
-        if self.told_len != len(self.committed):
-            self.told_len = len(self.committed)
-            self.waiting.begin_phase()
-
-    def verdict(self, now_us: float, verify_us: float | None) -> Verdict:
-        """What was committed since the drafter was last told, which may be many rounds if it rested. ``verify_us``:
-        expected length of the round that begins next."""
-        due = max(1.0, self.waiting.until - now_us) if self.waiting.until is not None else None
-        plan = self.plan if self.plan != self.told_plan else None
-        self.told_plan = self.plan
-        base = self.told_len
-        news = tuple(self.committed[base:])
-        self.told()
-        awaited = self.waiting.drafts if due is not None else None
-        if self.strategy.waits == "lockstep":
-            verify_us = None  # a phase is told of as a whole
-        return Verdict(self.rid, self.epoch, self.round, base, news, due, plan, verify_us, awaited)
-
-    def missed(self, have_len: int) -> Verdict | None:
-        """The verdict that brings a drafter at ``have_len`` committed tokens up to date."""
-        self.counters.resyncs += 1
-        if not 0 < have_len < len(self.committed):
-            return None
-        self.told()
-        return Verdict(self.rid, self.epoch, self.round, have_len, tuple(self.committed[have_len:]), None, self.plan)
-
-    def _best_draft(self) -> Node | None:
-        """What the drafter holds likeliest to come next."""
-        drafted = (node for node in self.tree.root.children.values() if node.rank >= 0)
-        return max(drafted, key=lambda node: node.logprob, default=None)
+    # --- statistics --------------------------------------------------------------------------------------------------
 
     def take_draft_log(self) -> DraftLog:
         """What the drafter told of its work since the last call."""
@@ -273,12 +286,9 @@ class Speculation:
         return log
 
     def took(self, forward_us: float, tokens: int, wall_us: float) -> None:
-        """A round took so long, in the target and in all."""
+        """A round of ``tokens`` took ``wall_us``, of which its forward took ``forward_us``."""
         self.counters.forward_us += forward_us
         self.rate.add(tokens, wall_us)
-
-    def replan(self, plan: Plan) -> None:
-        self.plan = plan
 
     def stats(self, method: str) -> RequestStats:
         return self.counters.stats(method, self.prompt_len, len(self.committed) - self.prompt_len)

@@ -6,42 +6,42 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 Decode = Callable[[Sequence[int]], str]
-DECODED = 1 << 14  # groups of a few tokens whose text is kept, some 3 MB: a word's is asked for again and again
-REPLACEMENT = "�"
+DECODED = 1 << 14  # groups of a few tokens whose text is kept, some 3 MB: the same words come again and again
+REPLACEMENT = "�"  # what tokenizers decode an incomplete character to
 
 
 def remembering(decode: Decode) -> Decode:
-    """``decode`` for groups of a few tokens. Thread-safe if that is."""
+    """``decode`` with a cache, for groups of a few tokens. Thread-safe if ``decode`` is."""
     kept = lru_cache(DECODED)(decode)
     return lambda ids: kept(tuple(ids))
 
 
 class Detokenizer:
-    """Incremental decoding. A token's piece is the text that it completes; a half character is held back.
+    """Incremental decoding. A token's piece is the text that it completes; an incomplete character is held back.
 
-    ``decode`` turns ids into text. Tokenizers may treat the start of a sequence specially, so each piece is the
-    difference of two decodings that share a few tokens of context.
+    Tokenizers may treat the start of a sequence specially, so each piece is the difference of two decodings that share
+    a few tokens of context.
 
-    ``tokenizers`` has a DecodeStream for this. It does not fit here: behind a prompt that ends inside a character it
-    repeats the prompt's text, it raises on bytes that are not UTF-8 (which a model may well emit), it cannot give what
-    it holds back at the end, and it is not to be had for tokenizers written in Python
-    (``tests/engines/test_detokenizing.py``).
+    ``tokenizers.decoders.DecodeStream`` cannot be used: behind a prompt that ends inside a character it repeats the
+    prompt's text, it raises on bytes that are not UTF-8 (which a model may emit), it cannot give out at the end what it
+    holds back, and tokenizers written in Python do not have it (``tests/engines/test_detokenizing.py``).
     """
 
-    CONTEXT = 6  # tokens of the prompt; a character has four bytes at most
-    HELD = 8  # tokens without a whole character: what lies before the last three cannot become one any more
+    CONTEXT = 6  # tokens of the prompt that are decoded as context; a character has four bytes at most
+    HELD = 8  # tokens held back at most: all but the last three of so many cannot become a character any more
 
     def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
+        """``context``: the tokens before the first that is pushed."""
         self.decode = decode
-        self.prefix_at = 0
-        whole, half = self._split(context)
-        self.ids = [*whole, *half]
-        self.read_at = len(whole)
+        whole, incomplete = self._split(context)
+        self.ids = [*whole, *incomplete]
+        self.prefix_at = 0  # where the context of the next decoding begins in ``ids``
+        self.read_at = len(whole)  # where the tokens begin whose text is not given out
 
     def _split(self, context: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """The last tokens that are whole characters, and behind them those of a character that is not complete yet.
 
-        They must not begin inside a character either: a byte-fallback decoder then calls all bytes of the run broken.
+        The former must not begin inside a character either: byte-fallback decoders replace every byte of such a run.
         """
         for half in range(4):
             end = len(context) - half
@@ -54,6 +54,7 @@ class Detokenizer:
         return (), ()
 
     def push(self, token: int) -> str:
+        """The text that ``token`` completes."""
         self.ids.append(token)
         text = self._new(len(self.ids))
         if text and not text.endswith(REPLACEMENT):
@@ -73,7 +74,7 @@ class Detokenizer:
 
     def _take(self, piece: str, end: int) -> str:
         self.prefix_at, self.read_at = self.read_at, end
-        if self.prefix_at > 256:  # the buffer stays small however long the output grows
+        if self.prefix_at > 256:  # so that the buffer stays small however long the output is
             del self.ids[: self.prefix_at]
             self.read_at -= self.prefix_at
             self.prefix_at = 0
@@ -85,15 +86,15 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.stops = tuple(stops)
-        self.held = ""
-        self.found: str | None = None  # the one that is complete
+        self.held = ""  # text that may be the beginning of a stop string
+        self.found: str | None = None  # the stop string that has occurred
 
     def push(self, piece: str) -> str:
         """The text to release; ``found`` is set when a stop string is complete."""
         if not self.stops:
             return piece
         text = self.held + piece
-        # The one that is complete first wins, as if the text had come one character at a time.
+        # the one that is complete first wins, as if the text had come one character at a time
         ends = [(at + len(stop), at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
         if ends:
             self.held = ""
@@ -104,5 +105,6 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
+        """What is still held back, at the end of the output."""
         text, self.held = self.held, ""
         return text

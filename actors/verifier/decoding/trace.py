@@ -1,4 +1,4 @@
-"""What a client that asked for a trace is told of a round: the tree that was there, and what became of it."""
+"""Makes the ``RoundTrace`` of each round for a client that asked for one: the tree as it was, and what was accepted."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from actors.tree.window import best_nodes
 from actors.verifier.decoding.rounds import Chosen
 from protocols.messages import Origin, RoundStats, RoundTrace
 
-# nodes of one round: more cannot be told apart on a screen. They take 3 kB and 0.4 ms, 30 nodes 0.8 kB and 0.1 ms.
+# Nodes of one round: more cannot be told apart on a screen. They take 3 kB and 0.4 ms; 30 nodes 0.8 kB and 0.1 ms.
 MAX_TOLD = 128
 
 
 class Trace:
-    """Of one request. It dates nodes as they come, and looks at the tree before a commit prunes it."""
+    """One request's. It notes when nodes arrive, and copies the tree before a commit prunes it."""
 
     def __init__(self) -> None:
-        self._arrived: dict[Node, int] = {}  # microseconds since the verifier's start, of nodes that a drafter sent
+        self._arrived: dict[Node, int] = {}  # of nodes that a drafter sent: microseconds since the verifier's start
 
     def grew(self, tree: TokenTree, now_us: float) -> None:
-        """A drafter's fragment was merged."""
+        """A drafter's fragment was merged into the tree."""
         for node in tree.nodes():
             if node.rank >= 0:
                 self._arrived.setdefault(node, int(now_us))
 
     def seen(self, tree: TokenTree, chosen: Chosen, path: Sequence[int]) -> Callable[[RoundStats], RoundTrace]:
-        """A forward over ``chosen`` is over, and ``path`` of it is accepted. What is told of that, with the statistics
-        that follow when it is committed."""
+        """Call it after a forward over ``chosen``, of which ``path`` is accepted, and before the commit. Returns what
+        makes the trace of it once the round's statistics are there."""
         window = set(chosen.nodes)
         others = [one.node for one in best_nodes(tree, MAX_TOLD) if one.node not in window]
         nodes = [*chosen.nodes, *others[: max(0, MAX_TOLD - len(window))]]
@@ -45,7 +45,7 @@ class Trace:
         )
 
     def _forget(self, alive: Iterable[Node]) -> None:
-        """All but what is in the tree still."""
+        """Keep the nodes that are still in the tree."""
         self._arrived = {node: self._arrived[node] for node in alive if node in self._arrived}
 
 

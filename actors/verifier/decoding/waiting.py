@@ -1,4 +1,5 @@
-"""Wait for drafts, or verify what there is? The rule must pay for itself (DESIGN section 5, point 3).
+"""Wait for drafts, or verify what there is? A wait must bring more tokens than the same time brings without it
+(docs/how-it-works.md, "One price").
 
 All times are microseconds.
 """
@@ -15,45 +16,47 @@ from actors.tree.methods import Strategy
 from actors.tree.tree import OWN, Node, TokenTree
 from actors.tree.window import Cost
 
-MAX_WAITED_FOR = 8
-MAX_LATE = 3  # waits in a row in which no draft came: the drafter is taken for dead until one does
-WORTH = 1.1  # a wait must promise this much more: a processor that waits is slower when it goes on
-DEFAULT_US = 600.0  # of a message there and back, before anything is known (measured: 0.3 to 1 ms on an idle core)
+MAX_WAITED_FOR = 8  # draft tokens in a row
+MAX_LATE = 3  # after so many waits in a row without a draft, nobody waits for the drafter until one comes
+WORTH = 1.1  # a wait must promise this much more, because a processor that has idled is slower afterwards
+DEFAULT_US = 600.0  # of a message there and back, before it is measured (0.3 to 1 ms on an idle core)
+LATE_US = 5000.0  # that a drafting phase may take beyond twice its expected time
 
 
 @dataclass(slots=True)
 class DrafterPace:
-    """What the verifier believes about one drafter: a draft step, and what a wait takes besides (messages there and
-    back, waking up, taking the verdict in: on a processor that was idle a millisecond is soon gone)."""
+    """How fast one drafter is, as estimated by the verifier: its draft steps, and what a wait takes besides them
+    (messages there and back, waking a process, mirroring the verdict)."""
 
     steps: CostModel
     message: Estimate = field(default_factory=lambda: Estimate(DEFAULT_US, weight=10, memory=10))
 
     @property
     def step_us(self) -> float:
-        """Of one leaf."""
+        """A draft step of one leaf."""
         return self.steps(1)
 
     def measured(self, steps: Sequence[tuple[int, float]]) -> None:
-        """The drafter has measured its steps anew: (leaves, microseconds)."""
+        """The drafter reports its steps as measured anew: (leaves, microseconds)."""
         self.steps = CostModel(dict(steps))
 
     def time_to(self, drafts: int) -> float:
-        """From sending a verdict to holding ``drafts`` new tokens in a row."""
+        """From sending a verdict to having ``drafts`` new tokens in a row."""
         return self.message.mean + drafts * self.step_us
 
     def waited(self, time_us: float, drafts: int) -> None:
-        """It took so long until ``drafts`` tokens were there (or the wait was given up, and it takes longer)."""
+        """A wait of ``time_us`` brought ``drafts`` tokens in a row; or it was given up, and they take longer."""
         self.message.add(max(0.0, time_us - drafts * self.step_us))
 
     def went(self) -> None:
-        """Nobody waited, so nothing was learnt: doubt slowly, or a bad moment would be believed for ever."""
+        """Nobody waited, so nothing was measured. The estimate drifts back to its default, so that a moment in which
+        messages were slow does not prevent waits for ever."""
         self.message.add(DEFAULT_US, weight=0.03)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
-    """What the controller allows one round: draft tokens, and microseconds of waiting. None: what the prices say."""
+    """What the controller allows one round: draft tokens, and microseconds of waiting. None: no limit but the price."""
 
     window: int | None = None
     wait_us: float | None = None
@@ -63,10 +66,11 @@ NO_LIMITS = RoundLimits()
 
 
 def patience(pace: DrafterPace, cost: Cost, agreement: float, value_now: float, longest_us: float | None = None) -> int:
-    """How many draft tokens in a row are worth waiting for, ``longest_us`` at most; 0: go now.
+    """How many draft tokens in a row are worth waiting for, for ``longest_us`` at most; 0: go now.
 
-    Going now yields ``value_now`` tokens per microsecond. Waiting for m tokens yields
-    ``(1 + a + ... + a^m) / (time_to(m) + cost(1 + m))`` with a the chance that a draft token is right.
+    Going now yields ``value_now`` tokens per microsecond. Waiting for m draft tokens yields
+    ``(1 + a + ... + a^m) / (time_to(m) + cost(1 + m))``, where a is ``agreement``: the chance that a draft token is the
+    target's.
     """
     best, best_value, expected = 0, value_now, 1.0
     for drafts in range(1, MAX_WAITED_FOR + 1):
@@ -80,33 +84,33 @@ def patience(pace: DrafterPace, cost: Cost, agreement: float, value_now: float, 
 
 
 class Waiting:
-    """Whether the next round of one request waits for its drafter, how long it did, and what drafts are worth there."""
+    """One request's waits for its drafter: whether the next round waits, for how long, and what drafts are worth."""
 
     def __init__(self, strategy: Strategy, max_window: int) -> None:
         self.waits, self.max_window = strategy.waits, max_window
-        self.until: float | None = None
-        self.since = 0.0
-        self.drafts: int | None = None  # depth of drafts that ends the wait; None: the end of the drafting phase
-        self.phase_complete = False
-        self.late = 0
-        self.agreement = Estimate(0.6, weight=4)  # how often the drafter's best guess is right ...
-        self.unaided = Estimate(0.6, weight=4)  # ... where the verifier has none of its own
-        self._guessed = False  # whether it had one, when it decided whether to wait
-        self._depth = 0
-        self._pace: DrafterPace | None = None  # of the drafter that the wait tells of
+        self.until: float | None = None  # the latest end of the wait; None: nobody waits
+        self.since = 0.0  # when the latest wait began
+        self.drafts: int | None = None  # draft tokens in a row that end the wait; None: the end of the drafting phase
+        self.phase_complete = False  # the drafter has sent all that it drafts in this phase
+        self.late = 0  # waits in a row without a draft
+        self.agreement = Estimate(0.6, weight=4)  # how often the drafter's likeliest token is the target's ...
+        self.unaided = Estimate(0.6, weight=4)  # ... and where the verifier has no guess of its own
+        self._guessed = False  # whether it had one when it decided whether to wait
+        self._depth = 0  # draft tokens in a row that were there then
+        self._pace: DrafterPace | None = None  # that this wait's length is a measurement of
 
     # --- decide ------------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Nobody is waited for."""
+        """The next round waits for nobody."""
         self.until = self.drafts = None
 
     def worthwhile(self, pace: DrafterPace | None) -> bool:
-        """Whether there is anybody to wait for."""
+        """Whether there is a drafter, and drafts of it have come lately."""
         return pace is not None and self.late < MAX_LATE
 
     def look(self, tree: TokenTree) -> None:
-        """See what the tree holds, before proposers fill it up for the next window."""
+        """Note what the tree holds, before proposers fill it up for the next window."""
         self._guessed = any(child.rank < 0 for child in tree.root.children.values())
         self._depth = self._held(tree)
 
@@ -121,12 +125,14 @@ class Waiting:
         limits: RoundLimits,
         alone: bool,
     ) -> None:
-        """``value``: tokens per microsecond of going now. ``bare``: the whole window was accepted, and nothing is there
-        below it. ``alone``: no other request decodes, so that a wait ends when drafts come and not when a forward does.
+        """Set ``until`` and ``drafts`` if the next round is to wait, by the rule of the strategy.
+
+        ``value``: tokens per microsecond of going now. ``bare``: the whole window was accepted, and no draft is left
+        below it. ``alone``: no other request decodes, so that a wait ends when drafts arrive, and not when a forward
+        ends.
         """
         bound: float | None = None
-        # As long as a phase may take: a drafter that is late by so much is taken for dead.
-        phase_us = 2 * pace.time_to(gamma or self.max_window) + 5000.0
+        phase_us = 2 * pace.time_to(gamma or self.max_window) + LATE_US  # a drafter that is later may be dead
         match self.waits:
             case "phase":
                 bound = phase_us
@@ -136,7 +142,8 @@ class Waiting:
                 bound = pace.time_to(1) + pace.step_us
                 self.drafts = 1
             case "priced":
-                # Text that copies is easy for a drafter too: what it is worth elsewhere is what it does elsewhere.
+                # Where text repeats itself, retrieval and the drafter are both right. Where nothing was retrieved, the
+                # drafter is only as good as it has been at such places.
                 agreement = self.agreement if self._guessed else self.unaided
                 more = patience(pace, cost, agreement.mean, value, limits.wait_us)
                 if more <= self._depth:
@@ -145,17 +152,18 @@ class Waiting:
                     bound = pace.time_to(more) + pace.step_us
                     self.drafts = more
         if bound is not None and (limits.wait_us is None or limits.wait_us > 0):
-            # In lock-step the phase began long before the wait, which says nothing of messages.
+            # in lock-step the phase began long before the wait, whose length measures no message then
             self._pace = pace if alone and self.waits != "lockstep" else None
             self.since = now_us
             self.until = now_us + min(bound, limits.wait_us or bound)
 
     def begins(self, now_us: float) -> None:
-        """The round waits from now on, for drafts that the verifier itself makes."""
+        """From now on the round waits for the verifier's own draft model."""
         self.since = now_us
 
     def end(self, now_us: float, tree: TokenTree) -> float | None:
-        """Microseconds that the request waited, if it need not wait any longer; None: it waits on."""
+        """End the wait if what it was for has arrived, or its time is over. Returns its length (0: there was none);
+        None: it goes on."""
         if self.until is None:
             return 0.0
         arrived = self.phase_complete or (self.drafts is not None and self.drafts <= self._held(tree))
@@ -172,27 +180,27 @@ class Waiting:
         return waited
 
     def _held(self, tree: TokenTree) -> int:
-        """Draft tokens in a row that are there already, those counted that would end a wait: a guess of the verifier's
-        own counts where it is surer than the drafter's would be; others fill up windows, but nobody waits for them."""
+        """How many draft tokens in a row the tree holds. The verifier's own guesses count where they are surer than the
+        drafter's would be: only those can take the place of what a wait would bring."""
         surest = math.log(max(self.agreement.mean, 1e-6))
         return len(tree.chain(self.max_window, lambda node: node.rank != OWN or tree.total(node) >= surest))
 
     # --- learn -------------------------------------------------------------------------------------------------------
 
     def begin_phase(self) -> None:
-        """The drafter hears of committed text, and drafts behind it."""
+        """The drafter is told of new committed text, and drafts behind it."""
         self.phase_complete = False
 
     def end_phase(self) -> None:
-        """The drafter has said all that it drafts in this phase."""
+        """The drafter has sent all that it drafts in this phase."""
         self.phase_complete = True
 
     def arrived(self) -> None:
-        """Drafts came that are of use."""
+        """Drafts have arrived that are not outdated: the drafter is alive."""
         self.late = 0
 
     def observe(self, best: Node | None, token: int) -> None:
-        """``best``: what the drafter held likeliest, where ``token`` was committed."""
+        """``best``: the drafter's likeliest next token (None: it had none), where ``token`` was committed."""
         if best is None:
             return
         right = 1.0 if token == best.token else 0.0

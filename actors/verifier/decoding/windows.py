@@ -1,4 +1,5 @@
-"""Which tokens the target verifies next: the verifier's proposers are heard, and a window is cut out of the tree."""
+"""Which tokens the target verifies next: the verifier's proposers add their guesses, then a window is cut out of the
+tree."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from protocols.messages import Sampling
 
 
 class Windows:
-    """Of one request. What its proposers and its grammar know is kept here; the tree is the request's."""
+    """One request's proposers, its grammar and its strategy for windows. The tree itself is the request's."""
 
     def __init__(
         self,
@@ -28,34 +29,35 @@ class Windows:
         cache_salt: str = "",
         grammar: Grammar | None = None,
     ) -> None:
-        """RequestError when the strategy needs a source of guesses that is not among ``sources``.
+        """Raises RequestError if the strategy needs a source of guesses that is not among ``sources``.
 
-        ``gamma``: draft length of a method that is nothing but a proposer; None: its own.
-        ``branch``: the price of a path beside the first (see :class:`actors.cost.CostModel`); None: there are none.
-        ``cache_salt``: see :meth:`Sources.fallbacks`.
-        ``grammar``: what the output follows.
+        ``max_window``: nodes that the target allows. ``gamma``: draft length of a method that is nothing but a
+        proposer; None: the proposer's own. ``branch``: what each path beside the first costs, in forwards of one row
+        (see :class:`actors.cost.CostModel`); None: the target cannot verify branches, so a window is a single path.
+        ``cache_salt``: see :meth:`Sources.fallbacks`. ``grammar``: what the output has to follow.
         """
         self.strategy, self.branch, self.grammar = strategy, branch, grammar
         self.max_window = min(max_window, strategy.nodes)
-        self.sole: SoleProposer | None = None
-        self.fallbacks: list[FallbackProposer] = []
+        self.sole: SoleProposer | None = None  # whose proposal is the whole window
+        self.fallbacks: list[FallbackProposer] = []  # whose guesses join the drafter's
         if strategy.window == "proposal":
             self.sole = SoleProposer(sources.proposer(strategy.proposer, self.max_window, gamma))
         elif strategy.proposer:
             self.fallbacks = sources.fallbacks(sampling.temperature > 0, cache_salt)
 
     def prepare(self, committed: Sequence[int], most: int) -> None:
-        """Let the proposers read the next tokens of the prompt, ``most`` of them, while its pieces are computed."""
+        """Let the proposers read the next tokens of the text, at most ``most``, while its prompt is being computed."""
         for guesser in (*self.fallbacks, *([self.sole] if self.sole is not None else [])):
             guesser.prepare(committed, most)
 
     def most(self, left: int, cap: int | None) -> int:
-        """Nodes of the next window, where the text has room for ``left``."""
+        """Nodes that the next window may have. ``left``: tokens that the output may still grow by; ``cap``: None: no
+        further limit."""
         most = self.max_window if self.grammar is None else min(self.max_window, self.grammar.most_nodes())
         return max(0, min(most, left, cap if cap is not None else most))
 
     def proposed(self, tree: TokenTree, committed: Sequence[int], limit: int) -> Chosen:
-        """The window of a method that is nothing but a proposer: what that plants into an empty tree."""
+        """The window of a method that is nothing but a proposer: its proposal, planted into an empty ``tree``."""
         assert self.sole is not None
         planted = self.sole.plant(tree, committed, limit)
         if self.grammar is None or self.sole.needs_all:
@@ -64,20 +66,19 @@ class Windows:
         return _laid_out(tree, best_nodes(tree, limit))
 
     def merge(self, tree: TokenTree, committed: Sequence[int], least: float = 0.0) -> None:
-        """What proposers know of the next tokens joins the tree. Guesses that the target follows with less than that
-        chance are not worth their rows."""
+        """Add to the tree what the proposers expect next, where the chance of acceptance is at least ``least``."""
         for fallback in self.fallbacks:
             fallback.merge(tree, committed, least)
 
     def guess(self, tree: TokenTree, committed: Sequence[int], least: float = 0.0) -> None:
-        """As :meth:`merge`; and what the grammar forbids leaves the tree, what it forces joins it."""
+        """:meth:`merge`, then remove from the tree what the grammar forbids, and add what it forces."""
         self.merge(tree, committed, least)
         if self.grammar is not None and self.strategy.drafter:
             self.grammar.fit(tree)
 
     def cut(self, tree: TokenTree, limit: int, cost: Cost, rate: float, others: Others, drafted: bool) -> Chosen:
-        """The window, of what the tree holds. ``rate``: tokens per microsecond that all who decode reach together.
-        ``drafted``: whether a draft model works for the request."""
+        """The window, cut out of what the tree holds. ``rate``: tokens per microsecond that all requests which decode
+        reach together. ``drafted``: whether a draft model works for the request."""
         if not tree.root.children:
             return Chosen([], [], [])
         match self.strategy.window:
@@ -90,7 +91,7 @@ class Windows:
         return _laid_out(tree, likely, self._own() if drafted else None)
 
     def _priced(self, tree: TokenTree, limit: int, cost: Cost, rate: float, others: Others) -> list[Likely]:
-        if others.streams and self.grammar is None:
+        if others.streams and self.grammar is None:  # every row costs the same, so each is judged by itself
             likely = best_nodes(tree, limit, rate * others.row_us)
             if not branches(likely):
                 return likely
@@ -102,24 +103,26 @@ class Windows:
         return priced_window(tree, limit, price, rate, branch_us)
 
     def _own(self) -> set[int]:
-        """Nodes that the proposers have named."""
+        """Ids of the nodes that the proposers have named."""
         return {id(node) for fallback in self.fallbacks for node in fallback.held.values()}
 
     def commit(self, chosen: Chosen, sampled: Sequence[int], tokens: Sequence[int]) -> None:
-        """The target's word: ``sampled`` behind the root and each node of the window, ``tokens`` committed."""
+        """Let the proposers learn from a round: ``sampled`` is the target's token behind the root and behind each node
+        of the window, ``tokens`` was committed."""
         if self.sole is not None:
             self.sole.commit(chosen.nodes, sampled, tokens)
         for fallback in self.fallbacks:
             fallback.commit(tokens)
 
     def retrieved(self, committed: Committed) -> int:
-        """Draft tokens of a round that the proposers, or the grammar, had as well."""
+        """How many tokens of a round would have been accepted with the proposers and the grammar alone."""
         forced = next((i for i, one in enumerate(committed.forced) if not one), len(committed.forced))
         return min(max((forced, *(fallback.matched for fallback in self.fallbacks))), len(committed.tokens) - 1)
 
 
 def _laid_out(tree: TokenTree, likely: list[Likely], own: set[int] | None = None) -> Chosen:
-    """As the engine wants it. ``own``: nodes that no draft model needs to have named; None: none works."""
+    """A window in the engine's order. ``own``: ids of nodes that proposers have named, so that the others are the draft
+    model's; None: no draft model works."""
     if not likely:
         return Chosen([], [], [])
     order, parents = in_tree_order([one.node for one in likely], tree.root)
