@@ -1,7 +1,6 @@
-"""What a request's output must be (a JSON schema, a regex or a grammar), as masks of tokens. By llguidance.
+"""Structured outputs (a JSON schema, a regex or a grammar) as masks of allowed tokens, by llguidance.
 
-A mask depends on the grammar and on the output so far, and on nothing else: neither on drafts nor on when it is asked
-for. So the text is the same with drafts as without.
+A mask depends on the grammar and the output so far and on nothing else, so the text is the same with drafts as without.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
-LOOKED_AT = 64  # likeliest drafts that are tried before a window is chosen: twice the largest usual window
-MOST_FORCED = 64  # tokens that are planted at once: a string of 20,000 forced characters is one grammar's right
-ROUND_US = 50_000.0  # that a window's masks may take: others wait for them. One mask takes 0.01 to 0.2 ms, seldom 20
-# What one grammar may take, in llguidance's units. Its own limits let a regex such as a{1000000} compute for two
-# seconds and hold 250,000 lexer states of 2 kB; with these it is refused after 0.3 s, and a schema of 2,000 properties
+MAX_FITTED = 64  # likeliest drafts that are checked before a window is chosen: twice the largest usual window
+MAX_FORCED = 64  # forced tokens that join the tree at once: a grammar may force a string of 20,000 characters
+ROUND_US = 50_000.0  # that a window's masks may take while other streams wait. One takes 0.01 to 0.2 ms, seldom 20
+# What one grammar may take, in llguidance's units. With its default limits a regex such as a{1000000} computes for two
+# seconds and holds 250,000 lexer states of 2 kB. With these it is refused after 0.3 s, and a schema of 2,000 properties
 # with patterns still compiles.
 FUEL = 400_000  # expressions of the lexer
-STEP_FUEL = 100_000  # for one mask: some 10 ms
+STEP_FUEL = 100_000  # of one mask: some 10 ms
 LEXER_STATES = 20_000
-MAX_RULES = 1000  # of a Lark grammar: an error within a chain of 3,000 terminals takes it a minute to put into words
-STACK_BYTES = 1 << 29  # of address space: 20,000 rules in a chain, more than a text of that length has, take 100 MB
+MAX_RULES = 1000  # of a Lark grammar: reporting an error in a chain of 3,000 terminals takes llguidance a minute
+STACK_BYTES = 1 << 29  # address space: a chain of 20,000 rules, more than fit into a request, takes 100 MB
 RULE = re.compile(r"^[ \t]*[?!]?\w[^:\n]*:", re.MULTILINE)
 LONGEST_REASON = 300  # characters
-# As Python's json and most chat models write it. With llguidance's own default any white space may stand between two
-# tokens, of which weak models write nothing else, and hardly anything is forced. A schema that says "x-guidance":
-# {"whitespace_flexible": true} has it all the same.
+# JSON as Python's json and most chat models write it. llguidance's default allows any white space between two tokens:
+# weak models then write white space without end, and hardly any token is forced. A schema with "x-guidance":
+# {"whitespace_flexible": true} overrides this.
 JSON_STYLE: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -60,14 +59,15 @@ class Grammars:
         self._tokenizer: LLTokenizer | None = None
 
     def prepare(self) -> None:
-        """Index the vocabulary before anybody streams, if there can be grammars at all: it takes 0.1 s for 8,000
-        entries, and holds the interpreter's lock."""
+        """Index the vocabulary before requests come, if grammars can be used at all: it takes 0.1 s for 8,000 entries,
+        and holds the interpreter's lock."""
         with contextlib.suppress(RequestError):
             self._index()
 
     def grammar(self, wanted: StructuredOutputs, generated: Sequence[int] = ()) -> Grammar:
-        """A grammar that has followed ``generated``. RequestError in one sentence. A big schema takes a second, nearly
-        all of it without the interpreter's lock; calls come from one thread at a time."""
+        """The grammar of a request whose output so far is ``generated``. Raises RequestError if it cannot be used.
+
+        A big schema takes a second, nearly all of it without the interpreter's lock. One thread at a time may call."""
         grammar = Grammar(self._index(), _translated(wanted), self._timer)
         grammar.commit(generated)
         return grammar
@@ -89,7 +89,9 @@ class Grammars:
 
 
 class Grammar:
-    """One request's, behind its committed output. Used by one thread at a time, the loop's or the target's."""
+    """One request's grammar, at its committed output; a :class:`actors.models.Constraint` of the target.
+
+    One thread at a time uses it: the event loop's or the target's."""
 
     def __init__(self, tokenizer: LLTokenizer, text: str, timer: Callable[[], float] = time.perf_counter) -> None:
         self._tokenizer, self._text, self._timer = tokenizer, text, timer
@@ -97,8 +99,8 @@ class Grammar:
         self._output: list[int] = []
         self._matcher = self._fresh()
         self._mask_us = Estimate(100.0, weight=8)
-        self._alone = False  # drafts have led the matcher into a state that it could not compute
-        self._rows((), ())  # most grammars that explode do it here; the first mask takes 10 ms, and tells nothing
+        self._without_drafts = False  # because a draft has led the matcher into a state that it could not compute
+        self._rows((), ())  # fails early for most grammars that are too complex; it takes 10 ms and is not measured
 
     # --- masks -------------------------------------------------------------------------------------------------------
 
@@ -136,7 +138,7 @@ class Grammar:
         return rows
 
     def _move(self, here: Sequence[int], there: Sequence[int]) -> None:
-        """From one path below the root to another."""
+        """Move the matcher from one path below the root to another."""
         shared = 0
         while shared < min(len(here), len(there)) and here[shared] == there[shared]:
             shared += 1
@@ -145,22 +147,22 @@ class Grammar:
         self._matcher.try_consume_tokens(list(there[shared:]))
 
     def row_us(self) -> float:
-        """What the mask of one row takes, lately."""
+        """Microseconds of the mask of one row, as measured lately."""
         return self._mask_us.mean
 
     def most_nodes(self) -> int:
-        """Of a window whose masks are worth the time."""
-        return 0 if self._alone else int(ROUND_US / max(1.0, self._mask_us.mean))
+        """Largest window whose masks take no longer than ``ROUND_US``."""
+        return 0 if self._without_drafts else int(ROUND_US / max(1.0, self._mask_us.mean))
 
     # --- drafts ------------------------------------------------------------------------------------------------------
 
     def fit(self, tree: TokenTree) -> None:
-        """Take from the tree the likely drafts that the grammar refuses, and plant what it forces. Each node is tried
-        once."""
-        if self._alone:
+        """Remove likely drafts that the grammar refuses from the tree, and add the tokens that it forces. Each node is
+        checked once."""
+        if self._without_drafts:
             return
-        wanted: set[Node] = set()  # what is tried, and what leads there
-        for step in (tree.root, *(one.node for one in best_nodes(tree, LOOKED_AT))):
+        wanted: set[Node] = set()  # nodes to check, and their ancestors
+        for step in (tree.root, *(one.node for one in best_nodes(tree, MAX_FITTED))):
             node: Node | None = None if step.fits else step
             while node is not None and node not in wanted:
                 wanted.add(node)
@@ -171,7 +173,8 @@ class Grammar:
                 self._restart()
 
     def _visit(self, tree: TokenTree, node: Node, wanted: set[Node]) -> None:
-        """The matcher stands at ``node``, and does so again afterwards unless it breaks."""
+        """Check the ``wanted`` nodes below ``node``. The matcher stands at ``node``, and again so afterwards, unless it
+        breaks."""
         matcher = self._matcher
         if not node.fits:
             node.fits = True
@@ -190,22 +193,23 @@ class Grammar:
             matcher.rollback(1)
 
     def _plant(self, tree: TokenTree, node: Node) -> set[Node]:
-        """Add what must come behind ``node``; what is to be visited of that."""
+        """Add the tokens that must follow ``node``. Returns the new nodes that are still to be checked."""
         if self._matcher.is_stopped():
-            chance = -math.log(len(self._ends))  # several ends are all the same to the grammar
-            self._leave(tree, node, self._ends)
+            chance = -math.log(len(self._ends))  # the grammar does not prefer any of several end tokens
+            self._keep_only(tree, node, self._ends)
             for end in self._ends:
                 tree.add(node, end, chance, FORCED).fits = True
             return set()
         planted: set[Node] = set()
-        for token in self._matcher.compute_ff_tokens()[:MOST_FORCED]:
-            self._leave(tree, node, {token})
+        for token in self._matcher.compute_ff_tokens()[:MAX_FORCED]:
+            self._keep_only(tree, node, {token})
             node.fits = True
             node = tree.add(node, token, 0.0, FORCED)
             planted.add(node)
         return planted
 
-    def _leave(self, tree: TokenTree, node: Node, tokens: Set[int]) -> None:
+    def _keep_only(self, tree: TokenTree, node: Node, tokens: Set[int]) -> None:
+        """Drop all other children of ``node``."""
         for child in list(node.children.values()):
             if child.token not in tokens:
                 tree.drop(child)
@@ -213,7 +217,7 @@ class Grammar:
     # --- the output --------------------------------------------------------------------------------------------------
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """``tokens`` were added to the output. RequestError if they do not follow the grammar."""
+        """``tokens`` were added to the output. Raises RequestError if the grammar does not allow them."""
         text = list(itertools.takewhile(lambda token: token not in self._ends, tokens))
         self._output.extend(text)
         if self._matcher.try_consume_tokens(text) < len(text):
@@ -234,9 +238,9 @@ class Grammar:
         return matcher
 
     def _restart(self) -> None:
-        """Drafts led the matcher where it broke, and broken it stays. A new one follows the output, without drafts from
-        now on: what breaks that is the grammar's own."""
-        self._alone = True
+        """A draft has broken the matcher for good: make a new one at the committed output, and take no more drafts. If
+        that breaks as well, the grammar is at fault."""
+        self._without_drafts = True
         self._matcher = self._fresh()
         self._matcher.try_consume_tokens(self._output)
 
@@ -248,8 +252,8 @@ class Grammar:
 
 
 def _deeply(job: Callable[[], T]) -> T:
-    """llguidance goes down from rule to rule on the stack: a chain of 3,000 rules, or of references in a schema, takes
-    more than the 8 MB that a thread has, and with it the process."""
+    """Run a job on a thread with a large stack. llguidance recurses from rule to rule: a chain of 3,000 rules, or of
+    references in a schema, overflows the 8 MB of a usual thread and kills the process."""
     with ThreadPoolExecutor(1) as pool:
         before = threading.stack_size(STACK_BYTES)
         try:
@@ -259,7 +263,7 @@ def _deeply(job: Callable[[], T]) -> T:
 
 
 def _translated(wanted: StructuredOutputs) -> str:
-    """In llguidance's own form."""
+    """The grammar in llguidance's own form. Raises RequestError if it is malformed."""
     from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
@@ -282,7 +286,7 @@ def _translated(wanted: StructuredOutputs) -> str:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """llguidance's message without its drawings: the line that says what is wrong."""
+    """The line of llguidance's message that says what is wrong."""
     lines = [line.strip() for line in matcher.get_error().replace("<non-verbose/>", "").splitlines() if line.strip()]
     said = next((line for line in lines if line.startswith("error: ")), lines[0] if lines else "nothing follows it")
     return said.removeprefix("error: ")[:LONGEST_REASON]

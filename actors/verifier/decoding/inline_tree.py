@@ -1,5 +1,5 @@
-"""What a draft model that the verifier runs itself holds of one request: a mirror of its text, and the nodes of its
-tree that are expanded. See :mod:`actors.verifier.drafters.inline`."""
+"""One request as the verifier's own draft model knows it: a mirror of its text, and the nodes of its tree that are
+expanded. See :mod:`actors.verifier.drafters.inline`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from actors.tree.tree import ROOT, Node, TokenTree
 from protocols.errors import CannotDraft, PoolFull
 
 log = logging.getLogger("duoactor.verifier")
-BRANCHES = 4  # candidates of a leaf that join the tree, and ...
-MIN_CHANCE = 0.01  # ... the least of one beside the likeliest: as a drafter's trees (actors.drafter.growth)
-DOUBT = 0.03  # of a round's weight: a text without drafts is believed, slowly, to become like others again
+# As in the trees of drafters, see :class:`actors.drafter.growth.TreeGrowth`.
+BRANCHES = 4
+MIN_CHANCE = 0.01
+DOUBT = 0.03  # weight of the usual agreement in a round without drafts: slowly, a text is believed to be like others
 
 
 _first: Callable[[tuple[float, Node]], float] = itemgetter(0)
@@ -34,47 +35,49 @@ class InlineTree:
         end: int,
         calibration: TextCalibration,
     ) -> None:
-        """``tree``: the request's, which others plant into as well. ``handle``: of the mirror. Nothing is
-        drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
+        """``tree``: the request's, which proposers add to as well. ``handle``: the mirror's. Nothing is drafted behind
+        ``stop_tokens``, nor at positions from ``end`` on."""
         self.rid, self.tree, self.model, self.handle = rid, tree, model, handle
         self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
-        self.agreement = Estimate(calibration.usual, weight=4, memory=48)  # how often its first choice is right
+        self.agreement = Estimate(calibration.usual, weight=4, memory=48)  # how often the draft's first choice is right
         self.lost = False  # the model cannot mirror the text any more
-        self._expansions: dict[Node, Expansion] = {}
-        self._slots: set[int] = set()
-        self._leaves: list[Node] = []
+        self._expansions: dict[Node, Expansion] = {}  # the candidates behind each expanded node
+        self._slots: set[int] = set()  # scratch slots that are in use
+        self._leaves: list[Node] = []  # nodes that may be expanded next
         self._untold: list[int] = []  # committed tokens that the model has not been told of
 
     # --- growing -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A round is about to begin with the tree as it is."""
+        """Before a round: find the leaves of the tree as it is."""
         tree = self.tree
-        self._leaves = [*self._open(tree.nodes())] if tree.root.expanded else [tree.root]
+        self._leaves = [*self._expandable(tree.nodes())] if tree.root.expanded else [tree.root]
 
-    def _open(self, nodes: Iterable[Node]) -> Iterator[Node]:
-        """Those that may be expanded next: their ancestors are."""
+    def _expandable(self, nodes: Iterable[Node]) -> Iterator[Node]:
+        """Those of ``nodes`` that may be expanded next: all their ancestors are expanded."""
         for node in nodes:
             above = node.parent
-            expandable = not node.expanded and above is not None and above.expanded
-            if expandable and node.token not in self.stop_tokens and node.position + 1 < self.end:
+            leaf = not node.expanded and above is not None and above.expanded
+            if leaf and node.token not in self.stop_tokens and node.position + 1 < self.end:
                 yield node
 
     def promises(self, least: float) -> list[tuple[float, Node]]:
-        """Nodes to expand, with the tokens that the target should follow because of it, where those are more than
-        ``least``. The root goes alone."""
+        """Leaves to expand, each with the accepted tokens that it should bring, where those are more than ``least``. No
+        more than there are scratch slots for. The root is the only leaf until it is expanded."""
         room = self.model.scratch_slots - len(self._slots)
         found = [(promise, node) for node in self._leaves if (promise := self._promise(node)) > least]
         return found if len(found) <= room else sorted(found, key=_first, reverse=True)[:room]
 
     def _promise(self, node: Node) -> float:
-        """What the tree holds behind it already, retrieved perhaps, the draft would only say again."""
+        """The chance that the path to ``node`` is accepted, times the draft's agreement, less the chance of the
+        children that the tree has already: those were retrieved, and the draft would only repeat them."""
         known = 0.0
         for child in node.children.values():
             known += math.exp(child.logprob)
         return math.exp(min(0.0, self.tree.total(node))) * max(0.0, self.agreement.mean - known)
 
     def leaf(self, node: Node) -> Leaf:
+        """``node`` as the draft model is asked to expand it."""
         root = self.tree.root
         if node is root:
             return Leaf(self.handle, node.token, (), is_root=True)
@@ -86,7 +89,8 @@ class InlineTree:
         return Leaf(self.handle, node.token, tuple(reversed(path)))
 
     def expanded(self, node: Node, expansion: Expansion, vocab_size: int) -> None:
-        """``vocab_size``: the target's; ids beyond are no candidates."""
+        """The draft model has expanded ``node``: its likely children join the tree. ``vocab_size``: the target's; ids
+        beyond it are no candidates."""
         node.expanded, node.slot = True, expansion.slot
         if expansion.slot >= 0:
             self._slots.add(expansion.slot)
@@ -99,18 +103,21 @@ class InlineTree:
                 break
             self.tree.add(node, token, math.log(chance), rank)
         self._leaves.remove(node)
-        self._leaves.extend(self._open(node.children.values()))
+        self._leaves.extend(self._expandable(node.children.values()))
 
     def leave(self) -> None:
-        """Its nodes stay in the request's tree, as if they had been retrieved: another model's may be next."""
+        """The draft model stops drafting for the request. Its nodes stay in the tree as if they had been retrieved, for
+        another model may expand them."""
         for node in self.tree.root.subtree():
             node.expanded, node.slot = False, ROOT
 
-    # --- the target's word -------------------------------------------------------------------------------------------
+    # --- committing --------------------------------------------------------------------------------------------------
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Commit ``tokens`` in the tree and, where the model may have computed some of them, in the mirror. For a text
-        that rests that waits until the model is asked again: it took 25 us of each round."""
+        """Commit ``tokens`` in the tree, and in the mirror if any of them may be computed there.
+
+        A mirror without expanded nodes is told later, in :meth:`catch_up`: telling it took 25 us a round, also where
+        the model was not asked for many rounds."""
         tree = self.tree
         self._learn(tree.root, tokens)
         held = tree.advance(tokens).nodes
@@ -126,7 +133,7 @@ class InlineTree:
         self._commit(tokens, slots, dead)
 
     def catch_up(self) -> None:
-        """Before the model is asked: it hears of all that is committed."""
+        """Tell the model all that is committed. To be called before it is asked to expand anything."""
         if self._untold:
             self._commit(self._untold, [ROOT] * len(self._untold))
             self._untold = []
@@ -142,6 +149,7 @@ class InlineTree:
             self.lost = True
 
     def _learn(self, root: Node, tokens: Sequence[int]) -> None:
+        """Calibrate by what the target chose behind each expanded node of the committed path."""
         if root not in self._expansions:
             self.agreement.add(self.calibration.usual, weight=DOUBT)
         node: Node | None = root

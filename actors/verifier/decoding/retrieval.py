@@ -1,8 +1,8 @@
 """The verifier's own guesses, made by a proposer (:mod:`actors.proposers`) instead of a draft model.
 
 They are used in two ways. With PLD, SAM, REST and Lookahead the proposal is the window (:class:`SoleProposer`). With
-method auto it joins the drafter's nodes in one tree (:class:`FallbackProposer`), so that a stream speculates on while
-its drafter is late or dead, and a text that copies is not left to a model that guesses.
+method auto it joins the drafter's nodes in one tree (:class:`FallbackProposer`), so that a stream goes on speculating
+while its drafter is late or dead, and text that repeats earlier text is copied instead of guessed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from protocols.messages import FailureCode, Method
 
 FLOOR = 0.03  # a path less likely than this is not worth a row in any window
 LOG_FLOOR = math.log(FLOOR)
-NEARLY_CERTAIN = math.log(0.75)
-SUREST = math.log(0.99)
-LONGEST_REST = 32  # rounds
-SLICE = 256  # tokens of a text that a proposer reads at once: some 0.8 ms, less than a round, while others decode
-FALLBACK_NODES = 16  # of a proposal; of one from the memory more: long answers come again as a whole
+NEARLY_CERTAIN = math.log(0.75)  # where the tree has a child so likely, costly proposers are not asked
+SUREST = math.log(0.99)  # no guess is believed to be certain
+LONGEST_REST = 32  # rounds in which a useless costly proposer is not asked
+SLICE = 256  # tokens that a proposer reads at once, because others decode: some 0.8 ms, less than a round
+FALLBACK_NODES = 16  # of a proposal; the memory's may have more, because long answers recur as a whole
 
 
 class Sources:
@@ -41,9 +41,9 @@ class Sources:
         self._trust: dict[tuple[str, bool], Trust] = {}
 
     def proposer(self, name: str, most_nodes: int, gamma: int | None = None) -> Proposer:
-        """A strategy's proposer, for windows of ``most_nodes``. ``gamma``: draft length; None: the proposer's own.
+        """The proposer of that name, for windows of at most ``most_nodes``. ``gamma``: draft length; None: its own.
 
-        RequestError ("unsupported") when it needs a datastore and there is none.
+        Raises RequestError ("unsupported") if it needs a datastore and there is none.
         """
         match name:
             case Method.PLD | Method.PLD_EARLIEST:
@@ -64,17 +64,17 @@ class Sources:
         raise AssertionError(f"there is no proposer {name}")
 
     def remember(self, text: Sequence[int], cache_salt: str) -> None:
-        """A request has ended with that text: it is read in pieces, see :meth:`read`."""
+        """Take the text of a request that has ended into the memory. It is read slice by slice, by :meth:`read`."""
         if self.memory is not None:
             self.memory.remember(text, cache_salt)
 
     def read(self) -> bool:
-        """Half a millisecond's work off the token path; whether there was any."""
+        """Read the next slice of remembered texts, which takes half a millisecond. Returns whether there was one."""
         return self.memory is not None and self.memory.read()
 
     def fallbacks(self, sampled: bool, cache_salt: str = "") -> list[FallbackProposer]:
-        """The stand-ins of one request. ``sampled``: its temperature is above 0, where matches are right less often.
-        ``cache_salt``: whose texts it may find in the memory."""
+        """The proposers of one request with method auto. ``sampled``: its temperature is above 0, where matches are
+        right less often. ``cache_salt``: only texts with the same salt are found in the memory."""
         kinds: list[tuple[str, Proposer]] = [("sam", SuffixAutomaton(tokens=FALLBACK_NODES))]
         if self.memory is not None:
             kinds.append(("memory", Remembered(self.memory, cache_salt)))
@@ -87,7 +87,7 @@ class Sources:
 
 
 def fitting(options: Lookahead, most_nodes: int) -> Lookahead:
-    """Those options, or the largest W = G below them whose rows all fit one window."""
+    """``options``, or the largest W = G below them whose rows fit into one window."""
     while options.max_rows > most_nodes and options.window > 1:
         size = min(options.window, options.guesses, options.window - 1)
         options = replace(options, window=size, guesses=size)
@@ -103,7 +103,7 @@ class _Consulted:
         self.seen = 0  # committed tokens that the session knows
 
     def prepare(self, committed: Sequence[int], most: int = SLICE) -> ProposerSession | None:
-        """Read the next ``most`` tokens; the session, once it knows the whole text."""
+        """Read the next tokens, at most ``most``. Returns the session once it knows the whole text, else None."""
         new = committed[self.seen : self.seen + most]
         if self.session is None:
             self.session = self.proposer.open(new)
@@ -119,10 +119,10 @@ class SoleProposer(_Consulted):
     def __init__(self, proposer: Proposer) -> None:
         super().__init__(proposer)
         self.rows: list[Node] | None = None  # nodes of the pending proposal, in its order
-        self.needs_all = isinstance(proposer, Lookahead)  # it learns from what the target says behind each of its nodes
+        self.needs_all = isinstance(proposer, Lookahead)  # it learns from the target's token behind each of its nodes
 
     def plant(self, tree: TokenTree, committed: Sequence[int], limit: int) -> list[Node]:
-        """Put the proposal, at most ``limit`` nodes, into an empty tree and return its nodes."""
+        """Add the proposal, at most ``limit`` nodes, to an empty tree. Returns its nodes."""
         self.rows = None
         session = self.prepare(committed)
         if session is None:
@@ -135,10 +135,11 @@ class SoleProposer(_Consulted):
         return rows
 
     def commit(self, window: Sequence[Node], sampled: Sequence[int], tokens: Sequence[int]) -> None:
-        """``sampled``: the target's token behind the root and behind each node of ``window``; ``tokens``: committed."""
+        """Let the session learn from a round. ``sampled``: the target's token behind the root and behind each node of
+        ``window``; ``tokens``: what was committed."""
         rows, self.rows = self.rows, None
         if self.session is None or rows is None:
-            return  # it reads them when it is asked next
+            return  # it reads the tokens when it is asked next
         self.seen += len(tokens)
         if isinstance(self.session, LookaheadSession) and len(sampled) == len(window) + 1:
             behind = {id(node): token for node, token in zip(window, sampled[1:], strict=True)}
@@ -148,9 +149,9 @@ class SoleProposer(_Consulted):
 
 
 class Trust:
-    """From the scores of one source to chances, learned from the target; shared by the requests of a process."""
+    """How likely a token of a given score is the target's, for one source; learned by all requests together."""
 
-    REFRESH = 32  # observations for which chances are remembered: looking one up costs more than the rest of a round
+    REFRESH = 32  # observations for which chances are cached: computing them took more time than the rest of a round
 
     def __init__(self) -> None:
         self.calibration = Calibration()
@@ -166,6 +167,7 @@ class Trust:
         return known
 
     def observe(self, score: float, right: bool) -> None:
+        """The target has decided on a token of that score."""
         self.calibration.observe((score,), 0 if right else -1)
         self._age += 1
         if self._age >= self.REFRESH:
@@ -174,27 +176,29 @@ class Trust:
 
 
 class FallbackProposer(_Consulted):
-    """A proposer beside the drafter. Its scores are priors: what is believed of a node is learned from the target.
+    """A proposer whose guesses join the drafter's. Its scores are only priors: chances are learned from the target.
 
-    A ``costly`` one is asked only where nothing in the tree is nearly certain, and after rounds in which it was of no
-    use it rests for as many again.
+    A ``costly`` one is asked only where nothing in the tree is nearly certain. After n rounds in a row in which it was
+    of no use it is not asked for n - 1 rounds.
     """
 
     def __init__(self, proposer: Proposer, trust: Trust, costly: bool = False) -> None:
         super().__init__(proposer)
         self.trust = trust
         self.costly = costly
-        self.useless = 0  # rounds in a row
+        self.useless = 0  # rounds in a row in which none of its tokens was right
         self.rest = 0  # rounds until it is asked again
-        self.proposal: Proposal | None = None  # of this round
-        self.likely: list[tuple[int, int, float, float]] = []  # (row, row of the parent, log chance, of the whole path)
-        self.bound = 0.0  # log chance of the whole path that those have at least
-        self.held: dict[int, Node] = {}  # rows that are in the tree
+        self.proposal: Proposal | None = None  # of this round; None: it has not been asked yet
+        # nodes of the proposal that are likely enough: (index, its parent's, log chance, log chance of the whole path)
+        self.likely: list[tuple[int, int, float, float]] = []
+        self.bound = 0.0  # least log chance of a whole path among those
+        self.held: dict[int, Node] = {}  # nodes of the proposal that are in the tree, by index
         self.bias = acceptance_bias()  # of this text
-        self.matched = 0  # tokens of the newest commit that it had proposed, from the first on
+        self.matched = 0  # how many tokens of the latest commit it had proposed, from the first on
 
     def merge(self, tree: TokenTree, committed: Sequence[int], least: float = FLOOR) -> None:
-        """Add what the target follows with a chance of at least ``least``; the proposer is asked once per round."""
+        """Add the nodes whose path is accepted with a chance of at least ``least``, and of ``FLOOR``, to the tree. The
+        proposer is asked once a round."""
         if self.proposal is None:
             self._ask(tree, committed)
         assert self.proposal is not None
@@ -222,7 +226,7 @@ class FallbackProposer(_Consulted):
         self.proposal = session.propose(DEFAULT_NODES) if session is not None else NOTHING
 
     def _weigh(self, proposal: Proposal, bound: float) -> None:
-        """Find what the target follows with a log chance of ``bound`` or more."""
+        """Find the nodes whose path has a log chance of at least ``bound``."""
         self.likely, self.bound = [], bound
         totals = {ROOT: 0.0}
         bias = math.log(self.bias.mean)
@@ -237,7 +241,7 @@ class FallbackProposer(_Consulted):
                 self.likely.append((row, parent, logprob, total))
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Learn from every node whose parent the target has followed: it followed the node as well, or it did not."""
+        """Learn from each node of the proposal whose parent was right: the target's next token then decides on it."""
         proposal, self.proposal = self.proposal, None
         self.matched = 0
         if proposal is not None and proposal is not NOTHING:
