@@ -52,7 +52,7 @@ class Committer:
         A request whose outcome is an exception fails alone. Raises it when too many in a row did, see ``Faults``."""
         for request, outcome in zip(job.everybody, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                self.faults.of(request, outcome)
+                self.faults.blame(request, outcome)
             else:
                 self.faults.went_well()
         own, rows, piece = len(job.requests), job.rows + job.piece_rows, job.piece
@@ -66,7 +66,7 @@ class Committer:
         if own:
             self._commit_round(job, outcomes[:own], forward_us, decode_us)
         if piece is not None and isinstance(outcome := outcomes[-1], Outcome) and piece.state == "prefill":
-            self.faults.spare(piece, partial(self._commit_prefill, piece, outcome))
+            self.faults.guard(piece, partial(self._commit_prefill, piece, outcome))
             self.tell_clients()  # the first token is not held back for the next round
 
     def _decode_us(self, job: Job, forward_us: float) -> float:
@@ -100,7 +100,7 @@ class Committer:
                 if request.drafter is not None:
                     others = job.load.beside(request.spec.rate.value, next_rows + len(job.requests) - place)
                 step = partial(self._commit_window, request, chosen, outcome, forward, others)
-                done = self.faults.spare(request, step)
+                done = self.faults.guard(request, step)
                 if done is not None:
                     rows, undrafted_us = done
                     next_rows += rows
@@ -225,7 +225,7 @@ class Committer:
             if wait and not request.due(next_at):
                 self._untold.append(request)
                 continue
-            chunk = self.faults.spare(request, partial(request.chunk, now))
+            chunk = self.faults.guard(request, partial(request.chunk, now))
             if chunk is None:
                 continue
             self.state.totals.told(chunk)

@@ -308,7 +308,7 @@ class Verifier:
         if piece is None or piece.state not in ("prefill", "decode"):
             return
         if self.judge.asks(piece):
-            self.faults.spare(piece, partial(piece.spec.prepare, job.piece_rows or SLICE))
+            self.faults.guard(piece, partial(piece.spec.prepare, job.piece_rows or SLICE))
 
     def _read_finished_texts(self) -> None:
         """Index another slice of the texts of ended requests, from which drafts for later ones are retrieved."""

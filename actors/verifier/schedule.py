@@ -67,7 +67,7 @@ class Schedule:
         self.room.let_in()
         now_us = self.clock() * 1e6
         decoding = self.state.requests.of("decode")
-        ready = [r for r in decoding if self.faults.spare(r, partial(r.spec.ready, now_us))]
+        ready = [r for r in decoding if self.faults.guard(r, partial(r.spec.ready, now_us))]
         kinds = {
             "prefill": self.state.requests.of("prefill"),
             "decode": [r for r in ready if not r.suspect],
@@ -142,7 +142,7 @@ class Schedule:
             if job.guesses is False and load.streams > 1 and self.judge.may_rest(request):
                 chosen: Chosen | None = Chosen([], [], [])
             else:
-                chosen = self.faults.spare(request, partial(self._window, request, others, now, most))
+                chosen = self.faults.guard(request, partial(self._window, request, others, now, most))
             if chosen is not None:
                 job.requests.append(request)
                 job.windows.append(chosen)
@@ -176,7 +176,7 @@ class Schedule:
             rate = load.rate or len(requests) / state.cost.round(len(requests))
             for request in own:
                 request.spec.waiting.begins(self.clock() * 1e6)
-                self.faults.spare(request, partial(request.spec.guess, load.least))
+                self.faults.guard(request, partial(request.spec.guess, load.least))
             own = [request for request in own if request.state == "decode"]
             since = lambda: (self.clock() - state.started) * 1e6  # noqa: E731
             promised = cache(partial(inline.promise, state.cost, load.streams))  # the same for all

@@ -1,6 +1,6 @@
-"""Lets requests in, or says in a sentence why not, and ends them.
+"""Admits requests, or refuses them with a sentence, and ends them.
 
-A long text is turned into tokens on a thread of its own, so that it holds up no other stream's round.
+Long texts are tokenized on a thread of their own, so that they delay no other stream's round.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from protocols.messages import Failed, FailureCode, Generate, Message, RequestSt
 from protocols.validation import validate
 
 log = logging.getLogger("duoactor.verifier")
-MAX_REQUESTS = 4096  # that a StatusReport has room for
+MAX_REQUESTS = 4096  # as many as a StatusReport holds
 FULL = "as many requests wait as this verifier lets wait; try again later"
 LEAVING = "the verifier is shutting down; the stream can resume"
-PACE = 16  # requests that ended last, by which it is judged when there is room
+PACE = 16  # latest ends of requests from which it is predicted when there will be room
 DEFAULT_RETRY_MS, MIN_RETRY_MS, MAX_RETRY_MS = 1000.0, 100.0, 60_000.0
-MAX_ATTEMPTS = 2  # during each of which the verifier ended: the request is not tried again
+MAX_ATTEMPTS = 2  # a request during which the verifier crashed so often is not tried again
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request whose text is being tokenized, and its grammar read."""
+    """A request whose text is being tokenized and whose grammar is being compiled."""
 
     client: bytes
     message: Generate
-    arrived: float
+    arrived: float  # seconds
 
 
 class Admission:
@@ -60,7 +60,7 @@ class Admission:
         tokenizing: Compute,
         wake: Callable[[], None],
     ) -> None:
-        """``wake`` is called when a request was let in later than it was asked for."""
+        """``tokenizing`` runs the preparation of long texts; ``wake`` is called when one has been admitted."""
         self.state, self.codec, self.leases = state, codec, leases
         self.send, self.clock, self.wake = send, clock, wake
         self.tokenizing, self.grammars = tokenizing, grammars
@@ -68,9 +68,10 @@ class Admission:
         self._arriving: dict[str, Arrival] = {}
         self._ends: deque[float] = deque(maxlen=PACE)
 
-    # --- in ----------------------------------------------------------------------------------------------------------
+    # --- admit -------------------------------------------------------------------------------------------------------
 
     def ask(self, peer: bytes, message: Generate) -> None:
+        """A client asks for a generation: check it, tokenize it, and queue it; or refuse it."""
         arrival = Arrival(peer, message, self.clock())
         try:
             self._make_way(peer, message)
@@ -88,7 +89,8 @@ class Admission:
             self.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
 
     def _make_way(self, peer: bytes, message: Generate) -> None:
-        """End the stream that this one resumes; RequestError while nothing can be let in under that id."""
+        """End the request of the same id that this one resumes, if there is one. Raises RequestError if the message
+        cannot be admitted at present."""
         state = self.state
         if state.draining:
             raise RequestError(FailureCode.DRAINING, "this verifier is shutting down; send the request to another")
@@ -106,7 +108,8 @@ class Admission:
         self._check_queue(message.priority)
 
     def _check_queue(self, priority: int) -> None:
-        """RequestError if as many wait as may. One that has not begun gives its place up to one of a lower number."""
+        """Raise RequestError if the queue is full. One that waits, has not begun and has a higher ``priority`` number
+        is failed in favour of the new one."""
         most, waiting = self.state.settings.max_queued_requests, self.state.requests.of("queued")
         if len(self.state.requests) + len(self._arriving) < MAX_REQUESTS and len(waiting) + len(self._arriving) < most:
             return
@@ -116,14 +119,14 @@ class Admission:
         self.fail(last, FailureCode.OVERLOADED, FULL, self._retry_after_ms())
 
     def _retry_after_ms(self) -> float:
-        """When there should be room: requests have ended at this pace lately."""
+        """When there should be room: the mean time between the latest ends of requests."""
         ends = self._ends
         pace_ms = 1000 * (self.clock() - ends[0]) / len(ends) if ends else DEFAULT_RETRY_MS
         return min(max(pace_ms, MIN_RETRY_MS), MAX_RETRY_MS)
 
     def _prepared(self, arrival: Arrival, done: asyncio.Future[Prepared]) -> None:
         if self._arriving.get(arrival.message.rid) is not arrival:  # it was cancelled, or asked for again
-            _ = done.cancelled() or done.exception()  # nobody is to hear of it, the log neither
+            _ = done.cancelled() or done.exception()  # retrieved, so that asyncio does not log it
             return
         del self._arriving[arrival.message.rid]
         try:
@@ -132,7 +135,7 @@ class Admission:
             self._refuse(arrival, error)
         except asyncio.CancelledError:
             self._refuse(arrival, RequestError(FailureCode.DRAINING, "this verifier is shutting down"))
-        except Exception as error:  # a tokenizer's own, about this text: no reason to end the verifier
+        except Exception as error:  # the tokenizer's, about this text: no reason to end the verifier
             log.warning("request %s cannot be tokenized", arrival.message.rid, exc_info=True)
             self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"the tokenizer failed on this prompt: {error}"))
         self.wake()
@@ -172,10 +175,11 @@ class Admission:
         failed = Failed(arrival.message.rid, FailureCode(error.code), clipped(str(error)), error.retry_after_ms)
         self.send(arrival.client, failed)
 
-    # --- out ---------------------------------------------------------------------------------------------------------
+    # --- end ---------------------------------------------------------------------------------------------------------
 
     def end(self, request: Request) -> None:
-        """Once; ending it again does nothing."""
+        """End a request; does nothing if it has ended already. Its room is given back between two forwards, see
+        :meth:`Requests.take_ended`."""
         if request.state != "ended":
             self.state.log_request(request)
             self.state.requests.end(request)
@@ -184,13 +188,14 @@ class Admission:
                 self._ends.append(self.clock())
 
     def fail(self, request: Request, code: FailureCode, detail: str, retry_after_ms: float = 0.0) -> None:
+        """End a request with a Failed message, after the tokens that were committed."""
         if request.state != "ended":
             self._tell_rest(request)
             self.send(request.client, Failed(request.rid, code, clipped(detail), retry_after_ms))
             self.end(request)
 
     def _tell_rest(self, request: Request) -> None:
-        """What was committed and waited for the next chunk. An exception in making that text changes nothing: the
+        """Send what was committed and is held back for the next chunk. An exception in making its text is ignored: the
         request fails already, perhaps because of it."""
         if request.untold:
             with contextlib.suppress(Exception):
@@ -199,7 +204,7 @@ class Admission:
                 self.send(request.client, chunk)
 
     def expire(self) -> None:
-        """Requests whose deadline has passed end."""
+        """Fail the requests whose deadline has passed."""
         now = self.clock()
         for request in self.state.requests:
             if request.deadline < now and request.state != "finishing":
@@ -210,7 +215,7 @@ class Admission:
                 self.fail(request, FailureCode.DEADLINE_EXCEEDED, detail)
 
     def drop(self, rid: str, client: bytes) -> None:
-        """The client does not want it any more."""
+        """End a client's request without telling it anything: it has cancelled it, or is gone."""
         if (arrival := self._arriving.get(rid)) is not None and arrival.client == client:
             del self._arriving[rid]
         if (request := self.state.requests.get(rid)) is not None and request.client == client:
@@ -221,7 +226,7 @@ class Admission:
             self.drop(rid, client)
 
     def finish(self) -> None:
-        """The verifier is about to shut down: nothing new is let in, and what has not begun can be had elsewhere."""
+        """The verifier is about to shut down: admit nothing more, and fail what has not begun."""
         self.state.draining = True
         for request in self.state.requests.of("queued"):
             self.fail(request, FailureCode.DRAINING, LEAVING)
@@ -230,13 +235,13 @@ class Admission:
         self._arriving.clear()
 
     def close(self) -> None:
-        """The verifier shuts down: every open request fails, and can be resumed with the next."""
+        """The verifier shuts down: fail every open request, which its client can resume at the next verifier."""
         self.finish()
         for request in self.state.requests:
             self.fail(request, FailureCode.DRAINING, LEAVING)
 
     def status(self, asker: ClientPeer) -> tuple[RequestStatus, ...]:
-        """What ``asker`` may see: an operator everything, others what their key has asked for."""
+        """The open requests that ``asker`` may see: an operator all, others those of their own key."""
         clients = self.state.clients
 
         def visible(client: bytes) -> bool:
@@ -251,6 +256,7 @@ class Admission:
 
 
 def _done(job: Callable[[], Prepared]) -> asyncio.Future[Prepared]:
+    """Run a job at once; its result or exception as a future that is done."""
     future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
     try:
         future.set_result(job())

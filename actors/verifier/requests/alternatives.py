@@ -1,4 +1,4 @@
-"""What the target held likeliest at each place of a request's output, for a learner that asked for it."""
+"""The target's likeliest tokens at each place of a request's output, kept for a learner that asked for them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import numpy as np
 
 from actors.models import Likeliest
 
-MAX_TOKENS = 16_384  # of a text that a learner is told
-PACKED = 256  # tokens: what is known of more is brought into 6 bytes for each alternative, as it is told
-NONE = -1  # an id: none, or not known
-LEAST = 1e-30  # probability, whose logarithm float16 can hold
+MAX_TOKENS = 16_384  # of one text: of longer ones nothing is kept
+PACKED = 256  # places after which they are packed, into 6 bytes for each alternative
+NONE = -1  # the id where there is no alternative, or none is known
+LEAST = 1e-30  # least probability: its logarithm fits into float16
 
 
 class Alternatives:
+    """Of one request. They are kept as ``Finished`` sends them: int32 ids and float16 log-probabilities."""
+
     def __init__(self, count: int) -> None:
-        """``count``: of each token."""
+        """``count``: alternatives at each place."""
         self.count = count
-        self.tokens = 0
-        self._ids, self._logprobs = bytearray(), bytearray()
-        self._pending: list[tuple[int, Likeliest | None]] = []
+        self.tokens = 0  # places so far
+        self._ids, self._logprobs = bytearray(), bytearray()  # packed
+        self._pending: list[tuple[int, Likeliest | None]] = []  # not packed yet: (places, what is known of them)
         self._pending_tokens = 0
 
     def add(self, tokens: int, found: Likeliest | None) -> None:
-        """``tokens`` were committed, and ``found`` tells of as many places or more; None: nothing is known of them."""
+        """``tokens`` were committed. ``found`` has as many places, or more; None: nothing is known of them."""
         self.tokens += tokens
         self._pending.append((tokens, found))
         self._pending_tokens += tokens
-        if self.tokens > MAX_TOKENS:  # nobody will be told
+        if self.tokens > MAX_TOKENS:  # the learner will not be told of this text
             self._pending.clear()
             self._pending_tokens = 0
             self._ids, self._logprobs = bytearray(), bytearray()

@@ -1,4 +1,4 @@
-"""Whose fault an exception is: a request's own, which ends it, or the verifier's."""
+"""Decides what an exception ends: the request that it came up with, or the verifier."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from protocols.messages import FailureCode
 
 log = logging.getLogger("duoactor.verifier")
 T = TypeVar("T")
-# A request that fails ends alone. When request after request does, with no forward that went well in between, it is
-# not the requests (a device that was lost, say): then the verifier ends, and its supervisor starts it anew.
+# A request that fails ends alone. When this many fail in a row, with no successful forward in between, the cause is not
+# a request (a lost device, for example): the verifier ends, and its supervisor starts it anew.
 MAX_IN_A_ROW = 3
 
 
@@ -24,19 +24,19 @@ class Faults:
         self.state, self.admission = state, admission
         self._in_a_row = 0
 
-    def spare(self, request: Request, step: Callable[[], T]) -> T | None:
-        """One request's step. An exception in it ends that request, and no other."""
+    def guard(self, request: Request, step: Callable[[], T]) -> T | None:
+        """Run a step for one request. An exception in it fails that request alone, and None is returned."""
         try:
             return step()
         except Exception as error:
-            self.of(request, error)
+            self.blame(request, error)
             return None
 
-    def of(self, request: Request, error: Exception) -> None:
-        """The request ends with that error. Raises it when it was one too many."""
+    def blame(self, request: Request, error: Exception) -> None:
+        """Fail a request because of ``error``. Raises ``error`` if it is the last of ``MAX_IN_A_ROW``."""
         if request.state == "ended":
             return
-        if isinstance(error, RequestError):  # what it asks for cannot be had, which nobody here can help
+        if isinstance(error, RequestError):  # the request cannot be served, which is no failure of the verifier
             self.admission.fail(request, FailureCode(error.code), str(error))
             return
         log.error("request %s failed", request.rid, exc_info=error)
@@ -48,4 +48,5 @@ class Faults:
             raise error
 
     def went_well(self) -> None:
+        """A request's part of a forward was computed without an exception."""
         self._in_a_row = 0

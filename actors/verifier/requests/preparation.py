@@ -1,5 +1,5 @@
-"""What must be known of a request before it is let in: its prompt as tokens, its sampling cut to the room that there
-is, the output that it begins with, and the grammar that this follows."""
+"""Prepares a request before it is admitted: its prompt as tokens, its ``max_tokens`` cut to the context, its output so
+far, and its grammar."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from protocols.errors import RequestError
 from protocols.messages import FailureCode, Generate, Sampling
 from protocols.validation import characters
 
-SHORT_CHARACTERS = 2000  # tokenized at once: half a millisecond, where a thread would take 0.1 ms to hear of it
-SHORT_OUTPUT = 64  # tokens of a resumed stream that are spelt at once
+# Requests up to this size are prepared in the event loop: it takes half a millisecond, and waking a thread 0.1 ms.
+SHORT_CHARACTERS = 2000
+SHORT_OUTPUT = 64  # tokens of a resumed stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Prepared:
 
 
 def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:
-    """Runs on any thread. RequestError if the request cannot be served."""
+    """Prepare a request; on any thread. Raises RequestError if it cannot be served."""
     prompt = _prompt(codec, message)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
     wanted = message.structured_outputs
@@ -38,7 +39,7 @@ def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, m
 
 
 def is_short(message: Generate) -> bool:
-    """Whether that takes so little that no thread is needed."""
+    """Whether :func:`prepare` takes so little that it may run in the event loop."""
     if message.structured_outputs is not None:
         return False
     text = message.prompt if isinstance(message.prompt, str) else ""
@@ -57,7 +58,8 @@ def _prompt(codec: Codec, message: Generate) -> list[int]:
 
 
 def _fitting(message: Generate, prompt: list[int], vocab_size: int, max_context: int) -> Sampling:
-    """The sampling asked for, its ``max_tokens`` cut to the room that the prompt leaves."""
+    """The request's sampling with ``max_tokens`` cut to what the context holds. Raises RequestError if that is not a
+    single token more than there are."""
     if not prompt:
         raise RequestError(FailureCode.BAD_REQUEST, "the prompt is empty; send at least one token")
     if any(not 0 <= t < vocab_size for t in (*prompt, *message.generated)):

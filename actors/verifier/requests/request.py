@@ -1,4 +1,5 @@
-"""One client's request at the verifier: its stream of chunks around its :class:`Speculation`; and all that are open."""
+"""One client's request at the verifier: its life and its stream of chunks, around its :class:`Speculation`; and the
+collection of all open requests."""
 
 from __future__ import annotations
 
@@ -18,17 +19,17 @@ from actors.verifier.drafters.standing import Course, RequestKind
 from actors.verifier.requests.alternatives import Alternatives
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
-# Seconds between two chunks of a stream. No screen shows more than 60 in a second, and each chunk costs its reader some
-# 0.3 ms of a CPU, which on a machine that verifies too is taken from the target (0.4 ms through the gateway).
+# Seconds between two chunks of a stream. No screen shows more than 60 a second, and each chunk costs its reader some
+# 0.3 ms of CPU time (0.4 ms through the gateway), which a target on the same machine has to do without.
 CHUNK_S = 1 / 60
-SETTLED_TOKENS = 16  # that a request must have got since the verifier ended, to be no suspect any more
-KEPT_CONTEXT = 32  # tokens: what a memory compares of a text's past
-MAX_DRAFTERS = 64  # named in a request's statistics: the last that had it
+SETTLED_TOKENS = 16  # committed since the verifier crashed, after which a request is no longer suspected of that
+KEPT_CONTEXT = 32  # tokens of context that the memory compares
+MAX_DRAFTERS = 64  # named in a request's statistics: the latest that had it
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a round brought that a client has not been told yet."""
+    """A round's result that the client has not been told yet."""
 
     committed: Committed
     trace: RoundTrace | None
@@ -36,33 +37,33 @@ class News:
 
 @dataclass(slots=True)
 class Request:
-    """``state`` goes queued, prefill, decode, finishing (its client is not told the last tokens yet), ended. ``offset``
-    counts output tokens already sent."""
+    """``state`` is, in this order: "queued", "prefill", "decode", "finishing" (the client has not been told the last
+    tokens), "ended". A request that is preempted is queued again. Times are seconds of the verifier's clock."""
 
-    client: bytes
+    client: bytes  # routing id
     message: Generate
     spec: Speculation
     method: Method
-    arrived: float  # seconds
+    arrived: float
     state: str = "queued"
-    handle: int = -1
-    drafter: bytes | None = None
-    drafters: list[str] = field(default_factory=list)
+    handle: int = -1  # the target's; -1: it has no room in the KV pool
+    drafter: bytes | None = None  # routing id of the drafter that has its lease
+    drafters: list[str] = field(default_factory=list)  # actor ids of those that had it, the latest last
     courses: dict[str, Course] = field(default_factory=dict)  # by drafter: what it has brought to this text
     own_course: OwnCourse = field(default_factory=OwnCourse)  # what drafts of the verifier's own have brought to it
     rounds_with_drafter: int = 0  # with the present one
-    offset: int = 0
-    cached_tokens: int = 0  # of the prompt
-    first_at: float = 0.0
-    last_at: float = 0.0
+    offset: int = 0  # output tokens that the client has
+    cached_tokens: int = 0  # of the prompt: not computed again, because an earlier one began with them
+    first_at: float = 0.0  # when its first token was committed; 0: it has none
+    last_at: float = 0.0  # when its latest token was committed
     round_ended_at: float = 0.0
-    overhead_us: float = 0.0
+    overhead_us: float = 0.0  # of its rounds, beside forwards and waits
     waited_us: float = 0.0  # of the waits already accounted for
     prompts_us: float = 0.0  # that forwards had taken for prompts when its latest round ended
-    trace: Trace | None = None  # what its client is told of its rounds, if it asked
+    trace: Trace | None = None  # makes the trace of its rounds, if its client asked for one
     alternatives: Alternatives | None = None  # what a learner is told of its tokens, if it asked
     untold: list[News] = field(default_factory=list)
-    told_at: float = -math.inf
+    told_at: float = -math.inf  # when its latest chunk was made
     kind: RequestKind = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,31 +81,31 @@ class Request:
 
     @property
     def deadline(self) -> float:
-        """Seconds, on the clock of ``arrived``; infinite if it has none."""
+        """When its answer must be complete; infinite if it has no deadline."""
         return self.arrived + self.message.deadline_ms / 1000 if self.message.deadline_ms else math.inf
 
     @property
     def has_drafter(self) -> bool:
-        """Whether a drafter works for it; one that is lent to it may rest."""
+        """Whether a drafter works for it: one has its lease and does not rest."""
         return self.drafter is not None and not self.spec.resting
 
     @property
     def suspect(self) -> bool:
-        """Whether it may be what ended the verifier: it is computed alone then, and one such at a time."""
+        """Whether it may have crashed the verifier. Such requests are computed alone, one at a time."""
         since = len(self.spec.committed) - self.spec.prompt_len - len(self.message.generated)
         return self.message.attempt > 0 and since < SETTLED_TOKENS
 
     def begun(self) -> Chunk:
-        """Tells the client that this request is worked on now."""
+        """An empty chunk, which tells the client that work on its request has begun."""
         return Chunk(self.rid, self.offset, (), (), ())
 
     @property
     def news(self) -> list[int]:
-        """Its text without most of what an earlier prompt had begun with: what is worth remembering, if anything is."""
+        """The part of its text that is new to the memory: without most of what an earlier prompt had begun with."""
         return self.spec.committed[max(0, self.cached_tokens - KEPT_CONTEXT) :] if self.first_at else []
 
     def logged(self, model_id: str) -> LoggedRequest:
-        """What replay needs to know of it."""
+        """The request as ``--log-requests`` writes it for replay."""
         spec = self.spec
         return LoggedRequest(
             prompt=tuple(spec.committed[: spec.prompt_len]),
@@ -114,16 +115,16 @@ class Request:
             model_id=model_id,
         )
 
-    # --- its course --------------------------------------------------------------------------------------------------
+    # --- its life ----------------------------------------------------------------------------------------------------
 
     def opened(self, handle: int) -> None:
-        """It has room in the KV pool."""
+        """It has got room in the KV pool."""
         self.handle = handle
         self.state = "prefill"
 
     def began(self, now: float, cached_tokens: int, prompts_us: float) -> None:
-        """Its prompt is computed, ``cached_tokens`` of it before this request. ``now`` in seconds, as everywhere here;
-        ``prompts_us``: see :class:`Forward`."""
+        """Its prompt is computed, of which ``cached_tokens`` were there before. ``prompts_us``: see
+        :class:`actors.verifier.accounting.Forward`."""
         self.state = "decode"
         self.last_at = self.round_ended_at = now
         self.prompts_us = prompts_us
@@ -131,12 +132,12 @@ class Request:
             self.first_at, self.cached_tokens = now, cached_tokens
 
     def preempted(self) -> None:
-        """It has no room any more: it waits, and what it has written is computed again."""
+        """It has lost its room: it waits for another, where its text so far is computed again."""
         self.handle = -1
         self.state = "queued"
 
     def grew(self, now: float, over: bool) -> None:
-        """Tokens were committed; ``over``: they are the last."""
+        """Tokens were committed. ``over``: they are the last."""
         self.last_at = now
         if over:
             self.state = "finishing"
@@ -145,8 +146,8 @@ class Request:
         self.state = "ended"
 
     def round_over(self, now: float, forward_us: float, prompts_us: float) -> tuple[float, float, float]:
-        """Books a round: what it took in all, what of that was waited for drafts, and what it took without others'
-        prompts, in microseconds."""
+        """Account for a round that ends now. Returns three times in microseconds: all of it, the wait for drafts in it,
+        and all of it without the prompts that were computed meanwhile."""
         wall_us = (now - self.round_ended_at) * 1e6
         wait_us = self.spec.counters.wait_us - self.waited_us
         self.waited_us = self.spec.counters.wait_us
@@ -158,11 +159,11 @@ class Request:
 
     @property
     def drafting(self) -> bool:
-        """Whether a drafter can be of use at present."""
+        """Whether a drafter could draft for it at present."""
         return self.state in ("prefill", "decode")
 
     def lent(self, drafter: bytes | None, actor_id: str = "") -> None:
-        """A drafter has the request now; None: none has."""
+        """A drafter has its lease now; None: none has."""
         self.drafter = drafter
         self.rounds_with_drafter = 0
         if drafter is None:
@@ -172,30 +173,30 @@ class Request:
         self.drafters = [*self.drafters, actor_id][-MAX_DRAFTERS:]
 
     def drafted(self) -> None:
-        """A round with the drafter that it has."""
+        """A round in which its drafter drafted is over."""
         self.rounds_with_drafter += 1
 
     @property
     def resting(self) -> bool:
-        """Whether it does without the drafter that it has."""
+        """Whether its drafter should rest, by what its drafts have brought to this text."""
         known = self.courses.get(self.drafters[-1]) if self.drafter is not None else None
         return known is not None and known.resting
 
     def course(self, actor_id: str) -> Course:
-        """With that drafter; of more than ``MAX_DRAFTERS`` nothing is kept."""
+        """What a drafter has brought to this text. Of more than ``MAX_DRAFTERS`` nothing is kept."""
         known = self.courses.get(actor_id) or Course()
         if len(self.courses) < MAX_DRAFTERS:
             self.courses[actor_id] = known
         return known
 
     def due(self, next_at: float) -> bool:
-        """Whether its client is told now what was committed: it could not wait until ``next_at``. A first token, a last
-        one, and rounds with their trace wait for nothing."""
+        """Whether its client is told now what was committed, because ``next_at``, the next chance, is too late for
+        ``CHUNK_S``. The first token, the last tokens, and rounds with a trace are always told at once."""
         late = next_at - self.told_at > CHUNK_S
         return late or self.state == "finishing" or self.trace is not None
 
     def chunk(self, now: float) -> Chunk:
-        """The next chunk: all tokens that its client was not told of, with their text."""
+        """The next chunk: all committed tokens that its client has not been told, with their text."""
         output = self.spec.output
         news, self.untold, self.told_at = self.untold, [], now
         untold = [one.committed for one in news]
@@ -234,27 +235,31 @@ class Request:
 
 
 class Requests:
-    """By id, in the order in which they came. A request that ended is not among them any more; its room in the pool is
-    given back by the loop, between two forwards (``take_ended``), whatever else is asked under its id meanwhile."""
+    """All open requests, in the order in which they came.
+
+    One that ends is removed at once, so that its id is free. Its room in the KV pool is given back later, between two
+    forwards, by whoever calls :meth:`take_ended`."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Request] = {}
+        self._open: dict[str, Request] = {}  # by id
         self._ended: list[Request] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
     def __iter__(self) -> Iterator[Request]:
-        """Requests may end while one goes through them."""
+        """Over a copy: requests may end meanwhile."""
         return iter(list(self._open.values()))
 
     def get(self, rid: str) -> Request | None:
         return self._open.get(rid)
 
     def of(self, state: str) -> list[Request]:
+        """Those in that state."""
         return [request for request in self._open.values() if request.state == state]
 
     def add(self, request: Request) -> None:
+        """Raises ValueError if its id is in use."""
         if request.rid in self._open:
             raise ValueError(f"request {request.rid} is open already")
         self._open[request.rid] = request

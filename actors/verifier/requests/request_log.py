@@ -1,6 +1,7 @@
-"""``--log-requests``: finished requests in a file, for replay and for learning. Written by a thread of its own.
+"""``--log-requests``: finished requests in a file, for replay and for learning.
 
-Nothing here may disturb serving: what the file does not take, and what comes faster than it takes, is not logged.
+A thread of its own writes it. Serving comes first: a request that cannot be written, or that comes while too many are
+pending, is not logged.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 from actors.replay.logged import LoggedRequest, encoded
 
 log = logging.getLogger("duoactor.verifier")
-MAX_BYTES = 64 << 20  # then the file becomes FILE.1 and another begins: some 20,000 requests of 600 tokens in either
+MAX_BYTES = 64 << 20  # then the file becomes FILE.1 and a new one begins: some 20,000 requests of 600 tokens in each
 MAX_PENDING = 1000  # requests that wait for the disk
-LAST_WORDS_S = 2.0  # that a verifier which ends waits for it
+CLOSE_S = 2.0  # that closing waits for the disk
 
 
 class RequestLog:
-    """Only its owner may read it: the file holds what people asked and were told."""
+    """Only the file's owner may read it (mode 0600): it holds what people have asked and been told."""
 
     def __init__(self, file: str, max_bytes: int = MAX_BYTES) -> None:
         self.path = Path(file)
@@ -42,10 +43,10 @@ class RequestLog:
             self.lost += 1
 
     def close(self) -> None:
-        """What is pending is written, unless the disk takes too long."""
+        """Write what is pending, unless the disk takes too long."""
         with contextlib.suppress(queue.Full):
-            self._pending.put(None, timeout=LAST_WORDS_S)
-            self._thread.join(LAST_WORDS_S)
+            self._pending.put(None, timeout=CLOSE_S)
+            self._thread.join(CLOSE_S)
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ class RequestLog:
         if self._file < 0:
             self._open()
         elif self._size + len(line) > self._max_bytes:
-            self._turn()
+            self._rotate()
         written = os.write(self._file, line)
         if written < len(line):
             raise OSError("no space left for a whole line")
@@ -73,16 +74,16 @@ class RequestLog:
         self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._file).st_size
         if self._size and os.pread(self._file, 1, self._size - 1) != b"\n":
-            self._turn()  # its writer was killed in the middle of a line, which stays the last of its file
+            self._rotate()  # its writer was killed in the middle of a line, which stays the last of that file
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         os.close(self._file)
         self._file = -1
         os.replace(self.path, f"{self.path}.1")
         self._open()
 
     def _failed(self, error: OSError) -> None:
-        """The next request tries again, behind the last whole line."""
+        """Warn once, and cut the file behind its last whole line; the next request tries again."""
         if not self._warned:
             self._warned = True
             log.warning("requests are not logged to %s (%s); serving goes on", self.path, error)

@@ -1,5 +1,8 @@
-"""Who holds room in the KV pool. A request takes what its text needs now and grows; where the pool is full, whoever
-ranks last gives its room back, waits, and goes on later: noise is keyed by position, so the text is the same."""
+"""Which requests have room in the KV pool.
+
+A request takes what its text needs now and grows. When the pool is full, the request that ranks last is preempted, as
+in vLLM: it gives its room back, waits, and has its text computed again later. Noise is keyed by position, so the rest
+of its text is the same."""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class Room:
         self.learning, self.send, self.clock = learning, send, clock
 
     def free(self) -> None:
-        """Requests that have ended give their room back."""
+        """Give back the room of requests that have ended."""
         for request in self.state.requests.take_ended():
             if request.handle >= 0:
                 self.model.close(request.handle)
@@ -42,8 +45,8 @@ class Room:
             self.learning.ended(request)
 
     def let_in(self) -> None:
-        """The lowest ``priority`` first, then first come, first served: a request that does not fit waits, and so do
-        those behind it. None that waits takes room from one that runs."""
+        """Open queued requests at the target: the lowest ``priority`` first, then first come, first served. One that
+        does not fit waits, and so do those behind it: a running request is never preempted for a waiting one."""
         requests = self.state.requests
         if not (queued := requests.of("queued")):
             return
@@ -72,7 +75,7 @@ class Room:
                 self.admission.fail(request, FailureCode.CONTEXT_LENGTH, str(error))
                 continue
             except Exception as error:
-                self.faults.of(request, error)
+                self.faults.blame(request, error)
                 continue
             request.opened(handle)
             if request.suspect:
@@ -81,7 +84,8 @@ class Room:
             self.leases.lend(request, self.clock())
 
     def hold(self, requests: Sequence[Request]) -> list[Request]:
-        """Those of ``requests`` whose next round has room."""
+        """Reserve room for the next round of ``requests``, preempting others or some of them if there is not enough.
+        Returns those that have it."""
         for request in requests:
             while request.state == "decode" and not self._reserved(request):
                 running = (*self.state.requests.of("prefill"), *self.state.requests.of("decode"))
@@ -103,5 +107,5 @@ class Room:
 
 
 def _rank(request: Request) -> tuple[int, float]:
-    """Whoever is last by this is served last, and gives way first."""
+    """The order of service: the last by this is served last and preempted first."""
     return request.message.priority, request.arrived

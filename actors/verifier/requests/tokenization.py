@@ -1,7 +1,7 @@
-"""Answers clients' questions about text and tokens, beside the loop that decodes.
+"""Answers clients' questions about text and tokens (``Tokenize``, ``Detokenize``).
 
-They run on a thread of their own, one at a time, so that a long text holds up no round; a bounded number may wait.
-The tokenizer is the loop's own: encoding and decoding only read it.
+They are answered on a thread of their own, one at a time, so that a long text delays no round; a bounded number may
+wait. The tokenizer is shared with the loop: encoding and decoding only read it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from protocols.messages import Detokenize, Failed, FailureCode, Message, Tokeniz
 from protocols.validation import characters
 
 log = logging.getLogger("duoactor.verifier")
-MAX_WAITING = 64
-MAX_TEXT = 4 * 1024 * 1024  # characters: the text of a million tokens, a second's work
+MAX_WAITING = 64  # questions
+MAX_TEXT = 4 * 1024 * 1024  # characters: the text of a million tokens, which takes a second
 MAX_TOKENS = 1024 * 1024
 
 
 class Tokenization:
-    """``send(peer, message)`` takes the answers; it is called in the event loop."""
-
     def __init__(
         self, codec: Codec, vocab_size: int, compute: Compute, send: Callable[[bytes, Message], object]
     ) -> None:
+        """``compute`` runs the tokenizer; ``send(peer, message)`` takes the answers, in the event loop."""
         self._codec, self._vocab_size = codec, vocab_size
         self._compute = compute
         self._send = send
@@ -55,7 +54,7 @@ class Tokenization:
             return Tokenized(question.rid, tuple(ids), tuple(self._codec.pieces(ids)), self._codec.decode(ids, False))
         except RequestError as error:
             return Failed(question.rid, FailureCode(error.code), clipped(str(error)))
-        except Exception as error:  # a tokenizer's own, about this text: no reason to end the verifier
+        except Exception as error:  # the tokenizer's, about this text: no reason to end the verifier
             log.warning("a text could not be tokenized", exc_info=True)
             return Failed(question.rid, FailureCode.INTERNAL, clipped(f"the tokenizer failed: {error}"))
 
