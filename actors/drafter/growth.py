@@ -1,7 +1,7 @@
-"""How a drafter grows one tree: which leaves to expand next, and which of their children to keep.
+"""How a drafter grows one tree, by method: which leaves to expand next, and which of their candidates to keep.
 
 A growth works in *phases*. A phase begins when the lease opens and after every verdict; it ends when its budget of
-draft tokens is used up. ``wanted`` names leaves for the next batched forward, ``expanded`` takes the candidates.
+draft tokens is used up. ``wanted`` names leaves for the next batched forward, ``expanded`` takes their candidates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from actors.models import Expansion
 from actors.tree.tree import Node, TokenTree
 from protocols.messages import Method, Plan
 
-MAX_CHAIN = 32  # draft tokens of a phase without a gamma: the largest window
+MAX_CHAIN = 32  # draft tokens of a phase whose plan has no gamma: as many as the largest usual window
+NO_LIMIT = 1 << 16  # nodes of a chain
+LEAST_PROBABILITY = 1e-9  # so that logarithms are finite
 
 
 class Chances(Protocol):
@@ -23,18 +25,23 @@ class Chances(Protocol):
 
 
 class Growth(Protocol):
-    sequences: int  # k of this phase; 0 where the notion does not apply
+    sequences: int  # k of this phase; 0: the method has no sequences
 
     @property
     def forked(self) -> Node | None:
-        """The node below which this phase's k sequences begin, once k is decided."""
+        """The node below which the k sequences of this phase begin; None until k is decided."""
 
-    def begin(self, tree: TokenTree, plan: Plan) -> None: ...
+    def begin(self, tree: TokenTree, plan: Plan) -> None:
+        """Begin a phase at what is left of the tree."""
+        ...
+
     def wanted(self, width: int) -> list[Node]:
         """Leaves for the next forward, at most ``width``; empty when the phase is over."""
         ...
 
-    def expanded(self, node: Node, expansion: Expansion) -> None: ...
+    def expanded(self, node: Node, expansion: Expansion) -> None:
+        """Take the candidates of a leaf that ``wanted`` has named, or of the root."""
+        ...
 
 
 class NoGrowth:
@@ -43,7 +50,9 @@ class NoGrowth:
     sequences = 0
     forked = None
 
-    def begin(self, tree: TokenTree, plan: Plan) -> None: ...
+    def begin(self, tree: TokenTree, plan: Plan) -> None:
+        pass
+
     def wanted(self, width: int) -> list[Node]:
         return []
 
@@ -52,7 +61,8 @@ class NoGrowth:
 
 
 class ChainGrowth:
-    """SpS and PEARL: one chain of gamma tokens below the deepest surviving token."""
+    """One chain of gamma tokens: SpS (arXiv 2302.01318) and PEARL (arXiv 2408.11850). PEARL's is drafted behind the
+    chain that has survived; SpS takes turns with the verifier, so its chain has gamma tokens in all."""
 
     sequences = 1
     forked = None
@@ -64,9 +74,8 @@ class ChainGrowth:
 
     def begin(self, tree: TokenTree, plan: Plan) -> None:
         self.tree = tree
-        chain = tree.chain(1 << 16)
+        chain = tree.chain(NO_LIMIT)
         self.tip = chain[-1] if chain else tree.root
-        # PEARL drafts gamma more behind a surviving chain; SpS takes turns, so its chain is gamma long in all.
         self.left = _gamma(plan) - (len(chain) if plan.method == Method.SPS else 0)
 
     def wanted(self, width: int) -> list[Node]:
@@ -76,19 +85,19 @@ class ChainGrowth:
 
     def expanded(self, node: Node, expansion: Expansion) -> None:
         if node is self.tip and not expansion.tokens:
-            self.left = 0  # a proposer has nothing to say here
+            self.left = 0  # a proposer may have no candidates
         elif node is self.tip:
-            self.tip = self.tree.add(node, expansion.tokens[0], math.log(max(expansion.probs[0], 1e-9)))
+            self.tip = self.tree.add(node, expansion.tokens[0], math.log(max(expansion.probs[0], LEAST_PROBABILITY)))
             self.left -= 1
 
 
 class ThetaGrowth:
     """DuoDecoding's dynamic multi-sequence drafting (arXiv 2503.00784, section 3.3).
 
-    With p1[j] the j-th ranked first-token probability and p2 the best second-token probability on the main sequence,
-    theta = p1[0] * p2, and every j with p1[j] > theta starts a sequence of its own: the main sequence's second token
-    is less certain than that alternative first token. The budget of gamma tokens is shared by the k sequences; what
-    does not divide goes to the likelier ones.
+    Let p1[j] be the probability of the first token of rank j, and p2 that of the best second token behind the likeliest
+    first. Then theta = p1[0] * p2 is the probability of the main sequence's first two tokens, and every j with p1[j] >
+    theta starts a sequence of its own, because that first token is likelier than those two. The k sequences share the
+    budget of gamma tokens; a remainder goes to the likelier ones.
     """
 
     def __init__(self, stop_tokens: frozenset[int]) -> None:
@@ -97,18 +106,18 @@ class ThetaGrowth:
         self.forked: Node | None = None  # where this phase's sequences begin, once their number is decided
 
     def begin(self, tree: TokenTree, plan: Plan) -> None:
-        chain = tree.chain(1 << 16)
+        chain = tree.chain(NO_LIMIT)
         self.tree = tree
         self.forked = None
-        self.anchor = chain[-1] if chain else tree.root
+        self.anchor = chain[-1] if chain else tree.root  # the sequences begin below it
         self.gamma = _gamma(plan)
-        self.static = plan.sequences
+        self.static = plan.sequences  # k as the user asked; None: by the theta rule
         # the cap is on the theta rule, not on a number that the user asked for
         self.cap = plan.max_sequences if plan.max_sequences is not None and self.static is None else self.gamma
-        self.first: Expansion | None = None
+        self.first: Expansion | None = None  # the candidates behind the anchor
         self.sequences = 1
-        self.tips: list[Node] = [self.anchor]  # [anchor], then [main], then one tip per sequence
-        self.left: list[int] = [self.gamma]
+        self.tips: list[Node] = [self.anchor]  # the anchor, then the main sequence's tip, then one of each sequence
+        self.left: list[int] = [self.gamma]  # tokens still to be drafted behind each tip
         if self.anchor.token in self.stop_tokens and self.anchor is not tree.root:
             self.left = [0]
 
@@ -137,6 +146,7 @@ class ThetaGrowth:
             self._branch(sum(1 for p in self.first.probs if p > theta))
 
     def _branch(self, sequences: int) -> None:
+        """k is decided: start the other sequences, and share what is left of gamma."""
         assert self.first is not None
         self.forked = self.anchor
         k = self.sequences = max(1, min(sequences, self.cap, self.gamma, len(self.first.tokens)))
@@ -149,23 +159,27 @@ class ThetaGrowth:
             self.left.append(quota[j] - 1)
 
     def _child(self, node: Node, expansion: Expansion, rank: int) -> Node:
-        logprob = math.log(max(expansion.probs[rank], 1e-9))
+        logprob = math.log(max(expansion.probs[rank], LEAST_PROBABILITY))
         return self.tree.add(node, expansion.tokens[rank], min(0.0, logprob), rank)
 
 
 class TreeGrowth:
-    """Best-first by calibrated path probability (DESIGN section 5): as deep as gamma, and as many leaves in one forward
-    as the plan has sequences; the weights are read once for all of them."""
+    """A tree that grows best-first, by the calibrated probability of the path to a node.
+
+    It is at most gamma tokens deep, and one forward expands as many leaves as the plan has sequences, so that the
+    weights are read once for all of them. Raw probabilities instead of calibrated ones make it too wide: such a tree
+    loses to a chain (:mod:`actors.tree.calibration`)."""
 
     sequences = 0
     forked = None
-    # Candidates of a leaf that join the tree. In replays of 56 requests with auto 2 to 8 are within 2%, 1 loses 4-5%.
+    # Candidates of a leaf that join the tree. In replays of 56 requests with auto, 2 to 8 are within 2%; 1 loses 4-5%.
     BRANCHES = 4
-    MIN_CHANCE = 0.01  # of a candidate beside the likeliest: a hundred such rows would bring the target one token
-    # Paths less likely than this are not worth a draft step: the step would be under way when the verdict comes, and
-    # its memory traffic slows a verifier on the next core. In replay 0.05 to 0.2 are alike, 0.02 loses 2-3% on CPUs.
+    MIN_CHANCE = 0.01  # of a candidate beside the likeliest: of a hundred such rows one would be accepted
+    # Log probability of a path below which a draft step is not worth making: it would be under way when the verdict
+    # comes, and its memory traffic slows a verifier on the next core. In replays 0.05 to 0.2 are alike; 0.02 loses 2-3%
+    # on CPUs.
     FLOOR = math.log(0.08)
-    MAX_NODES = 160  # a plan without a depth: what one verification can use, many times over
+    MAX_NODES = 160  # many times what one verification can use; it bounds a plan without a depth
 
     def __init__(self, stop_tokens: frozenset[int], chances: Chances) -> None:
         self.stop_tokens = stop_tokens
@@ -193,18 +207,19 @@ class TreeGrowth:
 
     def expanded(self, node: Node, expansion: Expansion) -> None:
         for rank in range(min(self.BRANCHES, len(expansion.tokens))):
-            p = min(0.999, max(1e-9, self.chances.probability(rank, expansion.probs[rank])))
+            p = min(0.999, max(LEAST_PROBABILITY, self.chances.probability(rank, expansion.probs[rank])))
             if rank and p < self.MIN_CHANCE:
                 break
             self.tree.add(node, expansion.tokens[rank], math.log(p), rank)
 
 
 def _gamma(plan: Plan) -> int:
-    """Of a chain: it must end somewhere."""
+    """Draft tokens of a phase, which must end where the plan leaves that open, too."""
     return plan.gamma if plan.gamma is not None else MAX_CHAIN
 
 
 def growth_for(method: str, stop_tokens: frozenset[int], chances: Chances) -> Growth:
+    """The growth of a method. Nothing is drafted behind ``stop_tokens``."""
     match method:
         case Method.SPS | Method.PEARL:
             return ChainGrowth(stop_tokens)

@@ -1,4 +1,4 @@
-"""The leases that a drafter holds: how they are taken, kept up with and given back, and which it does not hold."""
+"""The leases that a drafter holds: how they are taken and given back; and the latest that it has declined."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from protocols.messages import Close, Decline, Open
 
 log = logging.getLogger("duoactor.drafter")
 MAX_DECLINED = 1000  # epochs remembered
-# A request that makes the model fail loses its drafter. When one after the other does, with no step that went well
-# between them, it is not the requests: the drafter ends, and its supervisor starts it anew.
+# A request that makes the model fail loses its drafter. When this many fail in a row, with no successful step in
+# between, the cause is not a request: the drafter ends, and its supervisor starts it anew.
 MAX_FAILURES = 3
 
 
 class Held:
     def __init__(self, generations: Generations, line: Line) -> None:
-        self.leases: OrderedDict[str, Lease] = OrderedDict()  # the one that was served longest ago first
+        self.leases: OrderedDict[str, Lease] = OrderedDict()  # by request id, the one that was served longest ago first
         self.generations, self.line = generations, line
-        self.declined: OrderedDict[int, None] = OrderedDict()  # epochs of leases that this drafter does not hold
-        self._failures = 0
+        self.declined: OrderedDict[int, None] = OrderedDict()  # epochs, the oldest first
+        self._failures = 0  # in a row
 
     def model(self, lease: Lease) -> DraftModel:
-        """That it began with."""
+        """The model that holds the lease's mirror: the one that served when it opened."""
         return self.generations[lease.generation].model
 
-    # --- taken -------------------------------------------------------------------------------------------------------
+    # --- take --------------------------------------------------------------------------------------------------------
 
     def open(self, message: Open, leaving: bool) -> Lease | None:
-        """A new lease, unless it is none or cannot be had. ``leaving``: nothing new is taken."""
+        """Take a lease. None: it is known already or outdated, or it was declined. ``leaving``: decline new ones."""
         known = self.leases.get(message.rid)
         if known is not None and known.epoch == message.epoch:
             known.heard()
@@ -62,31 +62,33 @@ class Held:
         return lease
 
     def served(self, leases: Iterable[Lease]) -> None:
-        """A forward for them went well."""
+        """A forward for these leases was successful."""
         self._failures = 0
         for lease in leases:
             self.leases.move_to_end(lease.rid)
 
-    # --- given back --------------------------------------------------------------------------------------------------
+    # --- give back ---------------------------------------------------------------------------------------------------
 
     def close(self, message: Close) -> None:
+        """The verifier ends a lease."""
         lease = self.leases.get(message.rid)
         if lease is not None and lease.epoch <= message.epoch:
             self.end(lease)
 
     def end(self, lease: Lease) -> None:
+        """The lease is over. Its mirror is kept for a later lease whose text begins alike."""
         del self.leases[lease.rid]
         self.generations[lease.generation].mirrors.keep(lease.handle, lease.committed, lease.cache_salt)
 
     def void(self) -> None:
-        """The verifier knows of none any more; another one counts its epochs from the beginning."""
+        """All leases are over, because the verifier has forgotten this drafter. A new verifier counts epochs anew."""
         for lease in list(self.leases.values()):
             self.end(lease)
         self.declined.clear()
 
     def fail(self, lease: Lease, error: Exception) -> None:
-        """The request goes on without drafts, and the other requests with them. Raises ``error`` when it was one too
-        many."""
+        """The draft model has failed on a lease: decline it, so that its request goes on without drafts. Raises
+        ``error`` if it is the last of ``MAX_FAILURES``."""
         del self.leases[lease.rid]
         self.generations[lease.generation].mirrors.close(lease.handle)
         self._decline(lease.rid, lease.epoch, lasting=not isinstance(error, PoolFull))

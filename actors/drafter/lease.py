@@ -1,4 +1,5 @@
-"""A drafter's mirror of one request: verdicts and expansions in, leaves to expand and fragments out."""
+"""A drafter's side of one request, without sockets or a model: verdicts and expansions in; commits, leaves to expand
+and fragments out."""
 
 from __future__ import annotations
 
@@ -11,31 +12,31 @@ from actors.tree.calibration import Calibration, TextCalibration
 from actors.tree.tree import Node, TokenTree
 from protocols.messages import Grow, Method, Open, Resync, Verdict
 
-MAX_FORWARDS = 64  # told in one message
-MAX_RANKS = 64  # likewise: a drafter that rested has more to tell than anybody needs
+MAX_FORWARDS = 64  # told in one Grow
+MAX_RANKS = 64  # likewise; after a rest there are more, and the newest are enough
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What the draft model must do after a verdict: take ``tokens`` home from ``slots``, forget ``dead`` slots."""
+    """What the draft model must do after a verdict: commit ``tokens`` and release the scratch slots ``dead``."""
 
     tokens: Sequence[int]
-    slots: list[int]
-    dead: list[int]
+    slots: list[int]  # where each token's K/V lies; -1: it is not computed
+    dead: list[int]  # of nodes that the target has not followed
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the draft model and the target allow."""
 
-    scratch: int  # expanded nodes that the model holds for one request
-    max_context: int  # tokens of the draft model
-    vocab_size: int = 0  # ids from here on are unknown to the target; 0: none is
+    scratch: int  # most expanded nodes of one request
+    max_context: int  # of the draft model, in tokens
+    vocab_size: int = 0  # of the target: a draft's padded ids from here on are no candidates; 0: not known
     eos: frozenset[int] = frozenset()
 
 
 class Lease:
-    """One request that the verifier lent to this drafter, under one epoch.
+    """One request that the verifier has lent to this drafter, under one epoch.
 
     Its state changes by its methods only. All times are microseconds on the caller's clock.
     """
@@ -43,112 +44,53 @@ class Lease:
     def __init__(
         self, opened: Open, handle: int, limits: Limits, calibration: Calibration, generation: int = 0
     ) -> None:
-        """``handle``: of a mirror of ``opened.prefix`` at the draft model of that ``generation``."""
+        """``handle``: the mirror of ``opened.prefix`` at the draft model. ``generation``: of that model's weights, see
+        :class:`actors.generations.Generations`. ``calibration``: of all texts."""
         self.rid, self.epoch, self.handle, self.generation = opened.rid, opened.epoch, handle, generation
         self.committed: list[int] = list(opened.prefix)
         self.sampling, self.cache_salt = opened.sampling, opened.cache_salt
         self.limits = limits
         self.stop_tokens = (frozenset() if self.sampling.ignore_eos else limits.eos) | set(self.sampling.stop_token_ids)
-        self.end = min(opened.prompt_len + self.sampling.max_tokens, limits.max_context)
+        self.end = min(opened.prompt_len + self.sampling.max_tokens, limits.max_context)  # of the text, in tokens
         self.plan = opened.plan
         self.calibration = TextCalibration(calibration)
         self.tree = TokenTree(len(self.committed), self.committed[-1])
         self.growth = growth_for(self.plan.method, self.stop_tokens, self.calibration)
         self.growth.begin(self.tree, self.plan)
         self.missing = 0  # committed tokens before the last that the model has not computed
-        self.prefilling = False  # they are computed, chunk by chunk, before anything grows
-        self.silence = 0  # ticks without a word of the verifier about this lease
+        self.prefilling = False  # these are computed chunk by chunk, before the tree grows
+        self.silence = 0  # ticks since the verifier's last message about this lease
         self.used = 0  # scratch slots
         self._round = 0  # of the newest verdict
-        self._margin_us = 0.0
-        self._expansions: dict[int, Expansion] = {}  # id(node) -> its candidates, to learn from the verdict
-        self._forwards: list[tuple[float, float]] = []  # start and length of those not told of yet
-        self._looks: list[float] = []  # when the verifier looks at the tree, soonest first
-        self._awaited = 0  # drafts in a row that the verifier waits for
-        self._told_complete = False
-        self._unsent = False
-        self._forks: dict[int, int] = {}  # id(node) -> number of sequences that a phase began below it
-        self._phase = (0, 0)  # such a number, and the rank of the token that came; (0, 0): told
-        self._ranks: list[int] = []  # of decided tokens among their candidates, from 1; told with the next fragment
+        self._margin_us = 0.0  # see ``verdict``
+        self._expansions: dict[int, Expansion] = {}  # by id(node): its candidates, to learn from a verdict
+        self._looks: list[float] = []  # when the verifier looks at the tree next, soonest first
+        self._awaited = 0  # drafts in a row that the verifier waits for; 0: it does not, or they were sent
+        self._unsent = False  # some nodes were not sent yet
+        self._told_complete = False  # the verifier was told that the phase is over
+        self._forks: dict[int, int] = {}  # by id(node): number of sequences that a phase began below it
+        # what the next fragment reports, see ``Grow``:
+        self._forwards: list[tuple[float, float]] = []  # (start, length)
+        self._phase = (0, 0)  # (``phase_sequences``, ``phase_rank``)
+        self._ranks: list[int] = []
 
-    # --- growing -----------------------------------------------------------------------------------------------------
-
-    def wanted(self, width: int) -> list[Node]:
-        """Leaves for the next forward. The root alone comes first: it computes what the mirror has not seen yet."""
-        if self.prefilling:
-            return []
-        nodes = [n for n in self.growth.wanted(width) if n.position + 1 < self.end]
-        for node in nodes:
-            if node is self.tree.root:
-                return [node]
-        if nodes and not self.tree.root.expanded:
-            return [self.tree.root]  # the growth goes on below a survivor, but the committed tokens come first
-        nodes = [n for n in nodes if n.parent is not None and n.parent.expanded]
-        return nodes[: self.limits.scratch - self.used]
-
-    def leaf(self, node: Node) -> Leaf:
-        if node is self.tree.root:
-            return Leaf(self.handle, node.token, (), is_root=True)
-        path: list[int] = []
-        step = node.parent
-        while step is not None and step is not self.tree.root:
-            path.append(step.slot)
-            step = step.parent
-        return Leaf(self.handle, node.token, tuple(reversed(path)))
-
-    def mirrored(self, missing: int, chunk: int) -> None:
-        """The model has yet to compute ``missing`` committed tokens before the last; more than ``chunk`` of them are
-        not computed together with a draft step."""
-        self.missing = missing
-        self.prefilling = missing > chunk
-
-    def expanded(self, node: Node, expansion: Expansion) -> None:
-        node.slot = expansion.slot
-        if expansion.slot >= 0:
-            self.used += 1
-        if node is self.tree.root:
-            self.missing = 0
-        node.expanded = True
-        expansion = self._known(expansion)
-        self._expansions[id(node)] = expansion
-        before = self.tree.size
-        self.growth.expanded(node, expansion)
-        if (fork := self.growth.forked) is not None:
-            self._forks[id(fork)] = self.growth.sequences
-        self._unsent |= self.tree.size > before
-
-    def _known(self, expansion: Expansion) -> Expansion:
-        """Without candidates that the target's vocabulary does not have: a draft's may be padded further."""
-        vocab_size = self.limits.vocab_size
-        if not vocab_size or max(expansion.tokens, default=0) < vocab_size:
-            return expansion
-        known = [i for i, token in enumerate(expansion.tokens) if token < vocab_size]
-        tokens = tuple(expansion.tokens[i] for i in known)
-        return Expansion(expansion.slot, tokens, tuple(expansion.probs[i] for i in known))
-
-    def spent(self, began_us: float, length_us: float) -> None:
-        """A forward was made, which other requests may have been in."""
-        if len(self._forwards) == MAX_FORWARDS:
-            first, _ = self._forwards.pop()
-            length_us, began_us = began_us + length_us - first, first
-        self._forwards.append((began_us, length_us))
-
-    # --- the verifier's word -----------------------------------------------------------------------------------------
+    # --- receive -----------------------------------------------------------------------------------------------------
 
     def heard(self) -> None:
-        """The verifier has this lease in its book."""
+        """The verifier has shown that it still knows this lease."""
         self.silence = 0
 
     def tick(self) -> int:
-        """Some time has passed; for how many ticks nothing was heard."""
+        """Called at regular intervals. Returns for how many of them nothing was heard of this lease."""
         self.silence += 1
         return self.silence
 
     def verdict(self, verdict: Verdict, now_us: float, margin_us: float = 0.0) -> Commit | Resync | None:
-        """Mirror newly committed tokens. Resync when some are missing; None when all were known already.
+        """Mirror newly committed tokens. Returns what the model must do; a Resync to send if tokens before these are
+        missing; None if nothing was new.
 
-        ``margin_us`` is how long before the verifier looks at the tree a fragment must leave: the time that the verdict
-        took, the time that the fragment takes, and one draft step that may be under way.
+        ``margin_us``: how long before the verifier looks at the tree a fragment must be sent. That is the time that the
+        verdict took, the time that the fragment takes, and a draft step that may be under way.
         """
         have = len(self.committed)
         self._margin_us = margin_us
@@ -184,7 +126,7 @@ class Lease:
         return Commit(tokens, slots, dead)
 
     def _learn(self, tokens: Sequence[int]) -> None:
-        """The target's choice after every expanded node on the committed path is now known."""
+        """Calibrate by the target's choice behind each expanded node of the committed path, and note its rank."""
         node: Node | None = self.tree.root
         for token in tokens:
             if node is None:
@@ -198,15 +140,83 @@ class Lease:
                     self._phase = (sequences, hit + 1)
             node = node.children.get(token)
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    def mirrored(self, missing: int, chunk: int) -> None:
+        """The model has yet to compute ``missing`` committed tokens before the last one. More than ``chunk`` of them
+        are computed in prefill chunks, fewer in one forward with the root."""
+        self.missing = missing
+        self.prefilling = missing > chunk
+
+    # --- decide, compute, commit -------------------------------------------------------------------------------------
+
+    def wanted(self, width: int) -> list[Node]:
+        """Leaves for the next forward, at most ``width``. The root comes first and alone: expanding it also computes
+        the committed tokens that are missing."""
+        if self.prefilling:
+            return []
+        nodes = [n for n in self.growth.wanted(width) if n.position + 1 < self.end]
+        for node in nodes:
+            if node is self.tree.root:
+                return [node]
+        if nodes and not self.tree.root.expanded:
+            return [self.tree.root]  # even if the growth wants to go on below a node that has survived
+        nodes = [n for n in nodes if n.parent is not None and n.parent.expanded]
+        return nodes[: self.limits.scratch - self.used]
+
+    def leaf(self, node: Node) -> Leaf:
+        """``node`` as the draft model is asked to expand it."""
+        if node is self.tree.root:
+            return Leaf(self.handle, node.token, (), is_root=True)
+        path: list[int] = []
+        step = node.parent
+        while step is not None and step is not self.tree.root:
+            path.append(step.slot)
+            step = step.parent
+        return Leaf(self.handle, node.token, tuple(reversed(path)))
+
+    def expanded(self, node: Node, expansion: Expansion) -> None:
+        """The draft model has expanded ``node``: the growth decides which of its candidates join the tree."""
+        node.slot = expansion.slot
+        if expansion.slot >= 0:
+            self.used += 1
+        if node is self.tree.root:
+            self.missing = 0
+        node.expanded = True
+        expansion = self._known(expansion)
+        self._expansions[id(node)] = expansion
+        before = self.tree.size
+        self.growth.expanded(node, expansion)
+        if (fork := self.growth.forked) is not None:
+            self._forks[id(fork)] = self.growth.sequences
+        self._unsent |= self.tree.size > before
+
+    def _known(self, expansion: Expansion) -> Expansion:
+        """``expansion`` without candidates that the target's vocabulary does not have: a draft's may be padded."""
+        vocab_size = self.limits.vocab_size
+        if not vocab_size or max(expansion.tokens, default=0) < vocab_size:
+            return expansion
+        known = [i for i, token in enumerate(expansion.tokens) if token < vocab_size]
+        tokens = tuple(expansion.tokens[i] for i in known)
+        return Expansion(expansion.slot, tokens, tuple(expansion.probs[i] for i in known))
+
+    def spent(self, began_us: float, length_us: float) -> None:
+        """The draft model made a forward in which this request had leaves, perhaps among others. Beyond
+        ``MAX_FORWARDS`` they are reported as one."""
+        if len(self._forwards) == MAX_FORWARDS:
+            first, _ = self._forwards.pop()
+            length_us, began_us = began_us + length_us - first, first
+        self._forwards.append((began_us, length_us))
+
+    # --- tell --------------------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
+        """Whether nothing is left to compute until the next verdict: the drafting phase is over."""
         return not self.prefilling and not self.wanted(1)
 
     def must_flush(self, now_us: float, after_verdict: bool = False) -> bool:
-        """A fragment leaves when the phase is over, right after a verdict, as soon as it holds the drafts that the
-        verifier waits for, and shortly before the verifier looks."""
+        """Whether a fragment is to be sent now: when the phase is over; right after a verdict (not in SpS, whose
+        verifier waits for the whole chain); as soon as there are the drafts that the verifier waits for; and shortly
+        before it looks at the tree."""
         if self.idle:
             return self._unsent or not self._told_complete
         if not self._unsent:
@@ -221,7 +231,7 @@ class Lease:
         return 0 < self._awaited <= len(self.tree.chain(self._awaited))
 
     def flush(self, now_us: float) -> Grow:
-        """What the verifier has not seen, as a self-contained fragment."""
+        """The nodes that the verifier has not been sent, as a self-contained fragment."""
         while self._looks and now_us >= self._looks[0] - self._margin_us:
             self._looks.pop(0)
         fresh = [n for n in self.tree.nodes() if not n.sent]

@@ -1,7 +1,7 @@
-"""The drafter: mirrors requests, grows their trees with the draft model, tells the verifier before it looks.
+"""The drafter: mirrors requests, grows their trees with the draft model, and sends drafts before the verifier looks.
 
-Its loop is receive, decide, compute, commit, tell. The draft step runs in the event loop's own thread: it is short,
-and a second thread would only add hand-overs. What is not short, a long text, is computed in chunks.
+Its loop is receive, decide, compute, commit, tell. A draft step runs in the event loop's own thread, because it is
+short and a second thread would only add hand-overs. Long texts are computed in chunks.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ from protocols.messages import (
 )
 from protocols.transport import Network
 
-WIDTH = max(WIDTHS)  # leaves of one request in one forward: more have not been measured
-REPORT_S = 1.0
-MAX_SILENCE_S = 0.25  # a forward that takes longer is announced: half of the interval between two heartbeats
-BUSY_SLACK = 2.0  # times as long as such a forward is expected to take
-# Reports without a word of the verifier about a lease, after which it is asked whether the lease still stands, and
-# after which it does not: a Close can be lost. A verifier that rests its drafter is silent for longer, but answers.
+WIDTH = max(WIDTHS)  # most leaves of one request in one forward: more have not been measured
+REPORT_S = 1.0  # between two DraftStats
+EARLY_REPORT_S, CHANGE = 0.1, 1.25  # or so soon, where the step time has changed by such a factor
+MAX_SILENCE_S = 0.25  # a longer forward is announced: half of the interval between two heartbeats
+BUSY_SLACK = 2.0  # it is announced as so many times its expected length
+# A Close can be lost. After ASK_AFTER reports without a message about a lease the verifier is asked for it, with a
+# Resync; after GIVE_UP_AFTER the lease ends. A verifier that rests the drafter is silent as well, but it answers.
 ASK_AFTER, GIVE_UP_AFTER = 10, 20
-EARLY_S, NEWS = 0.1, 1.25  # a step time that changed by this factor is told so much sooner
 
 
 class Drafter:
+    """Runs the draft model for the leases that a verifier grants, until it is told to stop or to leave."""
+
     def __init__(
         self,
         model: DraftModel,
@@ -58,8 +60,9 @@ class Drafter:
         timer: Callable[[], float] = time.perf_counter,
         load: Loader | None = None,
     ) -> None:
-        """``step_us``: the calibrated time of a draft step by its number of leaves. ``load`` gives the model with the
-        weights in a directory, and this one again for an empty name; None: it has no others, and ``hello`` says so."""
+        """``step_us``: microseconds of a draft step by its number of leaves, as calibrated. ``clock`` gives the seconds
+        that intervals and messages count, ``timer`` those that forwards take. ``load`` loads the model with the weights
+        in a directory, or with its first ones for an empty path; None: it takes no others, and ``hello`` says so."""
         self.timer = timer
         self.clock = clock or asyncio.get_running_loop().time
         self.line = Line(network, address, hello, wire.Decoder(ToDrafter), self.clock)
@@ -69,12 +72,12 @@ class Drafter:
         self.steps = CostModel(step_us)
         self.prefill = Prefill(self.steps(1) / 1e6)
         self.probe = Probe(self.steps, timer)
-        self.leaving = False
-        self.worked_s = 0.0
+        self.leaving = False  # the verifier has drained it: it takes no new leases
+        self.worked_s = 0.0  # in forwards since the last report
         self.began = self.clock()
 
     def now_us(self) -> float:
-        """Since this drafter's start: what a message says of it tells nothing about the machine."""
+        """Microseconds since this drafter's start, as messages have it: no machine's clock goes on the wire."""
         return (self.clock() - self.began) * 1e6
 
     # --- lifecycle ---------------------------------------------------------------------------------------------------
@@ -84,6 +87,7 @@ class Drafter:
         await self.line.serve(stop, lambda _: (self._work(), self._report()))
 
     async def _work(self) -> None:
+        """The loop. It ends when the drafter was drained and its last lease has ended."""
         while True:
             self._receive()
             if self.leaving and not self.leases:
@@ -118,13 +122,14 @@ class Drafter:
 
     def _open(self, message: Open) -> None:
         if (lease := self.held.open(message, self.leaving)) is not None:
-            self._see(lease)
+            self._update_missing(lease)
 
-    def _see(self, lease: Lease) -> None:
-        """What the model has yet to compute of its text."""
+    def _update_missing(self, lease: Lease) -> None:
+        """Tell a lease how much of its text the model has yet to compute."""
         lease.mirrored(self.held.model(lease).missing(lease.handle), self.prefill.chunk)
 
     def _verdict(self, message: Verdict) -> None:
+        """Mirror what was committed. The first thing sent is what has survived: the verifier may be waiting for it."""
         lease = self.leases.get(message.rid)
         if lease is None or lease.epoch < message.epoch:  # its Open was lost
             if message.epoch not in self.held.declined:
@@ -139,19 +144,19 @@ class Drafter:
             self.line.send(change)
         elif change is not None:
             if lease.must_flush(now_us, after_verdict=True):
-                self.line.send(lease.flush(now_us))  # first of all: the verifier may be waiting for it
+                self.line.send(lease.flush(now_us))
             model = self.held.model(lease)
             try:
                 model.commit(lease.handle, change.tokens, change.slots)
                 model.release(lease.handle, change.dead)
-                self._see(lease)
+                self._update_missing(lease)
             except Exception as error:
                 self.held.fail(lease, error)
 
     # --- decide, compute, commit, tell -------------------------------------------------------------------------------
 
     def _compute(self) -> bool:
-        """One forward, if there is anything to compute: a chunk of a long text, or a step of all trees."""
+        """Run one forward, a chunk of a long text or a step of all trees. Returns whether there was one to run."""
         batch = self._decide()
         lease = next((lease for lease in self.leases.values() if lease.prefilling), None)
         if lease is not None and self.prefill.due(growing=bool(batch)):
@@ -163,9 +168,10 @@ class Drafter:
         return True
 
     def _decide(self) -> list[tuple[Lease, Node]]:
-        """The next leaves of every lease of one model: one batched forward grows all their trees.
+        """The leaves of the next batched forward: of every lease that has the same weights as the first.
 
-        Tokens that roots have to catch up on are no more than a chunk in all; who finds no room is the next.
+        The committed tokens that are computed with roots are one lease's, or at most a chunk in all; a lease whose
+        tokens do not fit comes first in the next forward, because those that were served move to the end.
         """
         batch: list[tuple[Lease, Node]] = []
         catching_up = 0
@@ -179,11 +185,12 @@ class Drafter:
         return batch
 
     def _announce(self, expected_s: float) -> None:
-        """A forward that outlasts heartbeats is announced, or the verifier would take this drafter for dead."""
+        """Announce a forward that is longer than heartbeats allow, or the verifier would take this drafter for dead."""
         if expected_s > MAX_SILENCE_S:
             self.line.busy(BUSY_SLACK * expected_s)
 
     def _prefill(self, lease: Lease) -> None:
+        """Compute the next chunk of a text."""
         tokens = min(self.prefill.chunk, lease.missing)
         self._announce(self.prefill.expected_s)
         begin = self.timer()
@@ -195,9 +202,11 @@ class Drafter:
         spent = self.timer() - begin
         self._worked(spent, [lease])
         self.prefill.computed(tokens, spent)
-        self._see(lease)
+        self._update_missing(lease)
 
     def _grow(self, batch: list[tuple[Lease, Node]]) -> None:
+        """Expand a batch of leaves in one forward. If it fails, each lease is tried alone, to find whose fault it
+        is."""
         leases = list({lease.rid: lease for lease, _ in batch}.values())
         model = self.held.model(leases[0])
         reading = sum(lease.missing for lease, node in batch if node is lease.tree.root)
@@ -208,13 +217,14 @@ class Drafter:
         except Exception as error:
             if len(leases) == 1:
                 self.held.fail(leases[0], error)
-            for lease in leases if len(leases) > 1 else ():  # whose fault it is shows when each is alone
-                self._grow([(other, node) for other, node in batch if other is lease])
+            else:
+                for lease in leases:
+                    self._grow([(other, node) for other, node in batch if other is lease])
             return
         spent = self.timer() - begin
         self._worked(spent, leases)
         self.prefill.grew(spent)
-        if not any(node is lease.tree.root for lease, node in batch):  # a root computes missing tokens as well
+        if not any(node is lease.tree.root for lease, node in batch):  # with a root, missing tokens were computed too
             self.steps.observe(len(batch), spent * 1e6)
         for lease in leases:
             lease.spent(began_us, spent * 1e6)
@@ -226,19 +236,21 @@ class Drafter:
         self.held.served(leases)
 
     def _tell(self) -> None:
+        """Send the fragments that are due."""
         now_us = self.now_us()
         for lease in self.leases.values():
             if lease.must_flush(now_us):
                 self.line.send(lease.flush(now_us))
 
     async def _report(self) -> None:
-        """What it takes to draft here, once in a while; and a question for leases of which nothing is heard."""
+        """At regular intervals send DraftStats, give up weights that no lease uses, and ask for leases of which nothing
+        was heard."""
         reported_at, reported_us = self.clock(), 0.0
         while True:
-            await asyncio.sleep(EARLY_S)
+            await asyncio.sleep(EARLY_REPORT_S)
             now, step_us = self.clock(), self.steps(1)
             due = now - reported_at >= REPORT_S
-            if not due and reported_us / NEWS < step_us < reported_us * NEWS:
+            if not due and reported_us / CHANGE < step_us < reported_us * CHANGE:
                 continue
             if due and not self.leases:
                 self.probe.run(self.generations.current.model, now)

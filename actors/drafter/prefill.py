@@ -1,45 +1,47 @@
-"""How a drafter computes a long text beside running streams: in chunks, and in turns with their draft steps."""
+"""How a drafter computes a long text beside running streams: in chunks that alternate with draft steps."""
 
 from __future__ import annotations
 
-# Nothing else happens during a chunk. 50 ms are a few rounds of a target without drafts, and a tenth of the interval
-# between two heartbeats.
+# How long a chunk may take: nothing else happens meanwhile. 50 ms are a few rounds of a target without drafts, and a
+# tenth of the interval between two heartbeats.
 CHUNK_S = 0.05
 MAX_CHUNK = 256  # tokens: larger forwards are no cheaper per token
-# A model's weights are read once for a whole chunk, so that chunks below 16 tokens cost more per token. A model that is
-# too slow for 16 tokens in 50 ms gets them all the same as long as heartbeats, every 500 ms, are not late.
+# The model's weights are read once for a chunk, so that chunks of less than 16 tokens cost more per token. A model that
+# is too slow for 16 tokens in CHUNK_S still computes so many at once, as long as heartbeats (every 500 ms) are in time.
 SMALL_CHUNK = 16
 SMALL_CHUNK_S = 0.25
 
 
 class Prefill:
-    """How large the next chunk is, and whether it is its turn. Times are seconds."""
+    """How large the next chunk is, and when it is its turn. Times are seconds."""
 
     def __init__(self, step_s: float) -> None:
-        """``step_s``: of a draft step of one leaf, which no token of a chunk takes longer than."""
+        """``step_s``: a draft step of one leaf; no token of a chunk takes longer."""
         self._token_s = step_s
-        self._share_s = 0.0  # of draft steps, until the next chunk
+        self._share_s = 0.0  # what draft steps may still take before the next chunk
         self.chunk = SMALL_CHUNK  # tokens
         while self.chunk > 1 and self.expected_s > SMALL_CHUNK_S:
             self.chunk //= 2
 
     @property
     def expected_s(self) -> float:
-        """What the next chunk takes, as far as is known."""
+        """What the next chunk should take."""
         return self.time_s(self.chunk)
 
     def time_s(self, tokens: int) -> float:
+        """What computing so many tokens of a text should take."""
         return tokens * self._token_s
 
     def due(self, growing: bool) -> bool:
-        """Whether a chunk comes next; ``growing``: there are trees to grow, which get as much time as chunks do."""
+        """Whether a chunk comes next. ``growing``: there are trees to grow, which get as much time as chunks."""
         return not growing or self._share_s <= 0.0
 
     def grew(self, spent_s: float) -> None:
+        """A draft step was made."""
         self._share_s -= spent_s
 
     def computed(self, tokens: int, spent_s: float) -> None:
-        """A chunk is done. The next has the size that fits, but at most twice this one's."""
+        """A chunk was computed. The next is as large as fits into ``CHUNK_S``, but at most twice as large as this."""
         self._share_s = spent_s
         if tokens < self.chunk:
             return  # the end of a text says little of what a whole chunk takes

@@ -1,6 +1,6 @@
-"""Puts a drafter together from its settings: draft model, calibration, network, loop.
+"""Starts a drafter from its settings: draft model, calibration, network, loop.
 
-torch is imported here, lazily, and not at all by a drafter that retrieves.
+torch is imported inside functions, and not at all by a drafter that retrieves its drafts.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ log = logging.getLogger("duoactor")
 
 
 def load_draft(settings: DrafterSettings) -> DraftModel:
+    """The draft model, or the proposer in its place. Raises ModelError or ConfigError."""
     if retrieves(settings.draft):
         from actors.proposers.draft_model import build_proposer_draft
 
@@ -47,13 +48,13 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
         from actors.draft_timing import measure_draft
         from actors.drafter.loop import Drafter
 
-        def warm(path: str) -> DraftModel:
+        def load_warm(path: str) -> DraftModel:
             model = load(replace(settings, draft=path or settings.draft))
-            measure_draft(model)  # for its warmth: of the same shape, it takes as long as the one that serves
+            measure_draft(model)  # only to warm it up: it has the shape, and so the step time, of the one that serves
             return model
 
-        async def again(path: str) -> DraftModel:
-            return await asyncio.to_thread(warm, path)
+        async def reload(path: str) -> DraftModel:
+            return await asyncio.to_thread(load_warm, path)
 
         pin(settings.cpus)
         network = open_network(settings)
@@ -63,9 +64,9 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
             hello = introduction(Role.DRAFTER, settings.actor_id, model.info)
             hello = replace(hello, step_us=steps[min(steps)], loads=not retrieves(settings.draft))
             gc.freeze()
-            name = "" if settings.actor_id else f" as {hello.actor_id}"  # who chose the name, or `up`, knows it
+            name = "" if settings.actor_id else f" as {hello.actor_id}"  # a name from the settings is known
             log.info("ready%s: %s, %.2f ms a step", name, hello.model_id, steps[min(steps)] / 1000)
-            drafter = Drafter(model, network, settings.connect, hello, steps, clock=CLOCK, load=again)
+            drafter = Drafter(model, network, settings.connect, hello, steps, clock=CLOCK, load=reload)
             await drafter.run(stop)
         finally:
             network.close()
