@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-DEFAULT_NODES = 31  # of a request's largest window, unless it names another number
+DEFAULT_NODES = 31  # of the largest window of a request that names no other number: 32 rows with the root
 
 
 @dataclass(frozen=True, slots=True)

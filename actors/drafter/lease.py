@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from actors.drafter.growth import growth_for
 from actors.models import Expansion, Leaf
 from actors.tree.calibration import Calibration, TextCalibration
-from actors.tree.tree import Node, TokenTree
+from actors.tree.tree import NO_SLOT, Node, TokenTree
 from protocols.messages import Grow, Method, Open, Resync, Verdict
 
 MAX_FORWARDS = 64  # told in one Grow
@@ -110,7 +110,7 @@ class Lease:
         root = self.tree.root
         advance = self.tree.advance(tokens)
         self.committed.extend(tokens)
-        slots = [node.slot if node is not None and node.expanded else -1 for node in advance.nodes]
+        slots = [node.slot if node is not None and node.expanded else NO_SLOT for node in advance.nodes]
         dead = [n.slot for n in advance.dead if n.slot >= 0]
         self.used -= len(dead) + sum(slot >= 0 for slot in slots)
         for node in (root, *advance.dead, *(n for n in advance.nodes if n is not None and n is not self.tree.root)):

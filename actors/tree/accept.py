@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-ROOT = -1  # the committed token that a tree hangs on, where a node's parent is named by its index
+ROOT = -1  # as the index of a node's parent: the last committed token, which the tree hangs on
 
 
 def walk(tokens: Sequence[int], parents: Sequence[int], sampled: Sequence[int]) -> tuple[list[int], int]:
-    """The accepted nodes, top first, and the target's own token that follows them.
+    """The indices of the accepted nodes, top first, and the target's own token that follows them.
 
-    ``parents[i]`` < i, or ROOT. ``sampled[0]`` is what the target chose after the root, ``sampled[i + 1]`` after
-    node i. Which nodes were drafted decides how long the path is and nothing else, so the output law is the
-    target's (arXiv 2408.07978). Of siblings with the same token the first listed counts.
+    ``parents[i]`` < i, or ROOT. ``sampled[0]`` is the token that the target chose after the root, ``sampled[i + 1]``
+    the one after node i. The drafts decide only how long the path is, so the output's distribution is the target's
+    (arXiv 2408.07978). Of siblings with the same token the first listed counts.
     """
     children: dict[tuple[int, int], int] = {}
     for node, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
@@ -26,7 +26,7 @@ def walk(tokens: Sequence[int], parents: Sequence[int], sampled: Sequence[int]) 
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:
-    """Of every node, the root's children being at 1."""
+    """The depth of every node; the root's children have depth 1."""
     depths: list[int] = []
     for node, parent in enumerate(parents):
         assert ROOT <= parent < node, "a parent comes before its child"

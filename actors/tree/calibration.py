@@ -1,9 +1,9 @@
 """From the draft's confidence to the chance that the target agrees, learned online from verdicts.
 
-A draft's probability says how sure *it* is; what ranks a node is how often the target picks that token. The two differ
-by model pair, by temperature and by text (DESIGN section 5, point 2: with raw probabilities a best-first tree loses to
-a chain). The map is a table over (rank, logit of the probability) with counts that fade, so it follows a change of
-text within a few hundred tokens; memory is fixed.
+A draft's probability says how sure the draft is; nodes must be ranked by how often the target picks the token. The two
+differ by model pair, temperature and text: ranked by raw probabilities, a best-first tree is slower than a chain. The
+map is a table over (rank, logit of the probability) whose counts fade, so that it follows a change of text within a few
+hundred tokens; its memory is fixed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import math
 
 from actors.estimate import Estimate
 
-RANKS = 8
-BINS = 12
+RANKS = 8  # candidates of a position that are told apart
+BINS = 12  # of each rank
 LOW, HIGH = -6.0, 6.0  # logits of the outermost bins
-MEMORY = 200  # observations of a bin
+MEMORY = 200  # observations that a bin remembers
 PRIOR_STRENGTH = 4.0  # observations that the draft's own probability counts for
-SUREST = 0.99  # no text is believed to be certain
-USUAL = 0.6  # chance that a usable draft's first choice is right, counted as ...
-USUAL_STRENGTH, USUAL_MEMORY = 32.0, 2000.0  # ... so many tokens, and what is remembered of them
+SUREST = 0.99  # no candidate is believed to be certain
+USUAL = 0.6  # prior chance that a draft's first choice is right, for drafts that are of use at all
+USUAL_STRENGTH, USUAL_MEMORY = 32.0, 2000.0  # tokens that this prior counts for, and that are remembered
 
 
 def _place(probability: float) -> tuple[int, float]:
-    """Between which bins it lies: the lower one, and how far it is from it to the next."""
+    """Between which two bins a probability lies: the index of the lower one, and its distance from that in bins."""
     p = min(max(probability, 1e-6), 1 - 1e-6)
     x = (math.log(p / (1 - p)) - LOW) / (HIGH - LOW) * (BINS - 1)
     if x <= 0.0:
@@ -35,14 +35,14 @@ def _place(probability: float) -> tuple[int, float]:
 
 
 class Calibration:
-    """One map: make one per drafter and temperature regime."""
+    """One map. Each drafter has one for greedy and one for sampled texts."""
 
     def __init__(self) -> None:
         self.bins = [[Estimate(memory=MEMORY) for _ in range(BINS)] for _ in range(RANKS)]
-        self.agreement = Estimate(USUAL, weight=USUAL_STRENGTH, memory=USUAL_MEMORY)  # of its first choice, all texts
+        self.agreement = Estimate(USUAL, weight=USUAL_STRENGTH, memory=USUAL_MEMORY)  # how often rank 0 is right
 
     def probability(self, rank: int, probability: float) -> float:
-        """Chance that the target picks the candidate of that rank (0: the likeliest) and draft probability."""
+        """The chance that the target picks a candidate of that rank (0: the likeliest) and draft probability."""
         if rank >= RANKS:
             return probability
         low, share = _place(probability)
@@ -52,8 +52,8 @@ class Calibration:
         return (hits + PRIOR_STRENGTH * probability) / (weight + more + PRIOR_STRENGTH)
 
     def observe(self, probabilities: tuple[float, ...], hit: int) -> None:
-        """One position whose truth is known: the candidates' draft probabilities, best first, and the rank that the
-        target picked (-1: none of them)."""
+        """Learn from a position that the target has decided. ``probabilities``: the draft's, of its candidates, best
+        first. ``hit``: the rank of the target's choice (-1: none of them)."""
         self.agreement.add(float(hit == 0))
         for rank, (bins, probability) in enumerate(zip(self.bins, probabilities, strict=False)):
             low, share = _place(probability)
@@ -63,13 +63,13 @@ class Calibration:
 
 
 def acceptance_bias() -> Estimate:
-    """How much oftener, or less often, one text follows its drafts than all texts together: hits over expected hits, a
-    factor on chances. Six expected hits pass before a text's own count as much, beyond sixty the oldest fade."""
+    """How often one text follows its drafts, relative to all texts together: hits over expected hits, a factor on
+    chances. The prior of 1 counts for six expected hits; beyond sixty, the oldest fade."""
     return Estimate(1.0, weight=6, memory=60)
 
 
 class TextCalibration:
-    """The map of a drafter as one text bends it: how often rank 0 is right differs more by text than by confidence."""
+    """A drafter's map with a factor for one text: how often rank 0 is right differs more by text than by confidence."""
 
     def __init__(self, shared: Calibration) -> None:
         self.shared = shared
@@ -77,7 +77,7 @@ class TextCalibration:
 
     @property
     def usual(self) -> float:
-        """How often the draft's first choice is right in all texts together."""
+        """How often the draft's first choice is right, in all texts together."""
         return self.shared.agreement.mean
 
     def probability(self, rank: int, probability: float) -> float:

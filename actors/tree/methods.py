@@ -1,21 +1,33 @@
-"""Every method of the field as a setting of one loop (DESIGN section 4)."""
+"""Every method as a setting of one loop: a drafter grows a tree per request, the verifier verifies a window of it. How
+the drafter grows it is :mod:`actors.drafter.growth`'s; the rest is here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from actors.models import DEFAULT_NODES
 from actors.proposers.ngram_pool import Lookahead
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
-DEFAULT_NODES = 31  # 32 rows with the root
 REST_NODES = 63
+
+# Which nodes of the tree are verified in a round: none, so that the root alone is; the likeliest path; those that are
+# worth their time; or all that the verifier's own proposer has proposed.
+WindowRule = Literal["root", "chain", "priced", "proposal"]
+# What a round waits for before it begins:
+# - "phase": until the drafter has drafted gamma tokens (SpS, where verifier and drafter take turns);
+# - "survivor": for one draft token, if the whole last window was accepted and nothing is left below it;
+# - "priced": for as many draft tokens as come faster than tokens do without them;
+# - "lockstep": until the phase that was drafted during the last round is over; only then is the drafter told of that
+#   round (DuoDecoding as published).
+WaitRule = Literal["never", "phase", "survivor", "priced", "lockstep"]
 
 
 class Kind(NamedTuple):
-    """Requests that the controller learns from together: of one method, alike in what they fix by themselves, and with
-    one drafter. Empty or 0: any."""
+    """Requests that share one setting of the controller: of one method, with the same numbers fixed by the request, and
+    with one drafter. Empty or 0: any."""
 
     method: str
     fixed_gamma: int = 0
@@ -25,16 +37,16 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
+    """How the verifier decodes a request of one method."""
+
     method: Method
     drafter: bool = False  # a drafter process grows the tree
-    window: str = "root"  # "root", "chain", "priced" or "proposal" (whatever the verifier's own proposer says)
-    waits: str = "never"  # "phase": until gamma is drafted; "survivor": briefly, when drafts should have survived;
-    #                       "priced": as long as drafts come faster than tokens do now; "lockstep": until the phase
-    #                       drafted during the round is over, and the drafter hears of the round no sooner
-    proposer: str = ""  # the verifier's own guesses: alone (window "proposal") or beside a drafter's
-    inline: bool = False  # a draft model of the verifier's own may draft it between two forwards
-    may_rest: bool = False  # a method that a user names drafts; only ``auto`` may find that drafts do not pay
-    nodes: int = DEFAULT_NODES  # most nodes of a window; the engine may allow fewer
+    window: WindowRule = "root"
+    waits: WaitRule = "never"
+    proposer: str = ""  # of the verifier's own guesses: the whole window ("proposal"), or nodes beside a drafter's
+    inline: bool = False  # the verifier's own draft model may draft for it between two forwards
+    may_rest: bool = False  # drafting stops where it does not pay; a method that a user names always drafts
+    nodes: int = DEFAULT_NODES  # most nodes of a window; the target may allow fewer
 
 
 STRATEGIES: dict[Method, Strategy] = {
@@ -59,7 +71,7 @@ STRATEGIES: dict[Method, Strategy] = {
 
 
 def strategy_for(method: str) -> Strategy:
-    """The strategy of that name; RequestError(unsupported) names those there are."""
+    """The strategy of a method. Raises RequestError ("unsupported"), which lists the methods that there are."""
     try:
         return STRATEGIES[Method(method)]
     except (ValueError, KeyError):

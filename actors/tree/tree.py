@@ -1,8 +1,8 @@
-"""The token tree below the last committed token; the drafter grows it, the verifier prunes it.
+"""The token tree below the last committed token: the drafter grows it, the verifier prunes it.
 
-Both sides hold one per request. They exchange *fragments*: tries written as parallel arrays in which every node's
-parent comes before it. A fragment is self-contained (it repeats the ancestors of what is new) and merging is by
-(parent, token), so that losing, repeating or delaying one changes speed only.
+Both sides hold one per request. The drafter sends *fragments*: tries as parallel arrays, in which every node's parent
+comes before the node. A fragment is self-contained (it repeats the ancestors of what is new), and merging is by
+(parent, token), so that losing, repeating or delaying one changes nothing but speed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from operator import attrgetter
 
 from actors.tree.accept import ROOT as ROOT
 
-OWN = -1  # rank of a node that no drafter has named: a guess of the verifier's own
-FORCED = -2  # rank of a node that a grammar forces
+# In place of a rank, of nodes that no draft model has named:
+OWN = -1  # guessed by the verifier's own proposers
+FORCED = -2  # the only token that a grammar allows
 
+
+NO_SLOT = -1  # of a node that no draft model holds
 
 _logprob = attrgetter("logprob")
 
 
 class Node:
-    """One draft token. ``total`` is the natural log of the path probability since the tree was planted."""
+    """One draft token. ``total`` is the natural log of the path probability since the tree was made, so that it holds
+    when the tree is re-rooted; see :meth:`TokenTree.total` for that below the present root."""
 
     # fmt: off
     __slots__ = (
@@ -36,14 +40,15 @@ class Node:
         self.parent = parent
         self.logprob = logprob
         self.total: float = logprob + (parent.total if parent is not None else 0.0)
-        self.rank = rank  # among its siblings when it was drafted
-        self.children: dict[int, Node] = {}
-        self.slot = ROOT  # drafter: scratch slot of its K/V, once expanded
-        self.expanded = False
-        self.sent = False
-        self.fits = False  # verifier: the grammar allows it, and what it forces behind it is there
+        self.rank = rank  # among the candidates of its parent, 0 the likeliest; or OWN or FORCED
+        self.children: dict[int, Node] = {}  # by token
+        self.slot = NO_SLOT  # draft model: scratch slot of its K/V, once expanded
+        self.expanded = False  # draft model: its candidates are known
+        self.sent = False  # drafter: the verifier has been sent it
+        self.fits = False  # verifier: the grammar allows it, and the tokens that must follow it are in the tree
 
     def best_child(self, counts: Callable[[Node], bool] | None = None) -> Node | None:
+        """The likeliest child, of those for which ``counts`` is true."""
         children = self.children.values() if counts is None else filter(counts, self.children.values())
         return max(children, key=_logprob, default=None)
 
@@ -58,40 +63,41 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """``parents[i]`` < i, or ROOT for children of the committed token the fragment hangs on."""
+    """A part of a tree. ``parents[i]`` < i, or ROOT for children of the committed token that the fragment hangs on."""
 
     parents: tuple[int, ...]
     tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    logprobs: tuple[float, ...]  # natural log of the confidence in token i given its parent
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """``nodes[i]`` is the node that held the i-th committed token, None where the tree had none."""
+    """What a commit has done to a tree."""
 
-    nodes: list[Node | None]
-    dead: list[Node]
+    nodes: list[Node | None]  # [i]: the node that held the i-th committed token; None: the tree had none
+    dead: list[Node]  # nodes that were off the committed path
 
 
 class TokenTree:
-    def __init__(self, length: int, last_token: int = ROOT) -> None:
-        """``length`` committed tokens, so the root sits at position ``length - 1``."""
+    def __init__(self, length: int, last_token: int = -1) -> None:
+        """A tree behind ``length`` committed tokens: its root, the last of them, is at position ``length - 1``."""
         self.root = Node(last_token, length - 1)
         self.size = 0  # nodes without the root
 
     @property
     def length(self) -> int:
+        """Committed tokens."""
         return self.root.position + 1
 
     def add(self, parent: Node, token: int, logprob: float, rank: int = 0) -> Node:
-        """The child of ``parent`` with that token, new or not; a higher confidence replaces a lower one."""
+        """The child of ``parent`` with that token, new or not. The higher of two confidences stays."""
         node = parent.children.get(token)
         if node is None:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
             self.size += 1
             return node
         if node.rank == OWN or rank == FORCED:
-            node.rank = rank  # a guess that the drafter shares is the drafter's
+            node.rank = rank  # a guess that a draft model shares counts as its own
         if logprob > node.logprob:
             gain = logprob - node.logprob
             node.logprob = logprob
@@ -100,7 +106,7 @@ class TokenTree:
         return node
 
     def drop(self, node: Node) -> None:
-        """Take a node, which is not the root, from the tree with all that is below it."""
+        """Remove a node, which is not the root, and its subtree."""
         assert node.parent is not None
         del node.parent.children[node.token]
         self.size -= sum(1 for _ in node.subtree())
@@ -116,7 +122,7 @@ class TokenTree:
         return node.total - self.root.total
 
     def advance(self, tokens: Sequence[int]) -> Advance:
-        """Commit ``tokens``: re-root on the last of them, keeping its subtree if it was drafted."""
+        """Commit ``tokens``: re-root at the last of them, with its subtree if it was drafted."""
         held: list[Node | None] = []
         dead: list[Node] = []
         node: Node | None = self.root
@@ -134,7 +140,8 @@ class TokenTree:
         return Advance(held, dead)
 
     def chain(self, limit: int, counts: Callable[[Node], bool] | None = None) -> list[Node]:
-        """The most probable path below the root, at most ``limit`` nodes; of those that ``counts`` likes."""
+        """The path of likeliest children below the root: at most ``limit`` nodes, of those for which ``counts`` is
+        true."""
         path: list[Node] = []
         node = self.root.best_child(counts)
         while node is not None and len(path) < limit:
@@ -163,12 +170,13 @@ class TokenTree:
         return Fragment(tuple(parents), tuple(tokens), tuple(logprobs))
 
     def merge(self, committed: Sequence[int], base_len: int, fragment: Fragment) -> int:
-        """Graft a fragment that hangs on committed token ``base_len - 1``; returns how many of its nodes live.
+        """Merge a fragment that hangs on the committed token at position ``base_len - 1``. Returns how many of its
+        nodes are in the tree now.
 
-        Tokens that were committed since must match the committed path; what hangs on others is dead.
+        Where more tokens were committed since it was sent, only nodes below the committed path are alive.
         """
         alive = 0
-        where: list[int | Node | None] = []  # committed position, tree node, or None for dead
+        where: list[int | Node | None] = []  # of each node: its committed position, its tree node, or None if dead
         for parent, token, logprob in zip(fragment.parents, fragment.tokens, fragment.logprobs, strict=True):
             at = base_len - 1 if parent == ROOT else where[parent]
             if isinstance(at, int):
@@ -185,7 +193,7 @@ class TokenTree:
 
 
 def check_fragment(fragment: Fragment, vocab_size: int, limit: int) -> str | None:
-    """Why a fragment from a peer must not be used, or None."""
+    """Why a fragment from a peer must not be merged; None: it may be. ``limit``: most nodes."""
     if not len(fragment.parents) == len(fragment.tokens) == len(fragment.logprobs):
         return "arrays of different lengths"
     if len(fragment.tokens) > limit:

@@ -21,11 +21,11 @@ class Likely(NamedTuple):
 
 
 def best_nodes(tree: TokenTree, limit: int, least: float = 0.0) -> list[Likely]:
-    """The ``limit`` likeliest nodes, best first, of a chance above ``least``. Chances fall downwards, so they are
-    connected.
+    """The ``limit`` likeliest nodes with a chance above ``least``, best first. No node is likelier than its parent, so
+    they are a connected subtree.
 
-    Siblings may come from sources that do not know of each other (the drafter and the verifier's own proposers);
-    where they add up to more than certainty, each is worth its share.
+    Siblings may come from sources that do not know of each other (the drafter and the verifier's own proposers). Where
+    their probabilities add up to more than 1, they are scaled to 1.
     """
     heap: list[tuple[float, int, Node]] = []
     chosen: list[Likely] = []
@@ -33,7 +33,7 @@ def best_nodes(tree: TokenTree, limit: int, least: float = 0.0) -> list[Likely]:
     node, chance = tree.root, 1.0
     while len(chosen) < limit:
         below = node.children.values()
-        if len(below) == 1 and not heap:  # a chain, as what is retrieved
+        if len(below) == 1 and not heap:  # a chain, such as a retrieved text: no heap is needed
             (node,) = below
             chance *= math.exp(min(0.0, node.logprob))
         else:
@@ -53,16 +53,17 @@ def best_nodes(tree: TokenTree, limit: int, least: float = 0.0) -> list[Likely]:
 
 
 def likeliest_path(tree: TokenTree, limit: int) -> list[Likely]:
-    """The likeliest child of the likeliest child …: the window of SpS, PEARL and DuoDecoding."""
+    """The path of likeliest children: the window of SpS, PEARL and DuoDecoding."""
     return [Likely(node, math.exp(min(0.0, tree.total(node)))) for node in tree.chain(limit)]
 
 
 def priced_window(tree: TokenTree, limit: int, cost: Cost, rate: float, branch_us: float | None = 0.0) -> list[Likely]:
-    """The prefix of :func:`best_nodes` that maximises ``expected tokens - rate * time`` (DESIGN section 5, point 3).
+    """The prefix of :func:`best_nodes` that maximises ``expected tokens - rate * time`` (docs/how-it-works.md, "One
+    price").
 
-    ``rate`` is tokens per microsecond now: time that buys fewer tokens than the current rate is not spent.
-    Every path beside the first takes ``branch_us`` more, and may not be worth it: then it is a prefix of the likeliest
-    path. None: that alone is priced.
+    ``cost``: microseconds by rows. ``rate``: tokens per microsecond now, so that no time is spent that brings fewer
+    tokens than it does on average. Every path beside the first takes ``branch_us`` more. Where none of them is worth
+    that, the window is a prefix of the likeliest path; None: it always is.
     """
     orders = []
     if branch_us is not None:
@@ -88,16 +89,17 @@ def priced_window(tree: TokenTree, limit: int, cost: Cost, rate: float, branch_u
 
 
 def branches(likely: list[Likely]) -> bool:
-    """Whether those, best first, are more than one path."""
+    """Whether these nodes, best first, are more than one path."""
     return any(after.node.parent is not before.node for before, after in itertools.pairwise(likely))
 
 
 def in_tree_order(nodes: list[Node], root: Node) -> tuple[list[Node], list[int]]:
-    """Depth-first with likely children first, and each node's parent as an index (-1: the root).
+    """The nodes depth-first, likely children first, and the index of each one's parent (-1: the root).
 
-    The engine gives canonical slots to the path of first-listed children, so the likeliest path comes first.
+    A node's slot is given by its place. If the path of first-listed children is accepted its K/V already lies in
+    canonical slots, so the likeliest path comes first.
     """
-    if all(after.parent is before for before, after in itertools.pairwise(nodes)):  # a path, as what is retrieved
+    if all(after.parent is before for before, after in itertools.pairwise(nodes)):  # a path, such as a retrieved text
         return nodes, list(range(-1, len(nodes) - 1))
     chosen = {id(node) for node in nodes}
     order: list[Node] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from actors.cost import Curve
-from actors.models import TargetModel, Window, sample_tokens
+from actors.models import DEFAULT_NODES, TargetModel, Window, sample_tokens
 from protocols.errors import RequestError
 from protocols.messages import Sampling
 
@@ -18,7 +18,7 @@ COARSE = (1, 4, 8, 16, 32, 64)  # row counts that are measured however long it t
 # Kernels work in tiles (six rows with AVX2), so that time climbs in steps: a window has to know that its seventh row
 # costs as much as the first six together, and the eighth nothing more. The most telling ones come first.
 FINE = (6, 7, 12, 2, 3, 5, 10, 14, 18, 24, 48)
-DEFAULT_ROWS = 32  # the root and the largest window of a request that names no other
+DEFAULT_ROWS = DEFAULT_NODES + 1
 REPEATS = 7  # of each row count; larger ones than DEFAULT_ROWS only FEW times
 FEW = 3
 PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for minutes

@@ -11,7 +11,7 @@ from operator import itemgetter
 from actors.estimate import Estimate
 from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.calibration import TextCalibration
-from actors.tree.tree import ROOT, Node, TokenTree
+from actors.tree.tree import NO_SLOT, Node, TokenTree
 from protocols.errors import CannotDraft, PoolFull
 
 log = logging.getLogger("duoactor.verifier")
@@ -109,7 +109,7 @@ class InlineTree:
         """The draft model stops drafting for the request. Its nodes stay in the tree as if they had been retrieved, for
         another model may expand them."""
         for node in self.tree.root.subtree():
-            node.expanded, node.slot = False, ROOT
+            node.expanded, node.slot = False, NO_SLOT
 
     # --- committing --------------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class InlineTree:
             self._expansions.clear()
             self._untold += tokens
             return
-        slots = [node.slot if node is not None else ROOT for node in held]
+        slots = [node.slot if node is not None else NO_SLOT for node in held]
         alive = {node.slot for node in tree.nodes()}
         dead = [slot for slot in self._slots if slot not in alive and slot not in slots]
         self._slots &= alive
@@ -135,7 +135,7 @@ class InlineTree:
     def catch_up(self) -> None:
         """Tell the model all that is committed. To be called before it is asked to expand anything."""
         if self._untold:
-            self._commit(self._untold, [ROOT] * len(self._untold))
+            self._commit(self._untold, [NO_SLOT] * len(self._untold))
             self._untold = []
 
     def _commit(self, tokens: Sequence[int], slots: Sequence[int], dead: Sequence[int] = ()) -> None:
