@@ -1,4 +1,4 @@
-"""What a forward pass is to everything above it: a flat batch in, logits out, keys and values in a pool's slots."""
+"""The interface of an engine: a flat batch of rows in, logits out, keys and values in the slots of a pool."""
 
 from __future__ import annotations
 
@@ -24,46 +24,47 @@ class Recurrence(Protocol):
         ...
 
     def new(self) -> State:
-        """Before the first token."""
+        """The state of a request before its first token."""
         ...
 
 
-# Of a row of logits: the position of what follows it, and :attr:`actors.engines.sampler.SamplerState.choice`
+# What choosing a row's token needs beside its logits: the position of that token, then the request's
+# :attr:`actors.engines.sampler.SamplerState.choice`.
 Choice = tuple[float, ...]
 
 
 @dataclass(slots=True)
 class Picks:
-    """What compiled code made of a forward's logits on the spot. One row for each that was selected."""
+    """The tokens that compiled code chose from a forward's logits, with one row for each selected row."""
 
-    host: NDArray[np.float32]  # the logits; behind ``vocabulary`` of them what only fills up
-    ids: NDArray[np.int64]  # the likeliest tokens, best first; or in the first column the token that sampling chooses
-    probabilities: NDArray[np.float32]  # of those ids; or no columns
-    vocabulary: int
+    host: NDArray[np.float32]  # (rows, padded vocabulary): the logits
+    ids: NDArray[np.int64]  # (rows, n): the likeliest tokens, best first; or (rows, 1): the token that sampling chooses
+    probabilities: NDArray[np.float32]  # (rows, n) of those ids; or (rows, 0)
+    vocabulary: int  # columns of ``host`` that are logits; those behind them are padding
 
     @property
     def rows(self) -> NDArray[np.float32]:
-        """The logits without what fills up."""
+        """The logits ``(rows, vocabulary)``."""
         return self.host[:, : self.vocabulary]
 
     @property
     def logits(self) -> torch.Tensor:
-        """Made when it is asked for: the first torch operation behind a forward takes some 30 us."""
+        """The same as a tensor. Made on demand: the first torch operation after a forward takes some 30 us."""
         whole = torch.from_numpy(self.host)
         return whole if whole.shape[1] == self.vocabulary else whole[:, : self.vocabulary]
 
 
 class Pool(Protocol):
-    """What the owners of slots ask of a pool; how the engine lays its memory out is its own business."""
+    """What the owners of slots ask of a KV pool; its memory layout is the engine's."""
 
     slots: int
 
     def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Copy slots, all read before any is written."""
+        """Copy slots; all are read before any is written."""
         ...
 
     def duplicate(self, source: int, target: int, count: int) -> None:
-        """Copy ``count`` slots in a row to others that have none in common with them."""
+        """Copy ``count`` consecutive slots; source and target must not overlap."""
         ...
 
 
@@ -78,45 +79,48 @@ class Engine(Protocol):
     def dtype(self) -> torch.dtype: ...
     @property
     def draft_vocabulary(self) -> DraftVocabulary | None:
-        """What the logits' columns stand for, where that is not the whole vocabulary: of a draft alone. Ids in
-        :meth:`pick` are tokens' all the same."""
+        """Which tokens the logits' columns stand for, if a draft's head covers a part of the vocabulary only; None: all
+        of them. The ids of :meth:`pick` are token ids in either case."""
         ...
 
     @property
     def pool(self) -> Pool: ...
     @property
     def text_matters(self) -> bool:
-        """Whether keys depend on a segment's ``text``, so that only requests of equal length have them in common."""
+        """Whether keys depend on a segment's ``text``, so that only requests with the same value can share them."""
         ...
 
     @property
     def recurrence(self) -> Recurrence | None:
-        """None: attention is all that there is, so windows may have branches and prompts their beginnings in common."""
+        """The recurrent layers. None: there is only attention, so windows may branch and prompts may share prefixes."""
         ...
 
     @property
-    def has_spare_cpus(self) -> bool: ...
+    def has_spare_cpus(self) -> bool:
+        """See :class:`actors.models.TargetModel`."""
+        ...
 
     def use_spare_cpus(self, used: bool) -> None:
-        """Whether forwards from now on use, beside their own threads, those on CPUs that others leave at times."""
+        """See :class:`actors.models.TargetModel`."""
         ...
 
     @property
     def best(self) -> torch.Tensor | None:
-        """The likeliest id below ``vocab_size`` of every row of the last forward, where that found it on the way."""
+        """int64 ``(rows,)``: the likeliest id below ``vocab_size`` of every row of the last forward; None: it did not
+        compute them."""
         ...
 
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> torch.Tensor:
-        """float32 logits ``(len(select) or n, vocabulary)`` on the engine's device.
+        """float32 logits ``(rows, vocabulary)`` on the engine's device: of the rows ``select`` of the batch, or of all.
 
-        Row i's K/V is written into slot ``slots[i]`` before anything is attended to.
+        Row i's K/V is written into slot ``slots[i]`` before any row attends to it.
         """
         ...
 
     def pick(
         self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0
     ) -> Picks | None:
-        """A forward, and of each selected row the ``most`` likeliest ids with their noise, or, for 0, the token that
-        sampling chooses (-1: :mod:`actors.engines.sampler` has to tell). None where the engine does not do that:
-        then nothing was computed."""
+        """A forward in which compiled code also chooses from each selected row: the ``most`` likeliest ids under noise,
+        or, with 0, the token that sampling chooses (-1: :mod:`actors.engines.sampler` has to choose). ``choices``: one
+        for each selected row. None: the engine cannot do that, and has computed nothing."""
         ...

@@ -1,4 +1,4 @@
-"""The flat batch of one forward: rows of several requests, each with a view of its own."""
+"""The flat batch of one forward: rows of several requests, each of which sees only its own request's slots."""
 
 from __future__ import annotations
 
@@ -14,49 +14,43 @@ Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 
 
 def align(slots: int) -> int:
+    """``slots`` rounded up to a multiple of ``SPAN``."""
     return -(-slots // SPAN) * SPAN
 
 
 def causal(start: int, end: int) -> Mask:
-    """Rows ``start .. end`` of a text that lies in order: each sees itself and everything before it."""
+    """The mask of positions ``start .. end`` of a text in canonical slots: each sees itself and all before it."""
     mask: Mask = np.arange(align(end))[None, :] <= np.arange(start, end)[:, None]
     return mask
 
 
 class State(Protocol):
-    """What recurrent layers remember of one request's text. A forward of a segment goes on from it and changes nothing
-    of it until ``keep`` says how many rows were right."""
+    """What recurrent layers remember of one request's text. A forward starts from it and leaves it as it is, until
+    ``keep`` says which of the forward's rows the text goes on behind."""
 
     def keep(self, row: int) -> None:
-        """The text goes on behind that row of the last forward (-1: the last). Of a prompt's there is only the last."""
+        """The text goes on behind ``row`` of the last forward (-1: its last row, the only choice after a prompt)."""
         ...
 
 
 @dataclass(slots=True)
 class Segment:
-    """One request's rows, consecutive in the flat batch. They see only pool slots ``base .. base + span``.
-
-    ``visible`` is bool ``(rows, span)``; a row that sees nothing would divide by zero, so each sees at least one slot.
-    ``text``: how long the request's text may become, prompt and ``max_tokens``: some models' positions depend on it.
-    ``padding``: the rows only fill the batch up, behind all others; what is computed for them is thrown away.
-    ``state``: of the request, where the model has recurrent layers: the rows are one path then, and go on from it.
-    ``prompt``: a piece of a prompt; alone in its forward where a model has recurrent layers.
-    """
+    """One request's rows, consecutive in the flat batch. They see only pool slots ``base .. base + span``."""
 
     rows: int
     base: int
     span: int
-    visible: Mask
-    text: int = 0
-    padding: bool = False
-    state: State | None = None
-    prompt: bool = False
+    visible: Mask  # (rows, span): the slots that each row sees; at least one, or its softmax would divide by zero
+    text: int = 0  # tokens that the request's text may have at most: some models' positions depend on it
+    padding: bool = False  # the rows only fill the batch up, behind all others; what is computed for them is discarded
+    state: State | None = None  # of recurrent layers: the rows are one path then, which goes on from it
+    prompt: bool = False  # a piece of a prompt; with recurrent layers it is alone in its forward
 
 
 @dataclass(slots=True)
 class FlatBatch:
-    """The same place in ``tokens``, ``positions`` and ``slots`` is one row; ``segments`` cover all of them in order.
-    Slots are absolute: of the whole pool."""
+    """Row i is ``tokens[i]`` at ``positions[i]`` of its text, with its K/V in pool slot ``slots[i]``. ``segments``
+    cover all rows in order."""
 
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)

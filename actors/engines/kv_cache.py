@@ -1,5 +1,5 @@
-"""Which slots of its KV pool the target's requests hold: room for a text that grows, what an earlier prompt left there,
-and what has to be copied before the next forward."""
+"""The target's KV slots: each request's region, which grows with its text; prefixes that earlier requests have left;
+and the copies that are due before the next forward."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from actors.models import DEFAULT_NODES
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode
 
-CHUNK = 256  # rows of a prompt's forward, counted from position 0, where bits depend on the shapes that it runs in
+CHUNK = 256  # rows of a prompt's forward, counted from position 0, where a row's bits depend on the forward's shape
 TRASH = SPAN  # slots that padding rows write to
 
 
 def full_request(max_context: int) -> int:
-    """Slots that a request of the whole context takes, with a window of the default size."""
+    """Slots of a request that fills the whole context, with a window of the default size."""
     return align(max_context + DEFAULT_NODES)
 
 
-def _spacious(tokens: int, most_nodes: int) -> int:
-    """Slots for a text of so many tokens that goes on: a quarter more, so that the copies of a region that grew again
-    and again cost no more than four times what writing it did; and at least a chunk, so that they are rare."""
+def _with_slack(tokens: int, most_nodes: int) -> int:
+    """Slots for a text that will grow: a quarter more than it needs, so that the copies of a region that grows many
+    times take at most four times what writing it once does; and at least a chunk more, so that they are rare."""
     return align(tokens + max(CHUNK, tokens // 4) + most_nodes)
 
 
 class KVCache:
+    """It only keeps account of slots and has the pool copy them; :class:`PrefixCache` decides which."""
+
     def __init__(self, pool: Pool, chunk: int) -> None:
-        """``chunk``: tokens that are shared together."""
+        """``chunk``: how many tokens are shared at a time."""
         self._pool = pool
         self._allocator = RegionAllocator(pool.slots)
         self.trash = self._allocator.alloc(TRASH)
@@ -39,7 +41,7 @@ class KVCache:
 
     @property
     def slots(self) -> int:
-        """All of them, those for padding rows too."""
+        """All slots, including those of padding rows."""
         return self._pool.slots
 
     @property
@@ -49,6 +51,7 @@ class KVCache:
 
     @property
     def used(self) -> int:
+        """Slots of open requests, and of padding rows."""
         return self._allocator.used - self._prefixes.cached
 
     @property
@@ -57,11 +60,12 @@ class KVCache:
         return self._prefixes.cached
 
     def open(self, shared: Sequence[int], length: int, text: int, most_nodes: int, salt: object) -> Region:
-        """Takes slots for the tokens that there are and some more, and one per node of the largest window behind them.
+        """A region for a text of ``length`` tokens that will grow, and behind it a slot for each node of the largest
+        window.
 
-        ``shared``: what may be shared of the ``length`` tokens that there are; ``text``: tokens of prompt and output at
-        most; ``salt``: only texts of an equal one share what is computed. Raises PoolFull while there is no room,
-        RequestError ("context_length") if the whole text will never fit.
+        ``shared``: the beginning of the text that may be shared with others; ``salt``: only texts with an equal one
+        share anything; ``text``: tokens of prompt and output at most. Raises PoolFull while there is no room, and
+        RequestError ("context_length") if the whole text can never fit.
         """
         size = align(text + most_nodes)
         if size > self.room:
@@ -70,29 +74,30 @@ class KVCache:
                 f"prompt and max_tokens make {text} tokens, which take {size} KV slots with their draft window, and "
                 f"the pool has {self.room}; ask for fewer tokens or start the verifier with more kv_tokens",
             )
-        return self._prefixes.open(min(size, _spacious(length + 1, most_nodes)), shared, salt)
+        return self._prefixes.open(min(size, _with_slack(length + 1, most_nodes)), shared, salt)
 
     def reserve(self, region: Region, length: int, text: int, most_nodes: int) -> None:
-        """Room for the next window behind ``length`` tokens; where the region begins may change. Raises PoolFull."""
+        """Make room for the next window behind ``length`` tokens. The region's base may change. Raises PoolFull."""
         needed = align(length + most_nodes)
         if needed <= region.size:
             return
         try:
-            self._prefixes.grow(region, min(align(text + most_nodes), _spacious(length, most_nodes)))
+            self._prefixes.grow(region, min(align(text + most_nodes), _with_slack(length, most_nodes)))
         except PoolFull:
             self._prefixes.grow(region, needed)
 
     def close(self, region: Region, text: Sequence[int] = ()) -> None:
-        """``text``: prompt and answer, where both have been computed as a prompt would be."""
+        """The request has ended. ``text``: prompt and answer, if both may be shared; else only what
+        :meth:`computed` has named is kept."""
         self._prefixes.close(region, text)
 
     def computed(self, region: Region, done: int) -> None:
-        """The first ``done`` tokens have been computed, and may be shared."""
+        """The first ``done`` tokens of the text are computed, and may be shared."""
         self._prefixes.computed(region, done)
 
     def settle(self) -> None:
-        """Copy what has got another place. Before each forward, since it is the compute thread that may use torch's
-        threads."""
+        """Copy regions that have moved. Called before each forward and not when they move, because only the compute
+        thread may use torch's threads."""
         for source, target, count in self._prefixes.take_moves():
             if abs(source - target) >= count:
                 self._pool.duplicate(source, target, count)
@@ -100,7 +105,7 @@ class KVCache:
                 self._pool.copy(range(source, source + count), range(target, target + count))
 
     def reuse(self, region: Region) -> int:
-        """Take over what is computed already of the beginning of this prompt: how many tokens."""
+        """Take over what earlier requests have computed of this text. Returns how many of its tokens are there now."""
         copied = self._prefixes.take(region)
         if copied is not None:
             base, count = copied

@@ -1,4 +1,5 @@
-"""Which regions of a KV pool hold the beginning of a text: found by a hash of all tokens up to each chunk's end."""
+"""Finds the regions of a KV pool that hold the beginning of a text, by chained hashes of its chunks, as vLLM's prefix
+cache does. Here a chunk's hash is called a mark."""
 
 from __future__ import annotations
 
@@ -13,26 +14,25 @@ class Region:
     base: int
     size: int
     text: tuple[int, ...]  # the prompt; once the request has ended, its answer too
-    salt: object  # only requests of an equal one have anything in common
+    salt: object  # only requests with an equal one share anything
     ready: int = 0  # tokens of the text, in whole chunks, whose keys and values are there
-    reused: int = 0  # of those, which an earlier request computed
-    source: Region | None = None  # what is to be copied from
+    reused: int = 0  # of those, the tokens that an earlier request has computed
+    source: Region | None = None  # the region to copy from before anything is computed
     readers: int = 0  # requests whose source this is
     marks: list[int] = field(default_factory=list)  # of the chunks that are ready
 
 
 class PrefixIndex:
-    """A mark may be that of another text as well (it is a hash, which a client could aim at): whoever is found by one
-    has its tokens compared."""
+    """Tokens are compared as well before a region is used: hashes collide, and a client could aim at that."""
 
     def __init__(self, chunk: int) -> None:
-        """``chunk``: tokens that are shared together."""
+        """``chunk``: how many tokens are shared at a time."""
         self.chunk = chunk
-        self._holders: dict[int, dict[Region, None]] = {}  # by mark, the latest last
-        self._kept: dict[int, Region] = {}  # of requests that ended, by their last mark
+        self._holders: dict[int, dict[Region, None]] = {}  # by mark: the regions that hold that chunk, the latest last
+        self._kept: dict[int, Region] = {}  # by last mark: the regions of requests that have ended
 
     def add(self, region: Region) -> None:
-        """More of a region is ready."""
+        """Index the chunks of a region that have become ready."""
         known = len(region.marks)
         last = region.marks[-1] if known else hash(region.salt)
         for mark in self._marks(last, region.text[known * self.chunk : region.ready]):
@@ -40,11 +40,11 @@ class PrefixIndex:
             self._holders.setdefault(mark, {})[region] = None
 
     def keep(self, region: Region) -> None:
-        """Its request has ended."""
+        """The region's request has ended, and the region is kept for later ones."""
         self._kept[region.marks[-1]] = region
 
     def remove(self, region: Region) -> None:
-        """It is given up."""
+        """The region is given up."""
         if region.marks and self._kept.get(region.marks[-1]) is region:
             del self._kept[region.marks[-1]]
         for mark in set(region.marks):
@@ -55,8 +55,10 @@ class PrefixIndex:
         region.marks = []
 
     def longest(self, text: tuple[int, ...], salt: object, but: Region | None = None) -> tuple[Region | None, int]:
-        """The region that has most of a text, one that is kept and has nothing else before others, and how many
-        tokens. The last token is always computed anew: the first logits are its own."""
+        """The region that holds most of the beginning of a text, and how many tokens that are. A kept region that holds
+        nothing else is preferred; ``but`` is left out.
+
+        The last token of a text never counts: it has to be computed for its logits."""
         found: Region | None = None
         count = 0
         for mark in self._marks(hash(salt), text[:-1]):
@@ -69,20 +71,20 @@ class PrefixIndex:
         return found, count
 
     def _other(self, mark: int, but: Region | None) -> Region | None:
-        """The latest that holds so much."""
+        """The latest region that holds that chunk."""
         return next((region for region in reversed(self._holders.get(mark, {})) if region is not but), None)
 
     def shared(self, region: Region) -> bool:
-        """Whether another holds all that this one does."""
+        """Whether another region holds all that this one does."""
         return len(self._holders[region.marks[-1]]) > 1
 
     def beginnings(self, region: Region) -> list[Region]:
-        """Those that are kept, hold less than it, and nothing else."""
+        """The kept regions that hold a beginning of this one's text and nothing else."""
         found = (self._kept.get(mark) for mark in region.marks)
         return [other for other in found if other is not None and other is not region]
 
     def _marks(self, mark: int, tokens: Sequence[int]) -> Iterator[int]:
-        """Behind ``mark``, of each whole chunk."""
+        """The marks of the whole chunks in ``tokens``, which follow the chunk of ``mark``."""
         for end in range(self.chunk, len(tokens) + 1, self.chunk):
             mark = hash((mark, tokens[end - self.chunk : end]))
             yield mark

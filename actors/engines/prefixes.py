@@ -1,17 +1,17 @@
-"""The regions of a KV pool: those of open requests, and texts that are kept for later prompts.
+"""The prefix cache: regions of a KV pool, of open requests and of texts that are kept for later prompts.
 
-A later prompt takes over the whole chunks that it has in common with an earlier one, and its logits are those of a cold
-prefill. Where bits depend on the shapes that rows are computed in, chunks are those of the prompt's forwards, counted
-from its first token, and what was decoded is not shared: the answer in the next turn of a chat is computed as a prompt,
-as it would be without us. Elsewhere chunks are short, and the next turn begins behind the last answer.
+A prompt takes over the whole chunks that it shares with an earlier one, and gets the same logits as from a prefill of
+all its tokens. Where a row's bits depend on the shape of its forward, chunks are those of the prompt's forwards,
+counted from its first token, and decoded tokens are not shared: the answer in the next turn of a chat is computed as a
+prompt, as it would be without a cache. Elsewhere chunks are short, and the next turn begins behind the last answer.
 
-A request's slots lie in a row, which is what its bits and the speed of attention rest on, so two requests do not read
-the same slots. A region that nobody else needs (a chat's last turn) is grown in place; otherwise the request copies
-what it takes over, in milliseconds where computing it takes seconds. Until it has, the region that it will copy from
-has a reader more and is not given up.
+The slots of a request are consecutive: its bits and the speed of attention depend on that. So two requests never read
+the same slots. A kept region that no other request needs (the last turn of a chat) becomes the new request's and grows
+in place; from any other region the request copies what it takes over, which takes milliseconds where computing it takes
+seconds. Until it has, it is counted as a reader of that region, which is not given up meanwhile.
 
-A region holds what its request needs now, and grows with it: in place where the slots behind it are free, else to
-another place, or once the others have moved together. Where it begins changes no bit.
+A region holds what its request needs now, and grows with it: in place if the slots behind it are free, else at another
+place, or after the other regions were moved together. Its base changes no bit.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from protocols.errors import PoolFull
 
 
 class PrefixCache:
-    """No torch, and nothing is copied here: the owner of the pool asks what is to be copied."""
+    """It only keeps account: the owner of the pool asks what is to be copied (``take``, ``take_moves``)."""
 
     def __init__(self, allocator: RegionAllocator, chunk: int) -> None:
+        """``chunk``: how many tokens are shared at a time."""
         self.allocator = allocator
         self.open_regions: dict[Region, None] = {}
-        self.kept: dict[Region, None] = {}  # of requests that ended; the least recently used first
+        self.kept: dict[Region, None] = {}  # of requests that have ended; the least recently used first
         self._index = PrefixIndex(chunk)
-        self._floor = allocator.used  # slots that are another's, and stay where they are
-        self._moves: list[tuple[int, int, int]] = []
+        self._floor = allocator.used  # slots at the beginning that are not regions here, and never move
+        self._moves: list[tuple[int, int, int]] = []  # (from, to, how many)
 
     @property
     def cached(self) -> int:
@@ -40,11 +41,8 @@ class PrefixCache:
         return sum(region.size for region in self.kept)
 
     def open(self, size: int, tokens: Sequence[int], salt: object = "") -> Region:
-        """A region of a request with that text. What is kept is given up for it, least recently used first, but only if
-        that helps.
-
-        Raises PoolFull.
-        """
+        """A region of ``size`` slots for a request with that text. Kept regions are given up for it if that makes
+        enough room, the least recently used first. Raises PoolFull."""
         text = tuple(tokens)
         source, count = self._index.longest(text, salt)
         if source is not None and self._replaces(source, count) and self.allocator.resize(source.base, size):
@@ -65,8 +63,8 @@ class PrefixCache:
         return region
 
     def take(self, region: Region) -> tuple[int, int] | None:
-        """What a request copies before it computes anything: slots from ``[0]`` on, ``[1]`` of them, to its base. By
-        now there may be more to copy than when it was opened."""
+        """What a request copies to its base before it computes anything: (first slot, how many); None: nothing. It may
+        be more than when the region was opened, because other requests have computed more since."""
         source, count = self._index.longest(region.text, region.salt, region)
         self._read(region, None)
         if source is None or count <= region.ready:
@@ -81,28 +79,28 @@ class PrefixCache:
         return source.base, count
 
     def grow(self, region: Region, size: int) -> None:
-        """Make an open region larger; where it begins may change. Raises PoolFull: nothing has changed then."""
+        """Make an open region larger; its base may change. Raises PoolFull, and has changed nothing then."""
         if not self.allocator.resize(region.base, size) and not self._move(region, size):
             free = self.allocator.slots - self.allocator.used + self.cached
             raise PoolFull(f"the request needs {size - region.size} KV slots more and the pool has {free} free")
         region.size = size
 
     def take_moves(self) -> list[tuple[int, int, int]]:
-        """Slots that have moved since the last call: (from, to, how many). They are to be copied in this order before
+        """Slots that have moved since the last call: (from, to, how many). They must be copied in this order, before
         anything else is read or written."""
         moves, self._moves = self._moves, []
         return moves
 
     def computed(self, region: Region, done: int) -> None:
-        """The first ``done`` tokens of the text have been computed."""
+        """The first ``done`` tokens of the text are computed: whole chunks of them may be shared."""
         ready = done // self._index.chunk * self._index.chunk
         if ready > region.ready:
             region.ready = ready
             self._index.add(region)
 
     def close(self, region: Region, text: Sequence[int] = ()) -> None:
-        """The request has ended; whole chunks that are in no other region stay. ``text``: the whole of it, where that
-        has been computed and may be shared."""
+        """The request has ended. Its region is kept, cut to whole chunks, unless another region holds all of them.
+        ``text``: prompt and answer, if the answer is computed and may be shared as well."""
         if text:
             region.text = tuple(text)
             self.computed(region, len(text))
@@ -125,10 +123,11 @@ class PrefixCache:
         return [*self.kept, *self.open_regions]
 
     def _replaces(self, source: Region, count: int) -> bool:
-        """Whether a region is of no more use once a request has taken ``count`` of its tokens."""
+        """Whether a region is of no use any more once a request has taken ``count`` of its tokens."""
         return source in self.kept and not source.readers and source.ready == count
 
     def _alloc(self, size: int, needed: Region | None = None) -> int:
+        """The base of ``size`` free slots; kept regions are given up for them, but not ``needed``. Raises PoolFull."""
         idle = self._idle(needed)
         if self.allocator.gap(size, {region.base for region in idle}) is not None:
             while self.allocator.gap(size) is None:
@@ -138,7 +137,7 @@ class PrefixCache:
         return self.allocator.alloc(size)
 
     def _move(self, region: Region, size: int) -> bool:
-        """Give an open region a larger place; whether there is one."""
+        """Move an open region to where it can have ``size`` slots. Returns whether there is such a place."""
         try:
             base = self.allocator.alloc(size)
         except PoolFull:
@@ -152,11 +151,12 @@ class PrefixCache:
         return True
 
     def _idle(self, needed: Region | None = None) -> list[Region]:
-        """What is kept and can be given up, the least recently used first."""
+        """The kept regions that can be given up, the least recently used first."""
         return [region for region in self.kept if not region.readers and region is not needed]
 
     def _give_up(self, size: int, needed: Region | None = None) -> bool:
-        """Until so many slots are free, wherever they lie; nothing is given up where that is not enough."""
+        """Give up kept regions until ``size`` slots are free, wherever they are. Where that is not possible, give up
+        none and return False."""
         idle, free = self._idle(needed), self.allocator.slots - self.allocator.used
         if free + sum(region.size for region in idle) < size:
             return False
@@ -166,7 +166,7 @@ class PrefixCache:
         return True
 
     def _gather(self, growing: Region | None = None) -> None:
-        """Move regions together, so that the free slots lie in a row: behind ``growing``, or else behind them all."""
+        """Move regions together, so that the free slots are consecutive: behind ``growing``, else behind all."""
         ordered = sorted(self._regions(), key=lambda region: region.base)
         behind = ordered.index(growing) + 1 if growing is not None else len(ordered)
         places: dict[int, int] = {}
@@ -190,6 +190,7 @@ class PrefixCache:
 
     @staticmethod
     def _read(region: Region, source: Region | None) -> None:
+        """``region`` is going to copy from ``source``; None: it has done so, or does not need to."""
         if region.source is not None:
             region.source.readers -= 1
         region.source = source
