@@ -1,5 +1,5 @@
-"""The KV pool: a slot holds one token's keys and values. Rolling back is forgetting slots; nothing is ever moved but
-accepted tokens."""
+"""The KV pool: a slot holds one token's keys and values in all layers. To roll back is to forget slots. And the
+allocator of regions of slots."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torch import Tensor
 from actors.engines.memory import zeros
 from protocols.errors import PoolFull
 
-WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # types of layers, in transformers' words
-MAX_VIEWS = 256  # spans whose views are kept: more than a round has
+WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # layer types, in transformers' words
+MAX_VIEWS = 256  # spans whose views are cached: more than a round has
 
-# of one layer, keys (kv_heads, width, span) in one part or more, and values in blocks (kv_heads, up to block, width)
+# Of one layer: the keys (kv_heads, width, span) in one or more parts, the values in blocks (kv_heads, <= block, width).
 LayerView = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
@@ -34,7 +34,7 @@ class KVShape:
 
     @classmethod
     def of(cls, config: Any) -> KVShape | None:
-        """By a ``transformers`` configuration; None for a model of which it does not say how it attends."""
+        """The shape that a ``transformers`` configuration gives; None if it does not name its attention heads."""
         text = config.get_text_config()
         heads = getattr(text, "num_attention_heads", None)
         layers = len(attention_layers(text))
@@ -45,65 +45,69 @@ class KVShape:
         return cls(layers, _kv_heads(text, heads), getattr(text, "head_dim", None) or text.hidden_size // heads)
 
     def slot_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of a slot: keys and values of all layers."""
         return 2 * self.layers * self.kv_heads * self.width * dtype.itemsize
 
 
 def _kv_heads(text: Any, heads: int) -> int:
-    if text.model_type == "falcon":  # it has names of its own, and one that counts only where another says so
+    if text.model_type == "falcon":  # it has its own names, and ``num_kv_heads`` holds for its new architecture only
         groups: int = text.num_kv_heads if text.new_decoder_architecture else 1 if text.multi_query else heads
         return groups
     return getattr(text, "num_key_value_heads", None) or heads
 
 
 def attention_layers(config: Any) -> list[int]:
-    """Which layers of a ``transformers`` text configuration have keys and values."""
+    """The indices of the layers of a ``transformers`` text configuration that have keys and values."""
     types = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
     return [layer for layer, kind in enumerate(types) if kind not in WITHOUT_ATTENTION]
 
 
 class KVPool:
-    """Per layer two tensors ``(kv_heads, slots, width)``, made once; ``positions[slot]`` is the text position."""
+    """Two tensors ``(kv_heads, slots, width)`` for each layer, allocated once."""
 
     def __init__(
         self, shape: KVShape, slots: int, dtype: torch.dtype, device: torch.device | str, spare: int = 0
     ) -> None:
-        """``spare``: slots behind the others for what nobody reads, one for each padding row of a round."""
+        """``spare``: slots behind the others that nobody reads, for the padding rows of a round."""
         self.slots = slots
-        # in one piece, so that a slot of all layers is copied in one operation
+        # (layers, keys and values, kv_heads, slots, width): one tensor, so that one operation copies a whole slot
         self.whole = zeros((shape.layers, 2, shape.kv_heads, slots + spare, shape.width), dtype, torch.device(device))
         self.keys = [self.whole[layer, 0] for layer in range(shape.layers)]
         self.values = [self.whole[layer, 1] for layer in range(shape.layers)]
-        # the same memory as bytes, for a processor's copies of a slot or two: torch's take 110 us behind a forward
+        # the same memory as bytes, for copies of few slots on a CPU: torch's take 110 us after a forward
         self._host: NDArray[np.uint8] | None = self.whole.view(torch.uint8).numpy() if self.whole.is_cpu else None
-        self.positions = np.zeros(slots, dtype=np.int64)
-        # a stream looks at the same span for up to 64 tokens, and making its views costs as much as a layer's attention
+        self.positions = np.zeros(slots, dtype=np.int64)  # of the token in each slot, in its text
+        # a stream has the same span for up to 64 tokens, and making its views costs as much as a layer's attention
         self.views = functools.lru_cache(maxsize=MAX_VIEWS)(self._views)
 
     def _views(self, base: int, span: int, block: int) -> list[LayerView]:
+        """Each layer's view of the slots ``base .. base + span``, with values in blocks of ``block`` slots."""
         keys, values = self.whole[:, :, :, base : base + span].unbind(1)
         blocks = [part.unbind() for part in torch.split(values, block, 2)]
         return list(zip(zip(keys.transpose(2, 3).unbind(), strict=True), zip(*blocks, strict=True), strict=True))
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """``keys`` and ``values``: ``(kv_heads, n, width)`` for int64 slots ``(n,)``."""
+        """Write ``keys`` and ``values`` ``(kv_heads, n, width)`` into the int64 ``slots`` ``(n,)``."""
         self.keys[layer].index_copy_(1, slots, keys)
         self.values[layer].index_copy_(1, slots, values)
 
     def view(self, layer: int, base: int, span: int) -> tuple[Tensor, Tensor]:
+        """The keys and values ``(kv_heads, span, width)`` of consecutive slots, not copied."""
         return self.keys[layer][:, base : base + span], self.values[layer][:, base : base + span]
 
     def gather(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of what lies in those slots: a view whose place is data, for the device to look up."""
+        """Copies of the keys and values ``(kv_heads, n, width)`` in the int64 ``slots`` ``(n,)``. Unlike ``view`` it
+        can be recorded in a CUDA graph, because the slots are data."""
         keys, values = self.whole[layer].index_select(2, slots).unbind()
         return keys, values
 
     def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Copy slots; right also where the two overlap, since everything is read before anything is written."""
+        """See :class:`actors.engines.engine.Pool`."""
         if not len(source):
             return
         if self._host is None:
             self._copy_on_device(source, target)
-        elif len(source) == 1:  # the usual; without lists of places it takes a third
+        elif len(source) == 1:  # the usual case; without lists of indices it takes a third of the time
             self._host[:, :, :, target[0]] = self._host[:, :, :, source[0]]
         else:
             self._host[:, :, :, target] = self._host[:, :, :, source]
@@ -116,7 +120,7 @@ class KVPool:
         self.whole.index_copy_(3, write, self.whole.index_select(3, read))
 
     def duplicate(self, source: int, target: int, count: int) -> None:
-        """Copy ``count`` slots in a row to others, apart from them: without the temporary copy of :meth:`copy`."""
+        """See :class:`actors.engines.engine.Pool`. It needs no temporary copy, as :meth:`copy` does."""
         self.whole[:, :, :, target : target + count] = self.whole[:, :, :, source : source + count]
         self.positions[target : target + count] = self.positions[source : source + count]
 
@@ -133,7 +137,7 @@ class RegionAllocator:
         self.regions: list[tuple[int, int]] = []  # (base, size), by base
 
     def alloc(self, size: int) -> int:
-        """The base of a free region. PoolFull names what is needed and what there is."""
+        """The base of a free region of ``size`` slots, which is taken now. Raises PoolFull."""
         at = self.gap(size)
         if at is None:
             raise PoolFull(f"the request needs {size} KV slots in a row and the pool has {self.slots} in all")
@@ -141,7 +145,8 @@ class RegionAllocator:
         return at
 
     def gap(self, size: int, ignoring: Container[int] = ()) -> int | None:
-        """Where that many free slots in a row begin, as if the regions at the bases ``ignoring`` were free too."""
+        """Where ``size`` consecutive free slots begin, as if the regions at the bases ``ignoring`` were free as well;
+        None: nowhere."""
         at = 0
         for base, taken in self.regions:
             if base in ignoring:
@@ -152,7 +157,7 @@ class RegionAllocator:
         return at if self.slots - at >= size else None
 
     def resize(self, base: int, size: int) -> bool:
-        """Let a region end elsewhere; False where the next one is in the way."""
+        """Give the region at ``base`` another size; False if the next one is in the way."""
         index = next(i for i, region in enumerate(self.regions) if region[0] == base)
         end = self.regions[index + 1][0] if index + 1 < len(self.regions) else self.slots
         if base + size > end:
@@ -161,7 +166,7 @@ class RegionAllocator:
         return True
 
     def arrange(self, places: Mapping[int, int]) -> None:
-        """Let regions begin elsewhere: new bases by the present ones."""
+        """Move regions. ``places``: their new bases by the present ones."""
         self.regions = sorted((places.get(base, base), size) for base, size in self.regions)
 
     def free(self, base: int) -> None:
@@ -169,4 +174,5 @@ class RegionAllocator:
 
     @property
     def used(self) -> int:
+        """Slots that are in regions."""
         return sum(size for _, size in self.regions)

@@ -1,7 +1,7 @@
 """The verifier's model on top of an :class:`Engine`: prefill, windows, sampling, and K/V in canonical slots.
 
-A committed token lives in slot ``base + position``, and a window's nodes behind the last committed token in the order
-in which they are listed. The engine sees to it that a row has the bits that plain decoding gives it, on any branch.
+A committed token's K/V is in slot ``base + position``, that of a window's nodes behind the last committed token, in the
+order in which the nodes are listed. The engine gives each row the bits that plain decoding gives it, on any branch.
 """
 
 from __future__ import annotations
@@ -24,30 +24,32 @@ from actors.tree.accept import walk
 from protocols.errors import PoolFull
 from protocols.messages import Sampling, TokenLogprobs
 
-STREAMS = 8  # as many requests at least have room for the states of their windows, which are shorter for it
+STREAMS = 8  # requests that there must be recurrent states for; windows are no larger than that allows
 LARGEST = max(LARGE) - 1  # nodes of a window
-SHARED = 16  # tokens that requests share together where bits allow it: a chat's system prompt may have fewer than 64
+SHARED = 16  # tokens that are shared at a time where bits allow it: a system prompt may have fewer than 64
 
 
 class Target:
-    """:class:`actors.models.TargetModel`. Owned by one compute thread."""
+    """A :class:`actors.models.TargetModel`. One compute thread owns it."""
 
     def __init__(self, engine: Engine, max_window: int = LARGEST, rows_agree: Sequence[int] | None = None) -> None:
-        """``rows_agree``: row counts that give equal bits, and branches too; None: find out now, in a few forwards."""
+        """``max_window``: nodes that are allowed, as far as the engine can verify them. ``rows_agree``: row counts that
+        are known to give equal bits, on branches too; None: find out now, in a few forwards."""
         self.engine = engine
         found = self_check(engine) if rows_agree is None else Agreement(tuple(rows_agree), branches=True)
         self._rows_agree = found.rows
         self._recurrence = engine.recurrence
         self._branches = self._recurrence is None and (found.branches or engine.dtype == torch.float32)
+        # row counts that rounds are padded to; none where all that were checked agree
         self._buckets = () if set(ROWS) <= set(self._rows_agree) else self._rows_agree
         # a single request's round never has more rows than were checked
         self._max_window = max(1, min(max_window, LARGEST, max(self._rows_agree, default=max_window + 1) - 1))
-        if self._recurrence is not None:  # a request takes as many states as its window has rows
+        if self._recurrence is not None:  # a request needs as many states as its window has rows
             self._max_window = max(1, min(self._max_window, self._recurrence.limit // STREAMS - 1))
-        # Where the number of rows makes no difference to the bits, a prompt may be cut as others have time for it.
+        # Where bits do not depend on the number of rows, a prompt may be computed in pieces of any length, and decoded
+        # tokens have the K/V that a prefill would give them.
         self._whole_chunks = bool(self._buckets) or self._recurrence is not None
         self.chunk = CHUNK if self._whole_chunks else max(self._rows_agree)
-        # ... and what was decoded is what a prompt's forward would have computed.
         self._shares_answers = not self._whole_chunks and found.branches
         self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else SHARED)
         self._requests: dict[int, TargetRequest] = {}
@@ -88,7 +90,7 @@ class Target:
 
     @property
     def mixes_prompts(self) -> bool:
-        # a GPU's rounds are recorded, and one that shared its forward with a prompt would be launched call by call
+        # on a GPU rounds are CUDA graphs; with a piece of a prompt beside them each kernel would be launched by itself
         return not self._whole_chunks and self.engine.device.type == "cpu"
 
     @property
@@ -108,7 +110,8 @@ class Target:
         constraint: Constraint | None = None,
         likeliest: int = 0,
     ) -> int:
-        """Raises PoolFull while there is no room, RequestError ("context_length") if the whole text will never fit."""
+        """See :class:`actors.models.TargetModel`. Raises PoolFull while there is no room, and RequestError
+        ("context_length") if the whole text can never fit."""
         assert len(prompt) > 0
         text = len(prompt) + max(sampling.max_tokens, len(generated) + 1)
         most_nodes = min(most_nodes, self._max_window)
@@ -125,7 +128,7 @@ class Target:
         return self._next_handle
 
     def _check_states(self, most_nodes: int) -> None:
-        """Raises PoolFull while there is no room for the states of another request's windows."""
+        """Raise PoolFull while there is no room for the recurrent states of another request's windows."""
         if self._recurrence is None or not self._requests:
             return
         needed = sum(1 + each.most_nodes for each in self._requests.values()) + 1 + most_nodes
@@ -157,23 +160,24 @@ class Target:
         return self._computed(r, end, logits[row : row + 1])
 
     def _lay_out_piece(self, r: TargetRequest, limit: int | None, batch: FlatBatch) -> tuple[int, bool]:
-        """The next tokens of the prompt, or of a resumed output: where they end, and which of both they are."""
+        """Add the next tokens of the prompt, or of a resumed output, to the batch. Returns where they end, and whether
+        they are of the output."""
         if r.done == 0:
             r.done = self._kv.reuse(r.region)
         resumed = r.done >= len(r.prompt)
-        if resumed:  # decode-shaped, as these tokens ran the first time
+        if resumed:  # in forwards of the shape in which these tokens were decoded the first time
             rows = min(limit or self._max_window, self._max_window)
         else:
             rows = self.chunk if self._whole_chunks else min(limit or self.chunk, self.chunk)
         return r.lay_out_piece(rows, batch), resumed
 
     def _computed(self, r: TargetRequest, end: int, last: torch.Tensor) -> Outcome | None:
-        """Prompt and resumed output are computed up to ``end``; ``last``: the logits there. A token once that is
-        all."""
+        """Prompt and resumed output are computed up to ``end``; ``last``: the logits ``(1, vocabulary)`` there. Returns
+        the outcome of the first new token if that was all, else None."""
         r.done = end
-        if r.state is not None:
+        if r.state is not None:  # nothing is shared: without the recurrent state, slots are of no use to others
             r.state.keep(-1)
-        else:  # slots alone are no beginning for another request
+        else:
             self._kv.computed(r.region, end if self._shares_answers else min(end, len(r.prompt)))
         total = len(r.prompt) + len(r.output)
         if end < total:
@@ -210,13 +214,14 @@ class Target:
         return outcomes, self._computed(r, end, logits[rows:])
 
     def _verified(self, windows: Sequence[Window], groups: list[Rows], logits: torch.Tensor) -> list[Outcome]:
-        """What the target makes of the windows, given the logits of their rows."""
-        for window, group in zip(windows, groups, strict=True):  # while a GPU computes what was launched
+        """Sample from the logits of the windows' rows, then walk and commit."""
+        for window, group in zip(windows, groups, strict=True):  # masks are made while a GPU computes the logits
             if (constraint := self._requests[window.handle].constraint) is not None:
                 group.masks = constraint.masks(window.tokens, window.parents)
         return self._walked(windows, sample(logits, groups, self.engine.best), lambda: logits)
 
     def _plainly_sampled(self, windows: Sequence[Window]) -> bool:
+        """Whether no window's logits are changed before a token is chosen, so that the engine may choose."""
         requests = (self._requests[window.handle] for window in windows)
         return not any(r.sampler.penalised or r.constraint is not None for r in requests)
 
@@ -227,8 +232,11 @@ class Target:
         logits: Callable[[], torch.Tensor],
         rows: NDArray[np.float32] | None = None,
     ) -> list[Outcome]:
-        """Commits what follows from the token that was sampled behind each row. ``rows``: the logits, where compiled
-        code has chosen."""
+        """Walk down each window along the sampled tokens and commit the path. ``logits``: those of all rows, made when
+        they are needed; ``rows``: the same on the host, if there are any.
+
+        Accepted nodes that are not in canonical slots are copied there. Requests are changed last: if anything raises
+        before, nothing is committed."""
         outcomes: list[Outcome] = []
         asked: list[Asked] = []
         source: list[int] = []
@@ -237,11 +245,11 @@ class Target:
         for window, chosen in zip(windows, sampled, strict=True):
             r = self._requests[window.handle]
             path, final = walk(window.tokens, window.parents, chosen)
-            home = r.base + r.length - 1
+            root = r.base + r.length - 1  # the slot of the root; node i of the window is in the slot root + 1 + i
             for depth, node in enumerate(path, 1):
                 if node + 1 != depth:
-                    source.append(home + 1 + node)
-                    target.append(home + depth)
+                    source.append(root + 1 + node)
+                    target.append(root + depth)
             tokens = [window.tokens[node] for node in path] + [final]
             found: list[TokenLogprobs] = []
             walked = [first_row, *(first_row + 1 + node for node in path)]
@@ -255,7 +263,7 @@ class Target:
             answer(asked, logits() if rows is None else rows)
         if source:
             self.engine.pool.copy(source, target)
-        for window, outcome in zip(windows, outcomes, strict=True):  # last: where anything failed, nothing is committed
+        for window, outcome in zip(windows, outcomes, strict=True):
             r = self._requests[window.handle]
             if r.state is not None:
                 r.state.keep(len(outcome.path))
@@ -263,12 +271,13 @@ class Target:
         return outcomes
 
     def _pad(self, batch: FlatBatch) -> None:
-        """Fill the round up to a row count of the self-check's group, unless every count it tried agreed."""
+        """Fill the round up to one of the row counts that gave equal bits, unless all counts did."""
         rows = len(batch.tokens)
         missing = min((b for b in self._buckets if b >= rows), default=rows) - rows
         if missing:
             batch.pad(missing, self._kv.trash)
 
     def _forward(self, batch: FlatBatch, select: list[int] | None = None) -> torch.Tensor:
+        """The logits ``(rows, vocab_size)``, without columns of a padded vocabulary."""
         logits = self.engine.forward(batch, select)
         return logits if logits.shape[1] == self.info.vocab_size else logits[:, : self.info.vocab_size]
