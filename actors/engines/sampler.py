@@ -1,9 +1,9 @@
 """The target's token, row by row: a grammar's mask, bias, penalties, temperature, top_k, top_p, min_p, noise, argmax.
 
-That order is transformers' and vLLM's. Penalties depend on the text, so each row of a window is penalised along its
-own path. Every step gives a row the same bits whatever other rows stand beside it, because a speculated token must
-equal the plainly decoded one: no choice depends on the order in which a sort leaves equal values (what ties with the
-last token that is kept is kept too), and argmax takes the lowest id of equal values.
+That order is transformers' and vLLM's. Penalties depend on the text, so each row of a window is penalised along its own
+path. Every step gives a row the same bits whatever rows are beside it, because a speculated token must equal the
+plainly decoded one. So no choice depends on the order in which a sort leaves equal values: tokens that tie with the
+last one that is kept are kept as well, and argmax takes the lowest id of equal values.
 """
 
 from __future__ import annotations
@@ -23,29 +23,25 @@ from actors.engines.noise import gumbel, gumbel_of, keys
 from actors.engines.tally import Tally
 from protocols.messages import Sampling, TokenLogprobs
 
-LEAST = 16  # ids of a vocabulary, for compiled kernels: a vector of them
-_FIRST_SORTED = 128
+LEAST = 16  # vocabulary that compiled kernels need: a vector of ids
+_FIRST_SORTED = 128  # likeliest tokens that top_p looks at first; it seldom needs more
 _BITS = 2 ** torch.arange(8, dtype=torch.uint8)
 
 
 class SamplerState:
-    """One request's sampling: its parameters, and the tally of its text where penalties need one.
-
-    ``penalised``: logits are changed before a token is chosen, by penalties or by a bias.
-    """
+    """One request's sampling: its parameters, and a tally of its tokens if penalties need one."""
 
     __slots__ = ("_bias", "choice", "greedy", "penalised", "plain", "sampling", "tally")
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int], generated: Sequence[int] = ()) -> None:
         """``sampling`` has passed :func:`protocols.validation.validate`."""
-        self.sampling = sampling
-        self.greedy = sampling.temperature == 0
-        counts = sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
-        self.penalised = counts or bool(sampling.logit_bias)
-        self.plain = self.greedy and not self.penalised
+        s = self.sampling = sampling
+        self.greedy = s.temperature == 0
+        counts = s.repetition_penalty != 1 or s.presence_penalty != 0 or s.frequency_penalty != 0
+        self.penalised = counts or bool(s.logit_bias)  # logits are changed before a token is chosen
+        self.plain = self.greedy and not self.penalised  # the token is the argmax of the logits
         self.tally = Tally(prompt) if counts else None
-        s = sampling
-        self.choice = (  # what the compiled choice of a row is told beside its logits and its position
+        self.choice = (  # see :data:`actors.engines.engine.Choice`
             *(s.seed % 2**64, 0.0 if self.greedy else 1.0 / s.temperature, s.top_k, s.top_p),
             math.log(s.min_p) if s.min_p else -math.inf,
         )
@@ -59,10 +55,10 @@ class SamplerState:
                 self.tally.add(token)
 
     def penalise(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """Logits ``(rows, vocabulary)`` after bias and penalties; row i's text is the committed one and ``paths[i]``.
+        """Logits ``(rows, vocabulary)`` after bias and penalties. Row i's text is the committed one and ``paths[i]``.
 
-        Bias first, as in vLLM. Repetition as in transformers, over prompt and output; presence and frequency as in
-        OpenAI's API, over the output. Returns ``logits`` itself when there are none.
+        The bias comes first, as in vLLM. The repetition penalty counts prompt and output, as in transformers; presence
+        and frequency penalties count the output, as in OpenAI's API. Returns ``logits`` itself if there are none.
         """
         s = self.sampling
         if s.logit_bias:
@@ -88,12 +84,13 @@ class SamplerState:
         return logits.index_copy(1, where, logits[:, where] + values.to(logits.dtype))
 
     def process(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
-        """``processed logits / temperature``, -inf where a filter removed a token. At temperature > 0 only."""
+        """Penalised logits over the temperature, -inf where a filter removes a token. Only at temperature > 0."""
         s = self.sampling
         return filtered(self.penalise(logits, paths) * (1.0 / s.temperature), s.top_k, s.top_p, s.min_p)
 
     def choose(self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]) -> Tensor:
-        """The token ``(rows,)`` that stands at ``positions[i]`` of the text, given float32 logits of its row."""
+        """The sampled tokens, int64 ``(rows,)``, from float32 ``logits`` ``(rows, vocabulary)``. ``positions[i]``: of
+        the token that is sampled from row i, by which its noise is drawn; ``paths``: see :meth:`penalise`."""
         if self.greedy:
             return self.penalise(logits, paths).argmax(-1)
         scaled = self.process(logits, paths)
@@ -101,7 +98,8 @@ class SamplerState:
 
 
 def filtered(scaled: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
-    """Logits ``(rows, vocabulary)`` over the temperature, in place: -inf where a filter removes a token."""
+    """Set ``scaled`` ``(rows, vocabulary)``, logits over the temperature, to -inf where a filter removes a token. It is
+    changed in place and returned."""
     if 0 < top_k < scaled.shape[1]:
         least = scaled.topk(top_k).values[:, -1:]
         scaled.masked_fill_(scaled < least, -math.inf)
@@ -115,11 +113,11 @@ def filtered(scaled: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
 
 
 def nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """The least probability ``(rows, 1)`` in the smallest set of likely tokens whose mass reaches ``top_p``."""
+    """The least probability ``(rows, 1)`` in the smallest set of likeliest tokens whose sum reaches ``top_p``."""
     size = min(_FIRST_SORTED, probs.shape[1])
     while True:
         ranked = probs.topk(size).values
-        before = ranked.double().cumsum(-1) - ranked  # float64: the same to the last place for any size
+        before = ranked.double().cumsum(-1) - ranked  # float64, so that sums are equal to the last bit for any size
         kept = (before < top_p).sum(-1, keepdim=True)
         if size == probs.shape[1] or int(kept.max()) < size:
             return ranked.gather(1, kept - 1)
@@ -127,8 +125,8 @@ def nucleus(probs: Tensor, top_p: float) -> Tensor:
 
 
 def masked(logits: Tensor, masks: NDArray[np.int32]) -> Tensor:
-    """A copy of logits ``(rows, vocabulary)`` that is minus infinity where the mask has no bit. Log-probabilities are
-    of what the target said, so the logits themselves stay."""
+    """A copy of ``logits`` ``(rows, vocabulary)`` with -inf where the bit mask ``(rows, words)`` has no bit. The logits
+    themselves stay, because log-probabilities are reported of the unmasked ones."""
     octets = torch.from_numpy(masks.view(np.uint8)).to(logits.device).unsqueeze(-1)
     allowed = (octets & _BITS.to(logits.device)).flatten(1) != 0
     return logits.masked_fill(~allowed[:, : logits.shape[1]], -math.inf)
@@ -140,37 +138,37 @@ class Rows:
 
     state: SamplerState
     positions: list[int]  # of the tokens to be sampled
-    paths: list[list[int]]  # tokens behind the committed ones, up to and with the row's own
-    masks: NDArray[np.int32] | None = None  # (rows, words): see actors.models.Constraint
+    paths: list[list[int]]  # of each row: the tokens behind the root, up to its own; only filled where it is penalised
+    masks: NDArray[np.int32] | None = None  # (rows, words): see :class:`actors.models.Constraint`
 
 
 def sample(logits: Tensor, groups: Sequence[Rows], best: Tensor | None = None) -> list[list[int]]:
-    """Sampled tokens of every group; ``logits`` are float32 ``(rows of all groups, vocabulary)``. One host transfer.
+    """The sampled tokens of each group, with one transfer to the host.
 
-    ``best``: the argmax of every row, if it is known already.
-    """
+    ``logits``: float32 ``(rows, vocabulary)``, those of all groups in order, and perhaps padding rows behind them.
+    ``best``: the argmax of each row, if it is known already."""
     if all(group.state.plain and group.masks is None for group in groups):
         flat: list[int] = (logits.argmax(-1) if best is None else best).tolist()
     elif (host := for_kernels(logits)) is not None:
         flat = _choose_compiled(logits, host, groups)
     else:
         flat = _choose_together(logits, groups)
-    return _apart(flat, groups)
+    return _by_group(flat, groups)
 
 
 def choices_of(groups: Sequence[Rows]) -> list[Choice]:
-    """What :meth:`actors.engines.engine.Engine.pick` is told of the rows, none of which is penalised or masked."""
+    """The ``choices`` of :meth:`actors.engines.engine.Engine.pick` for rows that are neither penalised nor masked."""
     return [(position, *group.state.choice) for group in groups for position in group.positions]
 
 
 def picked(picks: Picks, groups: Sequence[Rows]) -> list[list[int]]:
-    """As :func:`sample`, where the engine has chosen."""
+    """The sampled tokens of each group, where the engine's compiled code has chosen them."""
     flat: list[int] = picks.ids[:, 0].tolist()
-    return _apart(flat if min(flat) >= 0 else _made_sure(flat, picks.logits, groups), groups)
+    return _by_group(flat if min(flat) >= 0 else _completed(flat, picks.logits, groups), groups)
 
 
-def _apart(flat: list[int], groups: Sequence[Rows]) -> list[list[int]]:
-    """By groups, without the rows behind them that only fill up."""
+def _by_group(flat: list[int], groups: Sequence[Rows]) -> list[list[int]]:
+    """The rows' tokens by group, without those of padding rows."""
     out: list[list[int]] = []
     start = 0
     for group in groups:
@@ -180,7 +178,7 @@ def _apart(flat: list[int], groups: Sequence[Rows]) -> list[list[int]]:
 
 
 def _parts(logits: Tensor, groups: Sequence[Rows]) -> Iterator[tuple[Rows, Tensor]]:
-    """Each group with its logits, masked."""
+    """Each group with the logits of its rows, masked."""
     start = 0
     for group in groups:
         own = logits[start : start + len(group.positions)]
@@ -189,8 +187,8 @@ def _parts(logits: Tensor, groups: Sequence[Rows]) -> Iterator[tuple[Rows, Tenso
 
 
 def _choose_together(logits: Tensor, groups: Sequence[Rows]) -> list[int]:
-    """:meth:`SamplerState.choose` of all groups, in as many passes as there are different filters among them: on a GPU
-    every group's own would be some forty launches."""
+    """:meth:`SamplerState.choose` for all groups, with one pass for each combination of filters among them: on a GPU a
+    pass for each group would be some forty kernel launches."""
     alike: dict[tuple[int, float, float] | None, list[tuple[int, Rows, Tensor]]] = {}
     first = 0
     for group, own in _parts(logits, groups):
@@ -214,8 +212,8 @@ def _choose_together(logits: Tensor, groups: Sequence[Rows]) -> list[int]:
 
 
 def for_kernels(logits: Tensor) -> NDArray[np.float32] | None:
-    """The same numbers, where compiled kernels choose and rank: with torch and numpy that takes as long as a small
-    model's layers."""
+    """The logits as an array if compiled kernels can choose and rank tokens from it, else None. torch and numpy take as
+    long for that as a small model's layers."""
     if not logits.is_cpu or logits.dtype != torch.float32 or compiled_kernels() is None:
         return None
     host: NDArray[np.float32] = logits.numpy()
@@ -223,7 +221,8 @@ def for_kernels(logits: Tensor) -> NDArray[np.float32] | None:
 
 
 def _choose_compiled(logits: Tensor, host: NDArray[np.float32], groups: Sequence[Rows]) -> list[int]:
-    """The same tokens (see :mod:`actors.engines.backends.compiled.choice`), in a thirtieth of the time."""
+    """The tokens that :func:`_choose_together` would choose, in a thirtieth of the time. ``host``: ``logits`` as an
+    array. See :mod:`actors.engines.backends.compiled.choice`."""
     kernels = compiled_kernels()
     assert kernels is not None
 
@@ -239,11 +238,11 @@ def _choose_compiled(logits: Tensor, host: NDArray[np.float32], groups: Sequence
             flat += choose(group.state.penalise(own, group.paths).numpy(), [group])
     else:
         flat = choose(host, groups)
-    return _made_sure(flat, logits, groups)
+    return _completed(flat, logits, groups)
 
 
-def _made_sure(flat: list[int], logits: Tensor, groups: Sequence[Rows]) -> list[int]:
-    """Where compiled code could not tell (-1), torch does."""
+def _completed(flat: list[int], logits: Tensor, groups: Sequence[Rows]) -> list[int]:
+    """Choose with torch in the rows where compiled code could not tell (-1)."""
     if min(flat) < 0:
         each = ((group, own[i : i + 1], i) for group, own in _parts(logits, groups) for i in range(len(own)))
         for place, (group, own, i) in enumerate(each):
@@ -253,7 +252,8 @@ def _made_sure(flat: list[int], logits: Tensor, groups: Sequence[Rows]) -> list[
 
 
 def logprobs(logits: Tensor, chosen: Sequence[int], top: int) -> list[TokenLogprobs]:
-    """Natural-log probabilities under raw logits ``(rows, vocabulary)``: the chosen token's and the ``top`` best."""
+    """Natural-log probabilities of raw logits ``(rows, vocabulary)``: those of the chosen token of each row and of its
+    ``top`` likeliest tokens."""
     lp = logits.log_softmax(-1).clamp(-1e9, 0.0)  # the limits of LogProbability: an excluded token has -inf
     own = lp.gather(1, torch.tensor(chosen, device=lp.device).view(-1, 1)).flatten().tolist()
     if top <= 0:

@@ -1,4 +1,4 @@
-"""One request of the target: its text, and which rows of a forward it asks for."""
+"""One request at the target: its text, its sampler, and the rows of a forward that it needs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from protocols.messages import TokenLogprobs
 
 @dataclass(slots=True)
 class TargetRequest:
-    region: Region
-    text: int  # tokens of prompt and output at most
+    region: Region  # its slots
+    text: int  # tokens that prompt and output may have together
     prompt: list[int]
-    output: list[int]  # those of a resumed stream are computed again behind the prompt
+    output: list[int]  # committed; that of a resumed stream is computed behind the prompt before anything is sampled
     sampler: SamplerState
     most_nodes: int  # of a window
     constraint: Constraint | None
-    state: State | None  # of recurrent layers, behind the tokens before the root
-    likeliest: int = 0  # tokens wanted at each place
-    done: int = 0  # of the prompt and a resumed output, tokens computed
-    length: int = 0  # committed tokens, once the prefill is over
+    state: State | None  # of recurrent layers, behind the token before the root
+    likeliest: int = 0  # how many of the likeliest tokens are wanted at each position
+    done: int = 0  # tokens of the prompt and of a resumed output that are computed
+    length: int = 0  # committed tokens; 0: the prefill is not over
 
     @property
     def base(self) -> int:
@@ -40,11 +40,12 @@ class TargetRequest:
 
     @property
     def computed(self) -> list[int]:
-        """Prompt and output, but for the root, once the prefill is over."""
+        """The tokens that have K/V once the prefill is over: prompt and output without the root."""
         return [*self.prompt, *self.output[:-1]] if self.length > 0 else []
 
     def lay_out_piece(self, rows: int, batch: FlatBatch) -> int:
-        """At most ``rows`` tokens more of the prompt, or of the resumed output behind it. Returns where they end."""
+        """Add the next tokens of the prompt, or of the resumed output behind it, to the batch: at most ``rows``.
+        Returns the position behind them."""
         start, prompt_len = self.done, len(self.prompt)
         if in_prompt := start < prompt_len:
             end = min(start + rows, prompt_len)
@@ -57,7 +58,8 @@ class TargetRequest:
         return end
 
     def lay_out(self, window: Window, batch: FlatBatch) -> Rows:
-        """The root and the window's nodes behind it."""
+        """Add the root and the window's nodes to the batch, in consecutive slots. A node sees the committed text, its
+        ancestors and itself."""
         assert self.length > 0, "prefill comes first"
         assert len(window.tokens) <= self.most_nodes
         depths = depths_of(window.parents)
@@ -76,11 +78,12 @@ class TargetRequest:
         return Rows(self.sampler, [p + 1 for p in positions], paths)
 
     def commit(self, tokens: list[int]) -> None:
+        """``tokens`` are the next of the output."""
         self.sampler.append(tokens)
         self.output += tokens
         self.length += len(tokens)
 
     def logprobs(self, logits: torch.Tensor, tokens: list[int]) -> list[TokenLogprobs]:
-        """Of ``tokens``, each chosen from a row of ``logits``, if the client asked for them."""
+        """The log-probabilities of ``tokens``, each chosen from a row of ``logits``; none if the client did not ask."""
         top = self.sampler.sampling.logprobs
         return logprobs(logits, tokens, top) if top >= 0 else []
