@@ -1,1 +1,1 @@
-"""The wire: messages, frames and transports. Imports msgspec and pyzmq, nothing else of ours."""
+"""The wire: messages, frames and transports. It imports none of the other packages here."""

@@ -1,11 +1,13 @@
-"""Every message of the protocol, one union per receiver; those of each link are told in a file of its own.
-``SPEC.md`` is the normative text.
+"""Every message of the protocol, and the union of those that each receiver understands. ``SPEC.md`` is normative.
+
+The messages that every actor exchanges with the verifier are defined here, those of clients in ``client_messages.py``,
+those of the other actors in ``actor_messages.py``, and what they are made of in ``parts.py``. Import all from here.
 
 Within a major version evolution is append-only: a new field goes to the end and has a default. Durations are in the
 unit that the field's name ends in; there is no wall-clock time on the wire. Token ids are in the target's vocabulary.
 
-Every number, string and array has limits in its type, so that decoding itself refuses what is outside (infinities and
-NaN too): no receiver meets a value that it would have to check again, and no message takes more memory than they allow.
+Every number, string and array has limits in its type (``limits.py``), so that decoding refuses what is outside,
+infinities and NaN included: no receiver has to check a value again, and no message takes more memory than they allow.
 """
 
 from __future__ import annotations
@@ -45,30 +47,33 @@ from protocols.parts import (
 
 
 class Hello(Message, frozen=True):
-    """Preflight. A client leaves the model fields empty."""
+    """An actor introduces itself, and the verifier answers Welcome or Refuse. Actors without a model leave its fields
+    empty."""
 
     role: Role
     actor_id: ActorId
-    incarnation: Label  # fresh for every process start
+    incarnation: Label  # a new one for every start of a process
     model_id: Label = ""
     vocab_size: Position = 0
     tokenizer_digest: Label = ""
     max_context: Position = 0
     host: Label = ""
     pid: ProcessId = 0
-    step_us: StepMicroseconds | None = None  # a drafter's own calibration of one step
+    step_us: StepMicroseconds | None = None  # of a drafter: a draft step of one leaf, as calibrated
     tokenizer: TokenizerParts | None = None  # what ``tokenizer_digest`` is made of
-    loads: bool = False  # a drafter that takes other weights of its model while it serves: see Load
-    alternatives: AlternativeCount = 0  # of each token of a text that a learner wants to be told: see Finished
+    loads: bool = False  # of a drafter: it can load other weights of its model while it serves, see Load
+    alternatives: AlternativeCount = 0  # of a learner: likeliest tokens that it wants at each position, see Finished
 
 
 class Heartbeat(Message, frozen=True):
-    """Sent by both sides every ``heartbeat_ms``; the verifier echoes it."""
+    """Sent every ``heartbeat_ms`` by peers, and sent back by the verifier."""
 
-    busy_ms: BusyMilliseconds = 0.0  # of a drafter: it computes for so long, and hears and says nothing meanwhile
+    busy_ms: BusyMilliseconds = 0.0  # of a drafter: it will compute for so long, and neither read nor send meanwhile
 
 
 class Goodbye(Message, frozen=True):
+    """The peer leaves."""
+
     reason: Sentence = ""
 
 
@@ -76,26 +81,30 @@ class Goodbye(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
+    """The answer to a Hello: the verifier knows the peer now."""
+
     incarnation: Label  # the verifier's
-    heartbeat_ms: Interval
-    ttl_ms: Interval
-    telemetry: Label  # address of the PUB socket; empty if none
-    model_id: Label = ""
+    heartbeat_ms: Interval  # between two heartbeats
+    ttl_ms: Interval  # of silence after which either side takes the other for dead
+    telemetry: Label  # address of the PUB socket; "": none, or not for this key
+    model_id: Label = ""  # of the target, as what follows
     vocab_size: Position = 0
     max_context: Position = 0
     forward_us: StepTimes = ()  # (rows, microseconds) of a forward, measured at start-up
     tool_form: Label = ""  # how the model writes tool calls: "hermes", "llama", "mistral" or "template"
-    response_template: Text = ""  # JSON, as transformers has it: the form if that is "template"
-    dtype: Label = ""  # of the target's weights
+    response_template: Text = ""  # with the form "template": transformers' response template, as JSON
+    dtype: Label = ""  # of its weights
 
 
 class Refuse(Message, frozen=True):
+    """The verifier does not accept a peer, or one of its messages."""
+
     code: RefuseCode
     detail: Sentence
 
 
 class Drain(Message, frozen=True):
-    """Finish what is open, then say Goodbye."""
+    """The peer is to finish what is open, then to say Goodbye."""
 
 
 ToVerifier = (
