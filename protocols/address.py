@@ -1,4 +1,4 @@
-"""Addresses: how they are written, which of them other machines can reach, and the one that needs no writing."""
+"""Addresses: how they are parsed, which of them other machines can reach, and a user's default address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IPC_PATH_MAX = 103  # bytes; macOS has the smallest sun_path
 
 @dataclass(frozen=True)
 class Address:
-    """A parsed address; ``path`` belongs to ipc, ``host`` and ``port`` (0: any free one) to tcp."""
+    """A parsed address: ``path`` with ipc; ``host`` and ``port`` (0: any free one) with tcp."""
 
     scheme: Literal["ipc", "tcp"]
     path: Path = Path()
@@ -35,19 +35,19 @@ class Address:
 
     @property
     def local(self) -> bool:
-        """Whether no other machine can reach it."""
+        """Whether other machines cannot reach it."""
         return self.scheme == "ipc" or _is_loopback(self.host)
 
     @property
     def telemetry(self) -> Address:
-        """Where the publishing socket goes by default; on tcp the first try, the next port."""
+        """The address of the publishing socket beside it; with tcp the next port, which is only the first one tried."""
         if self.scheme == "ipc":
             return replace(self, path=self.path.with_name(self.path.name + TELEMETRY_SUFFIX))
         return replace(self, port=self.port + 1 if self.port else 0)
 
 
 def parse(text: str, *, bind: bool = False) -> Address:
-    """Return the address in ``text``; with ``bind`` the port may be 0 or ``*``. Raises ConfigError with an example."""
+    """Return the address in ``text``. With ``bind`` the port may be 0 or ``*``. Raises ConfigError with an example."""
     if len(several(text)) > 1:
         raise ConfigError(f"{text!r} holds several addresses: give one, and start another actor for each of the others")
     scheme, separator, rest = text.partition("://")
@@ -59,15 +59,16 @@ def parse(text: str, *, bind: bool = False) -> Address:
 
 
 def several(text: str | Iterable[str]) -> tuple[str, ...]:
-    """Every address in ``text``, which may be a list or have commas between them, once."""
+    """The distinct addresses in ``text``, which may be a list, and may separate them by commas."""
     parts = [text] if isinstance(text, str) else list(text)
     return tuple(dict.fromkeys(one for part in parts for one in re.split(r",\s*(?=\w+://)", part.strip()) if one))
 
 
 def reachable(announced: str, connected: str) -> str:
-    """Return where a peer that connected to ``connected`` finds ``announced``.
+    """Return the address at which a peer that has connected to ``connected`` reaches the address ``announced``.
 
-    A verifier bound to every interface announces the host 0.0.0.0 or [::]: it stands for the host that the peer used.
+    A verifier that is bound to every interface announces the host 0.0.0.0 or [::]; the peer replaces that by the host
+    that it has connected to.
     """
     if not announced.startswith("tcp://") or not connected.startswith("tcp://"):
         return announced
@@ -76,12 +77,12 @@ def reachable(announced: str, connected: str) -> str:
 
 
 def _parse_ipc(text: str, rest: str, bind: bool) -> Address:
-    rest = os.path.expanduser(rest)  # which leaves ~NAME where there is no such user
+    rest = os.path.expanduser(rest)  # leaves ~NAME if there is no such user
     if not rest or rest.startswith(("@", "*", "~")) or rest.endswith("/") or "\0" in rest:
         raise ConfigError(f"{text!r} names no socket file; write a path, such as {EXAMPLES}")
     path = Path(os.path.abspath(rest))
-    announced = path.name.endswith(TELEMETRY_SUFFIX) and not bind  # by a verifier, beside its own
-    longest = IPC_PATH_MAX - (0 if announced else len(TELEMETRY_SUFFIX))
+    is_telemetry = path.name.endswith(TELEMETRY_SUFFIX) and not bind
+    longest = IPC_PATH_MAX - (0 if is_telemetry else len(TELEMETRY_SUFFIX))  # which a verifier appends
     if len(os.fsencode(path)) > longest:
         raise ConfigError(f"{text!r} is too long: a socket path may have {longest} bytes; choose a shorter directory")
     return Address("ipc", path=path)
@@ -101,7 +102,7 @@ def _parse_tcp(text: str, rest: str, bind: bool) -> Address:
     if host == "*":
         host = "0.0.0.0"
     elif bind and host == "localhost":
-        host = "127.0.0.1"  # libzmq binds numbers and interface names only
+        host = "127.0.0.1"  # libzmq binds to numeric addresses and interface names only
     return Address("tcp", host=host, port=number)
 
 
@@ -115,8 +116,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def default_address() -> str:
-    """Where a verifier of this user is found when nobody says where: in ``$XDG_RUNTIME_DIR/duoactor``, or in a
-    directory of the user's own under the temporary directory."""
+    """The address of this user's verifier if none is given: in ``$XDG_RUNTIME_DIR/duoactor``, or in a directory of the
+    user's own under the temporary directory."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.path.isdir(base):
         directory = Path(base) / "duoactor"

@@ -1,4 +1,5 @@
-"""The three ends of connections over ZeroMQ: a verifier's, a peer's, and that of whoever hears telemetry."""
+"""The three ends of connections over ZeroMQ: a verifier's, a peer's, and a telemetry subscriber's. They implement
+:mod:`protocols.transport`."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ from protocols.pump import Pump, Service, Socket, send_frames
 from protocols.security import ANYBODY, KEY_LENGTH, Holder, Security
 from protocols.transport import INBOX, Inbox, nobody_at, size_of
 
-# Messages that a verifier has read and not looked at. Few: libzmq takes turns between peers, so that the flood of one
-# does not lie before what another says.
+# Messages that a verifier reads from its socket before it handles them. Few, because libzmq takes them from its peers
+# in turns: in a long queue here, one peer's flood would delay the others' messages.
 READ_AHEAD = 16
 CLOSED = "the connection was closed on this side"
 
 
 class ZmqListener:
-    """With keys a connection's id is its routing id and, behind it, the public key that it came with."""
+    """A :class:`protocols.transport.Listener`. With CURVE keys, a connection's id is its routing id followed by the
+    public key that it was made with."""
 
     def __init__(
         self,
@@ -66,6 +68,8 @@ class ZmqListener:
 
 
 class ZmqLink:
+    """A :class:`protocols.transport.Link`. The socket's monitor tells why a connection cannot be made."""
+
     EVENTS = (
         zmq.Event.CONNECTED
         | zmq.Event.CONNECT_RETRIED
@@ -74,12 +78,13 @@ class ZmqLink:
         | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
         | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
     )
-    HANG_UPS = 3  # in a row: one may be a verifier that was killed at that moment
+    HANG_UPS = 3  # failed handshakes in a row after which a key is at fault: one may be a verifier that was killed
 
     def __init__(self, dealer: Socket, address: Address, keyed: bool):
+        """``keyed``: the socket uses CURVE."""
         self._address = address
         self._keyed = keyed
-        self._reached = False  # whether this attempt to connect found somebody
+        self._reached = False  # whether somebody listened in the present attempt to connect
         self._hang_ups = 0
         self._monitor = Service(dealer.get_monitor_socket(self.EVENTS), self._watch)
         dealer.connect(str(address))
@@ -104,8 +109,8 @@ class ZmqLink:
             case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
                 self._hang_ups += 1
                 if self._hang_ups == self.HANG_UPS:
-                    # A verifier cannot read, let alone answer, what was encrypted for another key. One without keys may
-                    # hang up before its own greeting is read, which says so.
+                    # A verifier cannot read what was encrypted for another key, so it gives no reason. One without keys
+                    # may close the connection before its greeting, which would give it, is read.
                     self._fail(
                         "has another public key than the given server key, or no keys; pass its own .pub file as "
                         "--server-key, or leave out --key and --server-key"
@@ -140,6 +145,8 @@ class ZmqLink:
 
 
 class ZmqFeed:
+    """A :class:`protocols.transport.Feed`."""
+
     def __init__(self, subscriber: Socket):
         self._pump = Pump(subscriber, Inbox(INBOX, size_of))
 

@@ -14,8 +14,8 @@ class Role(StrEnum):
 
 
 class KeyRole(StrEnum):
-    """What a CURVE key is issued for; it travels in key files only. An operator may do whatever a client may, and swap,
-    drain, watch the telemetry and see everybody's requests."""
+    """What a CURVE key is issued for; only key files have it. An operator may do what a client may; also swap and drain
+    drafters, hear the telemetry and see everybody's requests."""
 
     CLIENT = "client"
     DRAFTER = "drafter"
@@ -25,7 +25,8 @@ class KeyRole(StrEnum):
 
 
 class Method(StrEnum):
-    """How draft tokens are grown and verified; ``""`` in a message means "the receiver's default"."""
+    """How draft tokens are found and verified, see :mod:`actors.tree.methods`. "" in a message: the receiver's
+    default."""
 
     AUTO = "auto"
     TREE = "tree"
@@ -42,26 +43,30 @@ class Method(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a draft token came from, or, of a committed one, that nobody had drafted it."""
+    """Where a token came from."""
 
-    DRAFT = "draft"  # a drafter's likeliest token at its place
-    SIBLING = "sibling"  # another of its candidates, kept for the case that the likeliest is rejected
-    RETRIEVED = "retrieved"  # the verifier's own proposers
+    DRAFT = "draft"  # the drafter's likeliest token at its position
+    SIBLING = "sibling"  # another of the drafter's candidates, in case the likeliest is rejected
+    RETRIEVED = "retrieved"  # guessed by the verifier's own proposers
     FORCED = "forced"  # the only one that a grammar allows
-    TARGET = "target"  # the target's own; no node of a tree has it
+    TARGET = "target"  # nobody had drafted it: a committed token of the target's own, never a node of a tree
 
 
 class RefuseCode(StrEnum):
+    """Why a verifier refuses a peer, or a message of it. See ``SPEC.md`` section 9."""
+
     VERSION = "version"
     TOKENIZER = "tokenizer"
-    UNKNOWN_PEER = "unknown_peer"  # "say Hello first": after a restart of the verifier
+    UNKNOWN_PEER = "unknown_peer"  # it has not said Hello, or the verifier has restarted since
     DUPLICATE = "duplicate"
     MALFORMED = "malformed"
     DRAINING = "draining"
-    FORBIDDEN = "forbidden"  # the key that the connection came with is not for that role
+    FORBIDDEN = "forbidden"  # the key that the connection was made with is not for that role
 
 
 class FailureCode(StrEnum):
+    """Why a request or question has failed. See ``SPEC.md`` section 9."""
+
     BAD_REQUEST = "bad_request"
     CONTEXT_LENGTH = "context_length"
     UNSUPPORTED = "unsupported"

@@ -30,7 +30,7 @@ class RequestError(DuoactorError):
 
 
 class ConnectionLost(DuoactorError):
-    """Nobody answers at the address within the time allowed."""
+    """The connection is closed or denied, or nobody answers at the address."""
 
 
 class ConfigError(DuoactorError):
@@ -42,7 +42,7 @@ class ModelError(DuoactorError):
 
 
 class PoolFull(DuoactorError):
-    """The KV pool has no room at present; the request waits until another ends."""
+    """The KV pool has no room at present; the request has to wait until another ends."""
 
 
 class CannotDraft(DuoactorError):

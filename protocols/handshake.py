@@ -1,7 +1,7 @@
-"""A peer's side of its connection, as a state machine: sections 6.1 and 8 of ``SPEC.md``. No sockets, no clock.
+"""A peer's side of its connection, as a state machine without sockets or a clock: sections 6.1 and 8 of ``SPEC.md``.
 
-Drafters, controllers and clients all drive this one (:class:`actors.peer.Line` does it for them): ``tick`` when it is
-due, ``receive`` with every message. Times are seconds on any clock that does not go back.
+Every peer of a verifier uses it, by :class:`actors.peer.Line`, which calls ``tick`` when it is due and ``receive`` with
+every message. Times are seconds on any clock that does not go back.
 """
 
 from __future__ import annotations
@@ -13,60 +13,65 @@ from enum import StrEnum
 from protocols.errors import RefusedError
 from protocols.messages import Drain, Goodbye, Heartbeat, Hello, Message, Refuse, RefuseCode, Role, Welcome
 
-TRIPS = 16  # heartbeats that a message's delay is judged by
+TRIPS = 16  # latest round trips that are kept
 MAX_BUSY_MS = 60_000.0  # see limits.BusyMilliseconds
-GREET_S = 0.5  # between two Hellos to a verifier that has not answered yet
-# A verifier believes a dead peer alive for two heartbeats, and refuses its successor. Restarted ones come in 0.6 s.
-NAMESAKE_S = 2.0
+GREET_S = 0.5  # between two Hellos to a verifier that has not answered
+# How long a refusal as a duplicate is answered with another Hello. A verifier takes a dead peer for alive for up to two
+# heartbeats, and refuses its successor, which a supervisor starts within 0.6 s.
+DUPLICATE_S = 2.0
 
 
 class Why(StrEnum):
+    """Why the verifier is lost."""
+
     SILENT = "silent"  # nothing was heard for ttl_ms
-    FORGOTTEN = "forgotten"  # it restarted, or took this peer for dead
+    FORGOTTEN = "forgotten"  # it has restarted, or taken this peer for dead
     DRAINING = "draining"  # it shuts down
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The verifier knows nothing of this peer any more: what it lent is void, and what was asked must be asked again
-    after its next Welcome."""
+    """The verifier does not know this peer any more: leases are void, and what was asked must be asked again after the
+    next Welcome."""
 
     why: Why
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an event led to. ``news`` is for the peer itself: a message, or the loss of the verifier. A ``Welcome``
-    among the news begins a new acquaintance; one that only repeats the last is no news."""
+    """What is to be done after an event: ``send`` to the verifier, and tell the peer the ``news``.
+
+    A Welcome is news only if the verifier did not know the peer before, or is another one."""
 
     send: Message | None = None
     news: Message | Lost | None = None
 
 
 class Handshake:
-    """Says Hello until it is welcomed, then heartbeats; notices that the verifier is silent, gone, new or forgetful."""
+    """Says Hello until it is welcomed, then sends heartbeats. Notices when the verifier is silent, was replaced, or has
+    forgotten this peer."""
 
     def __init__(self, hello: Hello, now: float) -> None:
         self.hello = hello
-        self.welcome: Welcome | None = None  # the newest
-        self.known = False  # whether the verifier knows us
-        self.due = now  # when ``tick`` has something to do
+        self.welcome: Welcome | None = None  # the latest
+        self.known = False  # whether the verifier knows this peer
+        self.due = now  # when to call ``tick``
         self._heard_at = now
-        self._asked_at: float | None = None  # when what is not answered yet was said
-        self._refused_at: float | None = None  # for a namesake, first
+        self._asked_at: float | None = None  # when the Hello or Heartbeat was sent that is not answered yet
+        self._refused_at: float | None = None  # when it was first refused as a duplicate
         self._trips: deque[float] = deque(maxlen=TRIPS)
 
     @property
     def round_trip_s(self) -> float:
-        """A message there and its answer: the shortest of late, since some wait until the verifier's forward ends."""
+        """A message to the verifier and its answer: the shortest of the latest, because some wait for a forward."""
         return min(self._trips, default=0.0)
 
     def tick(self, now: float) -> Step:
         """Call it at ``due``; before that it does nothing."""
         if now < self.due:
             return Step()
-        # While this process did not run (a long computation, a suspended laptop) messages lay unread: that time is not
-        # the verifier's silence.
+        # Messages lie unread while this process does not run (a long computation, a suspended laptop). That time is not
+        # counted as the verifier's silence.
         self._heard_at = min(now, self._heard_at + now - self.due)
         if not self.known or self.welcome is None:
             return self._greet(now)
@@ -78,11 +83,12 @@ class Handshake:
         return Step(Heartbeat())
 
     def busy(self, seconds: float) -> Step:
-        """For so long this peer will compute, and hear and say nothing. Only a drafter is waited for."""
+        """Tell the verifier that this peer will compute for so long, and neither read nor send. It is only of use for a
+        drafter."""
         return Step(Heartbeat(min(1000 * seconds, MAX_BUSY_MS))) if self.known else Step()
 
     def receive(self, message: Message, now: float) -> Step:
-        """Raises RefusedError with the verifier's sentence when it does not want this peer."""
+        """Raises RefusedError with the verifier's sentence if it refuses this peer for good."""
         self._heard_at = now
         match message:
             case Welcome():
@@ -91,7 +97,7 @@ class Handshake:
                 self._answered(now)
                 return Step()
             case Refuse(code=RefuseCode.UNKNOWN_PEER):
-                # Only the first of several is answered: each message sent before it was read led to one more.
+                # only the first is answered: there is one for each message that was sent before it arrived
                 return Step(self._greet(now).send, self._lose(Why.FORGOTTEN)) if self.known else Step()
             case Refuse(code=RefuseCode.DRAINING):
                 self.due = min(self.due, now + GREET_S)  # a successor may come
@@ -99,7 +105,7 @@ class Handshake:
             case Refuse(code=RefuseCode.MALFORMED) if self.welcome is not None:
                 return Step(news=message)  # about one message, not about the peer
             case Refuse(code=RefuseCode.DUPLICATE) if self._may_be_dead(now):
-                return Step()  # Hello again
+                return Step()  # and say Hello again when it is due
             case Refuse():
                 raise RefusedError(message.code, message.detail)
             case Drain() if self.hello.role is Role.CLIENT:
@@ -108,10 +114,10 @@ class Handshake:
         return Step(news=message)
 
     def _may_be_dead(self, now: float) -> bool:
-        """Whether a peer for which this one was refused may be its own dead predecessor."""
+        """Whether the peer because of which this one is refused may be its own dead predecessor."""
         if self._refused_at is None:
             self._refused_at = now
-        return now - self._refused_at < NAMESAKE_S
+        return now - self._refused_at < DUPLICATE_S
 
     def _answered(self, now: float) -> None:
         if self._asked_at is not None:

@@ -1,4 +1,4 @@
-"""The files behind an ``ipc`` address: sockets, and a lock that says whether their owner is alive."""
+"""The files of an ``ipc`` address: its sockets, and a lock that tells whether their owner is alive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCK_SUFFIX = ".lock"
 
 
 def check_directory(path: Path, *, create: bool) -> None:
-    """Raise ConfigError if anybody else could put a socket of their own at ``path``, or take ours away."""
+    """Raise ConfigError if another user could put a socket of their own at ``path``, or remove ours."""
     directory = path.parent
     if create:
         try:
@@ -41,11 +41,11 @@ def check_directory(path: Path, *, create: bool) -> None:
 
 
 class IpcClaim:
-    """Ownership of an ipc address, from before binding until close.
+    """Ownership of an ipc address, from before binding until close. Raises ConfigError if another verifier has it.
 
-    libzmq takes a socket file over without a word, be its owner alive or not, and unlinks it from another thread some
-    time after close. So the files are made and removed here, and an flock on ``PATH.lock`` says who is alive: it ends
-    with the process, however that ends, and a stale socket file never blocks a restart.
+    libzmq binds over an existing socket file silently, whether its owner is alive or not, and unlinks it from another
+    thread some time after close. So the files are made and removed here, and an flock on ``PATH.lock`` tells whether
+    the owner is alive: it ends with the process, however that ends, so that a stale file never blocks a restart.
     """
 
     def __init__(self, address: Address) -> None:
@@ -67,7 +67,7 @@ class IpcClaim:
             raise
 
     def _unlock(self) -> None:
-        # in this order: whoever waits for it finds out that what it holds was unlinked, and tries again
+        # in this order: whoever gets the lock next notices that its file was unlinked, and tries again
         Path(self._lock.lock_file).unlink(missing_ok=True)
         self._lock.release()
 
@@ -100,6 +100,7 @@ def in_use(address: Address) -> ConfigError:
 
 
 def _clear_stale(path: Path, address: Address) -> None:
+    """Remove a socket file on which nobody listens. Raises ConfigError if somebody does, or if it is no socket."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""The limits of what may stand in a message, as types: ``Annotated`` for msgspec, which refuses the rest (NaN too).
+"""The limits of every value in a message, as types: ``Annotated`` for msgspec, which refuses what is outside, and NaN.
 
 ``SPEC.md`` section 5.0 has the same table. Each limit is far beyond what a working peer sends, and low enough that
-nothing computed from the value overflows and no message takes more memory than its receiver can spare.
+nothing computed from the value overflows and no message takes more memory than its receiver can spare. Those that a
+user can meet have names, so that :mod:`protocols.validation` can name them in a sentence before a message is made.
 """
 
 from __future__ import annotations
@@ -12,29 +13,37 @@ from msgspec import Meta
 
 from protocols.enumerations import Origin
 
-MAX_SENTENCE = 4096
+MAX_INT = (1 << 31) - 1  # of token ids, positions and token counts
+MAX_SENTENCE = 4096  # characters
+MAX_REQUEST_ID = 128  # characters
+MAX_STOPS, LONGEST_STOP = 16, 1024  # stop strings, and the characters of one
+LONGEST_GRAMMAR = 1 << 18  # characters
+MAX_BIASES = 1024  # tokens of a logit_bias
+MAX_LOGPROBS = 20  # likeliest tokens at one position
+MAX_DRAFT_LENGTH = 256  # draft tokens of one phase; windows are far smaller
+MAX_SEQUENCES = 64
 
 ActorId = Annotated[str, Meta(min_length=1, max_length=128)]
-RequestId = Annotated[str, Meta(max_length=128)]
+RequestId = Annotated[str, Meta(max_length=MAX_REQUEST_ID)]
 Label = Annotated[str, Meta(max_length=256)]
 Sentence = Annotated[str, Meta(max_length=MAX_SENTENCE)]
 Text = Annotated[str, Meta(max_length=1 << 23)]
 Blocks = Annotated[bytes, Meta(max_length=1 << 18)]
 Packed = Annotated[bytes, Meta(max_length=1 << 21)]
 Piece = Annotated[str, Meta(max_length=1 << 16)]
-StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
-Grammar = Annotated[str, Meta(min_length=1, max_length=1 << 18)]
+StopString = Annotated[str, Meta(min_length=1, max_length=LONGEST_STOP)]
+Grammar = Annotated[str, Meta(min_length=1, max_length=LONGEST_GRAMMAR)]
 
-TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
-Position = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=MAX_INT)]
+Position = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-ProcessId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+ProcessId = Annotated[int, Meta(ge=0, le=MAX_INT)]
 ParentIndex = Annotated[int, Meta(ge=-1, le=511)]
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
-DraftLength = Annotated[int, Meta(ge=0, le=256)]
-Sequences = Annotated[int, Meta(ge=0, le=64)]
-Gamma = Annotated[int, Meta(ge=1, le=256)]
-Leaves = Annotated[int, Meta(ge=1, le=64)]
+DraftLength = Annotated[int, Meta(ge=0, le=MAX_DRAFT_LENGTH)]
+Sequences = Annotated[int, Meta(ge=0, le=MAX_SEQUENCES)]
+Gamma = Annotated[int, Meta(ge=1, le=MAX_DRAFT_LENGTH)]
+Leaves = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)]
 Nodes = Annotated[int, Meta(ge=0, le=512)]
 Width = Annotated[int, Meta(ge=1, le=4096)]
 Interval = Annotated[int, Meta(ge=1, le=60_000)]
@@ -54,17 +63,17 @@ TopP = Annotated[float, Meta(gt=0, le=1)]
 RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
-MaxTokens = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
-LogprobCount = Annotated[int, Meta(ge=-1, le=20)]
-AlternativeCount = Annotated[int, Meta(ge=0, le=20)]
+MaxTokens = Annotated[int, Meta(ge=1, le=MAX_INT)]
+LogprobCount = Annotated[int, Meta(ge=-1, le=MAX_LOGPROBS)]
+AlternativeCount = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Seed = int  # any: MessagePack itself ends at -2^63 and 2^64 - 1, which Meta cannot say
 
 Tokens = Annotated[tuple[TokenId, ...], Meta(max_length=1 << 20)]
-StopStrings = Annotated[tuple[StopString, ...], Meta(max_length=16)]
+StopStrings = Annotated[tuple[StopString, ...], Meta(max_length=MAX_STOPS)]
 StopTokens = Annotated[tuple[TokenId, ...], Meta(max_length=1024)]
-LogitBias = Annotated[tuple[tuple[TokenId, Bias], ...], Meta(max_length=1024)]
-TopIds = Annotated[tuple[TokenId, ...], Meta(max_length=20)]
-TopLogprobs = Annotated[tuple[LogProbability, ...], Meta(max_length=20)]
+LogitBias = Annotated[tuple[tuple[TokenId, Bias], ...], Meta(max_length=MAX_BIASES)]
+TopIds = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_LOGPROBS)]
+TopLogprobs = Annotated[tuple[LogProbability, ...], Meta(max_length=MAX_LOGPROBS)]
 Pieces = Annotated[tuple[Piece, ...], Meta(max_length=1024)]
 TextPieces = Annotated[tuple[Piece, ...], Meta(max_length=1 << 20)]
 Flags = Annotated[tuple[bool, ...], Meta(max_length=1024)]
@@ -84,11 +93,11 @@ Origins = Annotated[tuple[Origin, ...], Meta(max_length=512)]
 
 
 def within(value: float, limited: Any) -> float:
-    """A measured or computed number, brought into the limits of a type such as ``Mean``."""
+    """``value``, a measured or computed number, clamped to the limits of a type such as ``Mean``; NaN to the lower."""
     (limits,) = limited.__metadata__
     return min(max(value, limits.ge), limits.le) if value == value else float(limits.ge)
 
 
 def clipped(sentence: str) -> str:
-    """A sentence of whatever length, cut to what a ``Sentence`` may hold."""
+    """``sentence``, cut to the length of a ``Sentence``."""
     return sentence if len(sentence) <= MAX_SENTENCE else sentence[: MAX_SENTENCE - 1] + "…"

@@ -1,7 +1,8 @@
-"""One plain ZeroMQ socket driven by the event loop, at two thirds of the latency of ``zmq.asyncio``.
+"""Plain ZeroMQ sockets driven by the event loop, at two thirds of the latency of ``zmq.asyncio``.
 
-The socket's file descriptor says "something changed", once, not "there is a message": after it fires everything is
-read, and after each send ``EVENTS`` is looked at again, because sending can swallow the signal.
+A socket's file descriptor is edge-triggered: it signals that something has changed, not that there is a message. So all
+messages are read when it fires, and ``EVENTS`` is looked at again after each send, which can consume the signal
+(zmq_getsockopt(3), ZMQ_FD).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import zmq
 from protocols.transport import Inbox
 from protocols.wire import FRAMES
 
-# plain integers: operators on pyzmq's enumerations cost as much as a call into libzmq
+# as plain integers, because operators on pyzmq's enumerations take as long as a call into libzmq
 _NOW, _NOW_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _READABLE, _WRITABLE = int(zmq.POLLIN), int(zmq.POLLOUT)
 
@@ -24,10 +25,10 @@ Socket = zmq.Socket[bytes]
 
 
 def receive_frames(socket: Socket, most: int = FRAMES + 2, keyed: bool = False) -> list[bytes] | None:
-    """Return the next message if there is one; of its frames the first ``most``, so that a flood takes no memory.
+    """Return the next message, or None. Of its frames only the first ``most`` are kept, to bound its memory.
 
-    The default is one more than a well-formed message can have behind a routing id. ``keyed``: of a ROUTER with keys;
-    the public key that libzmq has authenticated the connection with, in Z85, is put behind the routing id.
+    The default is one more than a well-formed message with a routing id has. ``keyed``: the socket is a ROUTER that
+    uses CURVE; the public key that libzmq has authenticated, in Z85, is appended to the routing id.
     """
     try:
         first = socket.recv(_NOW, copy=not keyed)
@@ -42,7 +43,7 @@ def receive_frames(socket: Socket, most: int = FRAMES + 2, keyed: bool = False) 
 
 
 def send_frames(socket: Socket, frames: Sequence[bytes]) -> bool:
-    """Queue a message; False if its receiver is gone or the queue is full."""
+    """Queue a message. Returns False if its receiver is gone or the queue is full."""
     if socket.closed:
         return False
     try:
@@ -59,7 +60,8 @@ def send_frames(socket: Socket, frames: Sequence[bytes]) -> bool:
 
 
 class Pump:
-    """Moves messages from one socket into a bounded inbox, and stops reading while that is full."""
+    """Moves messages from one socket into a bounded inbox, and stops reading while that is full, so that libzmq holds
+    its peers back."""
 
     def __init__(self, socket: Socket, inbox: Inbox[list[bytes]], keyed: bool = False) -> None:
         """``keyed``: see :func:`receive_frames`."""
@@ -67,10 +69,10 @@ class Pump:
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
         self._descriptor = socket.fileno()
-        self._reading = False
-        self._scheduled = False
-        self._changed = asyncio.Event()
-        self._absent = False
+        self._reading = False  # the event loop watches the descriptor
+        self._scheduled = False  # ``_drain`` will be called in the next turn
+        self._changed = asyncio.Event()  # whether a message can be sent may have changed
+        self._absent = False  # nobody listened in the last attempt to connect
         self._resume()
 
     def _resume(self) -> None:
@@ -79,7 +81,7 @@ class Pump:
         self._schedule()
 
     def _pause(self) -> None:
-        # a descriptor that fires while nobody reads would fire for ever
+        # while nobody reads, the descriptor would wake the event loop again and again
         if self._reading:
             self._loop.remove_reader(self._descriptor)
             self._reading = False
@@ -97,7 +99,7 @@ class Pump:
             if self._inbox.full:
                 self._pause()
                 return
-            # Asked first: an exception for an empty socket costs ten times as much.
+            # asking first takes a tenth of what an exception for an empty socket takes
             readable = int(self.socket.get(zmq.EVENTS)) & _READABLE
             frames = receive_frames(self.socket, keyed=self.keyed) if readable else None
             if frames is None:
@@ -107,6 +109,7 @@ class Pump:
         self._schedule()
 
     def _events(self) -> int:
+        """The socket's events. To look at them may consume the descriptor's signal, so reading is scheduled if due."""
         events = int(self.socket.get(zmq.EVENTS))
         if events & _READABLE:
             self._schedule()
@@ -140,7 +143,8 @@ class Pump:
         self._changed.set()
 
     async def writable(self, absence: Exception | None = None) -> None:
-        """Wait until a message can be queued; raises ``absence``, if given, once nobody is at the other end."""
+        """Wait until a message can be queued. Raises ConnectionLost once closed; and ``absence``, if given, as soon as
+        nobody listens at the other end."""
         while not self._inbox.closed and not self._events() & _WRITABLE:
             if self._absent and absence is not None:
                 raise absence
@@ -159,13 +163,13 @@ class Pump:
         self.fail(reason)
 
     def fail(self, reason: str) -> None:
-        """Let readers have what has arrived, then a ConnectionLost."""
+        """Readers get what has arrived, then ConnectionLost."""
         self._inbox.close(reason)
         self._changed.set()
 
 
 class Service:
-    """Calls ``handle`` with each message of an inproc socket that belongs to libzmq itself."""
+    """Calls ``handle`` with each message of an inproc socket of libzmq's own, such as a socket monitor."""
 
     def __init__(self, socket: Socket, handle: Callable[[list[bytes]], None]) -> None:
         self.socket = socket

@@ -1,12 +1,11 @@
 """CURVE keys: who may connect across a network. ``SPEC.md`` section 8 is the normative text.
 
-Every actor has a key pair. ``NAME.key`` holds the secret half (mode 0600), ``NAME.pub`` the public one; each file is
-40 Z85 characters. A second line of ``NAME.pub`` names the roles that the key is for; it is the verifier's host that
-keeps these files, so that a peer can claim no other. The verifier admits the public keys in its allow-list directory,
-and its own.
+Every actor has a key pair. ``NAME.key`` holds the secret half (mode 0600), ``NAME.pub`` the public one, each 40
+characters of Z85. The second line of ``NAME.pub`` names the roles that the key is for. The verifier admits the public
+keys in its allow-list directory, and its own; because these files are on its host, no peer can claim another role.
 
-``zmq.auth`` asks the question at each handshake (see :mod:`protocols.zeromq`). Its certificate files are not ours: it
-writes secret keys readable by everybody, and reads a directory once.
+``zmq.auth`` asks at each handshake whether a key is admitted (see :mod:`protocols.zeromq`). Its certificate files are
+not used: it writes secret keys that everybody can read, and reads a directory only once.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ WATCHERS = frozenset({KeyRole.CONTROLLER, KeyRole.LEARNER, KeyRole.OPERATOR})  #
 
 @dataclass(frozen=True)
 class Holder:
-    """Whose key a connection came with; without keys it is everybody's, and everybody may do everything."""
+    """The key that a connection was made with, and what it is for. Without CURVE there is none, and everybody may do
+    everything."""
 
     key: bytes = b""
     roles: frozenset[KeyRole] = frozenset(KeyRole)
@@ -44,6 +44,7 @@ class Holder:
 
     @property
     def watches(self) -> bool:
+        """Whether it may hear the telemetry."""
         return bool(self.roles & WATCHERS)
 
 
@@ -92,7 +93,8 @@ class Security:
     allow_dir: Path | None = None
 
     def holder(self, key: bytes) -> Holder:
-        """What that public key may do. The files are read anew each time: adding one admits, removing it locks out."""
+        """What the holder of that public key may do. The files are read each time, so that adding or removing one takes
+        effect at once."""
         if key == self.public_key:
             return Holder(key)
         roles: set[KeyRole] = set()
@@ -100,7 +102,7 @@ class Security:
             try:
                 roles |= read_roles(path) if read_key(path, "public") == key else set()
             except ConfigError:
-                continue  # a half-written file admits nobody; load_security reports bad ones at the start
+                continue  # perhaps half-written: it admits nobody. load_security reports bad files at the start
         return Holder(key, frozenset(roles))
 
 
@@ -115,20 +117,20 @@ def read_key(path: Path, half: str) -> bytes:
     except OSError as error:
         raise ConfigError(f"the {half} key file {path} cannot be read: {error.strerror}") from error
     try:
-        zmq.curve_public(text)  # any 40 characters of Z85 pass, of either half
+        zmq.curve_public(text)  # a check of the form only: it accepts public keys too
     except (ValueError, zmq.ZMQError):
         raise ConfigError(f"{path} does not hold a {half} key ({KEY_LENGTH} characters of Z85); {_MAKE}") from None
     return text
 
 
 def _open_to_others(status: os.stat_result) -> bool:
-    """A file of root's may be readable by its group: so are the secrets that Kubernetes mounts for other users. libpq
-    has the same rule."""
+    """Whether other users can read the file. One of root's may be readable by its group, as secrets that Kubernetes
+    mounts are; libpq has the same rule."""
     return bool(status.st_mode & (0o037 if status.st_uid == 0 else 0o077))
 
 
 def read_roles(path: Path) -> frozenset[KeyRole]:
-    """What the second line of a public key file says that the key is for. Raises ConfigError."""
+    """The roles in the second line of a public key file. Raises ConfigError."""
     words = path.read_bytes().partition(b"\n")[2].decode("utf-8", "replace").split()
     try:
         return frozenset(map(KeyRole, words)) or _DEFAULT_ROLES
@@ -140,7 +142,8 @@ def read_roles(path: Path) -> frozenset[KeyRole]:
 def load_security(
     key_path: Path | str, server_key_path: Path | str | None = None, allow_dir: Path | str | None = None
 ) -> Security:
-    """Read this actor's secret key and whom it trusts. Raises ConfigError for whatever is missing or malformed."""
+    """Read this actor's secret key, and check the keys that it trusts. Raises ConfigError for what is missing or
+    malformed."""
     if not key_path:
         raise ConfigError(f"a server key or an allow-list needs a key of our own too; {_MAKE} and pass it as --key")
     secret = read_key(Path(key_path), "secret")

@@ -1,7 +1,7 @@
-"""What an actor may ask of a network, whatever carries the bytes; ``zeromq.py`` is the one with real sockets.
+"""The network as actors see it, whatever carries the bytes; ``zeromq.py`` has the implementation with real sockets.
 
-"Frames" are always the frames of one message (see ``wire.py``); routing ids and topics never appear among them.
-All objects belong to the event loop that runs when they are made, and none is safe to use from another thread.
+"Frames" are always those of one message (see ``wire.py``), without routing ids and topics. All objects belong to the
+event loop that runs when they are made, and must not be used from another thread.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from protocols.security import Holder
 
 T = TypeVar("T")
 
-INBOX = 10_000  # messages that wait for an actor; beyond that its peers are held back ...
-INBOX_BYTES = 16 * 1024 * 1024  # ... and beyond so many bytes
+# What may wait for an actor; beyond either its peers are held back.
+INBOX = 10_000  # messages
+INBOX_BYTES = 16 * 1024 * 1024
 
 
 def nobody_at(address: str) -> ConnectionLost:
@@ -25,7 +26,7 @@ def nobody_at(address: str) -> ConnectionLost:
 
 
 class Listener(Protocol):
-    """The verifier's side: one socket for everybody's messages and one that publishes telemetry."""
+    """The verifier's end: a socket for all peers' messages, and one that publishes telemetry."""
 
     @property
     def address(self) -> str:
@@ -36,7 +37,7 @@ class Listener(Protocol):
         """The address of the publishing socket."""
 
     async def receive(self) -> tuple[bytes, list[bytes]]:
-        """Return the next message and the id of the connection it came by. Cancelling it loses nothing.
+        """Return the id of a connection, and the next message, which came by it. Cancelling it loses nothing.
 
         Raises ConnectionLost once the listener is closed.
         """
@@ -45,23 +46,23 @@ class Listener(Protocol):
         """Return the next message if one has arrived."""
 
     def holder(self, peer: bytes) -> Holder:
-        """With whose key that connection came, which is authenticated, and what it is for."""
+        """The authenticated key that a connection was made with, and what it is for."""
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """Queue a message. Never blocks; False if the peer is gone or its queue is full."""
 
     def publish(self, topic: bytes, frames: Sequence[bytes]) -> None:
-        """Hand a message to whoever subscribed to a prefix of ``topic``. Never blocks; slow subscribers miss it."""
+        """Send a message to the subscribers of a prefix of ``topic``. Never blocks; slow subscribers miss it."""
 
     def close(self) -> None:
         """Stop listening and leave no file behind. Messages already queued still leave."""
 
 
 class Link(Protocol):
-    """Anybody else's side: one connection to the verifier, made again by itself when it breaks."""
+    """A peer's end: a connection to the verifier, which is made again when it breaks."""
 
     async def writable(self, wait: bool = True) -> None:
-        """Wait until a ``send`` can succeed. Raises ConnectionLost once closed, or if the verifier denies our key; with
+        """Wait until ``send`` can succeed. Raises ConnectionLost once closed, or if the verifier denies our key. With
         ``wait`` false also as soon as it is known that nobody listens at the address."""
 
     async def receive(self) -> list[bytes]:
@@ -88,7 +89,7 @@ class Feed(Protocol):
 
 
 class Network(Protocol):
-    """Makes the three. Raises ConfigError for addresses that cannot work."""
+    """Makes listeners, links and feeds. Raises ConfigError for addresses that cannot work."""
 
     def listen(self, address: str) -> Listener:
         """Bind ``address`` and a telemetry address beside it."""
@@ -112,7 +113,7 @@ class Inbox(Generic[T]):
     """A queue of bounded length and size whose reader can be cancelled at any time without losing an item."""
 
     def __init__(self, capacity: int = INBOX, size: Callable[[T], int] = lambda item: 0) -> None:
-        """``size``: an item's bytes. One item is taken whatever its size, if there is room for more at all."""
+        """``size``: the bytes of an item. An item of any size is taken as long as the limit is not reached."""
         self.capacity = capacity
         self._size = size
         self._bytes = 0
@@ -132,7 +133,7 @@ class Inbox(Generic[T]):
         return len(self._items) <= self.capacity // 2 and self._bytes <= INBOX_BYTES // 2
 
     def put(self, item: T) -> bool:
-        """Append ``item``; False if there is no room."""
+        """Append ``item``. Returns False if there is no room, or the inbox is closed."""
         if self.full or self._closed is not None:
             return False
         self._items.append(item)

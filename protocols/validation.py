@@ -1,7 +1,6 @@
-"""Refuses what a request cannot ask for; nothing is ever clipped or ignored in silence.
+"""Refuses what a request cannot ask for, with a sentence; nothing is clipped or ignored silently.
 
-The client checks with the same functions before it sends, and the verifier, which also knows the vocabulary, when it
-receives.
+The client uses these functions before it sends; the verifier, which also knows the vocabulary, when it receives.
 """
 
 from __future__ import annotations
@@ -10,21 +9,23 @@ import math
 from collections.abc import Iterator, Sequence
 
 from protocols.errors import RequestError
+from protocols.limits import (
+    LONGEST_GRAMMAR,
+    LONGEST_STOP,
+    MAX_BIASES,
+    MAX_DRAFT_LENGTH,
+    MAX_LOGPROBS,
+    MAX_SEQUENCES,
+    MAX_STOPS,
+)
+from protocols.limits import MAX_INT as MAX_INT
 from protocols.messages import ChatTurn, FailureCode, Generate, Sampling
 
 MIN_TEMPERATURE = 1e-5  # below it logits / temperature leaves float32
-MAX_LOGPROBS = 20
-MAX_STOPS = 16
-LONGEST_STOP = 1024  # characters
-LONGEST_GRAMMAR = 1 << 18  # characters
-MAX_BIASES = 1024
-MAX_DRAFT_LENGTH = 256  # what one drafting phase may hold; windows are far smaller
-MAX_SEQUENCES = 64
-MAX_INT = (1 << 31) - 1  # of counts and token ids
 
 
 def validate(request: Generate, vocab_size: int = MAX_INT) -> None:
-    """Raises :class:`RequestError` ("bad_request") about the first value that is out of range."""
+    """Raise :class:`RequestError` ("bad_request") about the first value that is out of range."""
     structure = () if request.structured_outputs is None else _structure_problems(request)
     for problem in (*problems(request.sampling, vocab_size), *_draft_problems(request), *structure):
         raise RequestError(FailureCode.BAD_REQUEST, problem)
@@ -33,7 +34,7 @@ def validate(request: Generate, vocab_size: int = MAX_INT) -> None:
 
 
 def characters(turns: Sequence[ChatTurn]) -> int:
-    """Of a conversation, calls included."""
+    """How many characters a conversation has, tool calls included."""
     return sum(len(turn.content) + sum(len(call.arguments) for call in turn.tool_calls) for turn in turns)
 
 
@@ -58,7 +59,7 @@ def _structure_problems(request: Generate) -> Iterator[str]:
 
 
 def problems(s: Sampling, vocab_size: int = MAX_INT) -> Iterator[str]:
-    """One sentence for every value that is out of range. Without ``vocab_size`` any possible token id will do."""
+    """A sentence for each value that is out of range. Without ``vocab_size`` every possible token id is allowed."""
     if not (s.temperature == 0 or MIN_TEMPERATURE <= s.temperature < math.inf):
         yield f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE:g}, not {s.temperature}"
     if not 0 <= s.top_k <= MAX_INT:

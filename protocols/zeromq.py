@@ -1,4 +1,4 @@
-"""The network over ZeroMQ: ROUTER and PUB at the verifier, DEALER and SUB at everybody else."""
+"""The network over ZeroMQ: ROUTER and PUB at the verifier, DEALER and SUB at its peers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from protocols.wire import MAX_BYTES
 
 QUEUE = 1_000  # messages per peer and direction that libzmq holds
 LINGER_MS = 500
-RECONNECT_MS = (50, 1_000)  # first and longest pause between attempts
-KEEPALIVE_MS = (5_000, 15_000)  # ZMTP ping interval and patience: finds a machine that vanished, not a busy process
-PORT_TRIES = 32
+RECONNECT_MS = (50, 1_000)  # first and longest pause between attempts to connect
+KEEPALIVE_MS = (5_000, 15_000)  # ZMTP pings and their time-out, which notice a lost machine and not a busy process
+PORT_TRIES = 32  # ports behind the verifier's own that telemetry tries before any free one
 ZAP_DOMAIN, ZAP_TELEMETRY = "duoactor", "duoactor.telemetry"
 
 
 class AllowList:
-    """Tells pyzmq's authenticator whether a CURVE key may connect there, and counts those that may not."""
+    """Tells pyzmq's authenticator which CURVE keys may connect to which socket, and counts those that may not."""
 
     def __init__(self, context: zmq.Context[Socket], security: Security) -> None:
         self.denied = 0
@@ -38,7 +38,7 @@ class AllowList:
         self._authenticator.start()
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """As zmq.auth calls it; ``key`` in Z85."""
+        """Whether ``key`` (Z85) may connect to the sockets of ``domain``; called by zmq.auth."""
         holder = self._security.holder(key)
         admitted = holder.watches if domain == ZAP_TELEMETRY else bool(holder.roles)
         self.denied += not admitted
@@ -49,10 +49,11 @@ class AllowList:
 
 
 class ZmqNetwork:
-    """Sockets of one process. With ``security`` every one of them uses CURVE, without it none does."""
+    """The sockets of one process."""
 
     def __init__(self, security: Security | None = None, cpus: Iterable[int] = ()) -> None:
-        """``cpus``: where libzmq's own threads run; empty: anywhere."""
+        """With ``security`` every socket uses CURVE, without it none does. ``cpus``: where libzmq's own threads run;
+        empty: anywhere."""
         self._security = security
         self._context: zmq.Context[Socket] = zmq.Context()
         for cpu in cpus:
@@ -66,7 +67,7 @@ class ZmqNetwork:
         return self._allow_list.denied if self._allow_list else 0
 
     def listen(self, address: str) -> ZmqListener:
-        """See :class:`protocols.transport.Network`. Telemetry: ``PATH.telemetry``, or the next free port."""
+        """See :class:`protocols.transport.Network`. Telemetry is at ``PATH.telemetry``, or at the next free port."""
         wanted = addresses.parse(address, bind=True)
         self._check_bind(wanted)
         with ExitStack() as undo:
@@ -111,7 +112,7 @@ class ZmqNetwork:
         return feed
 
     def close(self) -> None:
-        """Close whatever is open and wait, half a second at most, for the last messages to leave."""
+        """Close all sockets, and wait for the last messages to leave: ``LINGER_MS`` at most."""
         for one in self._open:
             one.close()
         self._open.clear()
@@ -120,7 +121,7 @@ class ZmqNetwork:
         self._context.term()
 
     def _keep(self, one: ZmqListener | ZmqLink | ZmqFeed) -> None:
-        """Until it is closed, by whoever asked for it or with the network."""
+        """Remember an end that ``close`` has to close, and forget those that are closed already."""
         self._open = [*(other for other in self._open if not other.closed), one]
 
     def _check_bind(self, address: Address) -> None:
@@ -137,7 +138,7 @@ class ZmqNetwork:
             )
 
     def parse_connect(self, text: str) -> Address:
-        """Raises ConfigError where ``connect`` would."""
+        """Return the address if ``connect`` can use it, else raise the ConfigError that it would."""
         address = addresses.parse(text)
         if not address.local and not self._security:
             raise ConfigError(
@@ -166,7 +167,7 @@ class ZmqNetwork:
             socket.set(zmq.RECONNECT_IVL, RECONNECT_MS[0])
             socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
         if kind == zmq.DEALER:
-            # no ROUTING_ID: the ROUTER then gives every connection an id of its own, which nobody can claim before
+            # no ROUTING_ID: the ROUTER gives each connection an id of its own, which nobody can claim
             socket.set(zmq.IMMEDIATE, 1)
         if self._security:
             socket.set(zmq.CURVE_SECRETKEY, self._security.secret_key)
