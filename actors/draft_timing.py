@@ -1,4 +1,4 @@
-"""What a draft step costs on this hardware, measured through the interface that serves requests."""
+"""Measures what draft steps take on this hardware, through the interface that serves requests."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from actors.models import DraftModel, Leaf, sample_tokens
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
 
-PROMPT = 64  # tokens of the text that is gone on from
-ANY_VOCABULARY = 1 << 15  # for a draft that has none of its own
-WIDTHS = (1, 2, 4, 8)
+PROMPT = 64  # tokens of the text behind which steps are measured
+ANY_VOCABULARY = 1 << 15  # for a draft without a vocabulary of its own, which copies ids
+WIDTHS = (1, 2, 4, 8)  # leaves
 REPEATS = 15
-PATIENCE_S = 4.0  # a slow model is measured fewer times, not for minutes
+PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for minutes
 PROBES = 3  # steps of one probe
-MAX_PROBE_SHARE = 0.01  # of the time without drafts: an idle drafter may share its core with an actor that is busy
+MAX_PROBE_SHARE = 0.01  # of an idle drafter's time: it may share its core with an actor that is busy
 
 
 def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
-    """Lower quartile of the time in microseconds of a draft step, by the number of leaves in it.
+    """The time of a draft step in microseconds, by the number of leaves in it: the lower quartile of several steps.
 
     Drafters start while other actors load and measure themselves on the same cores. A step that shares its core takes
-    several times as long, so that a median can be an accident of the start (5.55 ms were listed instead of 0.37).
+    several times as long, so that even a median can be far off (it gave 5.55 ms instead of 0.37 ms).
     """
     prefix = _prefix(model)
     handle = model.open(prefix, len(prefix), Sampling(max_tokens=1))
@@ -44,16 +44,16 @@ def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_coun
 
 
 class Probe:
-    """Steps that whoever drafts nothing makes for their time alone; without them a drafter would report for ever what
-    its start, or its last request, was like, and one that was taken for too slow would never draft again."""
+    """Measures draft steps anew while nothing is drafted. Without that, step times would stay what they were at the
+    start or in the last request, and a drafter that seemed too slow then would never be used again."""
 
     def __init__(self, steps: CostModel, timer: Callable[[], float] = time.perf_counter) -> None:
         self.steps, self.timer = steps, timer
         self._next_at = 0.0
 
     def run(self, model: DraftModel, now: float) -> float | None:
-        """Let ``steps`` observe the fastest of a few steps; ``now`` in seconds. Returns what it took to read a token of
-        a text, in microseconds; None: it was not due, or there was no room."""
+        """Let ``steps`` observe the fastest of a few steps, if that is due at ``now`` (seconds). Returns the
+        microseconds that computing a token of a text took; None: it was not due, or there was no room."""
         if now < self._next_at:
             return None
         begin = self.timer()
@@ -74,7 +74,7 @@ class Probe:
         return read * 1e6 / len(prefix)
 
     def spare(self, now: float) -> None:
-        """A request's step was observed: none is made for as long as if it had been these."""
+        """A request's step was measured at ``now``: no probe is needed for as long as after one."""
         self._next_at = now + PROBES * self.steps(1) / 1e6 / MAX_PROBE_SHARE
 
 
@@ -83,6 +83,7 @@ def _prefix(model: DraftModel) -> list[int]:
 
 
 def _timed_step(model: DraftModel, handle: int, tokens: Sequence[int], timer: Callable[[], float]) -> float:
+    """Seconds of a step that expands ``tokens`` below the root."""
     begin = timer()
     expansions = model.expand([Leaf(handle, token, ()) for token in tokens])
     spent = timer() - begin

@@ -1,4 +1,4 @@
-"""The estimators of everything that is measured: acceptance, paces, delays, rates; and how one grows with another."""
+"""The estimators of everything that is measured: of means (acceptance, times, delays, rates), and of slopes."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import math
 
 
 class Estimate:
-    """The exponentially weighted mean of a noisy quantity, which knows how far it can be trusted and can forget.
+    """The exponentially weighted mean of a noisy quantity, with its standard error.
 
-    It is a plain mean until ``memory`` samples are in it; from then on old ones fade.
+    It is the plain mean of the first ``memory`` samples; after that, old ones fade.
     """
 
     __slots__ = ("mean", "memory", "variance", "weight")
 
     def __init__(self, mean: float = 0.0, weight: float = 0.0, memory: float = 32.0) -> None:
-        """``mean`` is a prior that counts as ``weight`` samples."""
+        """``mean``: a prior that counts as ``weight`` samples."""
         self.mean = mean
-        self.variance = 0.0
-        self.weight = weight
+        self.variance = 0.0  # of a sample
+        self.weight = weight  # of the samples in it
         self.memory = memory
 
     @property
     def known(self) -> bool:
+        """Whether there is a sample or a prior."""
         return self.weight > 0
 
     @property
     def error(self) -> float:
-        """One standard error of the mean; infinite while nothing is known."""
+        """The standard error of the mean; infinite while nothing is known."""
         return math.sqrt(self.variance / self.weight) if self.weight > 0 else math.inf
 
     def add(self, sample: float, weight: float = 1.0) -> None:
+        """Take a sample that counts as ``weight`` of them."""
         if weight <= 0:
             return
         self.weight = min(self.weight + weight, self.memory)
@@ -39,46 +41,46 @@ class Estimate:
         self.variance += step * ((1.0 - step) * off * off - self.variance)  # never below 0, as rounding could make it
 
     def add_ratio(self, part: float, whole: float) -> None:
-        """A sample of a ratio of sums, such as hits over expected hits: it weighs as much as its ``whole``."""
+        """Take a sample of a ratio of sums, such as hits over expected hits: its weight is ``whole``."""
         if whole > 0:
             self.add(part / whole, whole)
 
     def discount(self, weight: float) -> None:
-        """Believe what is known no more than ``weight`` samples: the world may have changed unseen."""
+        """Trust what is known as ``weight`` samples at most, because it may have changed unobserved."""
         self.weight = min(self.weight, weight)
 
     def scale(self, factor: float) -> None:
-        """The unit that it was measured in turns out to be another."""
+        """Multiply all samples so far by ``factor``: their unit has changed."""
         self.mean *= factor
         self.variance *= factor * factor
 
     def copy(self, memory: float) -> Estimate:
-        """What is known now, to be remembered for so many samples."""
+        """The same estimate with another ``memory``."""
         other = Estimate(self.mean, self.weight, memory)
         other.variance = self.variance
         return other
 
     def towards(self, prior: float, strength: float) -> float:
-        """The mean, drawn to ``prior`` as if that had been seen ``strength`` times."""
+        """The mean with ``strength`` further samples of the value ``prior``."""
         return (self.weight * self.mean + strength * prior) / (self.weight + strength)
 
 
 class Slope:
-    """By how much one quantity grows with another, learnt from how pairs of them differ from what is usual in their
-    group: what one group has more than another says nothing."""
+    """The slope of y over x within groups, by least squares: each pair (x, y) is compared with the mean of its group,
+    so that differences between groups do not count. Old pairs fade."""
 
-    USUAL = 64.0  # pairs: the memory for what is usual
-    MAX_STALL = 3.0  # times the usual: one that is preempted or pages in says no more
+    USUAL = 64.0  # pairs that a group's mean remembers
+    MAX_STALL = 3.0  # a y (a forward that was preempted, perhaps) counts as at most so many times its group's mean
 
     def __init__(self, prior_weight: float, memory: float) -> None:
-        """Both in squares of the first quantity: how far a prior is trusted, and what is remembered. Pairs that are
-        alike tell nothing new, and nothing is forgotten for them."""
+        """Both are in squares of x, as pairs weigh by the square of their distance from the group's mean: the weight of
+        the prior of :meth:`towards`, and what is remembered. Pairs with equal x have no weight, and let none fade."""
         self.prior_weight, self.memory = prior_weight, memory
-        self._usual: dict[int, tuple[Estimate, Estimate]] = {}
-        self._together = self._squares = 0.0
+        self._usual: dict[int, tuple[Estimate, Estimate]] = {}  # by group: the means of x and y
+        self._together = self._squares = 0.0  # sums of (x - mean x) (y - mean y) and of (x - mean x)^2
 
     def add(self, group: int, x: float, y: float, unit: float = 1.0) -> None:
-        """``unit``: of ``y`` in this pair."""
+        """Take a pair. Its ``y`` counts in units of ``unit``."""
         usual_x, usual_y = self._usual.setdefault(group, (Estimate(memory=self.USUAL), Estimate(memory=self.USUAL)))
         if usual_y.known:
             y = min(y, self.MAX_STALL * usual_y.mean)
@@ -91,5 +93,5 @@ class Slope:
         usual_y.add(y)
 
     def towards(self, prior: float) -> float:
-        """Units of ``y`` for one of ``x``."""
+        """The slope, in units of y for one of x, with ``prior`` in place of what is not known yet."""
         return (self._together + self.prior_weight * prior) / (self._squares + self.prior_weight)

@@ -1,6 +1,5 @@
-"""The draft model in service, how one with other weights takes its place, and those before while they are used.
-
-Of drafters, and of a verifier that drafts itself."""
+"""The generations of a draft model's weights: the one in service, how a new one takes its place, and those before that
+leases still use. Drafters have them, and a verifier with a draft model of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ OWN = Load(0, "")  # the weights that an actor was started with
 
 @dataclass(slots=True)
 class Weights:
-    """One model. Its mirrors, and how often its candidates are right, are no other's."""
+    """A model with one set of weights, and what belongs to these weights alone: mirrors and calibrations."""
 
     model: DraftModel
     source: Load = OWN
@@ -35,11 +34,12 @@ class Weights:
 
 
 class Generations:
-    """The weights that serve, and those before that leases began with, by number in the order of loading."""
+    """The weights that serve, and the earlier ones that leases began with, numbered in the order of loading."""
 
     def __init__(self, model: DraftModel, load: Loader | None) -> None:
-        """``load`` gives the model in a directory, and for an empty name this one again; None: there are no others."""
-        self.trouble = ""  # why what it was last told to load is not in service
+        """``load`` loads the model in a directory, or with its first weights for an empty path; None: there are no
+        others."""
+        self.trouble = ""  # why the weights that were to be loaded last do not serve; "": they do, or are loading
         self.newest = 0
         self._load = load
         self._held = {0: Weights(model)}
@@ -50,13 +50,13 @@ class Generations:
 
     @property
     def current(self) -> Weights:
-        """Those that serve: a drafter's new leases."""
+        """The weights that serve, which new leases get."""
         return self._held[self.newest]
 
     def load(self, message: Load) -> None:
-        """Beside the work: leases go on, and those that open meanwhile get the weights that serve now."""
+        """Load other weights in the background. Leases that open meanwhile get those that serve now."""
         if self._load is None or (self._loading is not None and not self._loading.done()):
-            return  # the verifier says it again
+            return  # the verifier will repeat the message
         self.trouble = ""
         if message != self.current.source:
             self._loading = asyncio.create_task(self._renew(self._load, message))
@@ -65,7 +65,7 @@ class Generations:
         try:
             model = await load(message.path)
             _check(model.info, self.current.model.info, message.path)
-        except Exception as error:  # whatever is wrong with that directory, the model in service is not
+        except Exception as error:  # whatever is wrong with that directory, the model in service stays
             self.trouble = clipped(f"version {message.version} cannot serve: {error}")
             log.warning("%s; goes on with version %d", self.trouble, self.current.source.version)
             return
@@ -74,13 +74,13 @@ class Generations:
         log.info("version %d of the draft's weights serves from now on", message.version)
 
     def retire(self, used: Iterable[int]) -> None:
-        """Weights that no lease uses any more are given up."""
+        """Give up weights that neither serve nor are ``used`` by a lease."""
         kept = {self.newest, *used}
         self._held = {number: weights for number, weights in self._held.items() if number in kept}
 
 
 def _check(model: ModelInfo, serving: ModelInfo, path: str) -> None:
-    """ModelError if a model cannot stand for that which serves."""
+    """Raise ModelError if a model cannot take the place of the one that serves."""
     if model.tokenizer_digest != serving.tokenizer_digest or model.vocab_size != serving.vocab_size:
         raise ModelError(f"the model in {path} has another tokenizer; promote one that fits this drafter")
     if model.max_context < serving.max_context:

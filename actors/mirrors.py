@@ -1,4 +1,4 @@
-"""A draft model's mirrors of texts: those of open requests, and those of the latest that ended."""
+"""A draft model's mirrors of texts, which are kept for a while after their requests have ended."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from actors.models import DraftModel, common_prefix
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
 
-MAX_KEPT = 8  # what is kept is given up as soon as a request needs its room
+MAX_KEPT = 8  # mirrors without a request; they are given up as soon as a request needs their room
 
 
 class Mirrors:
-    """A text that ends often comes back: to a drafter that was taken for dead, after a swap there and back, with a
-    client that resumes, or as the next turn of a chat. What was computed of it is not computed again then."""
+    """Texts come back: to a drafter that was taken for dead, after a swap there and back, with a client that resumes,
+    as the next turn of a chat. What was computed of them is not computed again."""
 
     def __init__(self, model: DraftModel) -> None:
         self.model = model
-        self._kept: OrderedDict[int, tuple[Sequence[int], str]] = OrderedDict()  # handle -> text, salt; the latest last
+        self._kept: OrderedDict[int, tuple[Sequence[int], str]] = OrderedDict()  # by handle: text, salt
 
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling, cache_salt: str = "") -> int:
-        """The handle of a mirror. Raises PoolFull or CannotDraft."""
+        """A mirror of ``prefix``, made of a kept one if that helps. Returns its handle. Raises PoolFull or
+        CannotDraft."""
         arguments = (prefix, prompt_len, sampling)
         while True:
             handle = self._closest(prefix, cache_salt)
@@ -38,12 +39,14 @@ class Mirrors:
                 self._give_up_oldest()
 
     def keep(self, handle: int, text: Sequence[int], cache_salt: str = "") -> None:
-        """The request of ``text`` has ended. Only requests of the same salt may find it."""
+        """The request with that mirror has ended, and its text is ``text``. Only requests with the same salt may use
+        it."""
         self._kept[handle] = text, cache_salt
         while len(self._kept) > MAX_KEPT:
             self._give_up_oldest()
 
     def close(self, handle: int) -> None:
+        """Close a mirror that is not to be kept."""
         self.model.close(handle)
 
     def _give_up_oldest(self) -> None:
@@ -51,7 +54,7 @@ class Mirrors:
         self.model.close(handle)
 
     def _closest(self, prefix: Sequence[int], cache_salt: str) -> int | None:
-        """The kept mirror that has most in common with a text, if that is at least half of what it holds."""
+        """The kept mirror with the longest common prefix, if that is at least half of its text."""
         kept = ((handle, text) for handle, (text, salt) in self._kept.items() if salt == cache_salt)
         common = {handle: common_prefix(text, prefix) for handle, text in kept}
         handle = max(common, key=lambda handle: common[handle], default=None)

@@ -1,4 +1,5 @@
-"""What the actors ask of a model. No torch here: the actors and their tests run without it.
+"""The interfaces of models: the verifier's target, the drafter's draft, and the tokenizer. They need no torch, so the
+actors and their tests run without it.
 
 Positions count from 0; ``length`` is the number of committed tokens, so the last committed token (the *root* of the
 tree) sits at position ``length - 1``. A tree node at depth d (children of the root: 1) sits at ``length - 1 + d``.
@@ -31,8 +32,8 @@ class ModelInfo:
     device: str = "cpu"
     dtype: str = "float32"
     tokenizer: TokenizerParts | None = None  # what the digest is made of
-    tool_form: str = ""  # how it writes tool calls, as ``Welcome`` says it
-    response_template: str = ""
+    tool_form: str = ""  # see ``Welcome``
+    response_template: str = ""  # see ``Welcome``
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +56,24 @@ class Likeliest:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the target made of a window: ``tokens`` are committed; ``path`` are the accepted nodes' indices.
+    """What the target made of a window, or of the last piece of a prompt."""
 
-    ``len(tokens) == len(path) + 1``: the accepted tokens, then one of the target's own. ``sampled[0]`` is the target's
-    token behind the root, ``sampled[i + 1]`` that behind node i of the window (after a prefill it is empty).
-    ``reused``: after a prefill, tokens of the prompt that an earlier one had begun with, and that were not computed.
-    ``likeliest``: at the places of ``tokens``, where it is wanted.
-    """
-
-    path: list[int]
-    tokens: list[int]
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    path: list[int]  # indices of the accepted nodes, top first
+    tokens: list[int]  # committed now: the accepted nodes' tokens, then one of the target's own
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each of ``tokens``, if the request asked for them
+    # the target's token behind the root, then behind each node of the window; after a prefill there are none
     sampled: list[int] = field(default_factory=list)
-    reused: int = 0
-    likeliest: Likeliest | None = None
+    reused: int = 0  # after a prefill: tokens of the prompt that were not computed, because an earlier one had them
+    likeliest: Likeliest | None = None  # at the positions of ``tokens``, if they are wanted
 
 
 class Constraint(Protocol):
-    """Which tokens a request's output may go on with. Whoever opened the request keeps it at the committed output."""
+    """Which tokens may follow in a request's output. Whoever opened the request keeps it at the committed output."""
 
     def masks(self, tokens: Sequence[int] = (), parents: Sequence[int] = ()) -> NDArray[np.int32]:
-        """A row for what may follow the root, and one for each node of a window: token t is bit ``t % 32`` of word
-        ``t // 32``. What may follow a node that its parent's row excludes does not matter. RequestError if the output
-        cannot be followed any further."""
+        """int32 ``(1 + nodes, words)``: the tokens that may follow the root, then those that may follow each node of a
+        window; token t is bit ``t % 32`` of word ``t // 32``. The row of a node that is not allowed itself has no
+        meaning. Raises RequestError if the output cannot be followed any further."""
         ...
 
 
@@ -87,7 +83,10 @@ class TargetModel(Protocol):
     @property
     def info(self) -> ModelInfo: ...
     @property
-    def kv_slots(self) -> int: ...
+    def kv_slots(self) -> int:
+        """Slots of the KV pool; each holds one token."""
+        ...
+
     @property
     def kv_used(self) -> int:
         """Slots of open requests."""
@@ -95,7 +94,7 @@ class TargetModel(Protocol):
 
     @property
     def kv_cached(self) -> int:
-        """Slots that hold beginnings of prompts for later ones; they are free as soon as a request needs them."""
+        """Slots that hold prefixes for later prompts; they are free as soon as a request needs them."""
         ...
 
     @property
@@ -110,17 +109,17 @@ class TargetModel(Protocol):
 
     @property
     def branches(self) -> bool:
-        """Whether a window may hold more than one path: branches give the bits of plain decoding too, or differ from
-        them in float32's last digits (experts, or a device whose sums depend on shapes)."""
+        """Whether a window may hold more than one path. Rows of other paths have the bits of plain decoding, or differ
+        in float32's last digits (with experts, or on a device whose sums depend on shapes)."""
         ...
 
     @property
     def has_spare_cpus(self) -> bool:
-        """Whether there are CPUs that it may use while drafters rest."""
+        """Whether there are CPUs of drafters that it may compute on while all drafters rest."""
         ...
 
     def use_spare_cpus(self, used: bool) -> None:
-        """From the next forward on. Only where there are some; the bits are the same."""
+        """Whether forwards from the next one on use the spare CPUs, which there must be. The bits are the same."""
         ...
 
     def open(
@@ -133,46 +132,48 @@ class TargetModel(Protocol):
         constraint: Constraint | None = None,
         likeliest: int = 0,
     ) -> int:
-        """Reserve room for the text that there is; ``generated`` are output tokens to replay (a resumed stream).
+        """Open a request and reserve room for its text so far. Returns its handle.
 
-        ``most_nodes``: of the request's largest window; more than ``max_window`` are never computed. ``cache_salt``:
-        what was computed of earlier prompts with the same salt may be used again. ``constraint``: asked for its masks
-        while a forward of the request is under way, on the compute thread. ``likeliest``: so many tokens at each place
-        are wanted in :attr:`Outcome.likeliest`.
+        ``generated``: output tokens of a resumed stream, which are computed behind the prompt. ``most_nodes``: of the
+        request's largest window; it is cut to ``max_window``. ``cache_salt``: keys and values of earlier requests with
+        the same salt may be used again. ``constraint``: asked for its masks on the compute thread, during a forward of
+        the request. ``likeliest``: how many tokens at each position are wanted in :attr:`Outcome.likeliest`.
 
-        Raises :class:`protocols.errors.PoolFull` when it must wait for another request to end.
+        Raises :class:`protocols.errors.PoolFull` if it must wait for another request to end.
         """
         ...
 
     def reserve(self, handle: int) -> None:
         """Make room for what the request's next round may commit.
 
-        Raises :class:`protocols.errors.PoolFull` when there is none, without effect: some request must be closed first.
-        An only request always finds room."""
+        Raises :class:`protocols.errors.PoolFull`, without effect, if there is none: another request must be closed
+        first. A request that is alone always has room."""
         ...
 
     def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
-        """Compute the next chunk of the prompt. The outcome of the first new token once all is done, else None.
+        """Compute the next piece of the prompt. Returns the outcome of the first new token after the last piece, else
+        None.
 
-        ``limit``: at most so many tokens, because others wait; it is followed as far as the bits do not depend on it.
-        Replayed tokens run in the shape of decode rounds, so that a resumed stream has the same bits.
+        ``limit``: most tokens, because other requests wait; it is kept as far as bits do not depend on it. The output
+        of a resumed stream is computed in the shape of decode rounds, so that it has the same bits as the first time.
         """
         ...
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
-        """One flat forward over every window's root and nodes; samples, walks, commits. One outcome per window.
+        """Compute the root and the nodes of each window in one flat forward, sample, walk, and commit. Returns an
+        outcome for each window.
 
-        Where it raises it has committed nothing: the same windows may be verified again, one by one."""
+        If it raises, it has committed nothing, and the same windows may be verified again, one by one."""
         ...
 
     @property
     def mixes_prompts(self) -> bool:
-        """Whether a piece of a prompt may share a round's forward: where bits do not depend on the rows beside."""
+        """Whether a piece of a prompt may share the forward of a round: bits do not depend on the rows beside."""
         ...
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
         """``verify(windows)`` and ``prefill(handle, limit)`` of another request in one forward, which reads the weights
-        once for both. Only where the model mixes prompts. Where it raises, it has done neither."""
+        once for both. Only if the model mixes prompts. If it raises, it has done neither."""
         ...
 
     def close(self, handle: int) -> None: ...
@@ -180,20 +181,20 @@ class TargetModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A node to expand. ``path`` holds the slots of its already expanded ancestors below the root, top first."""
+    """A node to expand."""
 
     handle: int
     token: int
-    path: tuple[int, ...]  # len(path) + 1 == depth of this node; ignored for the root
-    is_root: bool = False  # expand the last committed token
+    path: tuple[int, ...]  # slots of its ancestors below the root, top first; ignored for the root
+    is_root: bool = False  # it is the last committed token
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
     """The likely children of an expanded node, best first.
 
-    ``probs`` are the draft's confidences: softmax of its processed logits at temperature 0, softmax of
-    ``logits / T + noise`` otherwise, so that rank 0 is the token that shared noise would pick.
+    ``probs`` are the draft's confidences: softmax of its processed logits at temperature 0, else softmax of
+    ``logits / T + noise``, so that the token which the shared noise picks has rank 0.
     """
 
     slot: int  # where the node's K/V now lies (-1 for the root)
@@ -202,11 +203,11 @@ class Expansion:
 
 
 class DraftModel(Protocol):
-    """The drafter's model: a mirror of committed prefixes plus scratch slots for tree nodes.
+    """The drafter's model: mirrors of committed texts, with scratch slots for tree nodes.
 
-    ``info.vocab_size`` and ``info.max_context`` are the draft's own and may be smaller than the target's: a text that
-    holds an id from ``vocab_size`` on, or that leaves no position below ``max_context``, cannot be mirrored. A call
-    that raises anything but CannotDraft leaves every mirror as it was.
+    ``info.vocab_size`` and ``info.max_context`` are the draft's own, and may be smaller than the target's. It cannot
+    mirror a text that has an id beyond that vocabulary, or more tokens than that context. A call that raises anything
+    but CannotDraft leaves every mirror as it was.
     """
 
     @property
@@ -217,22 +218,22 @@ class DraftModel(Protocol):
         ...
 
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
-        """A mirror of ``prefix``, of which nothing is computed yet.
+        """Open a mirror of ``prefix``, of which nothing is computed yet. Returns its handle.
 
-        Raises :class:`protocols.errors.PoolFull` when there is no room, and :class:`protocols.errors.CannotDraft` when
-        this model can never mirror the prefix.
+        Raises :class:`protocols.errors.PoolFull` if there is no room, and :class:`protocols.errors.CannotDraft` if this
+        model can never mirror the prefix.
         """
         ...
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
-        """Make a mirror that of another text. What is computed of their common prefix stays; tree nodes go.
+        """Turn a mirror into that of another text. What is computed of their common prefix is kept, tree nodes are not.
 
         Raises as ``open`` does.
         """
         ...
 
     def missing(self, handle: int) -> int:
-        """Committed tokens before the last that are not computed yet."""
+        """How many committed tokens before the last are not computed yet."""
         ...
 
     def prefill(self, handle: int, limit: int) -> None:
@@ -240,7 +241,7 @@ class DraftModel(Protocol):
         ...
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
-        """One batched forward. A root among the leaves is the only leaf of its request in that call.
+        """Expand leaves in one batched forward. A root must be the only leaf of its request.
 
         A root's missing tokens are computed in the same call. A leaf at a position from ``info.max_context`` on is not
         computed: its expansion has slot -1 and no tokens.
@@ -248,59 +249,61 @@ class DraftModel(Protocol):
         ...
 
     def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
-        """Append committed tokens; ``slots[i]`` is where token i's K/V lies (copied home and freed), or -1.
+        """Append committed tokens. ``slots[i]``: the scratch slot with token i's K/V, which is copied to its canonical
+        slot and freed; -1: it is not computed.
 
-        Raises :class:`protocols.errors.CannotDraft` when the text has grown to what this model cannot mirror: the
-        handle is good for nothing but ``close`` then. Raises :class:`protocols.errors.PoolFull` when the text outgrows
-        the room reserved for it.
+        Raises :class:`protocols.errors.CannotDraft` if the text has become one that this model cannot mirror: the
+        handle can only be closed then. Raises :class:`protocols.errors.PoolFull` if the text outgrows the room that was
+        reserved for it.
         """
         ...
 
     def release(self, handle: int, slots: Sequence[int]) -> None:
-        """Give scratch slots of dead nodes back."""
+        """Free the scratch slots of dead nodes."""
         ...
 
     def close(self, handle: int) -> None: ...
 
 
 class Codec(Protocol):
-    """Text to token ids and back, with the target's tokenizer."""
+    """The target's tokenizer."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a raw prompt, with the special tokens that the tokenizer puts in front."""
+        """The ids of a raw prompt, with the special tokens that the tokenizer adds in front."""
         ...
 
     def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
-        """Ids of a conversation in the model's chat template, ready for the assistant's answer; ``tools`` as in
-        Generate.
+        """The ids of a conversation in the model's chat template, up to where the assistant's answer begins. ``tools``:
+        as in Generate.
 
-        Raises :class:`protocols.errors.RequestError` when the model has no chat template, or its template refuses.
+        Raises :class:`protocols.errors.RequestError` if the model has no chat template, or its template refuses.
         """
         ...
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of ids."""
+        """The text of ids."""
         ...
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Text of each id as it stands behind others; special tokens by their names, U+FFFD for half a character."""
+        """The text of each id behind other text: special tokens by their names, U+FFFD for a part of a character."""
         ...
 
     def serialized(self) -> str:
-        """The tokenizer as a ``tokenizer.json``. RequestError ("unsupported") when it is none of Hugging Face's fast
-        ones."""
+        """The tokenizer as a ``tokenizer.json``. Raises RequestError ("unsupported") if it is not one of Hugging Face's
+        fast tokenizers."""
         ...
 
 
 def sample_tokens(count: int, vocab_size: int) -> list[int]:
-    """Ordinary-looking ids, away from the special tokens at the start of most vocabularies."""
+    """``count`` ids for measurements: without the special tokens at the start of most vocabularies."""
     return [(7919 * (i + 1)) % max(1, vocab_size - 16) + min(16, vocab_size - 1) for i in range(count)]
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts have in common at their beginning."""
+    """The length of the longest common prefix of two texts, in tokens."""
     a, b = tuple(one), tuple(other)
-    same, differs = 0, min(len(a), len(b)) + 1  # by halves: comparing slices is a hundred times as fast as a loop
+    # a binary search: comparing slices is a hundred times as fast as a loop over tokens
+    same, differs = 0, min(len(a), len(b)) + 1
     while differs - same > 1:
         middle = (same + differs) // 2
         same, differs = (middle, differs) if a[same:middle] == b[same:middle] else (same, middle)

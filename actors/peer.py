@@ -1,6 +1,6 @@
-"""A peer's line to the verifier: what drafters, the controller and clients share.
+"""A peer's line to the verifier, which drafters, the controller, the learner and clients share.
 
-:class:`protocols.handshake.Handshake` decides what to say and when; this drives it with a socket and a clock.
+:class:`protocols.handshake.Handshake` decides what is sent and when; the line runs it with a socket and a clock.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
     from actors.models import ModelInfo
 
 log = logging.getLogger("duoactor.peer")
-SILENT_WAIT_S = 3.0  # a verifier that is up answers in milliseconds: after this long, say what is waited for
+SILENT_WAIT_S = 3.0  # a verifier that is up answers in milliseconds: after this time, log what is waited for
 
 
 def incarnation() -> str:
-    """A name for this start of this process; peers tell a restart from a reconnect by it."""
+    """A name for this start of this process, by which others tell a restart from a reconnect."""
     return uuid.uuid4().hex[:12]
 
 
 def introduction(role: Role, actor_id: str = "", model: ModelInfo | None = None) -> Hello:
-    """What this process says of itself and of its model, if it has one. Without a name it gets one of its own."""
+    """The Hello of this process, with its model if it has one. Without an ``actor_id`` it is named by role, host and
+    process."""
     host, pid = socket.gethostname(), os.getpid()
     hello = Hello(role, actor_id or f"{role}-{host}-{pid}", incarnation(), host=host, pid=pid)
     if model is None:
@@ -54,8 +55,10 @@ def introduction(role: Role, actor_id: str = "", model: ModelInfo | None = None)
 
 
 class Line:
-    """``next()`` gives what concerns the peer itself: messages, a ``Welcome`` whenever the verifier comes to know this
-    peer anew, and :class:`Lost` when it does not know it any more: everything that was leased is void then."""
+    """Keeps a peer connected, and hands it what concerns itself.
+
+    ``next()`` gives messages; a Welcome whenever the verifier gets to know this peer, again perhaps; and :class:`Lost`
+    when the verifier does not know it any more, so that everything that was leased is void."""
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class Line:
         decoder: wire.Decoder,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """``clock`` gives seconds; by default the event loop's, which may count whole milliseconds only."""
+        """``clock`` gives seconds. By default it is the event loop's, which with uvloop counts whole milliseconds."""
         self.address = address
         self.hello = hello
         self.decoder = decoder
@@ -76,26 +79,26 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
         self._handshake = Handshake(hello, self._clock())
-        self._news: deque[Message | Lost] = deque()  # of a moment in which nobody was reading
+        self._news: deque[Message | Lost] = deque()  # that ``next`` has not given out yet
 
     @property
     def known(self) -> bool:
-        """Whether the verifier knows this peer: it hears nothing but Hello from one that it does not know."""
+        """Whether the verifier knows this peer. From others it accepts nothing but Hello."""
         return self._handshake.known
 
     @property
     def welcome(self) -> Welcome | None:
-        """What the verifier said of itself when it came to know this peer."""
+        """The latest Welcome."""
         return self._handshake.welcome
 
     @property
     def round_trip_s(self) -> float:
-        """How long a message to the verifier and its answer take, at best."""
+        """See :attr:`Handshake.round_trip_s`."""
         return self._handshake.round_trip_s
 
     async def serve(self, stop: asyncio.Event, work: Callable[[Welcome], Sequence[Coroutine[Any, Any, None]]]) -> None:
-        """From the first Welcome on do what ``work`` makes of it, until a part of that ends or ``stop`` is set; then
-        say Goodbye. Raises as ``open`` does."""
+        """After the first Welcome, run the coroutines that ``work`` makes of it until one of them ends or ``stop`` is
+        set; then say Goodbye. Raises as ``open`` does."""
         try:
             await until_one_ends(self._serve(work), stop.wait())
         finally:
@@ -105,7 +108,7 @@ class Line:
         await until_one_ends(*work(await self.open()), self.beat())
 
     async def open(self) -> Welcome:
-        """Say Hello and wait for Welcome: for ever, since a verifier may be loading its model.
+        """Say Hello and wait for Welcome, without a limit, since a verifier may be loading its model.
 
         Raises RefusedError with the verifier's sentence, ConnectionLost, or ProtocolError (another version).
         """
@@ -125,25 +128,27 @@ class Line:
             pass
 
     async def next(self) -> Message | Lost:
+        """The next news. Raises as ``open`` does."""
         while not self._news:
             self._read(await self.link.receive())
         return self._news.popleft()
 
     def next_nowait(self) -> Message | Lost | None:
+        """The next news, if there is any."""
         while not self._news and (frames := self.link.receive_nowait()) is not None:
             self._read(frames)
         return self._news.popleft() if self._news else None
 
     def send(self, message: Message) -> bool:
-        """False if it cannot be sent now, or would mean nothing to a verifier that does not know this peer."""
+        """Send a message. Returns False if there is no connection now, or the verifier does not know this peer."""
         return self.known and self.link.send(wire.encode(message))
 
     def busy(self, seconds: float) -> None:
-        """Say that nothing will be heard from this peer for so long."""
+        """Tell the verifier that this peer will be silent for so long."""
         self._take(self._handshake.busy(seconds))
 
     async def beat(self) -> None:
-        """Hello until the verifier answers, then heartbeats; for ever."""
+        """Send Hello until the verifier answers, then heartbeats; it does not return."""
         while True:
             if not self.known:
                 await self.link.writable()
@@ -151,13 +156,14 @@ class Line:
             self._take(self._handshake.tick(self._clock()))
 
     def subscribe(self) -> Subscription:
-        """What the verifier publishes; from its first Welcome on."""
+        """A subscription to the verifier's telemetry. Only after the first Welcome."""
         assert self.welcome is not None
         subscription = Subscription(self._network, self.address, self.welcome)
         self._subscriptions.add(subscription)
         return subscription
 
     def close(self, reason: str = "") -> None:
+        """Say Goodbye and disconnect."""
         self.send(Goodbye(reason))
         self.link.close()
         for subscription in self._subscriptions:
@@ -167,8 +173,8 @@ class Line:
         try:
             message = self.decoder.decode(frames)
         except ProtocolError:
-            # This is how a verifier of another version answers Hello. Before the first Welcome whatever is foreign
-            # means that something else listens there; from a verifier it is one malformed message more.
+            # A verifier of another version answers Hello so. Before the first Welcome, any foreign frames mean that
+            # something else listens at the address; later they are a malformed message like others.
             if not self.known and (wire.is_other_version(frames) or (not self.welcome and wire.is_foreign(frames))):
                 raise
             self.malformed += 1

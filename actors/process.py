@@ -1,4 +1,4 @@
-"""An actor's process: its signals, event loop and cores."""
+"""An actor's process: its signals, its event loop, its CPUs and its network."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CLOCK = time.monotonic  # uvloop's own counts whole milliseconds: too coarse for
 
 
 def pin(cpus: str) -> None:
-    """Pin this thread, and those that it starts, to the CPUs named as ``0`` or ``0,1``; where the system cannot, it
-    runs unpinned."""
+    """Pin this thread, and the threads that it starts, to CPUs, named as ``0`` or ``0,1``. Where the system does not
+    allow that, they run unpinned. Raises ConfigError for what is not a list of CPUs."""
     named = named_cpus(cpus)
     if named and hasattr(os, "sched_setaffinity"):
         try:
@@ -34,7 +34,7 @@ def pin(cpus: str) -> None:
 
 
 def named_cpus(cpus: str) -> list[int]:
-    """ConfigError for what names none; an empty text is none."""
+    """The numbers in a list such as ``0,1``; "" is empty. Raises ConfigError for anything else."""
     try:
         return [int(cpu) for cpu in cpus.split(",") if cpus]
     except ValueError:
@@ -47,11 +47,11 @@ def own_cpus() -> int:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came before the actor served anybody; ``args`` holds its number."""
+    """A signal came before the actor began to serve; ``args`` has its number."""
 
 
 class _Stop(asyncio.Event):
-    """From the moment that somebody waits for it, SIGINT and SIGTERM set it."""
+    """An event that SIGINT and SIGTERM set, from the moment that somebody waits for it."""
 
     async def wait(self) -> Literal[True]:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -60,9 +60,9 @@ class _Stop(asyncio.Event):
 
 
 def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Run ``main(stop)`` on uvloop until it returns. Returns the exit code.
+    """Run ``main(stop)`` on uvloop until it returns. Returns the process's exit code.
 
-    SIGINT and SIGTERM set ``stop``. Before ``main`` waits for that, while it loads a model, they interrupt it.
+    SIGINT and SIGTERM set ``stop``. Before ``main`` waits for ``stop`` (it loads a model then), they end the process.
     """
 
     def interrupt(number: int, frame: object) -> None:
@@ -81,13 +81,13 @@ def run_actor(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
         return 1
     except Interrupted as error:
         sys.stderr.flush()
-        os._exit(128 + error.args[0])  # without waiting for a thread that goes on loading
+        os._exit(128 + error.args[0])  # because a thread that loads a model would be waited for
     return 0
 
 
 def open_network(settings: KeySettings) -> ZmqNetwork:
-    """The network that those keys give. ConfigError if they cannot be read, or if the address cannot be connected to:
-    before a model is loaded for it."""
+    """The network with the keys of ``settings``. Raises ConfigError if they cannot be read, or if a peer's address
+    cannot be used: early, before a model is loaded."""
     server_key = settings.server_key if isinstance(settings, PeerSettings) else ""
     allow = settings.allow if isinstance(settings, VerifierSettings) else ""
     secured = settings.key or server_key or allow
@@ -99,10 +99,10 @@ def open_network(settings: KeySettings) -> ZmqNetwork:
 
 
 def cpus_beside(cpus: str) -> set[int]:
-    """Where the sockets of an actor that computes on ``cpus`` run: on all others that there are.
+    """The CPUs for the I/O threads of an actor that computes on ``cpus``: all others that it may use.
 
-    A thread that is woken while no CPU is idle, and none is while helpers look for work, takes the waker's: every
-    message cost the verifier 0.1 ms.
+    The kernel runs a thread that is woken on the waker's CPU if no other is idle, and none is while compute threads
+    spin. Without this every message cost the verifier 0.1 ms.
     """
     try:
         own = {int(cpu) for cpu in cpus.split(",")}

@@ -8,8 +8,8 @@ from typing import Any
 
 
 async def until_one_ends(*work: Coroutine[Any, Any, object]) -> None:
-    """Run all of it until one ends or fails, then cancel the rest. A failure is raised: an exception in our own code
-    ends the actor, and the supervisor starts it again."""
+    """Run coroutines together until one of them ends or fails, then cancel the others. A failure is raised: an
+    exception in an actor's own code ends the actor, and its supervisor starts it again."""
     tasks = [asyncio.create_task(part) for part in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

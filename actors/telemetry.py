@@ -1,4 +1,4 @@
-"""What the verifier publishes, for whoever listens: the controller, and clients that watch."""
+"""A subscription to the verifier's telemetry, for the controller and for clients that watch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger("duoactor")
 
 
 class Subscription:
-    """The verifier's telemetry, wherever its newest Welcome says: one that is restarted may publish at another port."""
+    """Follows the verifier's telemetry to the address of its latest Welcome: after a restart it may be another one."""
 
     def __init__(self, network: Network, connected: str, welcome: Welcome) -> None:
-        """``connected``: the address of the verifier, as this peer reached it."""
+        """``connected``: the verifier's address, as this peer has connected to it."""
         self._network, self._connected = network, connected
         self._decoder = wire.Decoder(Telemetry)
         self._announced = ""
@@ -28,24 +28,24 @@ class Subscription:
         self.follow(welcome)
 
     def follow(self, welcome: Welcome) -> None:
-        """Listen where ``welcome`` says from now on."""
+        """Subscribe at the address in ``welcome`` from now on."""
         if welcome.telemetry == self._announced or self._closed:
             return
-        left, self._announced = self._feed, welcome.telemetry
-        self._feed = self._heard_at(welcome.telemetry)
-        if left is not None:
-            left.close()
+        old, self._announced = self._feed, welcome.telemetry
+        self._feed = self._subscribe(welcome.telemetry)
+        if old is not None:
+            old.close()
         self._moved.set()
 
-    def _heard_at(self, announced: str) -> Feed | None:
+    def _subscribe(self, announced: str) -> Feed | None:
         try:
             return self._network.subscribe(reachable(announced, self._connected)) if announced else None
-        except ConfigError as error:  # the verifier's fault, and the next Welcome may be a better one's
+        except ConfigError as error:  # the verifier's fault; its successor's address may be a good one
             log.warning("the verifier's telemetry cannot be heard: %s", error)
             return None
 
     async def receive(self) -> Message:
-        """The next message. Cancelling it loses nothing. ConnectionLost once closed."""
+        """The next message. Cancelling it loses nothing. Raises ConnectionLost once closed."""
         while True:
             feed = self._feed
             if self._closed:
