@@ -1,7 +1,7 @@
 """Attention of a flat batch, with bits that depend on what a row sees and on nothing else.
 
 Speculation is bit-exact only if a token's logits do not change with the number of rows computed beside it or with
-the span of slots looked at (DESIGN section 3). Three measures make it so; each was measured, and
+the span of slots looked at. Three measures make it so; each was measured, and
 ``tests/engines/test_attention.py`` sweeps lengths, rows and spans:
 
 - queries are padded to ``MIN_ROWS`` rows: BLAS takes another path (gemv) for fewer, which adds in another order;

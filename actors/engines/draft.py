@@ -1,4 +1,4 @@
-"""The drafter's model on top of an :class:`Engine`: a mirror of each committed text, whose tree's leaves it expands."""
+"""The drafter's model on top of an :class:`Engine`: it mirrors committed texts and expands the leaves of trees."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from actors.models import Expansion, Leaf, ModelInfo, common_prefix
 from protocols.errors import CannotDraft, ModelError, PoolFull
 from protocols.messages import Sampling
 
-CHUNK = 256  # committed tokens computed in one forward
+CHUNK = 256  # most committed tokens that are computed in one forward
 SCRATCH = 128  # expanded tree nodes of one request
 
 
 @dataclass(slots=True)
 class _Batch(FlatBatch):
-    """One forward: its rows, those whose candidates are asked for, and what to undo should it fail."""
+    """A forward that expands leaves."""
 
-    wanted: list[int] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    taken: list[tuple[Mirror, int]] = field(default_factory=list)
-    roots: list[Mirror] = field(default_factory=list)
+    wanted: list[int] = field(default_factory=list)  # rows of the batch whose candidates are asked for
+    rows: list[Row] = field(default_factory=list)  # what is needed to rank each of those
+    taken: list[tuple[Mirror, int]] = field(default_factory=list)  # scratch slots, to be given back if it fails
+    roots: list[Mirror] = field(default_factory=list)  # mirrors whose whole text it computes
 
 
 class Draft:
-    """:class:`actors.models.DraftModel`. Owned by one compute thread."""
+    """A :class:`actors.models.DraftModel`. One compute thread owns it."""
 
     def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
-        """``candidates``: how many children an expansion names; ``scratch_slots``: expanded nodes per request."""
+        """``candidates``: how many children an expansion names. ``scratch_slots``: expanded nodes of each request, a
+        multiple of ``SPAN``. Raises ModelError if the model cannot draft."""
         assert scratch_slots % SPAN == 0
         if engine.recurrence is not None:
             raise ModelError(
@@ -54,7 +55,7 @@ class Draft:
 
     @staticmethod
     def full_request(max_context: int) -> int:
-        """Slots that a request of the whole context takes."""
+        """Slots of a request that fills the whole context."""
         return SCRATCH + align(max_context)
 
     @property
@@ -66,7 +67,8 @@ class Draft:
         return self._scratch
 
     def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
-        """Reserves room for ``prompt_len + max_tokens``, or for the draft's own context if that is shorter."""
+        """See :class:`actors.models.DraftModel`. Reserves room for ``prompt_len + max_tokens`` tokens, or for the
+        draft's own context if that is shorter."""
         self._check(prefix, len(prefix))
         sampler = self._sampler(prefix, prompt_len, sampling)
         room = self._room(prefix, prompt_len, sampling)
@@ -76,7 +78,7 @@ class Draft:
         return self._next_handle
 
     def _sampler(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> SamplerState:
-        """Of the biases those that concern tokens which the draft knows: it can guess no others."""
+        """The sampler of a text. Biases of tokens that the draft does not know are left out."""
         known = tuple((token, bias) for token, bias in sampling.logit_bias if token < self.info.vocab_size)
         if len(known) < len(sampling.logit_bias):
             sampling = replace(sampling, logit_bias=known)
@@ -87,7 +89,7 @@ class Draft:
         return align(room)
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
-        """The next turn of a chat needs more room than the last one: its mirror grows, or moves."""
+        """See :class:`actors.models.DraftModel`. A mirror that needs more room than it has grows in place, or moves."""
         old = self._mirrors[handle]
         self._check(prefix, len(prefix))
         sampler = self._sampler(prefix, prompt_len, sampling)
@@ -110,7 +112,8 @@ class Draft:
             self._allocator.free(mirror.base)
 
     def release(self, handle: int, slots: Sequence[int]) -> None:
-        """Slots that are free already (those of committed tokens) stay so."""
+        """See :class:`actors.models.DraftModel`. Slots that are free already, as those of committed tokens, are
+        ignored."""
         mirror = self._mirrors[handle]
         for slot in slots:
             mirror.give_back(slot)
@@ -126,7 +129,7 @@ class Draft:
         for position, slot in enumerate(slots, m.length):
             if slot < 0:
                 continue
-            if m.computed == position:  # behind a gap it is of no use: the next root expansion computes all again
+            if m.computed == position:  # behind a gap it is of no use: the next expansion of the root computes the rest
                 source.append(m.base + slot)
                 target.append(home + position)
                 m.computed += 1
@@ -138,7 +141,7 @@ class Draft:
         m.sampler.append(tokens)
 
     def _check(self, tokens: Sequence[int], length: int) -> None:
-        """CannotDraft if the model has no embedding for one of ``tokens``, or no position for ``length`` of them."""
+        """Raise CannotDraft if the model has no embedding for one of ``tokens``, or no ``length`` positions."""
         info = self.info
         if length > info.max_context:
             raise CannotDraft(
@@ -151,7 +154,7 @@ class Draft:
                 )
 
     def prefill(self, handle: int, limit: int) -> None:
-        """At most ``CHUNK`` tokens in one forward."""
+        """See :class:`actors.models.DraftModel`. One forward computes ``CHUNK`` tokens at most."""
         m = self._mirrors[handle]
         goal = min(m.computed + limit, m.length)
         while m.computed < goal:
@@ -191,7 +194,7 @@ class Draft:
         return expansions
 
     def _candidates(self, batch: _Batch, select: list[int] | None) -> list[Candidates]:
-        """Of every row that is asked for, best first, with the draft's confidence in each."""
+        """The candidates of each wanted row, best first, with the draft's confidence in each."""
         if not any(row.sampler.penalised for row in batch.rows):
             picks = self.engine.pick(batch, select, choices_of(batch.rows), self.candidates)
             if picks is not None:
@@ -202,6 +205,8 @@ class Draft:
         return rank(logits[:, : self.info.vocab_size], rows, self.candidates, self._covered)
 
     def _add_root(self, batch: _Batch, handle: int, index: int) -> None:
+        """Add the committed tokens that are not computed, up to the root; all but the last ``CHUNK`` are computed
+        before. ``index``: of the root among the leaves."""
         m = self._mirrors[handle]
         self.prefill(handle, self.missing(handle) + 1 - CHUNK)
         m.add_text(batch, min(m.computed, m.length - 1), m.length)
@@ -210,6 +215,7 @@ class Draft:
         batch.roots.append(m)
 
     def _add_nodes(self, batch: _Batch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
+        """Add ``leaves`` of one request, each in a new scratch slot. ``members``: their indices among all leaves."""
         m = self._mirrors[handle]
         self.prefill(handle, m.length - m.computed)
         taken: list[int] = []
@@ -228,10 +234,10 @@ class Draft:
     # --- replay ------------------------------------------------------------------------------------------------------
 
     def along(self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling) -> Iterator[list[Candidates]]:
-        """What expanding the root would have named before each token of ``text``, ``CHUNK`` places in one forward.
+        """What expanding the root would have named before each token of ``text``; ``CHUNK`` positions share a forward.
 
-        Yields the candidates and confidences of each place, from the first on, and ends where this model cannot mirror
-        what stands before.
+        Yields the candidates and confidences of each position, from the first on. It ends at the first position before
+        which there is a text that this model cannot mirror.
         """
         before = self._mirrored([*prompt, *text[:-1]])
         first = len(prompt) - 1
@@ -255,6 +261,6 @@ class Draft:
             self.close(handle)
 
     def _mirrored(self, text: list[int]) -> list[int]:
-        """The beginning of a text that can be drafted for: its next token has a position too."""
+        """The longest beginning of a text that this model can mirror and draft behind."""
         unknown = (place for place, token in enumerate(text) if not 0 <= token < self.info.vocab_size)
         return text[: min(next(unknown, len(text)), self.info.max_context - 1)]

@@ -1,8 +1,9 @@
-"""What a draft model holds of one request: its committed text, and tree nodes in scratch slots.
+"""One request as the draft model holds it: its committed text, and tree nodes in scratch slots.
 
-A request's region holds its scratch slots in front and the canonical slots (one per position) behind them. Scratch
-slots next to the text are taken first, so that one slice from the lowest in use to the committed length covers both and
-little else: behind a thousand tokens a small model's step reads more bytes of keys and values than of its layers.
+A request's region has its scratch slots in front, and the canonical slots (one for each position) behind them. Scratch
+slots next to the text are taken first, so that one slice, from the lowest slot in use to the committed length, covers
+both and little else. That matters because behind a thousand tokens, a small model's step reads more bytes of keys and
+values than of its layers.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ from protocols.errors import PoolFull
 
 
 class Mirror:
-    """Scratch slots are numbered from 0; ``computed`` committed tokens have their K/V in place."""
+    """Scratch slots are numbered from 0 within the region."""
 
     __slots__ = ("base", "computed", "free", "held", "home", "length", "room", "sampler", "tokens")
 
     def __init__(self, base: int, scratch: int, room: int, sampler: SamplerState, prefix: Sequence[int]) -> None:
-        self.base = base
+        self.base = base  # of the region
         self.home = base + scratch  # the slot of the first token
         self.room = room  # tokens of the text at most
         self.sampler = sampler
-        self.tokens = list(prefix)
+        self.tokens = list(prefix)  # committed
         self.length = len(prefix)
-        self.computed = 0
+        self.computed = 0  # tokens from the first on whose K/V is in canonical slots
         self.free = list(range(scratch))
         self.held = [-1] * scratch  # the token in each scratch slot; -1: free
 
     def take(self, token: int) -> int:
+        """A scratch slot for a node with that token. Raises PoolFull."""
         if not self.free:
             raise PoolFull(f"all {len(self.held)} scratch slots hold tree nodes; release dead ones first")
         slot = self.free.pop()
@@ -41,18 +43,19 @@ class Mirror:
         return slot
 
     def give_back(self, slot: int) -> None:
+        """Free a scratch slot, unless it is free."""
         if self.held[slot] >= 0:
             self.held[slot] = -1
             self.free.append(slot)
 
     def add_text(self, batch: FlatBatch, start: int, end: int) -> None:
-        """Rows for the committed tokens ``start .. end``, each of which sees the text up to itself."""
+        """Add the committed tokens ``start .. end`` to a batch. Each sees the text up to itself."""
         slots = [*range(self.home + start, self.home + end)]
         batch.add(self.home, self.tokens[start:end], [*range(start, end)], slots, causal(start, end), self.room)
 
     def view(self, leaves: Sequence[Leaf], slots: Sequence[int]) -> tuple[int, Mask]:
-        """What tree nodes in scratch ``slots`` see: the committed text, their ancestors and themselves. The slot of the
-        pool that it begins at, and a row for each."""
+        """What leaves in scratch ``slots`` see: the committed text, their ancestors and themselves. Returns the first
+        slot of the pool in the mask, and the mask with a row for each leaf."""
         start = min(slot for leaf, own in zip(leaves, slots, strict=True) for slot in (own, *leaf.path)) // SPAN * SPAN
         home = len(self.held) - start
         visible: Mask = np.zeros((len(leaves), home + align(self.length)), dtype=np.bool_)

@@ -1,8 +1,8 @@
 """Linear layers for the CPU: weights packed once for the kernels that read them at every step.
 
-oneDNN's packed kernels add up each output in an order that does not depend on the number of rows, which makes
-speculation bit-exact without padding, and they are faster than the default for a handful of rows (DESIGN section 7).
-int8 is for draft models only: it changes the model, and a draft may be any model.
+oneDNN's packed kernels add up each output in an order that does not depend on the number of rows, so that speculation
+is bit-exact without padding; for few rows they are also faster than the default. int8 is for draft models only: it
+changes the logits, which a draft may.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether oneDNN packs weights of that type here."""
+    """Whether oneDNN packs weights of that type on this machine."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if dtype == torch.bfloat16:
@@ -27,7 +27,7 @@ class PackedLinear(nn.Module):
     """``y = x W^T + b`` for x ``(..., in)``, float32 or bfloat16, with oneDNN's weight layout."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, rows: int = 8) -> None:
-        """``rows``: the row count that the layout is chosen for."""
+        """``rows``: the row count that the memory layout is chosen for."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
@@ -39,7 +39,8 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """Weights in int8, one scale per output; activations are quantised on the fly (fbgemm). Takes any float type."""
+    """``y = x W^T + b`` with int8 weights, one scale for each output, and activations that are quantised on the fly
+    (fbgemm). Takes any float type."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class Int8Linear(nn.Module):
         weight = weight.detach().float()
         scales = (weight.abs().amax(dim=1) / 127.0).clamp_(min=1e-8)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch.ao announces its move to torchao at every call
+            warnings.simplefilter("ignore")  # torch.ao's deprecation warnings
             zeros = torch.zeros_like(scales, dtype=torch.int64)
             quantised = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
             self.packed = torch.ops.quantized.linear_prepack(quantised, None if bias is None else bias.detach().float())
@@ -58,7 +59,7 @@ class Int8Linear(nn.Module):
 
 
 def make_linear(weight: Tensor, bias: Tensor | None, int8: bool = False) -> nn.Module | None:
-    """The fastest layer for that weight on this CPU; None where the plain one is as good."""
+    """The fastest layer for that weight on this CPU; None: ``nn.Linear`` is."""
     if weight.device.type != "cpu":
         return None
     if int8:
@@ -71,16 +72,16 @@ def pack_linears(
     make: Callable[[Tensor, Tensor | None], nn.Module | None] = make_linear,
     kept: Container[nn.Module] = (),
 ) -> int:
-    """Replace every ``nn.Linear`` of a model but those ``kept`` in place by what ``make`` returns; how many were. The
-    float weights are freed, except an embedding table that shares its memory with the output layer: rows are still
-    looked up in it."""
+    """Replace each ``nn.Linear`` of a model, except those ``kept``, by what ``make`` returns. Returns how many were.
+
+    Their float weights are freed, but for those of an output layer that shares them with the embedding."""
     replaced = 0
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and child not in kept:
                 layer = make(child.weight, child.bias)
                 if layer is not None:
-                    layer.weight = child.weight.new_empty(0)  # Mamba asks its output layer for the type
+                    layer.weight = child.weight.new_empty(0)  # transformers' Mamba reads its output layer's dtype
                     setattr(module, name, layer)
                     replaced += 1
     return replaced

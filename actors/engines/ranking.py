@@ -1,4 +1,4 @@
-"""The best candidates of a draft's rows, and its confidence in each: the draft's side of the shared noise."""
+"""The best candidates of a draft's rows under shared noise, and the draft's confidence in each."""
 
 from __future__ import annotations
 
@@ -18,35 +18,36 @@ from actors.engines.noise import gumbel_host, keys
 from actors.engines.sampler import SamplerState, for_kernels
 from protocols.messages import Sampling
 
-RANKED = 256  # likeliest tokens that compete once noise is added; 64 hold 0.87 of a small draft's mass at T=1, 256 0.94
+# Likeliest tokens to which noise is added. At T=1, 64 hold 0.87 of a small draft's probability mass and 256 hold 0.94.
+RANKED = 256
 
 Candidates = tuple[list[int], list[float]]  # best first, with the draft's confidence in each
 Value = TypeVar("Value", bound=np.generic)
 
 
 class Row:
-    """A row whose candidates are asked for: the leaf's index, its slot, and what sampling depends on."""
+    """A row whose candidates are asked for."""
 
     __slots__ = ("index", "path", "position", "sampler", "slot")
 
     def __init__(self, index: int, slot: int, sampler: SamplerState, position: int, path: list[int]) -> None:
-        self.index = index
-        self.slot = slot
+        self.index = index  # of the leaf in its call
+        self.slot = slot  # scratch slot of the leaf; -1: it is the root
         self.sampler = sampler
-        self.position = position  # of the candidates
-        self.path = path
+        self.position = position  # of the candidates in the text
+        self.path = path  # tokens below the root, up to the row's own; only filled where the sampler penalises
 
 
 def choices_of(rows: Sequence[Row]) -> list[Choice]:
-    """What compiled code is told of the rows, none of which is penalised."""
+    """The ``choices`` of :meth:`actors.engines.engine.Engine.pick` for rows that are not penalised."""
     return [(row.position, *row.sampler.choice) for row in rows]
 
 
 def rank(logits: Tensor, rows: Sequence[Row], count: int, covered: DraftVocabulary | None = None) -> list[Candidates]:
-    """The ``count`` best candidates of every row and the draft's confidence in each (see :class:`Expansion`).
-    ``covered``: what the logits' columns stand for; None: each for its own number."""
+    """The ``count`` best candidates of each row of ``logits`` ``(rows, vocabulary)``, and the draft's confidence in
+    each (see :class:`actors.models.Expansion`). ``covered``: the tokens that the columns stand for; None: all."""
     if any(row.sampler.penalised for row in rows):
-        if covered is not None:  # penalties and biases may be on any token
+        if covered is not None:  # penalties and biases may concern any token
             logits, covered = covered.spread(logits), None
         logits = _penalised(logits, rows)
     tokens = None if covered is None else covered.ids
@@ -83,8 +84,8 @@ def _penalised(logits: Tensor, rows: Sequence[Row]) -> Tensor:
 def _rank_compiled(
     logits: NDArray[np.float32], rows: Sequence[Row], count: int, tokens: NDArray[np.int64] | None
 ) -> list[Candidates]:
-    """With the noise of the whole vocabulary: torch and numpy take as long to rank a small draft's candidates as its
-    layers take to compute them."""
+    """With noise over the whole vocabulary. torch and numpy take as long to rank a small draft's candidates as its
+    layers take to compute the logits."""
     kernels = compiled_kernels()
     assert kernels is not None
     table = np.array(choices_of(rows), dtype=kernels.CHOICE)
@@ -101,7 +102,7 @@ def _rank_greedy(logits: Tensor, count: int, tokens: NDArray[np.int64] | None) -
 
 
 def _rank_noisy(logits: Tensor, rows: Sequence[Row], count: int, tokens: NDArray[np.int64] | None) -> list[Candidates]:
-    """The shared noise is random access: it is added to the ``RANKED`` likeliest only."""
+    """With noise on the ``RANKED`` likeliest tokens only, which is possible because it is a hash of each token."""
     settings = [row.sampler.sampling for row in rows]
     keyed = [keys(s.seed, r.position) for s, r in zip(settings, rows, strict=True)]
     colder = np.array([1.0 / s.temperature for s in settings], dtype=np.float32)
@@ -140,7 +141,8 @@ def _likeliest(logits: Tensor, count: int) -> tuple[NDArray[np.int64], NDArray[n
 
 
 def _removed(logits: Tensor, scaled: NDArray[np.float32], settings: Sequence[Sampling]) -> NDArray[np.bool_]:
-    """What top_k, top_p and min_p take away from ``scaled`` (best first); only near enough to the target's rule."""
+    """Which of the candidates ``scaled`` (best first) top_k, top_p and min_p remove. Only close to the target's rule,
+    which looks at the whole vocabulary: a draft may differ."""
     width = scaled.shape[1]
     removed = np.zeros(scaled.shape, dtype=np.bool_)
     for i, s in enumerate(settings):

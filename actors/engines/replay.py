@@ -1,7 +1,7 @@
-"""What a draft would have proposed at every place of finished answers: one forward for hundreds of places.
+"""What a draft would have proposed at each position of finished answers, with hundreds of positions in one forward.
 
-The engine, its quantisation and the ranking are those that serve, so the ranks are those of a running drafter. With
-int8 weights alone activations are rounded by what shares a forward, and a near-tie may fall the other way.
+The engine, its quantisation and the ranking are those that serve, so the ranks are those of a running drafter. Only
+with int8 weights a near-tie may fall the other way, because activations are rounded together with those of other rows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from actors.replay.logged import LoggedRequest
 
 
 def replay_draft(model: Draft, logged: Sequence[LoggedRequest]) -> list[NDArray[np.int32]]:
-    """For each request the ranks of its text's tokens: a token's place, from 1, among the draft's candidates under the
-    request's sampling and shared noise. 0: it is none of them, or the draft cannot follow the text any more (its
-    context has ended, or the text holds a token that it does not know)."""
+    """For each request, int32 ``(tokens,)``: the rank of each token of its output, from 1, among the draft's candidates
+    under the request's sampling and noise. 0: it is none of them, or the draft cannot mirror the text any further (it
+    is longer than the draft's context, or has a token that the draft does not know)."""
     return [_ranks(model, request) for request in logged]
 
 

@@ -1,4 +1,7 @@
-"""What gives the same bits on this machine? Speculation is bit-exact among those shapes (DESIGN section 3)."""
+"""Finds out at start-up which row counts give the same bits on this machine, and whether branches do.
+
+Speculation is bit-exact among those: a token that is verified as one of several rows has the logits of plain decoding.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,27 @@ from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch, State, align
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-LARGE = (48, 64)  # for Lookahead and REST alone, so these have no say in which group is chosen
-PIECE = 128  # of a prompt: 0.88 to 0.97 of 64 rows' time (400 tokens, bundled and inflated pair), 256 no less than that
-# 12 rows behind it end within 256 slots, 16 do not: spans and blocks differ as they do between real rounds
+LARGE = (48, 64)  # only for Lookahead and REST, so they do not decide which group is chosen
+# Rows of a piece of a prompt: they take 0.88 to 0.97 times as long per token as 64 (400 tokens, bundled and inflated
+# pair), and 256 are no faster.
+PIECE = 128
+# Committed tokens: 12 rows behind them end within 256 slots and 16 do not, so that spans and blocks differ as they do
+# between real rounds.
 CONTEXT = 244
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``rows``: counts whose logits were the same, bit for bit. ``branches``: whether those of a window's branches were
-    too."""
-
-    rows: tuple[int, ...]
-    branches: bool
+    rows: tuple[int, ...]  # row counts whose logits were equal, bit for bit
+    branches: bool  # whether those of a window's branches were equal as well
 
 
 def self_check(engine: Engine, candidates: Sequence[int] = ROWS, larger: Sequence[int] = (*LARGE, PIECE)) -> Agreement:
-    """The largest group of row counts that agree; among equals that with the fewest rows. Those of ``larger`` that
-    agree with the chosen group are added to it, and branches of windows of so many rows are compared with it.
+    """The largest group of row counts that agree; of several that with the smallest count. Those of ``larger`` that
+    agree with the group are added to it, and a window with branches is compared with it.
 
-    One chain of tokens is computed behind a short context in rounds of each size, in slots at the start of the pool,
-    which must not be in use. Afterwards they count as free again.
+    The same chain of tokens is computed behind a context in rounds of each size, in the first slots of the pool, which
+    must not be in use. Afterwards they are free again.
     """
     most = max(candidates)
     length = min(CONTEXT, engine.pool.slots - most, max(1, engine.info.max_context - most))
@@ -72,7 +75,8 @@ def _chain(
 
 
 def _branch_agrees(engine: Engine, tokens: Sequence[int], start: int, rows: int, expected: torch.Tensor) -> bool:
-    """Of a window in which every token of the chain is listed behind a wrong one."""
+    """Whether the chain's logits are ``expected`` in a window of ``rows`` rows, the root and then pairs of siblings: a
+    wrong token, and the chain's own."""
     sees = np.zeros((rows, rows), dtype=np.bool_)
     right = np.arange(0, rows, 2)
     sees[:, right] = np.arange(rows)[:, None] > right
@@ -94,7 +98,8 @@ def _round(
     state: State | None = None,
     prompt: bool = False,
 ) -> torch.Tensor:
-    """Rows in slots ``start ..``, each of which sees everything before them and ``sees`` of them."""
+    """The logits of rows in the slots ``start ..``. Each sees all slots before them, and of them those in ``sees``
+    ``(rows, rows)``."""
     rows = len(tokens)
     span = min(align(start + rows), engine.pool.slots)
     visible = np.zeros((rows, span), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""How often a text holds each token, and would hold it along the paths of a window: what penalties go by."""
+"""Counts of the tokens of a text, also along the paths of a window. Penalties need them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Tally:
         self.counts[at] += 1
 
     def along(self, paths: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
-        """``(ids, counts, seen)`` for texts that go on with each of ``paths``: shapes (k,), (rows, k), (rows, k)."""
+        """``(ids, counts, seen)`` for texts that go on with each of ``paths``, of the shapes (k,), (rows, k), (rows,
+        k): the distinct tokens, how often the output has each, and whether the text has it."""
         here = len(self.ids)
         extra: dict[int, int] = {}
         for path in paths:

@@ -1,4 +1,4 @@
-"""On the engine that really serves, a speculated token's logits have the bits of plain decoding (DESIGN section 3)."""
+"""On the engine that really serves, a speculated token's logits have the bits of plain decoding."""
 
 from pathlib import Path
 
