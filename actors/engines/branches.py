@@ -1,10 +1,9 @@
-"""What the rows of a window's branches look at, so that each finds its context in the order of the text.
+"""What the rows of a window's branches attend to, so that each finds its context in the order of its text.
 
-A row's attention adds up slots in order and block by block, so its bits are those of plain decoding only if every token
-that it sees is where it would be without the window. The nodes of a window lie behind the committed text in the order
-in which they are listed; that is the order of the text for the first path alone. For every other branch the slots from
-the last full block of common text on are copied, layer by layer, into blocks of their own, as if nothing else were
-there.
+A row's attention adds up slots in order, block by block. So it has the bits of plain decoding only if each token that
+it sees is where it would be without the other nodes of the window. Nodes lie behind the committed text in the order in
+which they are listed, which is the order of the text for the first path only. For each other branch, the slots from the
+last full block of common text on are copied, layer by layer, into blocks of its own.
 """
 
 from __future__ import annotations
@@ -23,34 +22,31 @@ Slots = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a segment's rows look at: its slots ``base .. base + span``, and behind them copies of some.
+    """What a segment's rows attend to: its slots ``base .. base + span``, and behind them copies of some slots."""
 
-    ``visible``: ``(rows, span + copies.size)``. ``copies``: absolute slots ``(branches, size)``, which stand for the
-    text from block number ``first`` on. ``branch``: of every row whose copies it looks at; -1: none.
-    """
-
-    visible: NDArray[np.bool_]
-    copies: Slots = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    first: int = 0
-    branch: Slots | None = None
+    visible: NDArray[np.bool_]  # (rows, span + branches * size)
+    copies: Slots = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))  # (branches, size): absolute slots
+    first: int = 0  # number of the block of text that the copies begin with
+    branch: Slots | None = None  # (rows,): the branch whose copies a row attends to; -1: none
 
 
 def view(segment: Segment, step: int = BLOCK) -> View:
-    """``step``: a branch's copies are a multiple of that; what they hold beyond its own tokens is not visible."""
+    """The view of a segment. The copies of each branch are a multiple of ``step`` slots; those that are not its own
+    tokens are not visible."""
     visible = segment.visible
     span = visible.shape[1]
     counts = visible.sum(1)
-    last = span - 1 - visible[:, ::-1].argmax(1)  # of the slots that a row sees: its own, in a window
-    beside = np.flatnonzero(last >= counts)
+    last = span - 1 - visible[:, ::-1].argmax(1)  # the last slot that each row sees: in a window, its own
+    beside = np.flatnonzero(last >= counts)  # rows that do not see all slots up to their own: not on the first path
     if segment.padding or not len(beside):
         return View(visible)
     first = int(visible[beside].argmin(1).min()) // BLOCK
     start = first * BLOCK
     size = -(-(int(counts[beside].max()) - start) // step) * step
     copies: list[Slots] = []
-    by_slot: dict[int, int] = {}  # the branch on which it stands behind its ancestors
+    by_slot: dict[int, int] = {}  # by slot: a branch that has it behind its ancestors
     branch = np.full(len(visible), -1)
-    for row in beside[::-1]:  # the deepest node of a branch comes last, and its ancestors find what they see there too
+    for row in beside[::-1]:  # the deepest node of a branch comes last, and its ancestors can use the same copies
         path = np.flatnonzero(visible[row, start:]) + start
         known = by_slot.get(int(last[row]), -1)
         if known < 0 or not np.array_equal(copies[known][: len(path)], path):

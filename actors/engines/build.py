@@ -1,4 +1,4 @@
-"""From a model's name to a TargetModel or a DraftModel: which engine, which type of weights, how large a pool."""
+"""Builds a TargetModel or a DraftModel from a model's name: chooses its engine, its type and the size of its pool."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from actors.engines.pool import KVShape
 from actors.engines.target import Target
 from actors.models import ModelInfo
 
-DRAFT_SHARE = 0.5  # of the memory for KV pools: the target may be on the same device
+DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on the same device
 
 
 def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, fixed: int = 0) -> int:
-    """Of the KV pool. A model without attention heads gets the smallest: its engine refuses it by name."""
+    """Slots of the KV pool, see :func:`kv_slots`. A model whose heads are not known gets the smallest pool: the engine
+    refuses it with a sentence."""
     parameter = next(model.parameters())
     shape = KVShape.of(model.config)
     if shape is None:
@@ -57,7 +58,8 @@ def _engine(
     spare_cpus: Sequence[int] = (),
     beside: Engine | None = None,
 ) -> Engine:
-    """By hand for the Llama family, through transformers for everything else."""
+    """The fused engine for the architectures that it knows, else the generic one, which runs transformers' model code.
+    ``exact``: a row's bits must not depend on other rows. ``beside``: see :func:`build_draft`."""
     if supports(model.config):
         other = beside if isinstance(beside, LlamaEngine) else None
         return LlamaEngine(model, info, slots, int8=int8, exact=exact, spare_cpus=spare_cpus, beside=other)
@@ -68,16 +70,15 @@ def _engine(
 
 
 def openmp_threads() -> int:
-    """Threads that torch computes with in this process; 1 where a model has helpers of its own."""
+    """OpenMP threads that torch computes with in this process; 1 where compiled layers have a team of their own."""
     return torch.get_num_threads()
 
 
 def build_target(
     name: str, device: str, dtype: str, kv_tokens: int, threads: int, spare_cpus: Sequence[int] = ()
 ) -> tuple[Target, TokenizerCodec]:
-    """The verifier's model and its tokenizer. ``spare_cpus``: see :meth:`Engine.use_spare_cpus`.
-
-    ModelError or ConfigError in one sentence."""
+    """The verifier's model and its tokenizer. ``spare_cpus``: see :meth:`Engine.use_spare_cpus`. Raises ModelError or
+    ConfigError."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
     config = load_config(name)
@@ -99,11 +100,11 @@ def build_draft(
     like: ModelInfo | None = None,
     beside: Target | None = None,
 ) -> Draft:
-    """The drafter's model.
+    """The drafter's model. Raises ModelError or ConfigError.
 
-    ``like``: a draft of which these are other weights. Its tokenizer is not read again, which takes as long as all else
-    and keeps other threads from Python meanwhile. ``beside``: a target that the same thread calls, with whose threads
-    the draft computes too.
+    ``like``: a draft model of which these are other weights. Its tokenizer is not read again, since that takes as long
+    as everything else, and holds the interpreter's lock meanwhile. ``beside``: a target on the same thread, whose
+    compute threads the draft uses as well.
     """
     torch.set_num_threads(threads)
     where = resolve_device(device)

@@ -1,4 +1,4 @@
-"""Conversations in a tokenizer's chat template, tools included, and the form in which its model writes tool calls."""
+"""Renders conversations with tools in a tokenizer's chat template, and tells in which form its model writes calls."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, ToolCall
 
-# What stands in the chat templates of a family, and in no other's.
+# Text that only the chat templates of one family contain.
 MARKS = {"[TOOL_CALLS]": "mistral", "<tool_call>": "hermes", "<|python_tag|>": "llama", '"parameters": dict': "llama"}
-MISTRAL_ID = 9  # letters and digits: its templates refuse ids of calls that have more or fewer
+MISTRAL_ID = 9  # letters and digits of a call's id: Mistral's templates refuse any other number
 
-# For models whose template knows no tools: the words of Hermes' template, which most open models have seen.
+# For models whose template has no tools: the text of Hermes' template, which most open models have been trained on.
 SYSTEM = """# Tools
 
 You may call one or more functions to assist with the user query.
@@ -29,7 +29,7 @@ For each function call, return a json object with function name and arguments wi
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 
-# Qwen3-Coder and its successors, of which few tokenizers have a template of their own for answers.
+# The response template of Qwen3-Coder and its successors, for tokenizers that come without one.
 TAGGED = {
     "start_anchor": "<|im_start|>assistant\n",
     "fields": {
@@ -47,13 +47,13 @@ TAGGED = {
 
 
 def tool_form(tokenizer: Any) -> str:
-    """As ``Welcome.tool_form``: "" where the template names none."""
+    """``Welcome.tool_form``; "" if the template gives none away."""
     template = _template(tokenizer)
     return next((form for mark, form in MARKS.items() if mark in template), "")
 
 
 def response_template(tokenizer: Any) -> str:
-    """As ``Welcome.response_template``: of tool calls."""
+    """``Welcome.response_template``; "" if there is none for tool calls."""
     template = getattr(tokenizer, "response_template", None)
     if template is None and "<function=" in _template(tokenizer):
         template = TAGGED
@@ -62,9 +62,10 @@ def response_template(tokenizer: Any) -> str:
 
 
 def render(tokenizer: Any, turns: Sequence[ChatTurn], tools: str = "") -> str:
-    """The prompt's text, ready for the assistant's answer. RequestError where the template takes no such conversation.
+    """The text of a prompt, up to where the assistant's answer begins. ``tools``: see ``Generate``.
 
-    A template that knows no tools is given them as text, as Hermes has it.
+    To a template without tools they are given as text, in Hermes' form. Raises RequestError if there is no template, or
+    it refuses the conversation.
     """
     functions = _functions(tools)
     template = _template(tokenizer)
@@ -85,7 +86,7 @@ def render(tokenizer: Any, turns: Sequence[ChatTurn], tools: str = "") -> str:
 
 
 def _template(tokenizer: Any) -> str:
-    """That for tools, where a tokenizer has several."""
+    """The chat template; of several the one for tools."""
     template = tokenizer.chat_template
     if isinstance(template, dict):
         template = template.get("tool_use") or template.get("default")
@@ -103,7 +104,8 @@ def _functions(tools: str) -> list[dict[str, Any]]:
 
 
 def _messages(turns: Sequence[ChatTurn], short_ids: bool) -> list[dict[str, Any]]:
-    """As transformers documents them: arguments as objects, a result with its function's name."""
+    """The turns in the form that transformers' templates take: arguments as objects, results with their function's
+    name."""
     names: dict[str, str] = {}
     messages: list[dict[str, Any]] = []
     for turn in turns:

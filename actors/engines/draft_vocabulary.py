@@ -1,9 +1,9 @@
-"""An output layer over part of a vocabulary, for drafts: over 150,000 tokens it takes most of a small model's step, and
-nearly all of a text is in a tenth of them (FR-Spec, arXiv 2502.14856).
+"""Draft models whose output layer (head) covers a part of the vocabulary. A head of 150,000 tokens takes most of a
+small model's step, and a tenth of them make nearly all of a text (FR-Spec, arXiv 2502.14856).
 
-The checkpoint is EAGLE-3's (arXiv 2503.01840), as vLLM and SGLang read it: ``draft_vocab_size`` N in config.json,
-``lm_head.weight`` (N, hidden), and ``d2t`` int64 (N,), by how much the id of a token is larger than its place in the
-head. The embedding has the whole vocabulary, and ids outside the engines are always the target's.
+The checkpoint format is EAGLE-3's (arXiv 2503.01840), as vLLM and SGLang read it: ``draft_vocab_size`` N in
+config.json, ``lm_head.weight`` (N, hidden), and ``d2t`` int64 (N,), which is added to a token's index in the head to
+get its id. The embedding has the whole vocabulary, and ids outside the engines are always the target's.
 """
 
 from __future__ import annotations
@@ -24,37 +24,36 @@ FIELD = "draft_vocab_size"
 
 @dataclass(frozen=True, slots=True)
 class DraftVocabulary:
-    """Which tokens a head covers: ``ids`` int64 (n,) ascending, so that of equal logits the lower id still comes first,
-    out of ``whole`` ids."""
+    """The tokens that a head covers."""
 
-    ids: NDArray[np.int64]
-    whole: int
+    ids: NDArray[np.int64]  # (n,), ascending, so that of equal logits the lower id comes first
+    whole: int  # size of the whole vocabulary
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Where in the head each token of the whole vocabulary is; -1: nowhere."""
+        """int64 ``(whole,)``: the index of each token in the head; -1: it is not covered."""
         places = np.full(self.whole, -1, dtype=np.int64)
         places[self.ids] = np.arange(len(self.ids))
         return places
 
     def spread(self, logits: Tensor) -> Tensor:
-        """Logits (rows, n) over the whole vocabulary, -inf where the head says nothing."""
+        """Logits ``(rows, n)`` as logits ``(rows, whole)``, with -inf for tokens that are not covered."""
         wide = logits.new_full((len(logits), self.whole), -torch.inf)
         return wide.index_copy_(1, torch.from_numpy(self.ids).to(logits.device), logits)
 
 
 def head_size(config: Any) -> int:
-    """How many tokens the head of a model of that configuration covers."""
+    """How many tokens the head of a model with that configuration covers."""
     whole = int(config.get_text_config().vocab_size)
     size = getattr(config, FIELD, None)
     return size if isinstance(size, int) and 0 < size < whole else whole
 
 
 def check_config(name: str, config: Any) -> None:
-    """ModelError for a ``draft_vocab_size`` that means nothing."""
+    """Raise ModelError for a ``draft_vocab_size`` that is not a size."""
     size, whole = getattr(config, FIELD, None), int(config.get_text_config().vocab_size)
     if size is not None and not (isinstance(size, int) and 0 < size <= whole):
         raise ModelError(
@@ -63,7 +62,7 @@ def check_config(name: str, config: Any) -> None:
 
 
 def refuse_as_target(name: str, config: Any) -> None:
-    """ModelError for a model that cannot say all its tokens."""
+    """Raise ModelError for a model whose head does not cover its whole vocabulary."""
     size, whole = head_size(config), int(config.get_text_config().vocab_size)
     if size < whole:
         raise ModelError(
@@ -73,7 +72,7 @@ def refuse_as_target(name: str, config: Any) -> None:
 
 
 def model_class(config: Any) -> Any:
-    """Transformers' class of causal language models for a configuration whose head covers a part."""
+    """The class of causal language models in transformers for that configuration, with a head of a part."""
     from transformers import AutoModelForCausalLM
 
     return _with_part_head(AutoModelForCausalLM._model_mapping[type(config)])
@@ -82,7 +81,7 @@ def model_class(config: Any) -> Any:
 @functools.cache
 def _with_part_head(base: Any) -> Any:
     class PartHead(base):  # type: ignore[misc]
-        """Loads and saves as its base does."""
+        """Loads and saves in the checkpoint format above."""
 
         def __init__(self, config: Any) -> None:
             config.tie_word_embeddings = False
@@ -97,7 +96,7 @@ def _with_part_head(base: Any) -> Any:
 
 
 def put_in_order(name: str, model: nn.Module) -> None:
-    """Rows of a head that was just loaded by ascending ids. ModelError if its map is none."""
+    """Sort the rows of a head that was just loaded by token id. Raises ModelError if its ``d2t`` is invalid."""
     whole: Any = model
     ids, vocabulary = _ids(whole), int(whole.config.get_text_config().vocab_size)
     named: set[int] = set(ids.tolist())
@@ -113,7 +112,7 @@ def put_in_order(name: str, model: nn.Module) -> None:
 
 
 def draft_vocabulary(model: nn.Module) -> DraftVocabulary | None:
-    """None: the head covers the whole vocabulary."""
+    """The tokens that a model's head covers; None: the whole vocabulary."""
     whole: Any = model
     if not hasattr(whole, "d2t"):
         return None
@@ -121,7 +120,7 @@ def draft_vocabulary(model: nn.Module) -> DraftVocabulary | None:
 
 
 def columns_of(model: nn.Module) -> Tensor:
-    """int64 (vocabulary,) on the model's device: in which column of the logits each token is; -1: in none."""
+    """int64 ``(vocabulary,)`` on the model's device: the column of the logits for each token; -1: there is none."""
     whole: Any = model
     covered = draft_vocabulary(model)
     if covered is None:
@@ -130,7 +129,7 @@ def columns_of(model: nn.Module) -> Tensor:
 
 
 def with_part_head(model: nn.Module, ids: NDArray[np.int64]) -> nn.Module:
-    """A copy on the CPU whose head covers ``ids`` (ascending) alone."""
+    """A copy of a model on the CPU whose head covers only ``ids``, which ascend."""
     old: Any = model
     config = type(old.config).from_dict({**old.config.to_dict(), FIELD: len(ids)})
     new = model_class(config)._from_config(config, dtype=old.dtype)
@@ -150,7 +149,8 @@ def with_part_head(model: nn.Module, ids: NDArray[np.int64]) -> nn.Module:
 
 
 def with_whole_head(model: nn.Module) -> nn.Module:
-    """The model for a program that knows no map: with a head of all tokens, which never says those that it lacks."""
+    """The model for programs that do not know ``d2t``: with a head of all tokens, in which those that were not covered
+    have the lowest logits. It is changed in place."""
     part: Any = model
     covered = draft_vocabulary(model)
     if covered is None:
@@ -159,7 +159,7 @@ def with_whole_head(model: nn.Module) -> nn.Module:
     head = nn.Linear(old.in_features, covered.whole, device=part.device, dtype=part.dtype).requires_grad_(False)
     head.weight.zero_()
     head.weight[ids] = old.weight
-    head.bias.fill_(torch.finfo(part.dtype).min / 8)  # and not -inf: a program may multiply it
+    head.bias.fill_(torch.finfo(part.dtype).min / 8)  # not -inf, which a program may multiply by 0
     head.bias[ids] = 0 if old.bias is None else old.bias
     part.set_output_embeddings(head)
     del part.d2t

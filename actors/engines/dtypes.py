@@ -1,4 +1,4 @@
-"""Which type a model's weights have: the one that is asked for, or the one that is fastest on this device."""
+"""The type of a model's weights: the one that is asked for, or the one that is fastest on its device."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from actors.engines.backends.llama.compiler import multiplies_bfloat16
 from actors.engines.draft_vocabulary import head_size
 from protocols.errors import ConfigError
 
-LARGE = 200_000_000  # parameters from which reading weights, not arithmetic, limits a CPU
-SMALL_DRAFT = 8_000_000  # parameters below which int8 buys nothing: a step is 0.12 ms for 0.10 in bfloat16 (1.5M)
+LARGE = 200_000_000  # parameters above which a CPU is limited by reading weights and not by arithmetic
+SMALL_DRAFT = 8_000_000  # parameters below which int8 does not help: a step of 1.5M takes 0.12 ms, in bfloat16 0.10 ms
 AUTO, INT8 = "auto", "int8"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def target_dtype(asked: str, device: torch.device, config: Any) -> torch.dtype:
-    """``auto``: bfloat16 on a GPU; on a CPU for large models where it has that, and for those published in bfloat16
-    whose compiled layers multiply it (whole answers take 0.6 to 0.95 of float32's time: docs/experiments.md)."""
+    """The type of a target's weights. Raises ConfigError for an unknown one.
+
+    ``auto`` is bfloat16 on a GPU. On a CPU it is bfloat16 for large models where the CPU multiplies that, and for those
+    published in bfloat16 whose compiled layers multiply it (answers take 0.6 to 0.95 times as long as in float32, see
+    docs/experiments.md); else float32."""
     published = getattr(config, "dtype", None)
     if asked == AUTO and device.type == "cpu" and published == torch.bfloat16 and multiplies_bfloat16(config):
         return torch.bfloat16
@@ -27,8 +30,10 @@ def target_dtype(asked: str, device: torch.device, config: Any) -> torch.dtype:
 
 
 def draft_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.dtype, bool]:
-    """And whether its products are in int8, which starts from float32. ``auto``: as a target's, but on a CPU int8, or
-    for a small one bfloat16 where compiled layers multiply it: what rounding changes costs a draft next to nothing."""
+    """The type of a draft's weights, and whether they are quantised to int8 then. Raises ConfigError.
+
+    ``auto`` is a target's on a GPU. On a CPU it is int8, or for a small draft bfloat16 where compiled layers multiply
+    that: rounding costs a draft next to no acceptance."""
     automatic = asked == AUTO and device.type == "cpu"
     if asked == INT8 or (automatic and parameters(config) >= SMALL_DRAFT):
         if device.type != "cpu":
@@ -49,7 +54,7 @@ def _dtype(asked: str, device: torch.device, config: Any) -> torch.dtype:
 
 
 def parameters(config: Any) -> int:
-    """A rough count from the configuration alone: the type is chosen before the weights are loaded."""
+    """A rough count by the configuration alone, because the type is chosen before the weights are loaded."""
     text = config.get_text_config()
     hidden, layers = int(text.hidden_size), int(text.num_hidden_layers)
     inner = int(getattr(text, "intermediate_size", 4 * hidden) or 4 * hidden)

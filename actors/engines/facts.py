@@ -1,4 +1,4 @@
-"""What a machine and a model are made of: devices, bytes."""
+"""The facts of a machine and a model that `duoactor doctor` reports: devices, and bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def devices() -> tuple[str, ...]:
 
 
 def host_memory_free() -> int:
-    """Bytes, within this process's limits."""
+    """Bytes of the host's memory that this process may still take."""
     return available_bytes(torch.device("cpu"))
 
 
@@ -32,6 +32,6 @@ def weights_bytes(info: ModelInfo) -> int:
 
 
 def token_bytes(name: str, info: ModelInfo) -> int:
-    """Of keys and values of one token; an int8 model keeps them in float32."""
+    """Bytes of one token's keys and values. An int8 model keeps them in float32."""
     shape = KVShape.of(load_config(name))
     return 0 if shape is None else shape.slot_bytes(DTYPES.get(info.dtype, torch.float32))

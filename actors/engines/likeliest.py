@@ -1,4 +1,5 @@
-"""The likeliest tokens of a target's rows, for a learner: 7 us for a row of 8,192 logits, 80 us for one of 152,000."""
+"""The likeliest tokens of a target's rows, for a learner. They take 7 us for a row of 8,192 logits, 80 us for one of
+152,000."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.sampler import for_kernels
 from actors.models import Likeliest, Outcome
 
-Logits = Tensor | NDArray[np.float32]  # of compiled code, where its kernels are at hand
+Logits = Tensor | NDArray[np.float32]  # an array if compiled code has made them
 
 
 def likeliest(logits: Logits, rows: Sequence[int], count: int) -> Likeliest:
-    """The ``count`` best of those rows of float32 ``logits`` (any, vocabulary), or all that there are."""
+    """The ``count`` likeliest tokens of each of ``rows`` of float32 ``logits`` ``(any, vocabulary)``."""
     count = min(count, logits.shape[1])
     host = logits if isinstance(logits, np.ndarray) else for_kernels(logits)
     if host is None:
@@ -36,15 +37,15 @@ def likeliest(logits: Logits, rows: Sequence[int], count: int) -> Likeliest:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Of one request's outcome ``count`` tokens are wanted at the places of ``rows``."""
+    """One request wants ``count`` tokens at each of the positions whose logits are ``rows``."""
 
-    outcome: Outcome
+    outcome: Outcome  # where they are to be put
     rows: Sequence[int]
     count: int
 
 
 def answer(asked: Sequence[Asked], logits: Logits) -> None:
-    """Of all requests at once: on a GPU each by itself would be four launches and a transfer."""
+    """Fill in ``Outcome.likeliest`` for all requests at once: on a GPU each would be four launches and a transfer."""
     rows = [row for one in asked for row in one.rows]
     found = likeliest(logits, rows, max(one.count for one in asked))
     start = 0

@@ -1,4 +1,4 @@
-"""Loading models and tokenizers from a directory or a hub id, with one clear sentence when it cannot be done."""
+"""Loads models and tokenizers from a directory or a hub id. What fails raises ModelError with a sentence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from protocols.messages import ChatTurn, TokenizerParts
 
 
 def resolve_device(name: str) -> torch.device:
-    """``auto`` is the first GPU if there is one. ConfigError for a device that is not here."""
+    """The torch device of that name; ``auto`` is the first GPU, or the CPU if there is none. Raises ConfigError."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -45,7 +45,7 @@ def _quiet() -> None:
 
 
 def _why(name: str, error: Exception) -> str:
-    """One sentence about a failed load."""
+    """Why loading has failed, as a sentence that says what to do."""
     path = Path(name)
     if not path.exists():
         if name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -67,7 +67,7 @@ def _why(name: str, error: Exception) -> str:
 
 
 def load_config(name: str) -> Any:
-    """The model's configuration. ModelError in one sentence."""
+    """The model's configuration. Raises ModelError."""
     from transformers import AutoConfig
 
     _quiet()
@@ -78,7 +78,7 @@ def load_config(name: str) -> Any:
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """A causal language model in evaluation mode. ModelError in one sentence."""
+    """A causal language model in evaluation mode. Raises ModelError."""
     from transformers import AutoModelForCausalLM
 
     _quiet()
@@ -97,7 +97,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     except Exception as error:
         raise ModelError(_why(name, error)) from None
     lacking = sorted([*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])])
-    if lacking:  # transformers would go on with random numbers in their place
+    if lacking:  # transformers initialises them at random
         raise ModelError(
             f"the checkpoint of model {name} does not fit its config.json: {len(lacking)} weights are missing or of "
             f"another shape, {lacking[0]} first; download it again"
@@ -110,6 +110,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
 
 
 def load_tokenizer(name: str) -> Any:
+    """The model's tokenizer. Raises ModelError."""
     from transformers import AutoTokenizer
 
     _quiet()
@@ -122,7 +123,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """SHA-256 over vocabulary and merges: equal for tokenizers that cut text into the same ids."""
+    """SHA-256 over vocabulary and merges. It is equal for tokenizers that make the same ids of a text."""
     content: dict[str, Any] = {"vocab": _vocabulary(tokenizer)}
     if (merges := _merges(tokenizer)) is not None:
         content["merges"] = merges
@@ -130,7 +131,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def tokenizer_parts(tokenizer: Any) -> TokenizerParts:
-    """The same, part by part."""
+    """What :func:`tokenizer_digest` is made of, part by part."""
     vocabulary = _vocabulary(tokenizer)
     by_block: dict[int, list[tuple[str, int]]] = {}
     for entry in vocabulary:
@@ -175,7 +176,8 @@ def max_context(model: nn.Module) -> int:
 
 
 def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str) -> ModelInfo:
-    """What the actors need to know of a model. Reads end-of-sequence ids wherever the ecosystem puts them."""
+    """What the actors need to know of a model. End-of-sequence ids are those of its generation configuration, of its
+    configuration and of its tokenizer, which may differ."""
     config: Any = model.config
     text = config.get_text_config()
     generation = getattr(model, "generation_config", None)
@@ -198,7 +200,7 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
 
 
 def _model_id(name: str) -> str:
-    """A hub id as it is; a directory by its own name, of which those of the pair that ships with us say nothing."""
+    """The hub id, or the name of the directory; "bundled" for both models of the bundled pair."""
     path = Path(name)
     if not path.exists():
         return name
@@ -218,7 +220,7 @@ class TokenizerCodec:
         return list(self.tokenizer.encode(render(self.tokenizer, turns, tools), add_special_tokens=False))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        # The wrapper around the Rust tokenizer costs more than the decoding, and this runs for every token.
+        # for every token: transformers' wrapper around the Rust tokenizer takes longer than the decoding
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is not None:
             text: str = backend.decode(list(ids), skip_special_tokens=skip_special_tokens)

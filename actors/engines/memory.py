@@ -1,4 +1,4 @@
-"""How large a KV pool is: by the memory that is there once the weights are loaded."""
+"""How large a KV pool is, by the memory that is free once the weights are loaded."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from torch import Tensor
 
 from protocols.errors import ConfigError, ModelError
 
-MAX_REQUESTS = 32  # requests of full length beyond which a larger pool is not asked for: a round never holds as many
+MAX_REQUESTS = 32  # requests of full length that a pool is made for by default
 MIN_TOKENS = 1024  # a smaller pool holds no conversation
-GPU_SHARE = 0.9  # of what is free; the rest is for activations (vLLM leaves as much)
-# Of what is free on the host, which other processes need too. Pages are taken as they are first written, so an idle
-# pool takes none of it.
+GPU_SHARE = 0.9  # of the free memory; the rest is for activations (vLLM's gpu_memory_utilization is as large)
+# Of the host's free memory, which other processes need as well. Pages are taken when they are first written, so that an
+# idle pool takes none.
 HOST_SHARE = 0.5
-STATE_SHARE = 0.5  # of the memory for KV pools, where a model's recurrent layers have states beside
-UNKNOWN_HOST = 4 << 30  # bytes, where the system does not say what it has
+STATE_SHARE = 0.5  # of a pool's memory, if the model has recurrent layers, whose states need the rest
+UNKNOWN_HOST = 4 << 30  # bytes, if the system does not tell how much is free
 
 
 def kv_slots(
     asked: int, full_request: int, slot_bytes: int, device: torch.device, share: float = 1.0, fixed: int = 0
 ) -> int:
-    """How many slots a pool gets: what was asked for, or up to ``MAX_REQUESTS`` requests of full length.
+    """The number of slots of a pool: ``asked``, or if that is 0, room for up to ``MAX_REQUESTS`` requests.
 
-    ``full_request``: slots that a request of the whole context takes. ``share``: of the memory meant for KV pools.
-    ``fixed``: slots that no request gets.
-
-    ConfigError or ModelError in one sentence if they do not fit.
+    ``full_request``: slots of a request that fills the context. ``slot_bytes``: bytes of a slot. ``share``: of the
+    memory meant for KV pools. ``fixed``: slots that no request gets. Raises ConfigError or ModelError if they do not
+    fit.
     """
     free = available_bytes(device)
     if asked:
@@ -51,7 +50,7 @@ def kv_slots(
 
 
 def state_room(state_bytes: int, device: torch.device) -> int:
-    """How many states of recurrent layers there is room for beside a KV pool, which leaves them as much as it takes."""
+    """How many states of recurrent layers there is room for beside a KV pool of ``STATE_SHARE``."""
     free = available_bytes(device) * (HOST_SHARE * STATE_SHARE if device.type == "cpu" else GPU_SHARE)
     return int(free) // max(1, state_bytes)
 
@@ -61,7 +60,7 @@ def gigabytes(size: float) -> str:
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``torch.zeros``, which on a CPU takes memory only as it is written."""
+    """``torch.zeros``; on a CPU it takes memory only when it is written."""
     count = torch.Size(shape).numel()
     if device.type != "cpu" or count == 0:
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -70,7 +69,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 
 def available_bytes(device: torch.device, root: Path = Path("/")) -> int:
-    """Bytes that could be taken on the device now: of a GPU its free memory, else of the host within its cgroups."""
+    """Bytes that are free on the device: on a GPU its free memory, else the host's, within this process's cgroups."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return max(0, min([_host_bytes(root), *_cgroup_bytes(root)]))
@@ -90,8 +89,8 @@ def _host_bytes(root: Path) -> int:
 
 
 def _cgroup_bytes(root: Path) -> Iterator[int]:
-    """What each memory limit over this process leaves, in either version of cgroups."""
-    groups = {"", *_own_groups(root)}  # in a container its own group is the root of what it sees
+    """The bytes that each memory limit on this process leaves, in either version of cgroups."""
+    groups = {"", *_own_groups(root)}  # in a container, the own group is the root of what is visible
     for group in groups:
         for mount, limit, usage in (
             ("sys/fs/cgroup", "memory.max", "memory.current"),
@@ -120,7 +119,7 @@ def _own_groups(root: Path) -> Iterator[str]:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Of the memory in use, pages of files that the kernel gives back when asked."""
+    """Bytes of the memory in use that are file pages, which the kernel gives back on demand."""
     try:
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         return int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))

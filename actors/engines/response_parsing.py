@@ -1,4 +1,4 @@
-"""Tool calls by a tokenizer's own ``response_template``: transformers' parser, which needs no torch."""
+"""Parses tool calls by a tokenizer's ``response_template``, with transformers' parser, which needs no torch."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ Part = str | tuple[str, str]  # text, or a call: (name, arguments in JSON)
 
 
 class ToolCallRegions:
-    """Splits text that comes in pieces into text and calls, as the template says where those stand.
+    """Splits streamed text into text and tool calls.
 
-    The template's other fields, such as that of thoughts, stay in the text, as they do in an answer without tools.
+    The template's other fields, such as thoughts, stay in the text, as they do in an answer without tools.
     """
 
     def __init__(self, template: str, tools: str) -> None:
-        """``template`` as ``Welcome.response_template``; ``tools`` as ``Generate.tools``: their schemas tell the types
-        of arguments that the model writes without quotes. ValueError if transformers does not take the template."""
+        """``template``: as ``Welcome.response_template``. ``tools``: as ``Generate.tools``; their schemas tell the
+        types of arguments that the model writes without quotes. Raises ValueError if transformers refuses the
+        template."""
         fields = {"tool_calls": json.loads(template)["fields"]["tool_calls"], "content": {"content": "text"}}
         spec = {"start_anchor": "\n", "fields": fields}  # there is no prefix in which to look for the anchor
         self._parser = ResponseParser(spec, prefix="", tools=json.loads(tools))
-        self._open = ""  # text behind the last part: a call that is not complete, with its marks
-        self._broken = False
+        self._open = ""  # text behind the last part: perhaps a call that is not complete yet
+        self._broken = False  # a call could not be read: from there on, all is text
 
     def feed(self, text: str) -> list[Part]:
+        """The parts that ``text`` completes."""
         if self._broken:
             return [text]
         self._open += text
@@ -35,6 +37,7 @@ class ToolCallRegions:
             return self._break()
 
     def end(self) -> list[Part]:
+        """The last parts, once all text was fed."""
         if self._broken:
             return []
         try:
@@ -57,7 +60,7 @@ class ToolCallRegions:
         return parts
 
     def _break(self) -> list[Part]:
-        """What looked like a call cannot be read: it is text, and so is all that follows."""
+        """What looked like a call cannot be parsed: it is text, and so is all that follows."""
         self._broken = True
         return [self._open]
 
