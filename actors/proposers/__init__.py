@@ -1,1 +1,1 @@
-"""Where draft tokens come from when not from a model: retrieval and Lookahead's n-grams. Plain Python and numpy."""
+"""Draft tokens without a model: retrieval, and Lookahead's n-grams. Plain Python and numpy."""

@@ -1,6 +1,6 @@
-"""A draft model without a model: a proposer behind the drafter's interface, so that a drafter process can retrieve.
+"""A proposer with the interface of a draft model, so that a drafter process can retrieve its drafts.
 
-It needs no torch, no weights and (prompt lookup, suffix automaton) no tokenizer: it copies the ids that it is sent.
+It needs no torch and no weights; prompt lookup and suffix automaton need no tokenizer either, because they copy ids.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from actors.proposers.suffix_automaton import SuffixAutomaton
 from protocols.errors import ConfigError
 from protocols.messages import Sampling
 
-AHEAD = 64  # tokens along one path: a drafter goes on below what it drafted before
-NOWHERE = -2
+AHEAD = 64  # tokens along one path: a drafter also drafts below what it has drafted before
+NOWHERE = -2  # in place of an index into a proposal: it does not have that node
 UNBOUNDED = 1 << 30  # tokens of context
 
 
 def build_proposer_draft(name: str) -> ProposerDraft:
-    """``pld``, ``sam`` or ``rest:DIR`` (a datastore). ConfigError or ModelError in one sentence."""
+    """The drafter of that name: ``pld``, ``sam`` or ``rest:DIR`` with a datastore. Raises ConfigError or ModelError."""
     kind, _, directory = name.partition(":")
     if kind == "rest" and directory:
         store = Datastore.open(directory)
@@ -39,24 +39,24 @@ def build_proposer_draft(name: str) -> ProposerDraft:
 
 
 def of_any_tokenizer(name: str) -> ModelInfo:
-    """A drafter of that name without a vocabulary of its own: any target's will do."""
+    """The facts of a drafter without a vocabulary of its own, which fits any target."""
     return ModelInfo(name, 0, UNBOUNDED, frozenset(), "")
 
 
 @dataclass(slots=True)
 class _Mirror:
-    """One request. ``paths[slot]``: the tokens from below the root to the node in that slot."""
+    """One request."""
 
     session: ProposerSession
-    text: list[int]
-    read: int = 0  # tokens that the session has seen
-    paths: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    below: dict[int, list[int]] = field(default_factory=dict)  # row of the proposal -> its children's, best first
-    proposal: Proposal | None = None
+    text: list[int]  # committed
+    read: int = 0  # tokens of it that the session has seen
+    paths: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by slot: the tokens from below the root to a node
+    below: dict[int, list[int]] = field(default_factory=dict)  # by index in the proposal: its children's, best first
+    proposal: Proposal | None = None  # behind the present text; None: not asked yet
 
 
 class ProposerDraft:
-    """:class:`actors.models.DraftModel`. A leaf that the proposal does not hold has no children."""
+    """A :class:`actors.models.DraftModel`. A leaf that is not in the proposal has no children."""
 
     def __init__(self, proposer: Proposer, info: ModelInfo, scratch_slots: int = 256) -> None:
         self.proposer = proposer
@@ -79,7 +79,7 @@ class ProposerDraft:
         return self._next_handle
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
-        """A session cannot be turned back: a text that is no continuation is read from its beginning."""
+        """A session cannot forget: a text that does not continue what it has read is read from the beginning."""
         old = self._mirrors[handle]
         if common_prefix(old.text, prefix) >= old.read:
             self._mirrors[handle] = _Mirror(old.session, list(prefix), old.read)

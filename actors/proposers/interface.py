@@ -1,4 +1,4 @@
-"""What a proposer is: it reads the committed text of one request and guesses what comes next.
+"""The interface of proposers, which read the committed text of a request and guess what comes next.
 
 A proposal is a trie below the last committed token. It may be wrong in every node: the target verifies it, so that a
 proposer changes speed only. A call should cost microseconds, hence sessions: what can be indexed is indexed as the
@@ -34,32 +34,32 @@ NOTHING = Proposal()
 
 
 class ProposerSession(Protocol):
-    """One request's state."""
+    """A proposer's state for one request."""
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Tokens were committed behind what the session has seen. Amortised O(1) per token."""
+        """``tokens`` were committed behind what the session has seen. Amortised O(1) per token."""
         ...
 
     def propose(self, budget: int) -> Proposal:
-        """At most ``budget`` nodes below the last committed token; no nodes if there is nothing worth guessing."""
+        """A trie of at most ``budget`` nodes below the last committed token; empty if nothing is worth guessing."""
         ...
 
 
 class Proposer(Protocol):
-    """A source of draft tokens. Shared by all requests, so it holds options and read-only data only."""
+    """A source of draft tokens. All requests share it, so it has options and read-only data only."""
 
     def open(self, prompt: Sequence[int]) -> ProposerSession:
-        """``prompt``: the committed tokens so far, prompt and output."""
+        """A session for a request whose committed tokens so far, prompt and output, are ``prompt``."""
         ...
 
 
 def propose(proposer: Proposer, context: Sequence[int], budget: int) -> Proposal:
-    """One proposal for one text, where no session is kept: costs a scan of ``context``."""
+    """A proposal for a single text, without keeping a session. It takes a scan of ``context``."""
     return proposer.open(context).propose(budget)
 
 
 class TrieBuilder:
-    """Collects paths into one trie; the same token below the same parent is one node."""
+    """Merges paths into one trie: a token below the same parent is one node."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -71,10 +71,11 @@ class TrieBuilder:
         return len(self.tokens)
 
     def find(self, parent: int, token: int) -> int | None:
+        """The index of a node, if it is in the trie."""
         return self._index.get((parent, token))
 
     def add(self, parent: int, token: int, score: float) -> int:
-        """The node's index, new or not; the higher score stays."""
+        """The index of a node, new or not. The higher of two scores stays."""
         node = self._index.get((parent, token))
         if node is None:
             node = self._index[parent, token] = len(self.tokens)
@@ -102,16 +103,16 @@ def match_confidence(length: int) -> float:
 
 
 def match_confidences(length: int, count: int) -> tuple[float, ...]:
-    """Of so many tokens behind a match of ``length``: each makes it longer for the next."""
+    """The confidence in each of ``count`` tokens behind a match of ``length``: each makes the match longer."""
     known = _CONFIDENCE[length : length + count]
     return known + _CONFIDENCE[-1:] * (count - len(known))
 
 
 def copy_ahead(text: Sequence[int], at: int, count: int) -> list[int]:
-    """``count`` tokens of ``text`` from index ``at``; behind the end the copy feeds on itself.
+    """``count`` tokens of ``text`` from index ``at``; behind its end the copy repeats.
 
-    A match that overlaps the end of the text means that the text repeats itself with period ``len(text) - at``; the
-    copy then goes on with that period, where a plain slice would end after one period.
+    A match that overlaps the end of the text means that the text repeats with the period ``len(text) - at``. A plain
+    slice would end after one period.
     """
     copied = list(text[at : at + count])
     period = len(copied)

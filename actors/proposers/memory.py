@@ -1,12 +1,12 @@
-"""What earlier requests' texts went on with: a bounded memory that all requests of a process share.
+"""A bounded memory of earlier requests' texts, shared by all requests of a process: how did they continue?
 
-After SuffixDecoding (arXiv 2411.04975): agents, templates and retries write what was written before. A context's
-occurrences are found by hash chains, as zlib finds them: for the last 8 tokens, or else the last 3, the places that
-followed them, newest first. Of the places with the longest match the continuations form a trie with counts, so that a
-score says how often a token came where this context stood. A ring of tokens is the whole memory: the oldest text is
-overwritten first, and chains that lead there are found out by comparing tokens. It takes 28 bytes for each token.
+After SuffixDecoding (arXiv 2411.04975): agents, templates and retries repeat what was written before. The occurrences
+of a context are found by hash chains, as in zlib: for the last 8 tokens, else for the last 3, the places behind their
+occurrences, newest first. The continuations at the places with the longest match form a trie with counts, so that a
+score tells how often a token followed this context. All tokens are in one ring: the oldest text is overwritten first,
+and a chain that leads to overwritten tokens is noticed by comparing them. It takes 28 bytes for each token.
 
-Texts come in by pieces when their requests have ended, off the token path: a piece of 2,048 tokens takes half a
+Texts are read piece by piece when their requests have ended, off the token path: a piece of 2,048 tokens takes half a
 millisecond.
 """
 
@@ -27,9 +27,9 @@ from actors.proposers.interface import NOTHING, ROOT, Proposal
 KEYS = (8, 3)  # lengths of the contexts that are looked up, the longest first
 LONGEST = 32  # tokens of a match that are compared
 PLACES = 16  # of a chain that are looked at
-PIECE = 2048  # tokens read at once
-# Continuations counted for what has not been seen yet, over the length of the match: one of one is less certain than
-# ten of ten, and three words that were seen before say less than thirty.
+PIECE = 2048  # tokens that are read at once
+# Pseudo-count for continuations that were not seen, divided by the length of the match: one of one is less certain than
+# ten of ten, and a match of three tokens less than one of thirty.
 UNSEEN = 2.0
 FACTOR = 0x9E3779B97F4A7C15  # the golden ratio of 2^64: Knuth's multiplicative hash
 MASK = (1 << 64) - 1
@@ -38,7 +38,7 @@ _Tokens = npt.NDArray[np.int32]
 
 
 class Memory:
-    """Not thread-safe. ``salt``: requests with different ones know nothing of each other's texts."""
+    """Requests with different salts do not find each other's texts. Not thread-safe."""
 
     def __init__(self, max_tokens: int) -> None:
         self.end = LONGEST + max_tokens
@@ -55,24 +55,24 @@ class Memory:
             (key, heads.data, before.data) for key, heads, before in zip(KEYS, self._heads, self._before, strict=True)
         ]
         self._write = LONGEST  # where the next token goes; a -1 is there
-        self._texts: deque[tuple[Sequence[int], int]] = deque()  # with their owners: not read yet
-        self._waiting = 0  # tokens of those
-        self._done = 0  # of the first text
+        self._texts: deque[tuple[Sequence[int], int]] = deque()  # that are not read yet, with their owners
+        self._waiting = 0  # tokens of these texts
+        self._done = 0  # tokens of the first one that are read
 
-    # --- in ----------------------------------------------------------------------------------------------------------
+    # --- reading texts -----------------------------------------------------------------------------------------------
 
     def remember(self, text: Sequence[int], salt: str = "") -> None:
-        """A request has ended. The text is read by and by, see :meth:`read`."""
+        """Take the text of a request that has ended. It is read later, by :meth:`read`."""
         text = text[-(self.end - LONGEST) :]
         if len(text) <= KEYS[-1]:
             return
         self._texts.append((text, owner(salt)))
         self._waiting += len(text)
-        while self._waiting > self.end - LONGEST:  # what would be overwritten before it was of use
+        while self._waiting > self.end - LONGEST:  # the first would be overwritten before it could be used
             self._forget_first()
 
     def read(self) -> bool:
-        """Read a piece; whether there was one."""
+        """Read the next piece. Returns whether there was one."""
         if not self._texts:
             return False
         text, holder = self._texts[0]
@@ -115,7 +115,7 @@ class Memory:
 
     @staticmethod
     def _chain(heads: _Tokens, before: _Tokens, buckets: npt.NDArray[np.int64], places: _Tokens) -> None:
-        """Put places, which ascend, at the front of their chains."""
+        """Put places, which ascend, in front of the chains of their buckets."""
         order = np.argsort(buckets, kind="stable")
         buckets, places = buckets[order], places[order]
         first = np.ones(len(places), dtype=np.bool_)
@@ -124,10 +124,11 @@ class Memory:
         last = np.roll(first, -1)
         heads[buckets[last]] = places[last]
 
-    # --- out ---------------------------------------------------------------------------------------------------------
+    # --- finding continuations ---------------------------------------------------------------------------------------
 
     def places(self, suffix: Sequence[int], holder: int) -> tuple[int, list[int]]:
-        """Where the longest context that ``suffix`` ends with went on: its length, and the places, newest first."""
+        """The length of the longest known context that ``suffix`` ends with, and the places behind its occurrences,
+        newest first. ``holder``: the :func:`owner` of the texts that may be found."""
         best, found = 0, list[int]()
         wanted = list(suffix[-LONGEST:])
         for key, heads, before in self._chains:
@@ -164,7 +165,7 @@ def owner(salt: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The proposer of one request."""
+    """The proposer that finds a request's context in a memory."""
 
     memory: Memory
     salt: str = ""
@@ -200,8 +201,7 @@ def _until_the_end(row: list[int]) -> tuple[int, ...]:
 
 
 def _likeliest(rows: Counter[tuple[int, ...]], length: int, budget: int) -> Proposal:
-    """The likeliest nodes of the trie of ``rows`` (with how often each was seen), which follow a match of ``length``
-    tokens."""
+    """The likeliest nodes of the trie of ``rows``, continuations with their counts behind a match of ``length``."""
     tokens: list[int] = []
     parents: list[int] = []
     scores: list[float] = []
