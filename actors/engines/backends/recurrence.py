@@ -1,14 +1,14 @@
-"""Recurrent and convolutional layers of transformers' models (Qwen3-Next, LFM2, Mamba, Falcon-H1 ...): what they
-remember of each request, and the rows of a window one after the other.
+"""Recurrent and convolutional layers of transformers' models (Qwen3-Next, LFM2, Mamba, Falcon-H1 ...): the state that
+they keep of each request, and how they run the rows of a window.
 
-Such a layer holds no slot per token but one state, which every token changes for good. So a request has a state of its
-own beside its slots; a window starts from it and leaves a state behind each of its rows, and after the verdict the one
-behind the last accepted row is the request's. Windows are chains: a branch would need a state of its own.
+Such a layer has no slot for each token but one state, which every token changes irreversibly. So a request has a state
+beside its slots. A window starts from it and leaves a state behind each of its rows; after the walk, the one behind the
+last accepted row becomes the request's. Windows are chains: a branch would need a state of its own.
 
-A chunk of a prompt runs as transformers runs it, in parallel over its tokens. The rows of a window run one by one,
-each as in plain decoding, the same rows of several requests beside each other: so a row's state has the bits of plain
-decoding however long the window is. Only the projections at the entrance and the exit of a layer, which hold most of
-its weights, are computed for all rows of the forward at once.
+A piece of a prompt runs as transformers runs it, in parallel over its tokens. The rows of a window run one after the
+other, each as in plain decoding, and in a batch with the rows at the same place of other requests' windows. So a row's
+state has the bits of plain decoding, however long the window is. Only the projections at a layer's entrance and exit,
+which hold most of its weights, are computed for all rows of the forward at once.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from transformers.cache_utils import Cache
 
 from actors.engines.flat_batch import Segment
 
-# types of layers, as transformers' configurations call them; hybrid ones have attention beside
+# layer types, as transformers' configurations name them; hybrid ones have attention as well
 RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
 
-Key = tuple[str, int]  # "conv" or "recurrent", and which of a layer's
-Memory = dict[Key, Tensor]  # of one layer, (requests, ...)
+Key = tuple[str, int]  # "conv" or "recurrent", and the index among a layer's states of that kind
+Memory = dict[Key, Tensor]  # the states of one layer, each (requests, ...)
 
 
 class State:
-    """What the recurrent layers remember of one request's text: nothing before its first token."""
+    """The states of all recurrent layers for one request; empty before its first token."""
 
     def __init__(self) -> None:
         self.now: dict[int, Memory] = {}  # by layer
-        self.after: list[dict[int, Memory]] = []  # behind each row of the last forward; of a prompt, behind its last
+        self.after: list[dict[int, Memory]] = []  # behind each row of the last forward; of a prompt, only the last row
 
     def keep(self, row: int) -> None:
-        """The text goes on behind that row of the last forward. Until then a forward may be done again."""
+        """See :class:`actors.engines.flat_batch.State`. Until then the forward may be repeated."""
         self.now = {layer: {key: _own(part) for key, part in parts.items()} for layer, parts in self.after[row].items()}
         self.after = []
 
@@ -51,12 +51,13 @@ class State:
 
 
 def _own(part: Tensor) -> Tensor:
-    """Without the other requests and rows that it was computed with, whose memory a view would hold."""
+    """A copy of a state that was computed in a batch, of which a view would keep all the memory."""
     return part if part.untyped_storage().nbytes() == part.nbytes else part.clone()
 
 
 class StateCache(Cache):  # type: ignore[misc]
-    """transformers' interface to a layer's states; :class:`Recurrence` puts those of a call in and takes them out."""
+    """The cache that transformers' layers read and write. It holds one layer's states during a call, which
+    :class:`Recurrence` puts in before it and takes out after it."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -76,7 +77,7 @@ class StateCache(Cache):  # type: ignore[misc]
         conv_kernel_size: int | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Keeps the last inputs ``(requests, channels, kernel)`` and returns what the convolution runs over."""
+        """Keep the last inputs ``(requests, channels, kernel)``, and return those that the convolution runs over."""
         kernel = conv_kernel_size or conv_states.shape[-1]
         before = self.memory.get(("conv", state_idx))
         if before is not None:
@@ -100,27 +101,29 @@ class StateCache(Cache):  # type: ignore[misc]
 
 
 class Recurrence:
-    """The recurrent layers of one model."""
+    """The recurrent layers of one model, whose ``forward`` it replaces."""
 
     def __init__(self, layers: Sequence[nn.Module], width: int, cache: StateCache) -> None:
-        """``width``: of what the layers read. Takes them over: each runs a forward's rows as :meth:`begin` was told."""
+        """``width``: of the layers' input. From now on each layer runs the rows of a forward as :meth:`begin` has laid
+        them out."""
         self.cache = cache
-        self.continues = True  # whether a chunk of a prompt may start from a state; Mamba's scan cannot
-        self.state_bytes = 0
-        self.limit = sys.maxsize  # states that there is room for; whoever loads models knows
-        self.inner: set[nn.Module] = set()  # linear layers left, whose weights Mamba reads by itself
-        self._whole: State | None = None
-        self._chains: list[tuple[State, int, int]] = []  # with its first row and how many; the longest first
-        self._steps: Sequence[Tensor] = ()  # of every step, its rows in the forward
-        self._order: Tensor | None = None  # all of these, one after the other
+        self.continues = True  # whether a piece of a prompt may start from a state; Mamba's parallel scan cannot
+        self.state_bytes = 0  # of one request's state
+        self.limit = sys.maxsize  # states that there is room for; set by whoever builds the engine
+        self.inner: set[nn.Module] = set()  # linear layers that must stay as they are: Mamba reads their weights
+        self._whole: State | None = None  # of the request whose prompt this forward computes in parallel
+        self._chains: list[tuple[State, int, int]] = []  # (state, first row, rows) of each request; the longest first
+        self._steps: Sequence[Tensor] = ()  # for each step, its rows of the forward
+        self._order: Tensor | None = None  # these rows, step by step
         for layer in layers:
             self._adopt(layer, width)
 
     def new(self) -> State:
+        """The state of a request before its first token."""
         return State()
 
     def begin(self, segments: Sequence[Segment], device: torch.device) -> None:
-        """Before a forward of these segments."""
+        """Lay out the rows of a forward. Called before it."""
         chains: list[tuple[State, int, int]] = []
         start = 0
         for segment in segments:
@@ -149,7 +152,7 @@ class Recurrence:
         def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             recurrence = owner()
             assert recurrence is not None, "the engine outlives its model"
-            kwargs["attention_mask"] = None  # it would say which tokens are padding
+            kwargs["attention_mask"] = None  # the layer would take it for a mask of padding
             run = recurrence._run_whole if recurrence._whole is not None else recurrence._run_steps
             return run(adopted, lambda rows: plain(rows, *args, **kwargs), hidden_states)
 
@@ -163,7 +166,7 @@ class Recurrence:
         return out
 
     def _run_steps(self, layer: _Adopted, plain: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-        """``hidden``: (1, rows, width). Rows of padding stay zero until the exit."""
+        """Run the rows of ``hidden`` ``(1, rows, width)`` step by step. Padding rows stay zero until the exit."""
         number, entrances, leaving = layer.number, layer.entrances, layer.leaving
         memory = _beside([state.now[number] for state, _, _ in self._chains])
         projected = [each.project(plain, hidden)[0] for each in entrances]
@@ -174,7 +177,7 @@ class Recurrence:
             for step, rows in enumerate(self._steps):
                 for entrance, all_rows in zip(entrances, projected, strict=True):
                     entrance.given = all_rows[rows][:, None]
-                # some layers write over what they are given
+                # copied, because some layers overwrite their states
                 self.cache.memory = {key: part[: len(rows)].clone() for key, part in memory.items()}
                 outs.append(plain(hidden[0, rows][:, None])[:, 0])
                 memory = self.cache.memory
@@ -200,23 +203,23 @@ def _beside(memories: Sequence[Memory]) -> Memory:
 
 
 class _Reached(Exception):
-    """A layer got as far as its entrance."""
+    """A layer has reached its first projection, whose input is the argument."""
 
 
 class _Shared(nn.Module):
-    """A linear layer that is computed for all rows at once, outside of the layer that it belongs to."""
+    """A projection of a layer that is computed for all rows at once, outside of the layer's ``forward``."""
 
     def __init__(self, linear: nn.Linear, direct: bool = True) -> None:
-        """``direct``: it reads the layer's input as it is (Falcon-H1's reads a multiple)."""
+        """``direct``: its input is the layer's input (Falcon-H1's is a multiple of that)."""
         super().__init__()
         self.linear: Callable[[Tensor], Tensor] = linear
         self.direct = direct
-        self.looking = False  # for what it is to be computed from
-        self.given: Tensor | None = None  # its result for the rows of this step
-        self.passing = False  # the result is wanted later: hand on what it is to be computed from
+        self.looking = False  # ``forward`` is to raise its input
+        self.given: Tensor | None = None  # ``forward`` is to return this: its result for the rows of this step
+        self.passing = False  # ``forward`` is to return its input, from which the result is computed later
 
     def project(self, layer: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-        """Its result for all that the layer reads."""
+        """Its result for all rows of the layer's input ``hidden``."""
         if self.direct:
             return self.linear(hidden)
         self.looking = True
@@ -238,17 +241,17 @@ class _Shared(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Adopted:
-    """A layer that is run by :class:`Recurrence`: which it is, and what of it is computed for all rows at once."""
+    """A layer that :class:`Recurrence` runs."""
 
-    number: int
-    entrances: Sequence[_Shared]
-    leaving: _Shared | None
+    number: int  # transformers' layer_idx
+    entrances: Sequence[_Shared]  # projections of its input
+    leaving: _Shared | None  # the projection whose result is the layer's, if there is one
 
 
 @torch.inference_mode()
 def _shared(layer: nn.Module, width: int) -> tuple[list[_Shared], _Shared | None]:
-    """Put :class:`_Shared` in the place of a layer's projections: those that read the layer's own input (else the first
-    of all), and the one whose result is the layer's, by a look at two rows."""
+    """Replace a layer's projections by :class:`_Shared`: those that read the layer's input (else the first one), and
+    the one whose result is the layer's. They are found by running the layer on two rows."""
     linears = {name: each for name, each in layer.named_children() if type(each) is nn.Linear}
     seen: dict[str, tuple[Tensor, Tensor]] = {}
     hooks = [
@@ -272,7 +275,7 @@ def _shared(layer: nn.Module, width: int) -> tuple[list[_Shared], _Shared | None
 
 
 def recurrent_layers(model: nn.Module) -> list[nn.Module]:
-    """Those that mix tokens by a causal convolution, with or without a recurrence behind it."""
+    """The layers of a model that mix tokens by a causal convolution, with or without a recurrence behind it."""
     return [
         module
         for module in model.modules()

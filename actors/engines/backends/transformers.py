@@ -1,8 +1,8 @@
-"""Any Hugging Face causal language model as an engine, without model code of our own.
+"""The generic engine: runs any Hugging Face causal language model with transformers' own model code.
 
-Three hooks into transformers do it: a cache whose ``update`` writes keys and values into the given slots, an attention
-function registered under a name of our own, which looks at each segment's part of the pool, and ``logits_to_keep``.
-Recurrent layers are :mod:`actors.engines.backends.recurrence`'s.
+It needs three hooks into transformers: a cache whose ``update`` writes keys and values into the given slots, an
+attention function registered under a name of our own, which attends to each segment's part of the pool, and
+``logits_to_keep``. Recurrent layers are handled by :mod:`actors.engines.backends.recurrence`.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from actors.engines.pool import KVPool, KVShape, attention_layers
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
-PROBE = 24  # tokens by which a model is compared with itself before and after its attention is replaced
+PROBE = 24  # tokens on which a model is compared with itself before and after its attention is replaced
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "moe", "mlp"}
 _names = itertools.count()
 
 
 class SlotCache(StateCache):
-    """What transformers takes for a KV cache: it stores into the round's slots and hands the new keys back."""
+    """A KV cache for transformers: it writes into the slots of the forward, and returns only the new keys and values,
+    since the attention function reads the pool."""
 
     def __init__(self, pool: KVPool, layers: Sequence[int]) -> None:
-        """``layers``: those that attend; the pool has no room for others."""
+        """``layers``: the indices of those that attend, in the pool's order."""
         super().__init__()
         self.pool = pool
         self.places = {layer: place for place, layer in enumerate(layers)}
@@ -64,7 +65,7 @@ class SlotCache(StateCache):
 
 
 class TransformersEngine:
-    """See :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
+    """An :class:`actors.engines.engine.Engine`. One forward at a time; not thread-safe."""
 
     has_spare_cpus = False
 
@@ -74,8 +75,9 @@ class TransformersEngine:
     def __init__(
         self, model: nn.Module, info: ModelInfo, slots: int, pack: bool = True, int8: bool = False, exact: bool = True
     ) -> None:
-        """Takes the model over: attention is replaced, and on a CPU its linear layers are packed. ``exact``: a row's
-        bits are those of plain decoding, on every branch of a window; a draft has no need of it."""
+        """Changes ``model``: its attention is replaced, and on a CPU, with ``pack``, its linear layers are packed.
+        ``exact``: a row must have the bits of plain decoding, on every branch of a window; drafts do not need that.
+        Raises ModelError for a model that cannot run in slots."""
         self.model: Any = model
         self.info = info
         parameter = next(model.parameters())
@@ -86,7 +88,7 @@ class TransformersEngine:
         if shape is None:
             raise self._refusal()
         self.draft_vocabulary = draft_vocabulary(model)
-        self.best: Tensor | None = None  # logits are all that it computes
+        self.best: Tensor | None = None  # it only computes logits
         self.pool = KVPool(shape, slots, self.dtype, self.device)
         self.cache = SlotCache(self.pool, attention_layers(self.config))
         self.recurrence: Recurrence | None = None
@@ -95,7 +97,7 @@ class TransformersEngine:
         self._views: Sequence[View] = ()
         self._attentions: dict[int, Attention] = {}
         self._positions: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        # transformers passes masks of four dimensions through unseen
+        # transformers passes a mask with four dimensions on unchanged
         self._four_d = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
         takes = inspect.signature(model.forward).parameters
         self._cache_name = "cache_params" if "cache_params" in takes else "past_key_values"
@@ -111,10 +113,10 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def _adopt(self) -> None:
-        """Put our attention in the place of the model's, and see that the logits stay what they were.
+        """Replace the model's attention by ours, and check that its logits stay the same.
 
-        Many architectures on the hub do more than attend to a KV cache (chunks, latent caches, recurrent states of
-        other kinds than ours); through slots they would run, and be wrong. ModelError for those.
+        Many architectures do more than attend to a KV cache (chunked attention, latent caches, other recurrences). In
+        slots they would run and give wrong logits. Raises ModelError for those.
         """
         recurrent = recurrent_layers(self.model)
         known = _PLAIN_LAYERS | RECURRENT_LAYERS if recurrent else _PLAIN_LAYERS
@@ -157,7 +159,8 @@ class TransformersEngine:
         return self.forward(batch)
 
     def _probe_recurrence(self, recurrence: Recurrence, tokens: Sequence[int], expected: Tensor) -> Tensor:
-        """The beginning as a chunk of a prompt, the rest as rows; and can a prompt's next chunk go on from a state?"""
+        """The logits of ``tokens``: of the first half as a piece of a prompt, of the rest as rows of a window. Also
+        finds out whether the next piece of a prompt can start from a state."""
         half = len(tokens) // 2
         state = recurrence.new()
         begun = self._probe(tokens, 0, half, state, prompt=True)
@@ -169,7 +172,7 @@ class TransformersEngine:
 
     def _agree(self, found: Tensor, expected: Tensor) -> bool:
         tolerance = 0.01 if self.dtype == torch.float32 else 0.15
-        return bool((found - expected).norm() <= tolerance * expected.norm())  # NaN does not
+        return bool((found - expected).norm() <= tolerance * expected.norm())  # False if there is a NaN
 
     def _refusal(self) -> ModelError:
         return ModelError(
@@ -201,7 +204,7 @@ class TransformersEngine:
         return logits
 
     def pick(self, *forward: object) -> None:
-        """Logits are all that it computes."""
+        """See :class:`actors.engines.engine.Engine`: it cannot choose tokens."""
 
     def attention(
         self,
@@ -217,10 +220,11 @@ class TransformersEngine:
         s_aux: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        """What transformers calls in every layer, with query ``(1, heads, n, d)``; returns ``(1, n, heads, d)``."""
+        """The attention function that transformers calls in every layer, with query ``(1, heads, n, d)``. Returns
+        ``(1, n, heads, d)``. ``s_aux``: see ``sinks`` of :class:`Attention`."""
         window = sliding_window or 0
         look = self._attentions.get(window)
-        if look is None:  # made once a forward and kind of layer
+        if look is None:  # made once for each forward and kind of layer
             scale = scaling if scaling is not None else query.shape[-1] ** -0.5
             look = Attention(self.pool, self._stretches(window), query.shape[1], scale, softcap)
             self._attentions[window] = look
