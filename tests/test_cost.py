@@ -53,7 +53,7 @@ def test_one_forward_that_was_put_aside_changes_little():
     assert cost.row(8) == pytest.approx(200.0, rel=0.5)
 
 
-def test_what_streams_take_together_says_nothing_of_one_alone():
+def test_forwards_of_several_streams_do_not_change_the_cost_of_one():
     cost = CostModel(CURVE)
     for _ in range(50):
         cost.observe(1, 1500.0)

@@ -5,7 +5,7 @@ import pytest
 from actors.estimate import Estimate
 
 
-def test_it_starts_as_a_plain_mean():
+def test_an_estimate_starts_as_a_plain_mean():
     estimate = Estimate()
     for sample in (1.0, 2.0, 6.0):
         estimate.add(sample)
@@ -28,7 +28,7 @@ def test_old_samples_fade_once_the_memory_is_full():
     assert estimate.mean < 0.05
 
 
-def test_its_error_is_that_of_the_mean():
+def test_the_error_of_an_estimate_is_that_of_the_mean():
     chance, means, errors = random.Random(1), [], []
     for _ in range(300):
         estimate = Estimate(memory=64)
@@ -40,7 +40,7 @@ def test_its_error_is_that_of_the_mean():
     assert sum(errors) / len(errors) == pytest.approx(spread, rel=0.15)
 
 
-def test_nothing_known_is_not_trusted_at_all():
+def test_an_estimate_without_samples_has_an_infinite_error():
     assert Estimate(5.0).error == float("inf")
     assert not Estimate(5.0).known
 
@@ -63,7 +63,7 @@ def test_a_ratio_of_sums_weighs_its_parts():
     assert estimate.mean == pytest.approx(1.0)
 
 
-def test_it_is_drawn_to_a_prior_by_the_prior_s_strength():
+def test_an_estimate_is_drawn_to_a_prior_by_the_priors_strength():
     estimate = Estimate()
     estimate.add(1.0)
     assert estimate.towards(0.0, 3.0) == pytest.approx(0.25)

@@ -32,7 +32,7 @@ def test_a_rows_bits_depend_neither_on_the_rows_beside_it_nor_on_the_span(dtype,
                 assert torch.equal(some, whole[:, :rows]), (length, rows, span)
 
 
-def test_it_is_softmax_attention():
+def test_attend_is_softmax_attention():
     torch.manual_seed(1)
     q, k, v = torch.randn(8, 5, 32), torch.randn(2, 320, 32), torch.randn(2, 320, 32)
     mask = visible_rows(290, 5, 320, torch.float32)

@@ -80,7 +80,7 @@ def chosen(logits: torch.Tensor, setting: Sampling) -> np.ndarray:
     return tokens
 
 
-def test_torch_is_hardly_ever_asked():
+def test_compiled_code_seldom_leaves_a_choice_to_torch():
     logits = torch.randn(2000, 8192, generator=torch.Generator().manual_seed(0)) * 3
     assert (chosen(logits, Sampling(temperature=1.0)) == UNSURE).sum() <= 3
     assert (chosen(logits, Sampling(temperature=1.0, top_k=50, top_p=0.9)) == UNSURE).sum() <= 10

@@ -128,5 +128,5 @@ def test_a_draft_step_reads_from_the_device_twice(fake_cuda, family, sampling): 
     assert len(root.tokens) == len(first.tokens) == 8
 
 
-def test_the_mode_is_torchs_own(fake_cuda):  # noqa: F811
+def test_the_fake_cuda_device_is_torchs_fake_tensor_mode(fake_cuda):  # noqa: F811
     assert isinstance(fake_cuda, FakeTensorMode)

@@ -181,7 +181,7 @@ def test_a_head_of_another_size_than_announced_is_refused(directory):
         load_model(str(directory), CPU, torch.float32)
 
 
-def test_it_is_no_target(directory):
+def test_a_model_whose_head_covers_a_part_is_refused_as_a_target(directory):
     with pytest.raises(ModelError, match="covers 69 of its 160 tokens, so it can draft and not be a target"):
         build_target(str(directory), "cpu", "auto", 0, 1)
 

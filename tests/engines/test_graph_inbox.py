@@ -35,7 +35,7 @@ def arrived(plan, tokens, positions, slots, spare=4096):
     return inbox.unpack(plan.shape)
 
 
-def test_buckets_of_rows_and_spans():
+def test_rows_spans_and_copies_are_rounded_up_to_buckets():
     assert [power_bucket(n) for n in (1, 2, 3, 5, 8, 9, 33, 64)] == [1, 2, 4, 8, 8, 16, 64, 64]
     assert [span_bucket(n) for n in (64, 256, 320, 832, 1024, 1088, 2048, 5000)] == [
         256, 256, 512, 1024, 1024, 2048, 2048, 8192,

@@ -46,7 +46,7 @@ def test_what_a_round_hands_back_outlives_the_next():
     assert torch.equal(first, kept)
 
 
-def test_what_is_no_round_runs_as_usual():
+def test_a_forward_that_is_no_round_is_not_recorded():
     model = make("qwen2")
     engine, usual = recorded("qwen2"), LlamaEngine(model, info(model), SLOTS)
     a, b = ids(9, seed=5), ids(2, seed=6)

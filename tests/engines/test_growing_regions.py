@@ -78,7 +78,7 @@ def test_whatever_grows_moves_and_ends_each_request_keeps_what_it_has(seed):
         slots.check(regions)
 
 
-def test_what_does_not_fit_changes_nothing():
+def test_a_region_that_cannot_grow_changes_nothing():
     slots = Slots(100)
     first, second = slots.cache.open(40, [1]), slots.cache.open(40, [2])
     for region in (first, second):

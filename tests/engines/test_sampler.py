@@ -151,7 +151,7 @@ def test_tokens_that_tie_with_the_last_kept_one_are_kept():
 @pytest.mark.parametrize(
     "sampling", [Sampling(temperature=1e-5), Sampling(temperature=1.0, top_p=1e-9), Sampling(temperature=2.0, top_k=1)]
 )
-def test_narrow_settings_are_greedy(sampling):
+def test_filters_that_keep_one_token_give_the_argmax(sampling):
     logits = some_logits(50)
     state = SamplerState(sampling, [])
     assert torch.equal(state.choose(logits, range(50), [[]] * 50), logits.argmax(-1))

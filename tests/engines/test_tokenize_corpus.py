@@ -65,7 +65,7 @@ def test_bad_files_are_one_sentence_that_names_them(tmp_path, name, content, com
         build_from_files(tmp_path / "store", [tmp_path / name], spelled, 256, "")
 
 
-def test_missing_files_are_sentences(tmp_path):
+def test_missing_files_are_refused_with_a_sentence(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere"):
         build_from_files(tmp_path / "store", [tmp_path / "nowhere.txt"], spelled, 256, "")
     with pytest.raises(ConfigError, match="name at least one"):

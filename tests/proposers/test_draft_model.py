@@ -31,7 +31,7 @@ def grown(draft, handle, root, depth):
 
 
 @pytest.mark.parametrize("name", ["pld", "sam"])
-def test_it_drafts_what_followed_before(name):
+def test_a_proposer_drafts_what_followed_the_same_tokens_before(name):
     draft, handle = opened(name)
     tokens, slots = grown(draft, handle, 6, 4)
     assert tokens == [7, 8, 9, 10]
@@ -98,12 +98,12 @@ def test_a_mirror_of_another_text_says_what_a_fresh_one_says(text):
     assert grown(draft, handle, text[-1], 4)[0] == grown(fresh, other, text[-1], 4)[0]
 
 
-def test_its_steps_can_be_measured_like_a_models():
+def test_a_proposers_steps_can_be_measured_like_a_models():
     draft, _ = opened("pld")
     assert all(0 < us < 1e5 for us in measure_draft(draft).values())
 
 
-def test_another_name_is_one_sentence():
+def test_an_unknown_proposer_is_refused_with_a_sentence():
     for name in ("rest:", "plt", "rest"):
         with pytest.raises(ConfigError, match=r"use pld, sam or rest:DIR"):
             build_proposer_draft(name)

@@ -66,7 +66,7 @@ def test_the_longest_match_decides():
     assert found.tokens == (1,)
 
 
-def test_a_text_ends_where_it_ends():
+def test_no_continuation_crosses_the_end_of_a_text():
     one, two = some_text(30), some_text(30, 1)
     memory = memory_of(one, two)
     assert list(proposed(memory, one[:25]).tokens) == one[25:]

@@ -88,7 +88,7 @@ def test_a_structure_is_given_in_exactly_one_way(wanted):
 
 
 @pytest.mark.parametrize("name", ["json_schema", "regex", "grammar"])
-def test_a_structure_has_a_bounded_text(name):
+def test_the_text_of_structured_outputs_is_bounded(name):
     validate(Generate("r", "x", structured_outputs=StructuredOutputs(**{name: "a" * (1 << 18)})))
     with pytest.raises(RequestError, match=rf"structured_outputs.{name} must be 1 to 262144 characters"):
         validate(Generate("r", "x", structured_outputs=StructuredOutputs(**{name: "a" * ((1 << 18) + 1)})))

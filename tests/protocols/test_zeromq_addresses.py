@@ -18,7 +18,7 @@ from protocols.errors import ConfigError, ConnectionLost
 from protocols.zeromq import ZmqNetwork
 
 
-async def test_a_used_address_is_told(address: str) -> None:
+async def test_an_address_in_use_is_refused_with_a_sentence(address: str) -> None:
     first, second = ZmqNetwork(), ZmqNetwork()
     listener, link = await pair(first, address)
     with pytest.raises(ConfigError) as caught:

@@ -212,7 +212,7 @@ async def test_a_message_sent_just_before_closing_still_arrives(address: str) ->
     here.close()
 
 
-async def test_what_was_closed_is_not_kept_until_the_network_ends() -> None:
+async def test_a_network_forgets_links_that_were_closed() -> None:
     network = ZmqNetwork()
     try:
         known = []

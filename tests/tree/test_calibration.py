@@ -24,7 +24,7 @@ def test_before_any_evidence_the_drafts_own_probability_speaks():
     assert Calibration().probability(0, 0.37) == pytest.approx(0.37)
 
 
-def test_it_recovers_a_known_map():
+def test_a_calibration_recovers_a_known_map():
     calibration = Calibration()
     teach(calibration, lambda rank, p: min(0.95, p**0.5) if rank == 0 else p * 0.3, 6000, seed=1)
     for p in (0.3, 0.5, 0.7, 0.9):
@@ -32,7 +32,7 @@ def test_it_recovers_a_known_map():
     assert calibration.probability(1, 0.2) == pytest.approx(0.06, abs=0.05)
 
 
-def test_it_follows_a_shift():
+def test_a_calibration_follows_a_change_of_agreement():
     calibration = Calibration()
     teach(calibration, lambda rank, p: 0.9 if rank == 0 else 0.0, 3000, seed=2)
     assert calibration.probability(0, 0.6) > 0.8
@@ -40,7 +40,7 @@ def test_it_follows_a_shift():
     assert calibration.probability(0, 0.6) < 0.3
 
 
-def test_its_memory_is_bounded():
+def test_the_memory_of_a_calibration_is_bounded():
     calibration = Calibration()
     teach(calibration, lambda rank, p: 0.5, 5000, seed=4)
     assert max(one.weight for row in calibration.bins for one in row) == MEMORY

@@ -88,7 +88,7 @@ def test_threads_are_told_of_a_target_on_a_cpu_only():
     assert (there.threads, there.cpus) == (0, "")
 
 
-def test_a_status_says_it():
+def test_a_status_report_has_the_expectation():
     async def story():
         system = Cluster()
         async with system:

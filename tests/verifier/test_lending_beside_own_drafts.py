@@ -15,8 +15,8 @@ from protocols.messages import Hello, Role
 
 @pytest.mark.parametrize("own", [True, False], ids=["the verifier's own draft model", "another draft model"])
 @pytest.mark.parametrize("quicker", [True, False], ids=["quicker", "as quick"])
-def test_a_drafter_with(own, quicker):
-    """Own drafts have brought less than was promised."""
+def test_a_drafter_is_lent_a_request_only_if_it_should_beat_the_verifiers_own_drafts(own, quicker):
+    """Its own drafts have brought less than was predicted."""
 
     async def story():
         model = Counting(skill=0.9)

@@ -27,7 +27,7 @@ def as_calibrated(system):
     return system
 
 
-def test_a_draft_step():
+def test_a_draft_step_that_was_measured_too_slow_is_measured_again():
     model = Counting(skill=0.9)
     draft = inline(model, step_us={1: 50 * STEP_US[1]})
     sampling = Sampling(max_tokens=1500, ignore_eos=True)
@@ -36,7 +36,7 @@ def test_a_draft_step():
     assert draft.steps(1) < 5 * STEP_US[1]
 
 
-def test_reading_a_text():
+def test_texts_are_read_again_after_reading_was_measured_too_slow():
     model = Unread()
     draft = inline(model)
     draft.read_us.add(2 * FORWARD_S * 1e6, weight=READ)

@@ -67,7 +67,7 @@ def test_every_round_is_told_and_adds_up_to_the_requests_own_statistics(method):
     assert kinds == ORIGINS[method]
 
 
-def test_who_does_not_ask_is_told_nothing():
+def test_a_request_that_does_not_ask_for_a_trace_gets_none():
     assert {chunk.trace for chunk in streamed("tree")} == {None}
 
 

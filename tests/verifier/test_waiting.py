@@ -16,7 +16,7 @@ def test_a_request_begins_with_the_rate_that_others_reached():
     assert Rate(rates.of("auto", True)).value == Rate(rates.of("tree", False)).value == 0.0
 
 
-def test_its_own_rounds_soon_weigh_more():
+def test_a_requests_own_rounds_soon_weigh_more_than_others():
     usual = Estimate(0.004, weight=100, memory=200)
     rate = Rate(usual)
     for _ in range(12):
