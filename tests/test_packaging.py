@@ -58,7 +58,7 @@ def test_the_index_page_has_no_link_into_the_repository(wheel: zipfile.ZipFile):
     metadata = HeaderParser().parsestr(wheel.read(name).decode())
     text = metadata.get_payload()
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert "\n## Two commands\n" in text
+    assert "\n## Three commands\n" in text
     assert set(re.findall(r"\]\((\w+)", text)) == {"https"}
 
 
