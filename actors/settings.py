@@ -51,7 +51,7 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
 
     target: Annotated[str, Meta(description="target model: a Hugging Face directory or hub id")] = BUNDLED
     bind: Annotated[
-        Port, Meta(description="address that all others connect to; beyond this host it needs key and allow")
+        Port, Meta(description="address that all others connect to; one that other hosts reach needs key and allow")
     ] = ""
     allow: Annotated[str, Meta(description="directory with the public key files of those who may connect")] = ""
     device: Annotated[str, Meta(description="torch device of the target: auto, cpu, cuda, cuda:1")] = "auto"
@@ -60,17 +60,17 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
     ] = "auto"
     method: Annotated[Method, Meta(description="method of requests that name none")] = Method.AUTO
     num_speculative_tokens: Annotated[
-        int, Meta(description="draft length gamma; 0 measures the hardware and adapts", ge=0, le=256)
+        int, Meta(description="draft length gamma; 0: measured at the start, then adapted", ge=0, le=256)
     ] = 0
-    sequences: Annotated[int, Meta(description="draft sequences; 0 lets the theta rule decide", ge=0, le=64)] = 0
-    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: by the free memory", ge=0)] = 0
+    sequences: Annotated[int, Meta(description="number of draft sequences; 0: by the theta rule", ge=0, le=64)] = 0
+    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: by the memory that is free", ge=0)] = 0
     threads: Annotated[
         int,
-        Meta(description="compute threads of a target on a CPU; 0: one per CPU of its own, to 16", ge=0, le=1024),
+        Meta(description="compute threads of a target on a CPU; 0: one for each of its CPUs, at most 16", ge=0, le=1024),
     ] = 0
     cpus: Annotated[str, Meta(description="pin the process to these CPUs, such as 0 or 0,1; empty: do not pin")] = ""
     spare_cpus: Annotated[
-        str, Meta(description="drafters' CPUs, which also compute for a target on a CPU while all drafters rest")
+        str, Meta(description="the drafters' CPUs, which a target on a CPU uses too while all drafters are idle")
     ] = ""
     inline_draft: Annotated[
         str,
@@ -86,25 +86,25 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
 
     max_queued_requests: Annotated[
         int,
-        Meta(description="requests that may wait for room; one more is refused as overloaded", ge=1, le=4096),
+        Meta(description="how many requests may wait for room; further ones are refused as overloaded", ge=1, le=4096),
     ] = 1024
     shutdown_timeout: Annotated[
         float,
-        Meta(description="seconds for which running requests go on after SIGTERM; the others resume", ge=0, le=86_400),
+        Meta(description="seconds that running requests get to finish after SIGTERM; clients resume the others", ge=0, le=86_400),
     ] = 0.0
     memory: Annotated[
         int,
         Meta(
-            description="tokens of ended requests' texts that method auto finds drafts in, 28 bytes each; 0: none",
+            description="tokens of finished texts to keep, in which method auto looks for drafts; 28 bytes each; 0: none",
             ge=0,
             le=1 << 30,
         ),
     ] = 1_000_000
     learn_salted: Annotated[
-        bool, Meta(description="the learner also hears requests with a cache_salt, such as those of gateway keys")
+        bool, Meta(description="let the learner also learn from requests with a cache_salt, such as those with an API key")
     ] = False
     log_requests: Annotated[
-        str, Meta(description="file for finished requests, as token ids, of which `duoactor replay` tells; empty: none")
+        str, Meta(description="append finished requests to this file, as token ids, for `duoactor replay`; empty: none")
     ] = ""
 
 
@@ -113,13 +113,13 @@ class DrafterSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
 
     draft: Annotated[
         str,
-        Meta(description="draft model: a Hugging Face directory or hub id; or no model but pld, sam or rest:DATASTORE"),
+        Meta(description="draft model: a Hugging Face directory or hub id; or, without a model, pld, sam or rest:DATASTORE"),
     ] = BUNDLED
     device: Annotated[str, Meta(description="torch device of the draft model")] = "cpu"
-    dtype: Annotated[str, Meta(description="auto, float32, bfloat16 or int8 (quantising never changes the output)")] = (
+    dtype: Annotated[str, Meta(description="of the draft's weights: auto, float32, bfloat16 or int8; never changes the output")] = (
         "auto"
     )
-    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: by the free memory", ge=0)] = 0
+    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: by the memory that is free", ge=0)] = 0
     threads: Annotated[int, Meta(description="compute threads", ge=1, le=1024)] = 1
     cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""
     actor_id: Annotated[str, Meta(description="name in status output; empty: drafter-HOST-PID")] = ""
@@ -140,15 +140,15 @@ class LearnFrom(StrEnum):
 class LearnerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Trains a copy of the draft model on what is served; drafters load it when replay says that it is better."""
 
-    draft: Annotated[str, Meta(description="draft model to begin with, the drafters' own: a directory or hub id")] = (
+    draft: Annotated[str, Meta(description="draft model to begin with, the drafters' own: a Hugging Face directory or hub id")] = (
         BUNDLED
     )
-    dtype: Annotated[str, Meta(description="of the drafters' weights, which candidates are judged with")] = "auto"
+    dtype: Annotated[str, Meta(description="of the drafters' weights; candidates are judged in it")] = "auto"
     learn_from: Annotated[
-        LearnFrom, Meta(description="the target's tokens alone, or its likeliest 16 at each place, which cost it time")
+        LearnFrom, Meta(description="the target's tokens alone, or its 16 likeliest tokens at each position, which cost it time")
     ] = LearnFrom.TOKENS
     directory: Annotated[
-        str, Meta(description="where promoted weights are kept, four versions at most; empty: in this user's cache")
+        str, Meta(description="where promoted weights are kept, at most four versions; empty: in this user's cache")
     ] = ""
     cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""
     actor_id: Annotated[str, Meta(description="name in status output")] = "learner"

@@ -1,5 +1,10 @@
 """duoactor: speculative decoding on two devices at once.
 
+    from duoactor import Client
+
+    with Client() as client:  # of a running `duoactor up`
+        print(client.generate("def factorial(n):").text)
+
 Every name is loaded at its first use: importing this package takes a millisecond, and none of them loads torch.
 """
 
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
         Sampling,
         StatusReport,
         StructuredOutputs,
+        Tokenized,
         TokenLogprobs,
     )
 
@@ -77,6 +83,7 @@ __all__ = [
     "Stream",
     "StructuredOutputs",
     "TokenLogprobs",
+    "Tokenized",
     "__version__",
     "run_proposer",
 ]

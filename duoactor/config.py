@@ -66,10 +66,13 @@ class Option:
 
 
 def options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
-    """The options of a settings struct (or of ``Sampling``), in the order of its fields."""
+    """The options of a settings struct (or of ``Sampling``): its own in the order of its fields, then those that other
+    actors have too, such as keys."""
     info = inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)
-    return tuple(_option(entry) for entry in info.fields)
+    shared = getattr(struct.__base__, "__struct_fields__", ())
+    fields = sorted(info.fields, key=lambda entry: entry.name in shared)
+    return tuple(_option(entry) for entry in fields)
 
 
 def _option(entry: inspect.Field) -> Option:

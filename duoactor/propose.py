@@ -1,4 +1,4 @@
-"""Running a drafter whose guesses come from somebody's own code instead of a draft model."""
+"""Running a drafter whose guesses come from the caller's own code instead of a draft model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,23 @@ from protocols.address import default_address
 def run_proposer(
     proposer: Proposer, name: str, *, connect: str = "", key: str = "", server_key: str = "", actor_id: str = ""
 ) -> int:
-    """Draft with ``proposer`` until a signal or until drained: ``duoactor drafter`` with your own guesses.
+    """Run a drafter that drafts with ``proposer``, until a signal comes or it is drained.
 
-    ``name`` is shown where a draft model's name is. ``connect``: the verifier's address, by default this user's own;
-    ``key`` and ``server_key``: CURVE key files for one on another host. Returns the process's exit code.
+    Args:
+        proposer: What guesses: see ``Proposer``. A wrong guess costs time and never changes a token.
+        name: Shown where other drafters show the name of their model.
+        connect: The verifier's address; by default that of this user's `duoactor up`.
+        key: CURVE secret key file with the role ``drafter``, for a verifier that uses keys.
+        server_key: The verifier's CURVE public key file.
+        actor_id: Name in status output; by default drafter-HOST-PID.
+
+    Returns:
+        The exit code for the process.
+
+    Example:
+        ```python
+        raise SystemExit(run_proposer(Pairs(), "pairs"))  # examples/own_proposer.py
+        ```
     """
     from actors.drafter.start import run_drafter
     from actors.proposers.draft_model import ProposerDraft, of_any_tokenizer

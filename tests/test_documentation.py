@@ -117,6 +117,7 @@ def test_the_docs_build_as_a_site_without_a_warning(tmp_path: Path):
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert "no verifier answers at …" in (tmp_path / "errors" / "index.html").read_text()
+    assert "maximum number of tokens to generate" in (tmp_path / "api" / "index.html").read_text()
 
 
 @pytest.mark.processes

@@ -65,7 +65,7 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="duoactor", message="duoactor %(version)s")
-@click.option("--debug", is_flag=True, help="Show where an error comes from.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_obj
 def cli(environment: Environment, debug: bool) -> None:
     """Speculative decoding on two devices at once: a draft model guesses while the target model verifies.

@@ -13,6 +13,7 @@ from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings
 from duoactor import config, render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import Logs, Place, config_option, log_options, settings_from, struct_options
+from duoactor.cli.sections import Command
 from duoactor.cli.waiting import connected
 from duoactor.launch.child import die_with_parent
 from protocols.address import default_address
@@ -33,7 +34,7 @@ def prepare(supervised: bool, logs: Logs) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-@click.command()
+@click.command(cls=Command)
 @config_option
 @struct_options(VerifierSettings)
 @supervised_option
@@ -57,7 +58,7 @@ def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     return run_verifier(settings)
 
 
-@click.command()
+@click.command(cls=Command)
 @config_option
 @struct_options(DrafterSettings)
 @supervised_option
@@ -80,7 +81,7 @@ def drafter(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     return run_drafter(settings)
 
 
-@click.command()
+@click.command(cls=Command)
 @config_option
 @struct_options(ControllerSettings)
 @supervised_option
@@ -99,7 +100,7 @@ def controller(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     return run_controller(settings)
 
 
-@click.command()
+@click.command(cls=Command)
 @config_option
 @struct_options(LearnerSettings)
 @click.option("--undo", is_flag=True, help="ask the running learner to go back to the weights before")

@@ -34,30 +34,30 @@ from protocols.messages import Method, Sampling
 
 
 class BenchOptions(Settings, frozen=True, kw_only=True):
-    """What is measured, and where results go."""
+    """What is measured, and where the results go."""
 
-    suite: Annotated[str, Meta(description="a JSONL file: ours, Spec-Bench's or HumanEval")] = BUILTIN
+    suite: Annotated[str, Meta(description="prompts: builtin, or a JSONL file of ours, Spec-Bench's or HumanEval's form")] = BUILTIN
     methods: Annotated[
-        str, Meta(description="rows, by commas; vanilla is always one; empty: all, or auto with --streams")
+        str, Meta(description="methods, separated by commas; vanilla is always among them; empty: all, or auto with --streams")
     ] = ""
-    tasks: Annotated[str, Meta(description="only these tasks, by commas; empty: all")] = ""
-    limit: Annotated[int, Meta(description="most prompts per task; 0: all", ge=0)] = 0
+    tasks: Annotated[str, Meta(description="only these tasks, separated by commas; empty: all")] = ""
+    limit: Annotated[int, Meta(description="maximum number of prompts per task; 0: all", ge=0)] = 0
     repeats: Annotated[int, Meta(description="runs per prompt and method", ge=1)] = 2
-    max_tokens: Annotated[int, Meta(description="most tokens per answer", ge=1)] = 128
-    temperature: Annotated[float, Meta(description="0 is greedy", ge=0)] = 0.0
-    seed: Annotated[int, Meta(description="of the noise at a temperature", ge=0)] = 0
-    datastore: Annotated[str, Meta(description="for rest, and auto; empty: of Python's own library")] = ""
+    max_tokens: Annotated[int, Meta(description="maximum number of tokens per answer", ge=1)] = 128
+    temperature: Annotated[float, Meta(description="sampling temperature; 0 is greedy", ge=0)] = 0.0
+    seed: Annotated[int, Meta(description="seed of the sampling at temperatures above 0", ge=0)] = 0
+    datastore: Annotated[str, Meta(description="datastore for rest and auto; empty: one is built of Python's own library")] = ""
     sweep: Annotated[
-        bool, Meta(description="also DuoDecoding with gamma two below to two above the chosen one (table 3)")
+        bool, Meta(description="also DuoDecoding with gamma from two below to two above the chosen one (the paper's table 3)")
     ] = False
     streams: Annotated[
-        str, Meta(description="under load instead: so many streams at once, such as 1,4,16,64; empty: one by one")
+        str, Meta(description="measure under load, with so many streams at once, such as 1,4,16,64; empty: one by one")
     ] = ""
     arrivals: Annotated[
-        str, Meta(description="with --streams: closed (who was answered asks again), poisson, bursts")
+        str, Meta(description="with --streams: closed (each user asks again once answered), poisson or bursts")
     ] = CLOSED
     out: Annotated[str, Meta(description="directory for the results; empty: a new bench-DATE-TIME")] = ""
-    resume: Annotated[bool, Meta(description="go on with what --out holds")] = False
+    resume: Annotated[bool, Meta(description="continue an interrupted run in --out")] = False
 
     def job(self) -> Job:
         """Raises ConfigError for a suite, method, task or load that there is not."""

@@ -13,6 +13,7 @@ import click
 from duoactor.cli.environment import Environment
 from duoactor.cli.generate import Answer, colour_option, show
 from duoactor.cli.options import Place, place_options, request_options
+from duoactor.cli.sections import Command
 from duoactor.cli.waiting import connected, reading
 from duoactor.render import print_summary
 from protocols.errors import RequestError
@@ -26,7 +27,7 @@ COMMANDS = {
 IS_COMMAND = re.compile(r"/\w*")  # a slash and one word, nothing else on the line
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--system", default="", metavar="TEXT", help="a system message before the first turn")
 @request_options
 @place_options

@@ -28,7 +28,7 @@ from duoactor.launch.signals import run_until_signal
 from duoactor.launch.wanted import Wanted
 from protocols.messages import ChatTurn, Chunk, FinishReason, Method, Sampling
 
-# in kind what the bundled pair was trained on
+# of the kinds of text that the bundled pair was trained on
 PROMPTS = (
     "Lisa has 12 apples. She buys 3 bags with 6 apples each and gives 8 apples to her brother. "
     "How many apples does she have now?",
@@ -44,9 +44,9 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
     """What is asked, and how often it is timed."""
 
     method: Annotated[Method, Meta(description="how to draft and verify")] = Method.AUTO
-    prompt: Annotated[tuple[str, ...], Meta(description="your own prompt; may be repeated")] = ()
-    max_tokens: Annotated[int, Meta(description="most tokens per answer", ge=1)] = 96
-    temperature: Annotated[float, Meta(description="0 is greedy", ge=0)] = 0.0
+    prompt: Annotated[tuple[str, ...], Meta(description="your own prompt instead of the built-in ones; may be repeated")] = ()
+    max_tokens: Annotated[int, Meta(description="maximum number of tokens per answer", ge=1)] = 96
+    temperature: Annotated[float, Meta(description="sampling temperature; 0 is greedy", ge=0)] = 0.0
     repeats: Annotated[int, Meta(description="timed runs per prompt and method", ge=1)] = 3
     no_reference: Annotated[bool, Meta(description="do not time transformers' own generate")] = False
 
@@ -66,10 +66,10 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
 @log_options
 @click.pass_obj
 def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **flags: Any) -> int:
-    """Watch text stream, and see how much faster it came. The same prompts are timed with the target alone, too.
+    """Stream a few prompts, timed against the target alone.
 
-    Drafted tokens are green, the target's own magenta. Exit code 1 if a text differs from the target's own: none ever
-    should. The JSON document is `duoactor bench`'s.
+    On a terminal, drafted tokens are green and the target's own magenta. The exit code is 1 if a text differs from the
+    target's own, which never should happen. --json prints what `duoactor bench --json` does.
 
     \b
     Example:  duoactor demo
@@ -133,9 +133,9 @@ async def _run(bench: SideBySide, method: str, as_json: bool) -> None:
 
 
 def _introduce(deployment: Deployment, colour: bool) -> None:
-    """What a stranger must know to make sense of what follows."""
+    """What a newcomer must know to understand the output that follows."""
     target = render.model_name(deployment.verifier.target)
-    small = ": small ones, to watch the speed of and not to learn from" if target.startswith("bundled ") else ""
+    small = ": small models, to show the speed and not to learn from" if target.startswith("bundled ") else ""
     print(f"{target} and {render.model_name(deployment.drafters[0].draft)}{small}.")
     if colour:
         print(

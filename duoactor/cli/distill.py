@@ -18,16 +18,16 @@ from protocols.errors import ConfigError
 
 
 @click.command()
-@click.option("--target", default="bundled", metavar="TEXT", help="the model that the draft is for  [bundled]")
-@click.option("--out", required=True, metavar="DIR", help="where the draft is written")
+@click.option("--target", default="bundled", metavar="TEXT", help="target model that the draft is for  [bundled]")
+@click.option("--out", required=True, metavar="DIR", help="directory to write the draft to")
 @click.option(
-    "--prompts", multiple=True, metavar="FILE", help="JSONL suite, or text with a prompt per line  [the built-in suite]"
+    "--prompts", multiple=True, metavar="FILE", help="JSONL suite, or text with one prompt per line; may be repeated  [the built-in suite]"
 )
-@click.option("--shape", default="auto", metavar="TEXT", help="auto, or width and layers such as 768x2  [auto]")
-@click.option("--init", default="", metavar="DIR", help="a draft to begin with, instead of the target's own layers")
-@click.option("--minutes", default=30.0, type=click.FloatRange(min=0.01), metavar="X", help="time to take  [30]")
-@click.option("--device", default="auto", metavar="TEXT", help="auto, cpu, cuda, cuda:1 …  [auto]")
-@click.option("--resume", is_flag=True, help="go on with the training in --out for --minutes more")
+@click.option("--shape", default="auto", metavar="TEXT", help="width and layers such as 768x2; auto: the largest that is fast enough here  [auto]")
+@click.option("--init", default="", metavar="DIR", help="train this draft further, instead of beginning with the target's own layers")
+@click.option("--minutes", default=30.0, type=click.FloatRange(min=0.01), metavar="X", help="minutes to take  [30]")
+@click.option("--device", default="auto", metavar="TEXT", help="torch device: auto, cpu, cuda, cuda:1 …  [auto]")
+@click.option("--resume", is_flag=True, help="continue the training in --out, for --minutes more")
 @json_option
 def distill(
     target: str,
@@ -114,5 +114,5 @@ def _texts(file: str) -> list[Text]:
         lines = Path(file).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read the prompts {file}: {reason}") from None
+        raise ConfigError(f"{file} cannot be read ({reason}): give --prompts a file of prompts") from None
     return [Text(Path(file).stem, line) for line in lines if line.strip()]

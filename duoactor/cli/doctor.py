@@ -1,4 +1,4 @@
-"""doctor: what is here, whether two models fit together, and whether speculation will pay."""
+"""doctor: whether a target and a draft fit together, and whether speculation will pay on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duoactor.config import write_new
 @pair_options
 @click.option("--draft-device", default="cpu", metavar="TEXT", help="torch device of the draft  [cpu]")
 @click.option(
-    "--fix", "file", is_flag=False, flag_value="duo.toml", metavar="[FILE]", help="write a duo.toml of it  [duo.toml]"
+    "--fix", "file", is_flag=False, flag_value="duo.toml", metavar="[FILE]", help="write the result to a duo.toml, for `duoactor up --config`  [duo.toml]"
 )
 @json_option
 @click.pass_obj
@@ -29,10 +29,10 @@ def doctor(
     file: str | None,
     as_json: bool,
 ) -> int:
-    """Say whether speculation will pay here. Also by how much, and what would help most.
+    """Predict whether speculation will pay on this machine.
 
-    Loads both models, measures them as `duoactor up` does, and lets the draft read what the target writes. Exit code 1
-    if they cannot work together.
+    Loads both models, measures them as `duoactor up` does, lets the draft read what the target writes, and says by how
+    much answers will be faster and what would help most. The exit code is 1 if the models cannot work together.
 
     \b
     Example:  duoactor doctor

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from duoactor import render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import Place, json_option, place_options, request_options, struct_options
+from duoactor.cli.sections import SAMPLING, Command
 from duoactor.cli.waiting import connected, reading
 from duoactor.client.metrics import metrics
 from protocols.errors import ConfigError
@@ -64,11 +65,11 @@ def show(chunks: Iterator[Chunk], answer: Answer, colour: str) -> None:
         out.close()
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("prompt")
 @click.option("--chat", "as_chat", is_flag=True, help="treat PROMPT as a question: apply the model's chat template")
 @request_options
-@struct_options(Sampling, only=("logprobs",))
+@struct_options(Sampling, section=SAMPLING, only=("logprobs",))
 @place_options
 @colour_option
 @json_option

@@ -25,10 +25,10 @@ from duoactor.cli.options import json_option
 def inflate(
     source: str, destination: str, layers: int, hidden: int, intermediate: int, dtype: str | None, as_json: bool
 ) -> None:
-    """Write a model that does the same at a higher cost. It computes SRC's function in the time of a larger model.
+    """Write a model with another's function at a larger cost.
 
-    Layers that add nothing and matrices padded with zeros: the text, and how often a draft is accepted, stay; the time
-    of a forward becomes a large model's. SRC is a model directory, or "bundled".
+    It adds layers that change nothing and pads matrices with zeros. The text, and how often a draft is accepted, stay
+    those of SRC (a model directory, or "bundled"); the time of a forward becomes that of a large model.
 
     \b
     Example:  duoactor inflate bundled big --layers 32 --hidden 4096 --intermediate 11008 --dtype bfloat16

@@ -23,11 +23,11 @@ from protocols.enumerations import KeyRole
 @click.option("--directory", default=".", metavar="DIR", help="where to write the two files  [.]")
 @json_option
 def keys(name: str, roles: tuple[str, ...], directory: str, as_json: bool) -> None:
-    """Make a CURVE key pair, to talk across a network.
+    """Make a CURVE key pair, for connections between hosts.
 
-    NAME.key is secret and stays on the host that uses it. Copy NAME.pub to the verifier's --allow directory (or,
-    for the verifier's own pair, to the hosts that connect to it: it is their --server-key). Its second line holds the
-    roles: the copy in --allow is what counts. An operator may swap and drain, and sees everybody's requests.
+    NAME.key is secret and stays on the host that uses it. Copy NAME.pub to the directory that the verifier names with
+    --allow; the verifier's own goes to the hosts that connect to it, as their --server-key. The second line of NAME.pub
+    holds the roles, of which only the copy in --allow counts. An operator may swap and drain, and sees all requests.
 
     \b
     Example:  duoactor keys verifier --directory keys

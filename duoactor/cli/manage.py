@@ -7,10 +7,11 @@ import click
 from duoactor import render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import Place, json_option, place_options
+from duoactor.cli.sections import Command
 from duoactor.cli.waiting import connected
 
 
-@click.command()
+@click.command(cls=Command)
 @place_options
 @json_option
 @click.pass_obj
@@ -29,7 +30,7 @@ def status(environment: Environment, /, place: Place, as_json: bool) -> None:
         render.print_status(report)
 
 
-@click.command()
+@click.command(cls=Command)
 @place_options
 @json_option
 @click.pass_obj
@@ -47,7 +48,7 @@ def drafters(environment: Environment, /, place: Place, as_json: bool) -> None:
         render.print_drafters(report.drafters)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("old")
 @click.argument("new")
 @place_options
@@ -66,7 +67,7 @@ def swap(environment: Environment, /, old: str, new: str, place: Place, as_json:
     render.print_done({"old": old, "new": new, "detail": detail}, f"{old} hands over to {new}", as_json)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("actor_id", metavar="ID")
 @place_options
 @json_option

@@ -12,18 +12,21 @@ import msgspec
 
 from actors.settings import PEER_VARIABLES, DrafterSettings, VerifierSettings
 from duoactor import config
+from duoactor.cli.sections import CONNECTION, SAMPLING, SPECULATION, Option
 from duoactor.client.options import DESCRIPTIONS
-from duoactor.config import Option, options
+from duoactor.config import options
 from protocols.messages import Method, Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+CONNECTING = ("connect", "bind", "key", "server_key", "allow")  # options that say how actors reach each other
 
 SAMPLING_HELP: Mapping[str, str] = {
     **{name: DESCRIPTIONS[name] for name in Sampling.__struct_fields__},
     "stop": "end before this text; may be repeated",
     "stop_token_ids": "end at this token id; may be repeated",
-    "seed": "the same seed gives the same text, whatever drafts",
-    "logprobs": "report the n most likely tokens' log-probabilities (with --json); -1 is none",
+    "seed": "the same seed gives the same text, with any drafter and method",
+    "logprobs": "with --json: log-probabilities of each token and of the n most likely; -1: none",
     "logit_bias": "ID:X adds X (-100 to 100) to the logit of token ID; may be repeated",
 }
 
@@ -36,9 +39,9 @@ def _token_number(text: str) -> tuple[int, float]:
         raise click.BadParameter(f"{text!r} is not a token id and a number, such as 42:-5") from None
 
 
-def click_option(option: Option, name: str, variable: str | None = None) -> Callable[[F], F]:
-    """The flag of one option. Not given, it is None (or an empty tuple), so that it hides nothing below it.
-    ``variable``: of the environment, that stands for it."""
+def click_option(option: config.Option, name: str, section: str = "", variable: str | None = None) -> Callable[[F], F]:
+    """The flag of one option, listed under ``section``. Not given, its value is None (or an empty tuple), so that it
+    hides no value of a file. ``variable``: an environment variable that is read where the flag is not given."""
     bounded = option.at_least is not None or option.at_most is not None
     kind: click.ParamType[Any] = {
         "text": click.STRING,
@@ -54,7 +57,16 @@ def click_option(option: Option, name: str, variable: str | None = None) -> Call
     if variable is not None:
         details |= {"envvar": variable, "show_envvar": True}
     flag = "--" + name.replace("_", "-")
-    return click.option(flag, name, help=option.description + shown, multiple=option.repeated, default=None, **details)
+    return click.option(
+        flag,
+        name,
+        cls=Option,
+        section=section,
+        help=option.description + shown,
+        multiple=option.repeated,
+        default=None,
+        **details,
+    )
 
 
 def _whole(limit: float | None) -> int | None:
@@ -65,21 +77,26 @@ def struct_options(
     struct: type[msgspec.Struct],
     *,
     prefix: str = "",
-    about: str = "",
+    section: str = "",
+    common: Container[str] = (),
     only: Container[str] | None = None,
     leave_out: Container[str] = (),
 ) -> Callable[[F], F]:
-    """One flag per field of ``struct``; ``about`` goes before each description."""
+    """One flag per field of ``struct``, listed under ``section``; but those in ``common`` under "Options", and those that
+    say how actors reach each other under "Connection"."""
+
+    def section_of(name: str) -> str:
+        return CONNECTION if name in CONNECTING else "" if name in common else section
 
     def decorate(command: F) -> F:
         for option in reversed(options(struct)):
-            if option.name not in leave_out and (only is None or option.name in only):
-                description = SAMPLING_HELP[option.name] if struct is Sampling else about + option.description
-                variable = PEER_VARIABLES.get(option.name) if "connect" in struct.__struct_fields__ else None
-                decorated = click_option(
-                    replace(option, description=description), config.prefixed(option, prefix), variable
-                )
-                command = decorated(command)
+            if option.name in leave_out or (only is not None and option.name not in only):
+                continue
+            if struct is Sampling:
+                option = replace(option, description=SAMPLING_HELP[option.name])
+            variable = PEER_VARIABLES.get(option.name) if "connect" in struct.__struct_fields__ else None
+            name = config.prefixed(option, prefix)
+            command = click_option(option, name, section_of(option.name), variable)(command)
         return command
 
     return decorate
@@ -120,14 +137,16 @@ class Place(NamedTuple):
 
 def _peer_option(name: str, text: str) -> Callable[[F], F]:
     flag, variable = "--" + name.replace("_", "-"), PEER_VARIABLES[name]
-    return click.option(flag, default="", metavar="TEXT", help=text, envvar=variable, show_envvar=True)
+    return click.option(
+        flag, cls=Option, section=CONNECTION, default="", metavar="TEXT", help=text, envvar=variable, show_envvar=True
+    )
 
 
 place_options = _as_one(
     "place",
     Place,
     Place._fields,
-    _peer_option("connect", "the verifier's address  [this user's own]"),
+    _peer_option("connect", "the verifier's address  [this user's default]"),
     _peer_option("key", "your CURVE secret key file"),
     _peer_option("server_key", "the verifier's CURVE public key file"),
 )
@@ -159,6 +178,8 @@ pair_options = _as_one(
 
 method_option = click.option(
     "--method",
+    cls=Option,
+    section=SPECULATION,
     default=None,
     type=click.Choice([str(method) for method in Method]),
     callback=lambda context, parameter, value: value or "",
@@ -176,21 +197,24 @@ def _request(method: str, num_speculative_tokens: int, sequences: int, **values:
     return {"sampling": sampling, **how}
 
 
+def _speculation_option(flag: str, text: str) -> Callable[[F], F]:
+    whole = click.IntRange(0)
+    return click.option(flag, cls=Option, section=SPECULATION, default=0, metavar="N", type=whole, help=text)
+
+
 request_options = _as_one(
     "request",
     _request,
     (*REQUESTED, "method", "num_speculative_tokens", "sequences"),
-    struct_options(Sampling, only=REQUESTED),
+    struct_options(Sampling, section=SAMPLING, only=REQUESTED),
     method_option,
-    click.option(
-        "--num-speculative-tokens", default=0, metavar="N", type=click.IntRange(0), help="gamma; 0 is adaptive"
-    ),
-    click.option("--sequences", default=0, metavar="N", type=click.IntRange(0), help="draft sequences; 0 is dynamic"),
+    _speculation_option("--num-speculative-tokens", "draft length gamma; 0 lets it adapt  [0]"),
+    _speculation_option("--sequences", "number of draft sequences; 0 lets it adapt  [0]"),
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="print one JSON document on stdout, nothing else")
 config_option = click.option(
-    "--config", "file", default="", metavar="FILE", help="read options from a duo.toml; flags win"
+    "--config", "file", default="", metavar="FILE", help="read options from this duo.toml; flags win over it"
 )
 
 

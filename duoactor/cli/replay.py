@@ -1,4 +1,4 @@
-"""replay: what other drafts and settings would have brought to logged requests."""
+"""replay: how fast logged requests would have been with other drafts and settings."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ METHODS = (Method.SPS, Method.PEARL, Method.DUODECODING, Method.TREE, Method.AUT
 
 
 class ReplayOptions(Settings, frozen=True, kw_only=True):
-    """With which drafts and settings a log is replayed."""
+    """The drafts and settings with which a log is replayed."""
 
     draft: Annotated[
-        tuple[str, ...], Meta(description="draft model, again for another; not given: the bundled one")
+        tuple[str, ...], Meta(description="a draft model to try; may be repeated; none: the bundled one")
     ] = ()
-    target: Annotated[str, Meta(description="target model, to be timed only")] = BUNDLED
+    target: Annotated[str, Meta(description="target model; it is only timed")] = BUNDLED
     device: Annotated[str, Meta(description="torch device of the target")] = "auto"
-    method: Annotated[tuple[str, ...], Meta(description="again for another; not given: all that can be replayed")] = ()
+    method: Annotated[tuple[str, ...], Meta(description="a method to try; may be repeated; none: all that can be replayed")] = ()
     num_speculative_tokens: Annotated[
-        int, Meta(description="draft length gamma; 0: as the system chooses", ge=0, le=256)
+        int, Meta(description="draft length gamma; 0: chosen as in service", ge=0, le=256)
     ] = 0
-    sequences: Annotated[int, Meta(description="draft sequences; 0: likewise", ge=0, le=64)] = 0
+    sequences: Annotated[int, Meta(description="number of draft sequences; 0: chosen as in service", ge=0, le=64)] = 0
     memory: Annotated[
-        int, Meta(description="tokens of earlier requests that auto finds drafts in, as the verifier's", ge=0)
+        int, Meta(description="tokens of finished texts to keep, in which auto looks for drafts, as --memory of `up`", ge=0)
     ] = 0
-    limit: Annotated[int, Meta(description="the first N requests; 0: all", ge=0)] = 0
+    limit: Annotated[int, Meta(description="only the first N requests; 0: all", ge=0)] = 0
 
 
 @click.command()
@@ -42,11 +42,11 @@ class ReplayOptions(Settings, frozen=True, kw_only=True):
 @struct_options(ReplayOptions)
 @json_option
 def replay(log: tuple[str, ...], as_json: bool, **flags: Any) -> None:
-    """Say what other drafts would have brought. The target is timed, but not run.
+    """Predict how other drafts would have served logged requests.
 
-    LOG is what `duoactor up --log-requests LOG` wrote. A draft's agreement with the texts is exact, and so is what sps
-    accepts; the speed is predicted from times measured here. The last lines are limits: the best that any policy could
-    make of these drafts, and of perfect ones.
+    LOG is a file that `duoactor up --log-requests LOG` wrote. A draft's agreement with the texts is exact, and so is what
+    sps accepts; speeds are predicted from times that are measured now, without running the target on the texts. The last
+    lines are limits: the best that any policy could make of these drafts, and of perfect ones.
 
     \b
     Example:  duoactor up --log-requests requests.jsonl
@@ -64,7 +64,7 @@ def replay(log: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     logged = [request for file in log for request in read_log(file)]
     logged = list(islice(logged, options.limit or None))
     if not logged:
-        raise ConfigError(f"{', '.join(log)} holds no request: wait until one has ended")
+        raise ConfigError(f"{', '.join(log)} holds no request yet: a request is logged when it has ended")
     policies = [
         Policy(method, options.num_speculative_tokens, options.sequences, options.memory)
         for method in options.method or METHODS

@@ -10,20 +10,21 @@ import msgspec
 from duoactor import config
 from duoactor.cli.actors import prepare, supervised_option
 from duoactor.cli.options import Logs, config_option, log_options, settings_from, struct_options
+from duoactor.cli.sections import Command
 from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
 from protocols.errors import ConfigError
 
 
-@click.command()
+@click.command(cls=Command)
 @config_option
 @struct_options(GatewaySettings)
 @supervised_option
 @log_options
 def serve(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
-    """Serve OpenAI's HTTP API for a running verifier, or several.
+    """Serve OpenAI's and Anthropic's HTTP APIs for running verifiers.
 
-    Several serve the same model. They may be on other hosts.
+    One verifier, or several that serve the same model; they may be on other hosts.
 
     \b
     Example:  duoactor serve

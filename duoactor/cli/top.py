@@ -11,10 +11,11 @@ from rich.console import Console
 from duoactor import render
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import Place, json_option, place_options
+from duoactor.cli.sections import Command
 from duoactor.launch.signals import run_until_signal
 
 
-@click.command()
+@click.command(cls=Command)
 @place_options
 @json_option
 @click.pass_obj

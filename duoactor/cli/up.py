@@ -14,6 +14,7 @@ import msgspec
 from actors.settings import DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor.cli.environment import Environment, available_cpus
 from duoactor.cli.options import Logs, config_option, json_option, log_options, struct_options
+from duoactor.cli.sections import Command
 from duoactor.cli.up_on_ray import up_on_ray
 from duoactor.launch.deployment import Deployment, deploy
 from duoactor.launch.progress import LaunchReport
@@ -26,19 +27,19 @@ from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
 
 
-@click.command()
+@click.command(cls=Command)
 @config_option
-@struct_options(VerifierSettings)
-@struct_options(DrafterSettings, prefix="draft_", about="drafter: ", leave_out=UP_DECIDES)
-@click.option("--http", default=None, metavar="HOST:PORT", help="serve OpenAI's HTTP API there, too")
-@struct_options(GatewaySettings, about="gateway: ", leave_out=(*UP_DECIDES, "http"))
-@click.option("--learn", is_flag=True, help="train the draft model on what is served, and use what is better")
-@struct_options(LearnerSettings, about="learner: ", only=LEARNER_FLAGS)
-@click.option("--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="how many  [1]")
+@struct_options(VerifierSettings, section="Verifier", common=("target",))
+@struct_options(DrafterSettings, prefix="draft_", section="Drafters", common=("draft",), leave_out=UP_DECIDES)
+@click.option("--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="number of drafters  [1]")
+@click.option("--http", default=None, metavar="HOST:PORT", help="also serve OpenAI's HTTP API there, such as 127.0.0.1:8000")
+@struct_options(GatewaySettings, section="Gateway, with --http", leave_out=(*UP_DECIDES, "http"))
+@click.option("--learn", is_flag=True, help="train the draft model on what is served, and use it where it is better")
+@struct_options(LearnerSettings, section="Learner, with --learn", only=LEARNER_FLAGS)
 @click.option(
-    "--launcher", default="local", type=click.Choice(["local", "ray"]), help="start them here, or on Ray  [local]"
+    "--launcher", default="local", type=click.Choice(["local", "ray"]), help="where: on this host or on a Ray cluster  [local]"
 )
-@click.option("--verifiers", default=1, type=click.IntRange(1, 64), metavar="N", help="how many, on Ray  [1]")
+@click.option("--verifiers", default=1, type=click.IntRange(1, 64), metavar="N", help="number of verifiers, with --launcher ray  [1]")
 @json_option
 @log_options
 @click.pass_obj

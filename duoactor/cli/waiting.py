@@ -1,4 +1,4 @@
-"""Nobody is left to wonder at silence: what is waited for is said on stderr after a second."""
+"""After a second of silence, a line on stderr says what a command is waiting for."""
 
 from __future__ import annotations
 

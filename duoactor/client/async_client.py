@@ -1,9 +1,4 @@
-"""The client for asyncio.
-
-async with AsyncClient() as client:
-    async for chunk in client.stream("def factorial(n):", max_tokens=64):
-        print(chunk.text, end="", flush=True)
-"""
+"""The client for asyncio: :class:`AsyncClient`."""
 
 from __future__ import annotations
 
@@ -40,10 +35,19 @@ from protocols.transport import Network
 
 
 class AsyncClient:
-    """A client of a verifier, for asyncio; several streams may run at once. It connects at its first use.
+    """A client of one or several verifiers, for asyncio. It connects at its first use; any number of streams may run at
+    once.
 
-    When the verifier is lost it says Hello again and resumes every unfinished stream by itself; the text is the same.
-    Errors: ConnectionLost, RefusedError, RequestError, ConfigError. After an error the next call connects anew.
+    If a verifier is lost, the client finds it again and resumes every unfinished stream by itself, with the same text.
+    Every error is a ``DuoactorError``: ConnectionLost, RefusedError, RequestError or ConfigError. After an error the
+    next call connects anew.
+
+    Example:
+        ```python
+        async with AsyncClient() as client:
+            async for chunk in client.stream("def factorial(n):", max_tokens=64):
+                print(chunk.text, end="", flush=True)
+        ```
     """
 
     def __init__(
@@ -57,21 +61,22 @@ class AsyncClient:
         max_retries: int = 2,
         network: Network | None = None,
     ) -> None:
-        """``address``: ``ipc://PATH`` or ``tcp://HOST:PORT``, or several, in a list or with commas between them, of
-        verifiers that serve the same model: requests are spread over them, and go on at another when one is lost.
-        Without one, DUOACTOR_CONNECT, DUOACTOR_KEY and DUOACTOR_SERVER_KEY stand for what is not given here, and in
-        their absence the default of ``duoactor up``.
+        """Nothing is connected yet.
 
-        ``key`` and ``server_key`` are CURVE key files, needed for addresses beyond this host.
-
-        ``timeout``: seconds to wait for a verifier and for its answers to questions; not given: 10, and an address
-        where nobody listens is an error at once.
-
-        ``reconnect_timeout``: seconds for which streams wait for a lost verifier to come back; not given: 30, but not
-        for one that was shut down in order.
-
-        ``max_retries``: how often a request is tried again that finds no verifier with room, each time after as long as
-        the verifier says or longer.
+        Args:
+            address: ``ipc://PATH`` or ``tcp://HOST:PORT`` of a verifier, or several, as a list or separated by commas,
+                that serve the same model: requests are spread over them, and continue at another when one is lost.
+                Without an address, the environment variables DUOACTOR_CONNECT, DUOACTOR_KEY and DUOACTOR_SERVER_KEY
+                stand for what is not given here; without them, the address is the default of `duoactor up`.
+            key: Your CURVE secret key file, which a verifier that uses keys asks for.
+            server_key: The verifiers' CURVE public key file.
+            timeout: Seconds to wait for a verifier, and for its answers to questions. None: 10 s, but an address where
+                nobody listens is an error at once.
+            reconnect_timeout: Seconds for which streams wait until a lost verifier is back. None: 30 s, but no time for
+                one that was shut down in order.
+            max_retries: How often a request is repeated for which no verifier has room. The wait before each is what
+                the verifier says, or longer.
+            network: The transport; None: ZeroMQ.
         """
         if not address:
             address, key, server_key = from_environment(key, server_key)
@@ -95,11 +100,17 @@ class AsyncClient:
         await self.aclose()
 
     async def connect(self) -> None:
-        """Say Hello and wait for the verifier's Welcome; every call does it by itself."""
+        """Connect now; otherwise the first call does.
+
+        Raises:
+            ConnectionLost: No verifier answers within ``timeout``.
+            RefusedError: The verifier does not accept this client.
+            ConfigError: An address is malformed, or a key file cannot be used.
+        """
         await self._connected()
 
     async def aclose(self) -> None:
-        """Cancel what is open and disconnect, for good."""
+        """Cancel all open requests and disconnect. The client cannot be used again."""
         self._closed = True
         opening, self._opening = self._opening, None
         if opening is None or opening.get_loop() is not asyncio.get_running_loop() or os.getpid() != self._pid:
@@ -156,7 +167,11 @@ class AsyncClient:
 
     @property
     def welcome(self) -> Welcome:
-        """What the verifier said of itself and its model. ConnectionLost before the first connection."""
+        """What the verifier said of itself and its model when it accepted this client.
+
+        Raises:
+            ConnectionLost: There was no connection yet.
+        """
         opening = self._opening
         if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
             raise ConnectionLost(f"no verifier at {self.address} has answered yet")
@@ -166,10 +181,20 @@ class AsyncClient:
 
     @shows_options
     def stream(self, prompt: Prompt = "", *, messages: Sequence[Turn] = (), **options: Unpack[Options]) -> AsyncStream:
-        """Stream an answer to a text, token ids, or a conversation (turns of ``role`` and ``content``).
+        """Ask for an answer and iterate over its chunks as they come. Give either ``prompt`` or ``messages``.
 
-        Raises RequestError at once for what cannot be right; reading the stream raises RequestError, RefusedError or
-        ConnectionLost.
+        Args:
+            prompt: A text, or the target's token ids.
+            messages: A conversation for the model's chat template: turns with ``role`` and ``content``.
+
+        Returns:
+            An iterator over ``Chunk``; the last one has ``finish_reason`` and ``stats``. The request is sent when
+            the first chunk is awaited; leaving the loop cancels it.
+
+        Raises:
+            RequestError: At once for what cannot be right; while reading, also for what the verifier refuses.
+            RefusedError: While reading: the verifier does not accept this client.
+            ConnectionLost: While reading: no verifier answers, or none came back in time.
         """
         return AsyncStream(make_request(prompt, messages, options), self._connected)
 
@@ -177,13 +202,26 @@ class AsyncClient:
     async def generate(
         self, prompt: Prompt = "", *, messages: Sequence[Turn] = (), **options: Unpack[Options]
     ) -> Completion:
-        """The whole answer at once."""
+        """Ask for an answer and wait for all of it. Arguments and errors are those of ``stream``.
+
+        Example:
+            ```python
+            answer = await client.generate("def factorial(n):", max_tokens=64, temperature=0.7, seed=1)
+            print(answer.text, answer.finish_reason, answer.stats.acceptance_histogram)
+            ```
+        """
         async with self.stream(prompt, messages=messages, **options) as stream:
             return await stream.completion()
 
     @shows_options
     async def chat(self, messages: Sequence[Turn], **options: Unpack[Options]) -> Completion:
-        """The assistant's next turn in a conversation of turns with ``role`` and ``content``."""
+        """Ask for the assistant's next turn in a conversation and wait for all of it.
+
+        Example:
+            ```python
+            answer = await client.chat([{"role": "user", "content": "What is speculative decoding?"}])
+            ```
+        """
         return await self.generate(messages=messages, **options)
 
     # --- questions ---------------------------------------------------------------------------------------------------
@@ -196,7 +234,9 @@ class AsyncClient:
             async with asyncio.timeout(self._timeouts[0] or CONNECT_TIMEOUT_S):
                 await mailbox.wait()
         except TimeoutError:
-            raise ConnectionLost(f"the verifier at {self.address} does not answer; is it still running?") from None
+            raise ConnectionLost(
+                f"the verifier at {self.address} does not answer; see whether it still runs, or give a longer timeout"
+            ) from None
         finally:
             connection.cancel(question.rid)
         return cast(Answer, mailbox.take())
@@ -213,19 +253,31 @@ class AsyncClient:
         return cast(Done, await self._ask(order, *verifiers[-1:])).detail
 
     async def status(self) -> StatusReport:
-        """What the verifier is doing: requests, drafters, counters, the budget in force. Of several it is the first."""
+        """What the verifier is doing: its requests, drafters, counters and budgets. Of several verifiers, the first one
+        answers.
+
+        Raises:
+            ConnectionLost: It does not answer within ``timeout``.
+        """
         return cast(StatusReport, await self._ask(Status(uuid.uuid4().hex)))
 
     async def telemetry(self) -> AsyncGenerator[Message, None]:
-        """What the verifier publishes, as it comes: of every round, drafter and budget (``protocols/SPEC.md``,
-        ``Telemetry``). One who reads slowly misses some. Raises ConnectionLost and RefusedError."""
+        """What the verifier publishes, as it comes: a message for every round, and those of drafters and the controller
+        (``protocols/SPEC.md``, ``Telemetry``). A slow reader misses some.
+
+        Raises:
+            RequestError: This client's key does not allow to hear telemetry.
+            ConnectionLost: The verifier is lost.
+            RefusedError: The verifier does not accept this client.
+        """
         connection = await self._connected()
         async with aclosing(connection.telemetry()) as messages:
             async for message in messages:
                 yield message
 
     async def tokenize(self, text: str | Sequence[Turn], *, tools: Sequence[Mapping[str, Any]] | str = ()) -> Tokenized:
-        """The target's tokens of a text, or of a conversation (with ``tools``) in its chat template."""
+        """The target's tokens of a text, or of a conversation (with ``tools``) in its chat template: ``token_ids``, and
+        ``pieces``, the text of each."""
         rid = uuid.uuid4().hex
         if isinstance(text, str):
             return cast(Tokenized, await self._ask(Tokenize(rid, text)))
@@ -233,21 +285,43 @@ class AsyncClient:
         return cast(Tokenized, await self._ask(asked))
 
     async def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
-        """The text of tokens, together and one by one."""
+        """The text of token ids: ``text`` of all together, ``pieces`` of each."""
         return cast(
             Tokenized, await self._ask(Detokenize(uuid.uuid4().hex, typed("token_ids", token_ids, tuple[int, ...])))
         )
 
     async def swap(self, old: str, new: str) -> str:
-        """Move every stream of drafter ``old`` to drafter ``new``; a sentence that says how many."""
+        """Move every stream of drafter ``old`` to drafter ``new``; no token changes.
+
+        Returns:
+            A sentence that says how many were moved.
+
+        Raises:
+            RequestError: There is no such drafter (``not_found``), or this client's key is not an operator's
+                (``forbidden``).
+        """
         return await self._order(Swap(uuid.uuid4().hex, typed("old", old, str), typed("new", new, str)))
 
     async def drain(self, actor_id: str) -> str:
-        """Take a drafter out of service; its streams go on with others."""
+        """Take a drafter out of service: its streams continue with others, then it leaves.
+
+        Returns:
+            A sentence that says what was done.
+
+        Raises:
+            RequestError: As for ``swap``.
+        """
         return await self._order(DrainActor(uuid.uuid4().hex, typed("actor_id", actor_id, str)))
 
     async def undo(self) -> str:
-        """Have the learner go back to the weights before its last promotion; a sentence that says from which."""
+        """Make the learner go back to the weights before its last promotion.
+
+        Returns:
+            A sentence that says from which version.
+
+        Raises:
+            RequestError: As for ``swap``; also where there is no learner, or nothing to undo.
+        """
         return await self._order(Undo(uuid.uuid4().hex))
 
 

@@ -70,8 +70,8 @@ class Connection:
                 await self._welcomed.wait()
         except TimeoutError:
             raise ConnectionLost(
-                f"no verifier answers at {self.address}; start one with `duoactor up`, or give its address and, while "
-                "it loads its model, a longer timeout"
+                f"no verifier answers at {self.address}; start one with `duoactor up`, give its address, or, while it "
+                "loads its model, give a longer timeout"
             ) from None
         if self.over is not None:
             raise self.over
@@ -173,7 +173,8 @@ class Connection:
             self._announced = True
             log.warning("waiting for the verifier at %s to come back", self.address)
         if waited_s > self._reconnect_timeout:
-            detail = f"the verifier at {self.address} has not come back within {self._reconnect_timeout:.0f} s"
+            waited = f"{self._reconnect_timeout:.0f} s"
+            detail = f"the verifier at {self.address} has not come back within {waited}; start it again"
             self._tell(self._session.fail(ConnectionLost(detail)))
 
     # --- telemetry ---------------------------------------------------------------------------------------------------

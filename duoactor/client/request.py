@@ -54,7 +54,8 @@ _decoder = wire.Decoder(ToVerifier)
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer. ``sampling`` holds the seed that was used, so the same text can be had again."""
+    """A whole answer. ``sampling`` is as it was sent, with the seed that was drawn if none was given: asking again with it
+    gives the same text. ``stats`` has the timings and what came of the drafts; ``logprobs`` is empty unless asked for."""
 
     text: str
     token_ids: tuple[int, ...]

@@ -12,11 +12,11 @@ from protocols.messages import Chunk, Generate, Sampling
 
 
 class AsyncStream(AsyncIterator[Chunk]):
-    """Chunks of one answer, as they come. The request is sent when the first is asked for.
+    """The chunks of one answer, as they come. The request is sent when the first is asked for.
 
     ``aclose``, leaving ``async with``, and dropping the last reference cancel the request at once. One that is kept
     but not read any more is suspended after ten seconds: the verifier stops working on it, and when it is read again
-    it goes on where it stopped, with the same text. What came before waits in memory: at most one chunk per token.
+    it continues where it stopped, with the same text. What has come waits in memory: at most one chunk per token.
     """
 
     def __init__(self, request: Generate, connect: Callable[[], Awaitable[Connection]]) -> None:
@@ -91,5 +91,5 @@ class AsyncStream(AsyncIterator[Chunk]):
         await self.aclose()
 
     async def completion(self) -> Completion:
-        """Read to the end: what has not been read before, as one answer."""
+        """Read the rest and return it as one answer, without the chunks that were read before."""
         return complete([chunk async for chunk in self], self.sampling)

@@ -1,9 +1,4 @@
-"""The client for code without asyncio: the calls of :class:`duoactor.AsyncClient`, blocking.
-
-with Client() as client:
-    for chunk in client.stream("def factorial(n):", max_tokens=64):
-        print(chunk.text, end="", flush=True)
-"""
+"""The client for code without asyncio: :class:`Client` has the calls of :class:`duoactor.AsyncClient`, blocking."""
 
 from __future__ import annotations
 
@@ -28,10 +23,17 @@ CLOSED = "the client was closed; make a new one"
 
 
 class Client:
-    """:class:`AsyncClient` for code without asyncio: the same calls, blocking. Several threads may use it at once.
+    """The client for code without asyncio: the calls of ``AsyncClient``, blocking. Several threads may use it at once.
 
-    A thread of its own keeps the connection alive while the caller is busy elsewhere. It ends with ``close``, with
-    ``with``, with the last reference to the client, or with the program.
+    A background thread keeps the connection alive while the caller does something else. It ends with ``close``, at the
+    end of ``with``, with the last reference to the client, or with the program. Every error is a ``DuoactorError``.
+
+    Example:
+        ```python
+        with Client() as client:
+            for chunk in client.stream("def factorial(n):", max_tokens=64):
+                print(chunk.text, end="", flush=True)
+        ```
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Client:
         max_retries: int = 2,
         network: Network | None = None,
     ) -> None:
-        """See :class:`AsyncClient`."""
+        """Arguments are those of ``AsyncClient``."""
         self._client = AsyncClient(
             address,
             key=key,
@@ -74,60 +76,84 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Cancel what is open and disconnect, for good. Calls that wait in other threads raise ConnectionLost."""
+        """Cancel all open requests and disconnect. Calls that wait in other threads raise ConnectionLost. The client
+        cannot be used again."""
         self._finalizer()
 
     @shows_options
     def stream(self, prompt: Prompt = "", *, messages: Sequence[Turn] = (), **options: Unpack[Options]) -> Stream:
-        """Stream an answer to a text, token ids, or a conversation (turns of ``role`` and ``content``).
+        """Ask for an answer and iterate over its chunks as they come. Give either ``prompt`` or ``messages``.
 
-        Raises RequestError at once for what cannot be right; reading the stream raises RequestError, RefusedError or
-        ConnectionLost.
+        Args:
+            prompt: A text, or the target's token ids.
+            messages: A conversation for the model's chat template: turns with ``role`` and ``content``.
+
+        Returns:
+            An iterator over ``Chunk``; the last one has ``finish_reason`` and ``stats``. The request is sent when the
+            first chunk is asked for; leaving the loop cancels it.
+
+        Raises:
+            RequestError: At once for what cannot be right; while reading, also for what the verifier refuses.
+            RefusedError: While reading: the verifier does not accept this client.
+            ConnectionLost: While reading: no verifier answers, or none came back in time.
         """
         return Stream(self._client.stream(prompt, messages=messages, **options), self._runner.run)
 
     @shows_options
     def generate(self, prompt: Prompt = "", *, messages: Sequence[Turn] = (), **options: Unpack[Options]) -> Completion:
-        """The whole answer at once."""
+        """Ask for an answer and wait for all of it. Arguments and errors are those of ``stream``.
+
+        Example:
+            ```python
+            answer = client.generate("def factorial(n):", max_tokens=64, temperature=0.7, seed=1)
+            print(answer.text, answer.finish_reason, answer.stats.acceptance_histogram)
+            ```
+        """
         return self._runner.run(self._client.generate(prompt, messages=messages, **options))
 
     @shows_options
     def chat(self, messages: Sequence[Turn], **options: Unpack[Options]) -> Completion:
-        """The assistant's next turn in a conversation of turns with ``role`` and ``content``."""
+        """Ask for the assistant's next turn in a conversation and wait for all of it.
+
+        Example:
+            ```python
+            answer = client.chat([{"role": "user", "content": "What is speculative decoding?"}])
+            ```
+        """
         return self._runner.run(self._client.chat(messages, **options))
 
     def status(self) -> StatusReport:
-        """See :meth:`AsyncClient.status`."""
+        """What the verifier is doing now; see ``AsyncClient.status``."""
         return self._runner.run(self._client.status())
 
     def tokenize(self, text: str | Sequence[Turn], *, tools: Sequence[Mapping[str, Any]] | str = ()) -> Tokenized:
-        """See :meth:`AsyncClient.tokenize`."""
+        """The target's tokens of a text or a conversation; see ``AsyncClient.tokenize``."""
         return self._runner.run(self._client.tokenize(text, tools=tools))
 
     def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
-        """See :meth:`AsyncClient.detokenize`."""
+        """The text of token ids; see ``AsyncClient.detokenize``."""
         return self._runner.run(self._client.detokenize(token_ids))
 
     def swap(self, old: str, new: str) -> str:
-        """See :meth:`AsyncClient.swap`."""
+        """Move every stream of drafter ``old`` to drafter ``new``; see ``AsyncClient.swap``."""
         return self._runner.run(self._client.swap(old, new))
 
     def drain(self, actor_id: str) -> str:
-        """See :meth:`AsyncClient.drain`."""
+        """Take a drafter out of service; see ``AsyncClient.drain``."""
         return self._runner.run(self._client.drain(actor_id))
 
     def undo(self) -> str:
-        """See :meth:`AsyncClient.undo`."""
+        """Make the learner go back one promotion; see ``AsyncClient.undo``."""
         return self._runner.run(self._client.undo())
 
 
 class Stream(Iterator[Chunk]):
-    """Chunks of one answer, as they come. The request is sent when the first is asked for.
+    """The chunks of one answer, as they come. The request is sent when the first is asked for.
 
     ``close``, leaving ``with``, and dropping the last reference cancel the request at once; so does leaving a
-    ``for chunk in client.stream(...)`` loop, which holds the only one. A stream that is kept in a variable but not
-    read any more is suspended after ten seconds: the verifier stops working on it, and when it is read again it goes on
-    where it stopped, with the same text.
+    ``for chunk in client.stream(...)`` loop, which holds the only reference. A stream that is kept in a variable but
+    not read any more is suspended after ten seconds: the verifier stops working on it, and when it is read again it
+    continues where it stopped, with the same text.
     """
 
     def __init__(self, stream: AsyncStream, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
@@ -165,7 +191,7 @@ class Stream(Iterator[Chunk]):
         self.close()
 
     def completion(self) -> Completion:
-        """Read to the end: what has not been read before, as one answer."""
+        """Read the rest and return it as one answer, without the chunks that were read before."""
         return complete(list(self), self.sampling)
 
 

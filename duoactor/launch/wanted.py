@@ -46,7 +46,8 @@ def read_wanted(
     tables = asked.drafters or ({},)
     if drafters is not None:
         if len(asked.drafters) > 1:
-            raise ClashError(f"--drafters {drafters} does not fit the {len(asked.drafters)} [[drafter]] of {file}")
+            has = f"{len(asked.drafters)} [[drafter]] of {file}"
+            raise ClashError(f"--drafters {drafters} does not fit the {has}: leave it out")
         tables = tuple(tables[0] for _ in range(drafters))
     taught = {name: flags[name] for name in LEARNER_FLAGS if flags.get(name) is not None}
     if taught and not (learn or asked.learner):

@@ -216,7 +216,11 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    detail = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
+    path = request.url.path
+    detail = {
+        404: f"there is nothing at {path}; /openapi.json lists what there is",
+        405: f"{path} does not take {request.method}; /openapi.json says what it takes",
+    }
     answer = _refused(request, ApiError(error.status_code, detail.get(error.status_code, str(error.detail))))
     answer.headers.update(error.headers or {})
     return answer

@@ -16,7 +16,7 @@ async def read_body(request: Request) -> bytes:
     """The JSON body. ApiError when it is no JSON by its own word (415), too large (413) or too slow (408)."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise ApiError(415, f"the body must be sent as Content-Type: application/json, not {kind or 'without one'}")
+        raise ApiError(415, f"the body must be sent as Content-Type: application/json{kind and f', not {kind}'}")
     parts: list[bytes] = []
     size = 0
     try:

@@ -22,7 +22,7 @@ def tool_call(id: str, name: str, arguments: str, where: str) -> ToolCall:
     except (msgspec.DecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise bad(f"{where}.arguments", "must be a JSON object in a text")
+        raise bad(f"{where}.arguments", "must be a JSON object, written as a string")
     for what, value in (("id", id), ("name", name)):
         if not 0 < len(value) <= 256:
             raise bad(where, f": the call's {what} must be 1 to 256 characters long")

@@ -89,7 +89,7 @@ class Gateway:
             with blamed():
                 return await asyncio.wait_for(self.client.status(), HEALTH_TIMEOUT_S)
         except TimeoutError:
-            raise ApiError(503, "the verifier does not answer; is it still running?") from None
+            raise ApiError(503, "the verifier does not answer; see whether it still runs, and try again") from None
 
     async def swap(self, old: str, new: str) -> str:
         """Move every stream of one drafter to another; a sentence that says how many."""

@@ -126,7 +126,7 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.trace and not self.stream:
-            raise bad("trace", "needs stream to be true: it is told as it happens")
+            raise bad("trace", "needs stream to be true: a trace comes with the events of a stream")
 
     def sampling(self, *, max_tokens: int, logprobs: int) -> Sampling:
         """``logprobs`` as in :class:`Sampling`. The seed is 0 where none was given."""

@@ -23,17 +23,21 @@ class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fie
     server_key: Annotated[str, Meta(description="the verifiers' CURVE public key file, where they have one")] = ""
     http: Annotated[str, Meta(description="HOST:PORT to listen on")] = DEFAULT_HTTP
     api_key: Annotated[
-        tuple[str, ...], Meta(description="a key that requests must carry; may be repeated; none: open to whoever")
+        tuple[str, ...],
+        Meta(description="a key that requests must carry; may be repeated; none: whoever reaches the port may use it"),
     ] = ()
-    api_key_file: Annotated[str, Meta(description="a file of such keys, one per line; not seen by `ps`")] = ""
+    api_key_file: Annotated[str, Meta(description="a file of such keys, one per line, which `ps` does not show")] = ""
     share_caches: Annotated[
-        bool, Meta(description="prompts and answers of one key speed up those of another, who can measure that")
+        bool,
+        Meta(description="requests of all keys share caches: faster, but answer times then tell what other keys asked"),
     ] = False
     cors_origin: Annotated[
-        tuple[str, ...], Meta(description="web origin whose pages may call, such as https://app.example; repeatable")
+        tuple[str, ...],
+        Meta(description="web origin whose pages may call, such as https://app.example; may be repeated"),
     ] = ()
     served_model_name: Annotated[
-        tuple[str, ...], Meta(description="name of the model in requests and answers; repeatable; none: the target's")
+        tuple[str, ...],
+        Meta(description="name of the model in requests and answers; may be repeated; none: the target's"),
     ] = ()
 
 

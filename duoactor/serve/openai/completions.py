@@ -57,7 +57,7 @@ def _prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
     if isinstance(given, str):
         return (given,)
     if not given:
-        raise bad("prompt", "is an empty array; give it a prompt at least")
+        raise bad("prompt", "is an empty array; give at least one prompt")
     for kind, several in ((int, False), (str, True), (list[int], True)):
         try:
             found = msgspec.convert(given, tuple[kind, ...])  # type: ignore[valid-type]
