@@ -103,7 +103,7 @@ async def _stay_up(deployment: Deployment, probe: Probe, reporter: LaunchReport,
 
 
 def _tell(deployment: Deployment, supervisor: Supervisor, as_json: bool) -> None:
-    """A full disk behind our output is no reason to end what serves."""
+    """Print the summary. A full disk under our output must not end actors that serve."""
     try:
         print_up(deployment, supervisor.actors, supervisor.status, as_json)
     except OSError as error:

@@ -130,16 +130,16 @@ class AsyncClient:
             connection = await asyncio.shield(self._opening)
         except asyncio.CancelledError:
             if self._closed:
-                raise _closed() from None
+                raise closed() from None
             raise
         await connection.ready()
         return connection
 
     def _check_place(self) -> None:
         if self._closed:
-            raise _closed()
+            raise closed()
         if os.getpid() != self._pid:
-            raise ConnectionLost("a client does not survive a fork; make a new one in this process")
+            raise forked()
         home = None if self._opening is None else self._opening.get_loop()
         if home is not None and home is not asyncio.get_running_loop() and not home.is_closed():
             raise ConnectionLost("this client is connected in another event loop; make one client for each loop")
@@ -331,11 +331,15 @@ def from_environment(key: str = "", server_key: str = "") -> tuple[str, str, str
     return said["connect"] or default_address(), key or said["key"], server_key or said["server_key"]
 
 
-def _nothing() -> None: ...
-
-
-def _closed() -> ConnectionLost:
+def closed() -> ConnectionLost:
     return ConnectionLost("the client was closed; make a new one")
+
+
+def forked() -> ConnectionLost:
+    return ConnectionLost("a client does not survive a fork; make a new one in this process")
+
+
+def _nothing() -> None: ...
 
 
 def _is_over(opening: asyncio.Task[Connection]) -> bool:

@@ -1,7 +1,7 @@
 """What a client holds of one call, a stream or a question: enough to ask for what is still to come at any verifier.
 
 Tokens are numbered, so what comes twice is dropped, and what is missing is asked for again with the tokens held so far.
-Noise is keyed by position, so the rest of the text is the same (DESIGN section 3).
+Noise is keyed by position, so the rest of the text is the same (docs/how-it-works.md).
 """
 
 from __future__ import annotations

@@ -10,16 +10,14 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
-from duoactor.client.async_client import AsyncClient
+from duoactor.client.async_client import AsyncClient, closed, forked
 from duoactor.client.options import Options, shows_options
 from duoactor.client.request import Completion, Prompt, Turn, complete
 from duoactor.client.stream import AsyncStream
-from protocols.errors import ConnectionLost
 from protocols.messages import Chunk, Generate, Sampling, StatusReport, Tokenized
 from protocols.transport import Network
 
 T = TypeVar("T")
-CLOSED = "the client was closed; make a new one"
 
 
 class Client:
@@ -215,17 +213,17 @@ class _Runner:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise ConnectionLost(CLOSED) from None
+            raise closed() from None
         except BaseException:
             future.cancel()
             raise
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         if os.getpid() != self._pid:
-            raise ConnectionLost("a client does not survive a fork; make a new one in this process")
+            raise forked()
         with self._lock:  # what begins after close would never end
             if self._closed:
-                raise ConnectionLost(CLOSED)
+                raise closed()
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="duoactor-client", daemon=True)
@@ -237,8 +235,8 @@ class _Runner:
         if os.getpid() != self._pid:
             return  # the thread, and perhaps whoever held the lock, stayed in the parent
         with self._lock:
-            closed, self._closed = self._closed, True
-        if closed or self._loop is None or self._thread is None:
+            was_closed, self._closed = self._closed, True
+        if was_closed or self._loop is None or self._thread is None:
             return
         loop = self._loop
         ending = asyncio.run_coroutine_threadsafe(_end(last()), loop)

@@ -92,7 +92,7 @@ class Verifiers:
 
 
 def _blocks(request: Generate) -> Iterator[int]:
-    """A name for each beginning of a prompt, block by block; what is left behind the last whole block has none."""
+    """A name for each beginning of a prompt, block by block; what is left after the last whole block has none."""
     text: Sequence[object] = request.prompt
     if request.messages:
         text = request.tools + "".join(f"{turn.role}\0{turn.content}\0" for turn in request.messages)

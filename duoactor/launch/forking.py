@@ -18,7 +18,7 @@ ROOM = 256  # bytes of our own command line, which actors write theirs over
 
 
 class Fork(msgspec.Struct):
-    """``arguments``: behind ``duoactor``."""
+    """``arguments``: those after ``duoactor`` on the command line."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str]

@@ -22,7 +22,7 @@ LOADING: Mapping[str, str] = {
 
 
 class LaunchReport:
-    """Turns events into lines on stderr: progress on a terminal, the children's own lines behind their names.
+    """Turns events into lines on stderr: progress on a terminal, the children's own lines, each after its actor's name.
 
     ``lines``: show what the children log. ``quiet``: neither that an actor has left, nor progress.
     """

@@ -20,7 +20,7 @@ from protocols.ipc import IpcClaim
 from protocols.messages import Role, StatusReport
 
 POLL_S = 0.1  # while an actor is waited for at the start
-POLL_AGAIN_S = 1.0  # and while one is between two lives
+POLL_AGAIN_S = 1.0  # and while one is being restarted
 
 
 class LaunchError(DuoactorError):
@@ -49,7 +49,7 @@ Probe = Callable[[], Awaitable[StatusReport | None]]  # None: the verifier does 
 class _Actor:
     plan: ActorPlan
     life: Lifecycle = field(default_factory=Lifecycle)
-    child: Child | None = None  # None between two lives
+    child: Child | None = None  # None while it is being restarted
     is_ready: bool = False
     left: bool = False
 
@@ -119,11 +119,11 @@ class Supervisor:
 
     @property
     def actors(self) -> tuple[tuple[ActorPlan, int], ...]:
-        """Every actor that has not left, with its process id (0 between two lives)."""
+        """Every actor that has not left, with its process id (0 while it is being restarted)."""
         return tuple((actor.plan, actor.pid) for actor in self._actors if not actor.left)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A fault of our own in a task ends everything and is raised, instead of leaving a set that nobody watches."""
+        """An unexpected error in a task ends everything and is raised; otherwise actors would run on unwatched."""
         task = asyncio.create_task(work)
         task.add_done_callback(lambda done: None if done.cancelled() or not done.exception() else self._fail(done))
         return task
@@ -233,7 +233,7 @@ class Supervisor:
             self._watching.cancel()
         for actor in self._actors:
             if actor.child is None and (life := self._lives.get(actor.plan.name)):
-                life.cancel()  # an actor between two lives must not be born now
+                life.cancel()  # an actor that waits to be restarted must not start now
         try:
             await self._stop_all([actor for actor in self._actors if actor.plan.role is Role.VERIFIER])
             await self._stop_all([actor for actor in self._actors if actor.plan.role is not Role.VERIFIER])

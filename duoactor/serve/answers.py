@@ -30,7 +30,7 @@ class Answer(Protocol):
         ...
 
     def end(self, stats: Sequence[RequestStats]) -> bytes:
-        """The events behind the last chunk."""
+        """The events after the last chunk."""
         ...
 
     def fail(self, error: ApiError) -> bytes:

@@ -231,5 +231,5 @@ def _gone(request: Request, error: Exception) -> Response:
 
 
 def _broken(request: Request, error: Exception) -> Response:
-    # it is raised again behind us, and the server logs it
+    # Starlette raises it again after this answer, and the server logs it
     return _refused(request, ApiError(500, f"the gateway failed ({type(error).__name__}); its log says more"))

@@ -10,7 +10,7 @@ from typing import Any
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import FailureCode, Sampling
 
-RETRY_AFTER_MS = 1000.0  # where the verifier did not say
+RETRY_AFTER_MS = 1000.0  # where the verifier did not say when
 
 _STATUS = {
     FailureCode.BAD_REQUEST: 400,
@@ -40,7 +40,7 @@ _ANTHROPIC_TYPES = {
 
 
 class ApiError(DuoactorError):
-    """A request is answered with ``status``; ``param`` names the parameter that is to blame."""
+    """The request is answered with HTTP ``status`` and this message; ``param``: the parameter that is wrong."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class ApiError(DuoactorError):
 
 
 def bad(param: str, problem: str) -> ApiError:
-    """A parameter cannot be as it is; ``problem`` goes on with the sentence that its name begins."""
+    """An error about a parameter. The message is its name, followed by ``problem``."""
     return ApiError(400, f"{param}{'' if problem.startswith(':') else ' '}{problem}", param=param)
 
 
 @contextlib.contextmanager
 def blamed(structure: str = "") -> Iterator[None]:
-    """What fails behind the gateway is raised as what a client is told about it; ``structure`` is its name for
-    ``structured_outputs``."""
+    """Errors of the verifier's client are raised as :class:`ApiError`. ``structure``: what the HTTP parameter is called
+    that became ``structured_outputs``."""
     try:
         yield
     except ApiError:

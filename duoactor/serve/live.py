@@ -79,7 +79,7 @@ class Live:
         async with self._asking:
             now = time.monotonic()
             if self._state is None or now - self._state[0] > FRESH_S:
-                self._state = (now, told(await self._gateway.status(), (await self._gateway.model()).names[0]))
+                self._state = (now, page_state(await self._gateway.status(), (await self._gateway.model()).names[0]))
             return JSONResponse(self._state[1], headers={"cache-control": "no-store"})
 
     async def swap(self, request: Request) -> Response:
@@ -118,8 +118,8 @@ def parse_order(body: bytes, kind: type[T]) -> T:
         raise ApiError(400, f"the body is not what is expected here: {error}") from None
 
 
-def told(report: StatusReport, name: str) -> dict[str, Any]:
-    """What the page shows of the verifier and its drafters."""
+def page_state(report: StatusReport, name: str) -> dict[str, Any]:
+    """What the page shows of the verifier and its drafters, as JSON."""
     waiting = sum(request.state == "queued" for request in report.requests)
     return {
         "model": name,

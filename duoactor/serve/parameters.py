@@ -72,7 +72,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 
-Choices = Annotated[int, Meta(ge=1, le=64)]
+ChoiceCount = Annotated[int, Meta(ge=1, le=64)]
 Gamma = Annotated[int, Meta(ge=1, le=256)]
 
 
@@ -105,7 +105,7 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
     """Parameters of OpenAI's API and of vLLM's that chat and text completions share, with their defaults."""
 
     model: str = ""
-    n: Choices = 1
+    n: ChoiceCount = 1
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     temperature: float = 1.0

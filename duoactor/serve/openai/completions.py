@@ -1,4 +1,4 @@
-"""``/v1/completions``: a prompt and what comes behind it."""
+"""``/v1/completions``: OpenAI's parameters as a question, and chunks as OpenAI's answers."""
 
 from __future__ import annotations
 
