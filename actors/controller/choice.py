@@ -1,7 +1,7 @@
 """What the budget controller chooses: round statistics in, budgets out. No sockets, no clock of its own.
 
 It maximises goodput, tokens per second, and not the acceptance rate: acceptance can stay at 0.9 while the right answer
-flips from on to off (DESIGN section 5, point 4).
+flips from on to off.
 """
 
 from __future__ import annotations

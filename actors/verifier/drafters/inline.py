@@ -3,7 +3,7 @@
 Where target and draft share a machine's CPUs and the draft is small, a drafter in a process of its own takes a core
 from the target, and telling it of a round takes longer than its draft steps. Here nothing is sent and nobody is waited
 for: before a round the trees of its requests grow, one batched draft step after another, each for as long as it
-promises more tokens than its time brings otherwise (the price of DESIGN section 5, point 3).
+promises more tokens than its time brings otherwise (its price, as in actors/verifier/decoding/rate.py).
 
 Weights that a learner promotes are loaded beside the rounds and take their place between two of them.
 """
