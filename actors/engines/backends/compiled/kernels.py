@@ -1,8 +1,8 @@
 """A forward of few rows on a CPU, compiled by numba in one piece (the extra ``duoactor[jit]``).
 
 A row's sums run over the slots that it sees, in their order, and over nothing else: so its bits depend neither on the
-rows beside it, nor on the span, nor on where in the pool a branch of a window lies (docs/how-it-works.md). All is compiled
-when this module is imported, once per machine: numba keeps it on disk. It needs sizes that are multiples of ``LANES``.
+rows beside it, nor on the span, nor on where in the pool a branch of a window lies. All is compiled when this module is
+imported, once per machine: numba keeps it on disk. It needs sizes that are multiples of ``LANES``.
 """
 
 from __future__ import annotations
