@@ -63,10 +63,14 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
         int, Meta(description="draft length gamma; 0: measured at the start, then adapted", ge=0, le=256)
     ] = 0
     sequences: Annotated[int, Meta(description="number of draft sequences; 0: by the theta rule", ge=0, le=64)] = 0
-    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: by the memory that is free", ge=0)] = 0
+    kv_tokens: Annotated[
+        int, Meta(description="size of the KV pool in tokens; 0: by the memory that is free", ge=0)
+    ] = 0
     threads: Annotated[
         int,
-        Meta(description="compute threads of a target on a CPU; 0: one for each of its CPUs, at most 16", ge=0, le=1024),
+        Meta(
+            description="compute threads of a target on a CPU; 0: one for each of its CPUs, at most 16", ge=0, le=1024
+        ),
     ] = 0
     cpus: Annotated[str, Meta(description="pin the process to these CPUs, such as 0 or 0,1; empty: do not pin")] = ""
     spare_cpus: Annotated[
@@ -75,8 +79,8 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
     inline_draft: Annotated[
         str,
         Meta(
-            description="draft model that a target on a CPU itself drafts with between its forwards, for method auto; "
-            "none: it does not; empty: under `up` the drafters'"
+            description="draft model with which the verifier itself drafts between forwards, where its target is on a "
+            "CPU, for method auto; none: it does not; empty: under `up` the drafters'"
         ),
     ] = ""
     actor_id: Annotated[str, Meta(description="name in status output and logs")] = "verifier"
@@ -90,18 +94,23 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 1024
     shutdown_timeout: Annotated[
         float,
-        Meta(description="seconds that running requests get to finish after SIGTERM; clients resume the others", ge=0, le=86_400),
+        Meta(
+            description="seconds that running requests get to finish after SIGTERM; clients resume the others",
+            ge=0,
+            le=86_400,
+        ),
     ] = 0.0
     memory: Annotated[
         int,
         Meta(
-            description="tokens of finished texts to keep, in which method auto looks for drafts; 28 bytes each; 0: none",
+            description="tokens of finished texts to keep, in which method auto finds drafts; 28 bytes each; 0: none",
             ge=0,
             le=1 << 30,
         ),
     ] = 1_000_000
     learn_salted: Annotated[
-        bool, Meta(description="let the learner also learn from requests with a cache_salt, such as those with an API key")
+        bool,
+        Meta(description="let the learner also learn from requests with a cache_salt, such as those with an API key"),
     ] = False
     log_requests: Annotated[
         str, Meta(description="append finished requests to this file, as token ids, for `duoactor replay`; empty: none")
@@ -113,13 +122,17 @@ class DrafterSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
 
     draft: Annotated[
         str,
-        Meta(description="draft model: a Hugging Face directory or hub id; or, without a model, pld, sam or rest:DATASTORE"),
+        Meta(
+            description="draft model: a Hugging Face directory or hub id; or, with no model, pld, sam or rest:DATASTORE"
+        ),
     ] = BUNDLED
     device: Annotated[str, Meta(description="torch device of the draft model")] = "cpu"
-    dtype: Annotated[str, Meta(description="of the draft's weights: auto, float32, bfloat16 or int8; never changes the output")] = (
-        "auto"
-    )
-    kv_tokens: Annotated[int, Meta(description="size of the KV pool in tokens; 0: by the memory that is free", ge=0)] = 0
+    dtype: Annotated[
+        str, Meta(description="of the draft's weights: auto, float32, bfloat16 or int8; never changes the output")
+    ] = "auto"
+    kv_tokens: Annotated[
+        int, Meta(description="size of the KV pool in tokens; 0: by the memory that is free", ge=0)
+    ] = 0
     threads: Annotated[int, Meta(description="compute threads", ge=1, le=1024)] = 1
     cpus: Annotated[str, Meta(description="pin the process to these CPUs; empty: do not pin")] = ""
     actor_id: Annotated[str, Meta(description="name in status output; empty: drafter-HOST-PID")] = ""
@@ -140,12 +153,13 @@ class LearnFrom(StrEnum):
 class LearnerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Trains a copy of the draft model on what is served; drafters load it when replay says that it is better."""
 
-    draft: Annotated[str, Meta(description="draft model to begin with, the drafters' own: a Hugging Face directory or hub id")] = (
-        BUNDLED
-    )
+    draft: Annotated[
+        str, Meta(description="draft model to begin with, the drafters' own: a Hugging Face directory or hub id")
+    ] = BUNDLED
     dtype: Annotated[str, Meta(description="of the drafters' weights; candidates are judged in it")] = "auto"
     learn_from: Annotated[
-        LearnFrom, Meta(description="the target's tokens alone, or its 16 likeliest tokens at each position, which cost it time")
+        LearnFrom,
+        Meta(description="the target's tokens alone, or its 16 likeliest tokens at each position, which cost it time"),
     ] = LearnFrom.TOKENS
     directory: Annotated[
         str, Meta(description="where promoted weights are kept, at most four versions; empty: in this user's cache")

@@ -36,9 +36,14 @@ from protocols.messages import Method, Sampling
 class BenchOptions(Settings, frozen=True, kw_only=True):
     """What is measured, and where the results go."""
 
-    suite: Annotated[str, Meta(description="prompts: builtin, or a JSONL file of ours, Spec-Bench's or HumanEval's form")] = BUILTIN
+    suite: Annotated[
+        str, Meta(description="prompts: builtin, or a JSONL file of ours, Spec-Bench's or HumanEval's form")
+    ] = BUILTIN
     methods: Annotated[
-        str, Meta(description="methods, separated by commas; vanilla is always among them; empty: all, or auto with --streams")
+        str,
+        Meta(
+            description="methods, separated by commas; vanilla is always among them; empty: all, or auto with --streams"
+        ),
     ] = ""
     tasks: Annotated[str, Meta(description="only these tasks, separated by commas; empty: all")] = ""
     limit: Annotated[int, Meta(description="maximum number of prompts per task; 0: all", ge=0)] = 0
@@ -46,9 +51,14 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
     max_tokens: Annotated[int, Meta(description="maximum number of tokens per answer", ge=1)] = 128
     temperature: Annotated[float, Meta(description="sampling temperature; 0 is greedy", ge=0)] = 0.0
     seed: Annotated[int, Meta(description="seed of the sampling at temperatures above 0", ge=0)] = 0
-    datastore: Annotated[str, Meta(description="datastore for rest and auto; empty: one is built of Python's own library")] = ""
+    datastore: Annotated[
+        str, Meta(description="datastore for rest and auto; empty: one is built of Python's own library")
+    ] = ""
     sweep: Annotated[
-        bool, Meta(description="also DuoDecoding with gamma from two below to two above the chosen one (the paper's table 3)")
+        bool,
+        Meta(
+            description="also DuoDecoding with gamma from two below to two above the chosen one (the paper's table 3)"
+        ),
     ] = False
     streams: Annotated[
         str, Meta(description="measure under load, with so many streams at once, such as 1,4,16,64; empty: one by one")

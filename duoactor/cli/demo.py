@@ -44,7 +44,9 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
     """What is asked, and how often it is timed."""
 
     method: Annotated[Method, Meta(description="how to draft and verify")] = Method.AUTO
-    prompt: Annotated[tuple[str, ...], Meta(description="your own prompt instead of the built-in ones; may be repeated")] = ()
+    prompt: Annotated[
+        tuple[str, ...], Meta(description="your own prompt instead of the built-in ones; may be repeated")
+    ] = ()
     max_tokens: Annotated[int, Meta(description="maximum number of tokens per answer", ge=1)] = 96
     temperature: Annotated[float, Meta(description="sampling temperature; 0 is greedy", ge=0)] = 0.0
     repeats: Annotated[int, Meta(description="timed runs per prompt and method", ge=1)] = 3

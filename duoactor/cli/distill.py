@@ -21,10 +21,23 @@ from protocols.errors import ConfigError
 @click.option("--target", default="bundled", metavar="TEXT", help="target model that the draft is for  [bundled]")
 @click.option("--out", required=True, metavar="DIR", help="directory to write the draft to")
 @click.option(
-    "--prompts", multiple=True, metavar="FILE", help="JSONL suite, or text with one prompt per line; may be repeated  [the built-in suite]"
+    "--prompts",
+    multiple=True,
+    metavar="FILE",
+    help="JSONL suite, or text with one prompt per line; may be repeated  [the built-in suite]",
 )
-@click.option("--shape", default="auto", metavar="TEXT", help="width and layers such as 768x2; auto: the largest that is fast enough here  [auto]")
-@click.option("--init", default="", metavar="DIR", help="train this draft further, instead of beginning with the target's own layers")
+@click.option(
+    "--shape",
+    default="auto",
+    metavar="TEXT",
+    help="width and layers such as 768x2; auto: the largest that is fast enough here  [auto]",
+)
+@click.option(
+    "--init",
+    default="",
+    metavar="DIR",
+    help="train this draft further, instead of beginning with the target's own layers",
+)
 @click.option("--minutes", default=30.0, type=click.FloatRange(min=0.01), metavar="X", help="minutes to take  [30]")
 @click.option("--device", default="auto", metavar="TEXT", help="torch device: auto, cpu, cuda, cuda:1 …  [auto]")
 @click.option("--resume", is_flag=True, help="continue the training in --out, for --minutes more")

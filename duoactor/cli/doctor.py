@@ -17,7 +17,12 @@ from duoactor.config import write_new
 @pair_options
 @click.option("--draft-device", default="cpu", metavar="TEXT", help="torch device of the draft  [cpu]")
 @click.option(
-    "--fix", "file", is_flag=False, flag_value="duo.toml", metavar="[FILE]", help="write the result to a duo.toml, for `duoactor up --config`  [duo.toml]"
+    "--fix",
+    "file",
+    is_flag=False,
+    flag_value="duo.toml",
+    metavar="[FILE]",
+    help="write the result to a duo.toml, for `duoactor up --config`  [duo.toml]",
 )
 @json_option
 @click.pass_obj

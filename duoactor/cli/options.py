@@ -19,6 +19,7 @@ from protocols.messages import Method, Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LONGEST_METAVAR = 40  # characters: longer lists of choices are told in the text
 CONNECTING = ("connect", "bind", "key", "server_key", "allow")  # options that say how actors reach each other
 
 SAMPLING_HELP: Mapping[str, str] = {
@@ -52,6 +53,9 @@ def click_option(option: config.Option, name: str, section: str = "", variable: 
         "switch": click.BOOL,
     }[option.kind]
     metavar = {"text": "TEXT", "integer": "N", "number": "X", "token number": "ID:X"}.get(option.kind)
+    text = option.description
+    if len("|".join(option.choices)) > LONGEST_METAVAR:
+        metavar, text = name.upper(), f"{text}: {', '.join(option.choices)}"
     shown = "" if option.default in ("", ()) or option.default is False else f"  [{option.default}]"
     details: dict[str, Any] = {"is_flag": True} if option.kind == "switch" else {"type": kind, "metavar": metavar}
     if variable is not None:
@@ -62,7 +66,7 @@ def click_option(option: config.Option, name: str, section: str = "", variable: 
         name,
         cls=Option,
         section=section,
-        help=option.description + shown,
+        help=text + shown,
         multiple=option.repeated,
         default=None,
         **details,
@@ -82,14 +86,17 @@ def struct_options(
     only: Container[str] | None = None,
     leave_out: Container[str] = (),
 ) -> Callable[[F], F]:
-    """One flag per field of ``struct``, listed under ``section``; but those in ``common`` under "Options", and those that
-    say how actors reach each other under "Connection"."""
+    """One flag per field of ``struct``, listed under ``section``; but those in ``common`` under "Options", and those
+    that say how actors reach each other under "Connection"."""
 
     def section_of(name: str) -> str:
         return CONNECTION if name in CONNECTING else "" if name in common else section
 
+    def position(option: config.Option) -> int:
+        return CONNECTING.index(option.name) if option.name in CONNECTING else -1
+
     def decorate(command: F) -> F:
-        for option in reversed(options(struct)):
+        for option in sorted(options(struct), key=position)[::-1]:  # the last decorator is the first option
             if option.name in leave_out or (only is not None and option.name not in only):
                 continue
             if struct is Sampling:
@@ -181,9 +188,10 @@ method_option = click.option(
     cls=Option,
     section=SPECULATION,
     default=None,
+    metavar="METHOD",
     type=click.Choice([str(method) for method in Method]),
     callback=lambda context, parameter, value: value or "",
-    help="how to draft and verify  [the verifier's default]",
+    help=f"how to draft and verify: {', '.join(Method)}  [the verifier's default]",
 )
 
 

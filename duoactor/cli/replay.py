@@ -26,13 +26,16 @@ class ReplayOptions(Settings, frozen=True, kw_only=True):
     ] = ()
     target: Annotated[str, Meta(description="target model; it is only timed")] = BUNDLED
     device: Annotated[str, Meta(description="torch device of the target")] = "auto"
-    method: Annotated[tuple[str, ...], Meta(description="a method to try; may be repeated; none: all that can be replayed")] = ()
+    method: Annotated[
+        tuple[str, ...], Meta(description="a method to try; may be repeated; none: all that can be replayed")
+    ] = ()
     num_speculative_tokens: Annotated[
         int, Meta(description="draft length gamma; 0: chosen as in service", ge=0, le=256)
     ] = 0
     sequences: Annotated[int, Meta(description="number of draft sequences; 0: chosen as in service", ge=0, le=64)] = 0
     memory: Annotated[
-        int, Meta(description="tokens of finished texts to keep, in which auto looks for drafts, as --memory of `up`", ge=0)
+        int,
+        Meta(description="tokens of finished texts to keep, in which auto looks for drafts, as --memory of `up`", ge=0),
     ] = 0
     limit: Annotated[int, Meta(description="only the first N requests; 0: all", ge=0)] = 0
 
@@ -44,9 +47,9 @@ class ReplayOptions(Settings, frozen=True, kw_only=True):
 def replay(log: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Predict how other drafts would have served logged requests.
 
-    LOG is a file that `duoactor up --log-requests LOG` wrote. A draft's agreement with the texts is exact, and so is what
-    sps accepts; speeds are predicted from times that are measured now, without running the target on the texts. The last
-    lines are limits: the best that any policy could make of these drafts, and of perfect ones.
+    LOG is a file that `duoactor up --log-requests LOG` wrote. A draft's agreement with the texts is exact, and so is
+    what sps accepts; speeds are predicted from times that are measured now, without running the target on the texts.
+    The last lines are limits: the best that any policy could make of these drafts, and of perfect ones.
 
     \b
     Example:  duoactor up --log-requests requests.jsonl

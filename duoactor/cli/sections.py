@@ -19,15 +19,25 @@ class Option(click.Option):
         super().__init__(*arguments, **attributes)
         self.section = section
 
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Without the bounds of a number: most are far off, and who passes them is told."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        return extra
+
 
 class Command(click.Command):
-    """A command whose ``--help`` has a part for each section of its options, in the order of their first options."""
+    """A command whose ``--help`` has a part for each section of its options, in the order of their first options. How
+    to connect comes last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"": []}
         for parameter in self.get_params(ctx):
-            if (record := parameter.get_help_record(ctx)) is not None:
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
                 sections.setdefault(getattr(parameter, "section", ""), []).append(record)
+        if CONNECTION in sections:
+            sections[CONNECTION] = sections.pop(CONNECTION)
         for title, records in sections.items():
             with formatter.section(title or "Options"):
                 formatter.write_dl(records)

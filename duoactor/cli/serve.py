@@ -22,9 +22,9 @@ from protocols.errors import ConfigError
 @supervised_option
 @log_options
 def serve(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
-    """Serve OpenAI's and Anthropic's HTTP APIs for running verifiers.
+    """Serve OpenAI's and Anthropic's HTTP APIs.
 
-    One verifier, or several that serve the same model; they may be on other hosts.
+    For one running verifier, or several that serve the same model; they may be on other hosts.
 
     \b
     Example:  duoactor serve

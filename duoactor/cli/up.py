@@ -31,15 +31,28 @@ from protocols.address import default_address
 @config_option
 @struct_options(VerifierSettings, section="Verifier", common=("target",))
 @struct_options(DrafterSettings, prefix="draft_", section="Drafters", common=("draft",), leave_out=UP_DECIDES)
-@click.option("--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="number of drafters  [1]")
-@click.option("--http", default=None, metavar="HOST:PORT", help="also serve OpenAI's HTTP API there, such as 127.0.0.1:8000")
+@click.option(
+    "--drafters", "count", default=None, type=click.IntRange(0, 64), metavar="N", help="number of drafters  [1]"
+)
+@click.option(
+    "--http", default=None, metavar="HOST:PORT", help="also serve OpenAI's HTTP API there, such as 127.0.0.1:8000"
+)
 @struct_options(GatewaySettings, section="Gateway, with --http", leave_out=(*UP_DECIDES, "http"))
 @click.option("--learn", is_flag=True, help="train the draft model on what is served, and use it where it is better")
 @struct_options(LearnerSettings, section="Learner, with --learn", only=LEARNER_FLAGS)
 @click.option(
-    "--launcher", default="local", type=click.Choice(["local", "ray"]), help="where: on this host or on a Ray cluster  [local]"
+    "--launcher",
+    default="local",
+    type=click.Choice(["local", "ray"]),
+    help="where: on this host or on a Ray cluster  [local]",
 )
-@click.option("--verifiers", default=1, type=click.IntRange(1, 64), metavar="N", help="number of verifiers, with --launcher ray  [1]")
+@click.option(
+    "--verifiers",
+    default=1,
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="number of verifiers, with --launcher ray  [1]",
+)
 @json_option
 @log_options
 @click.pass_obj

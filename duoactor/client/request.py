@@ -54,8 +54,11 @@ _decoder = wire.Decoder(ToVerifier)
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer. ``sampling`` is as it was sent, with the seed that was drawn if none was given: asking again with it
-    gives the same text. ``stats`` has the timings and what came of the drafts; ``logprobs`` is empty unless asked for."""
+    """A whole answer.
+
+    ``sampling`` is as it was sent, with the seed that was drawn if none was given: asking again with it gives the same
+    text. ``stats`` has the timings and what came of the drafts; ``logprobs`` is empty unless asked for.
+    """
 
     text: str
     token_ids: tuple[int, ...]

@@ -69,6 +69,17 @@ def test_every_sampling_option_is_explained():
     assert set(SAMPLING_HELP) == set(Sampling.__struct_fields__)
 
 
+def test_help_has_what_most_people_need_first_and_how_to_connect_last(capsys: pytest.CaptureFixture[str]):
+    main(["up", "--help"])
+    _, *sections = re.split(r"^(?=\S.*:$)", capsys.readouterr().out, flags=re.MULTILINE)
+    flags = {section.partition(":")[0]: flags_in(section) for section in sections}
+    assert list(flags) == [
+        "Options", "Verifier", "Drafters", "Gateway, with --http", "Learner, with --learn", "Connection",
+    ]  # fmt: skip
+    assert {"--target", "--draft", "--http", "--config"} <= set(flags["Options"])
+    assert flags["Connection"] == ["--bind", "--key", "--allow"]
+
+
 def test_no_command_needs_torch_to_show_its_help():
     program = "import sys; from duoactor.cli import main; main(['demo', '--help']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
