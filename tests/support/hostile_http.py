@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from decoders import targets
@@ -21,6 +22,7 @@ PATHS = {
 LINES = (b"GET / HTTP/9.9", b"\x16\x03\x01\x02\x00", b"GET", b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5")
 FAILED = b"the gateway failed"  # with status 500, which a hostile verifier's own failures have as well
 TOGETHER = 20  # requests on one connection
+CONNECTIONS = 8  # at once, since most of them only wait for answers that never come
 SLOW = 50  # connections whose headers never end
 QUIET_S = 0.05  # without an answer, after which the connection is cut: a hostile verifier may owe it for ever
 
@@ -36,16 +38,10 @@ class HostileHttp:
         self.failures: list[str] = []  # answers that tell of an exception in the gateway
         self._slow: list[asyncio.StreamWriter] = []
 
-    async def rave(self, count: int) -> int:
-        """Send so many requests, or what is none; return how many."""
+    async def rave(self, count: int, over: Callable[[], bool] = lambda: False) -> int:
+        """Send so many requests, or what is none, unless it is ``over`` before; return how many."""
         began = self.sent
-        until = began + count
-        while self.sent < until:
-            try:
-                await self._connection(min(TOGETHER, until - self.sent))
-            except OSError:  # it may not listen yet
-                self.answers["connection broken"] += 1
-                await asyncio.sleep(QUIET_S)
+        await asyncio.gather(*(self._connections(began + count, over) for _ in range(CONNECTIONS)))
         for writer in self._slow:
             writer.close()
         self._slow.clear()
@@ -61,28 +57,45 @@ class HostileHttp:
                 writer.close()
             await asyncio.sleep(QUIET_S)
 
-    async def _connection(self, requests: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        if len(self._slow) < SLOW and self.chance.random() < 0.1:
-            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-            self._slow.append(writer)
-            self.sent += 1
-            return
-        try:
-            writer.write(b"".join(self._request() for _ in range(requests)))
+    async def _connections(self, until: int, over: Callable[[], bool]) -> None:
+        """One after the other."""
+        while (left := until - self.sent) > 0 and not over():
+            slow = len(self._slow) < SLOW and self.chance.random() < 0.1
+            requests = 1 if slow else min(TOGETHER, left)
             self.sent += requests
-            answered = 0
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(QUIET_S) as quiet:
-                    while answered < requests and (data := await reader.read(1 << 16)):
-                        if FAILED in data:
-                            self.failures.append(data.decode(errors="replace"))
-                        for status in (piece[:3] for piece in data.split(b"HTTP/1.1 ")[1:]):
-                            self.answers[status.decode(errors="replace")] += 1
-                            answered += 1
-                        quiet.reschedule(asyncio.get_running_loop().time() + QUIET_S)
-        finally:
-            writer.close()
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError:  # it may not listen yet
+                self.sent -= requests
+                await self._broken()
+                continue
+            if slow:
+                writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+                self._slow.append(writer)
+                continue
+            try:
+                await self._ask(reader, writer, requests)
+            except OSError:
+                await self._broken()
+            finally:
+                writer.close()
+
+    async def _broken(self) -> None:
+        self.answers["connection broken"] += 1
+        await asyncio.sleep(QUIET_S)
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, requests: int) -> None:
+        writer.write(b"".join(self._request() for _ in range(requests)))
+        answered = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(QUIET_S) as quiet:
+                while answered < requests and (data := await reader.read(1 << 16)):
+                    if FAILED in data:
+                        self.failures.append(data.decode(errors="replace"))
+                    for status in (piece[:3] for piece in data.split(b"HTTP/1.1 ")[1:]):
+                        self.answers[status.decode(errors="replace")] += 1
+                        answered += 1
+                    quiet.reschedule(asyncio.get_running_loop().time() + QUIET_S)
 
     def _request(self) -> bytes:
         luck = self.chance.random()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import typing
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 from extremes import Extremes
@@ -45,14 +46,15 @@ class Impostor:
     def telemetry(self) -> str:
         return self.listener.telemetry
 
-    async def rave(self, count: int) -> int:
-        """Send so many frames, and return how many; all were read then. Raises TimeoutError when nobody is there."""
+    async def rave(self, count: int, over: Callable[[], bool] = lambda: False) -> int:
+        """Send so many frames unless it is ``over`` before, and return how many; all were read then. Raises
+        TimeoutError when nobody is there."""
         listening = asyncio.create_task(self._listen())
         try:
             began = self.sent
             until = began + count
             await self._hello()
-            while self.sent < until:
+            while self.sent < until and not over():
                 for _ in range(min(BURST, until - self.sent)):
                     async with asyncio.timeout(ANSWER_S):
                         while not self._say():

@@ -7,8 +7,9 @@ random bytes. The rest can be decoded, at the edge of their limits and often abo
 verifier all the time, and its texts are compared.
 
 After each role: the process is the same, has said no traceback, holds little more memory and files than after a tenth
-of the frames, and serves the known text; at the verifier nothing is left. Prints a line for each role; the exit code is
-1 if something was found.
+of the frames, and serves the known text; at the verifier nothing is left. Prints a line for each role, and on
+stderr how far it is; the exit code is 1 if something was found. A million frames need not be sent in one run:
+``--minutes`` ends each role in time, and another ``--seed`` sends others.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from impostor import Impostor  # noqa: E402
 from processes import WAIT_S, command, free_port  # noqa: E402
 from relay import Relay  # noqa: E402
 from service import WANTED, Process, Service  # noqa: E402
+from siege import Over, Part, Siege  # noqa: E402
 from wild import There, Wild  # noqa: E402
 
 from fakes import INFO  # noqa: E402
@@ -45,13 +46,6 @@ from protocols.messages import Goodbye, Role  # noqa: E402
 from protocols.zeromq import ZmqNetwork  # noqa: E402
 
 PAIR = ROOT / "duoactor" / "pair"
-SLICES = 40  # between which memory is looked at
-# The verifier's memory of ended texts fills to 28 MB, and the KV cache of prompts is touched. Elsewhere nothing should
-# stay: what Python's allocator does not give back of bursts of frames was at most some 10 MB.
-GROWTH_MB = {"verifier": 60.0}
-GROWTH_ELSEWHERE_MB = 20.0
-ENOUGH = 100_000  # frames; with fewer, what grows is what is used for the first time, and no text may be ready
-MORE_FILES = 20  # sockets that are about to be closed
 # Of one connection to the verifier. It reads some 130 messages of a peer that is no client before it drops the rest
 # unread (actors/verifier/floods.py; what floods cost is measured by flood.py).
 TOGETHER = 120
@@ -83,9 +77,9 @@ class Attack(Service):
 
         guises = itertools.cycle((None, Role.CLIENT, Role.DRAFTER, Role.CONTROLLER))  # None: it never says Hello
 
-        async def part(count: int) -> int:
+        async def part(count: int, over: Over) -> int:
             role, sent = next(guises), 0
-            while sent < count:
+            while sent < count and not over():
                 sent += await self.peer(role, min(TOGETHER, count - sent))
             return sent
 
@@ -155,8 +149,8 @@ class Attack(Service):
         async with self.behind(Role.CLIENT, "serve", "--http", f"127.0.0.1:{port}") as (process, impostor, honest):
             http = HostileHttp(port, self.seed, self.directory)
 
-            async def part(count: int) -> int:
-                done = await asyncio.gather(impostor.rave(count - count // 5), http.rave(count // 5))
+            async def part(count: int, over: Over) -> int:
+                done = await asyncio.gather(impostor.rave(count - count // 5, over), http.rave(count // 5, over))
                 return sum(done)
 
             knocking = asyncio.create_task(http.knock())  # a client that was refused connects anew when it is asked
@@ -192,46 +186,22 @@ class Attack(Service):
 
     # --- what is common to them --------------------------------------------------------------------------------------
 
-    async def role(self, name: str, process: Process, frames: int, part: Callable[[int], Awaitable[int]]) -> bool:
-        """Send, look at the process, and see that nothing is left at the verifier."""
-        began, sent, held = time.monotonic(), 0, []
+    async def role(self, name: str, process: Process, frames: int, part: Part) -> bool:
+        """Send, look at the process, and see that nothing is left at the verifier. Whether it lives."""
+        siege = Siege(name, process, frames, self.limit_s)
         stream = asyncio.create_task(self.stream())
         texts = self.texts
         try:
-            for number in range(SLICES):
-                sent += await part(frames * (number + 1) // SLICES - frames * number // SLICES)
-                held.append(process.held())
-                if time.monotonic() - began > self.limit_s:
-                    break
-        except (TimeoutError, OSError) as error:
-            said = process.log.read_text(errors="replace")[-3000:]
-            self.faults.append(f"the {name}: {error!r} after {sent} frames: {said}")
+            await siege.run(part)
         finally:
             stream.cancel()
             await asyncio.gather(stream, return_exceptions=True)
-        said = process.log.read_text(errors="replace")
-        if not process.alive:
-            self.faults.append(f"the {name} ended after {sent} frames: {said[-3000:]}")
-        elif "Traceback" in said and name != "gateway":  # there uvicorn logs that clients cut their connections
-            self.faults.append(f"the {name} said {said[said.index('Traceback') :][:3000]}")
-        if not held:
-            return False
-        first, most, files = (
-            held[len(held) // 10],
-            max(size for size, _ in held),
-            held[-1][1] - held[len(held) // 10][1],
-        )
-        if frames >= ENOUGH and most - first[0] > GROWTH_MB.get(name, GROWTH_ELSEWHERE_MB):
-            self.faults.append(f"the {name} has grown from {first[0]:.1f} to {most:.1f} MB")
-        if files > MORE_FILES:
-            self.faults.append(f"the {name} has {files} more open files")
-        if frames >= ENOUGH and self.texts == texts:
-            self.faults.append(f"no text came while the {name} was attacked")
-        sizes = ", ".join(f"{held[at][0]:.1f}" for at in (len(held) // 10, len(held) // 2, -1))
-        print(f"{name:10} {sent:9,} frames in {time.monotonic() - began:5.0f} s, {self.texts - texts:4} texts beside; "
-              f"{sizes} MB after a tenth, half and all of it", flush=True)  # fmt: skip
+        texts = self.texts - texts
+        siege.judge(texts)
+        self.faults += siege.faults
+        print(siege.line(texts), flush=True)
         await self.until(lambda now: not now.requests and not any(d.leases for d in now.drafters), "requests to end")
-        return process.alive
+        return process.alive and siege.sent > 0
 
     @contextlib.asynccontextmanager
     async def behind(self, role: Role, *words: str):
