@@ -163,6 +163,11 @@ class RoundStats(Message, frozen=True):
     streams: Count = 1  # requests that decode at the verifier, this one included
     slowdown: Mean = 1.0  # of forwards against ``Welcome.forward_us``, by the verifier's running estimate
     message_us: Microseconds = 0.0  # to the drafter and back, by the verifier's running estimate
+    from_draft: Nodes = 0  # of ``accepted``: that a draft model alone had named
+    from_both: Nodes = 0  # a draft model, and one of the verifier's own proposers as well
+    from_text: Nodes = 0  # no draft model, but a proposer that reads the request's own text, ...
+    from_memory: Nodes = 0  # ... or else one that reads ended requests ...
+    from_datastore: Nodes = 0  # ... or else the datastore
 
 
 class RoundTrace(Struct, frozen=True):

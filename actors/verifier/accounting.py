@@ -46,6 +46,7 @@ def account(
     spec.took(forward.took_us, len(committed.tokens), own_us)
     told = spec.take_draft_log()
     window, accepted = len(chosen.nodes), sum(committed.accepted)
+    credit = spec.windows.credit(committed)
     if drafter is not None:
         drafter.credit(window, accepted)
     stats = RoundStats(
@@ -75,5 +76,10 @@ def account(
         streams=forward.streams,
         slowdown=forward.slowdown,
         message_us=drafter.pace.message.mean if drafter is not None else 0.0,
+        from_draft=credit.draft,
+        from_both=credit.both,
+        from_text=credit.text,
+        from_memory=credit.memory,
+        from_datastore=credit.datastore,
     )
     return stats, own_us

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from duoactor.bench import tables
 from duoactor.bench.figures import NO_MATPLOTLIB, Figure, available, draw_all
+from duoactor.bench.gain import in_short, where_from
 from duoactor.bench.methods import VANILLA
 from duoactor.bench.provenance import source
 from duoactor.bench.results import DOCUMENT, Document, Results, write_document
 from duoactor.bench.summary import AVERAGE, Line, summarize
-from duoactor.bench.tables import Table, all_tables, name_of
+from duoactor.bench.tables import Table, name_of
 
 REPORT = "report.md"
 
@@ -46,12 +48,32 @@ def markdown(results: Results, figures: Sequence[Figure]) -> str:
     return page("duoactor bench", facts, verdict(results), DEFINITIONS, all_tables(results), figures, source(results))
 
 
+def all_tables(results: Results) -> list[Table]:
+    """Everything that the report shows, in its order; what was not measured is left out."""
+    lines, tasks = summarize(results), results.settings.tasks
+    several = len(lines) > 1 or any(line.name != VANILLA for line in lines)
+    found = [
+        tables.speeds(lines, tasks, tables.end_to_end, "Table 1: end-to-end tokens/s (speed-up over vanilla)"),
+        tables.speeds(
+            lines, tasks, tables.decode_only, "Table 1b: decode tokens/s, first token to last (speed-up over vanilla)"
+        ),
+        tables.latency(lines, tasks) if several else None,
+        tables.drafts(lines),
+        where_from(results),
+        tables.times(lines),
+        tables.static_against_dynamic(lines, tasks),
+        tables.gamma_sweep(results),
+        tables.confusion(results),
+    ]
+    return [table for table in found if table is not None and table.rows]
+
+
 def page(
     title: str,
     facts: str,
     said: Sequence[str],
     definitions: str,
-    tables: Sequence[Table],
+    shown: Sequence[Table],
     figures: Sequence[Figure],
     made_by: str,
 ) -> str:
@@ -60,7 +82,7 @@ def page(
     if said:
         parts.append("## In short\n\n" + "\n".join(f"- {one}" for one in said))
     parts.append("## How to read it\n\n" + definitions)
-    for table in tables:
+    for table in shown:
         parts += [f"## {table.title}", table.markdown(), table.note, f"<sub>{made_by}</sub>"]
     if figures:
         parts += ["## Figures", *(f"![{one.caption}]({one.file})\n\n{one.caption}" for one in figures)]
@@ -125,6 +147,7 @@ def verdict(results: Results) -> list[str]:
     if slower:
         said.append(f"Slower than vanilla on average: {', '.join(slower)}.")
     said.append(_losses(ranked))
+    said.append(in_short(results))
     said += [f"**{name_of(line)}**: its figures are not the method's." for line in measured if line.rested]
     differing = [f"{line.label} ({line.different} of {line.compared})" for line in measured if line.different]
     compared = sum(line.compared for line in measured)

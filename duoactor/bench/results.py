@@ -36,6 +36,16 @@ class Round(msgspec.Struct, frozen=True, array_like=True):
         return self.started_us + self.forward_us
 
 
+class Sources(msgspec.Struct, frozen=True):
+    """Accepted draft tokens by who had named them, each counted once; those that a grammar forced are left out."""
+
+    draft: int = 0  # a draft model alone
+    both: int = 0  # a draft model, and retrieval as well
+    text: int = 0  # retrieval alone: from the request's own text, ...
+    memory: int = 0  # ... or else from requests that had ended ...
+    datastore: int = 0  # ... or else from the datastore
+
+
 class Cost(msgspec.Struct, frozen=True):
     """What one answer cost; sums over its rounds."""
 
@@ -57,6 +67,7 @@ class Cost(msgspec.Struct, frozen=True):
     drafting: int = 0  # of the watched, rounds in which it did, or whose window held drafts: it may be ahead
     draft_ms: float = 0.0  # the drafter's forwards, measured by the drafter
     overlap_ms: float = 0.0  # of that, while the target verified
+    sources: Sources | None = None  # None: it was measured before verifiers told
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

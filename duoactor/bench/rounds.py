@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from duoactor.bench.results import Cost, Round
+from duoactor.bench.results import Cost, Round, Sources
 from duoactor.monitor.spans import Span, shared
 from protocols import wire
 from protocols.errors import ProtocolError
@@ -88,6 +88,17 @@ def cost_of(stats: RequestStats, told: Sequence[RoundStats]) -> Cost:
         drafting=sum(busy or one.window > 0 for busy, one in zip(worked[:-1], rounds, strict=False)),
         draft_ms=sum(end - begin for begin, end in drafts) / 1000,
         overlap_ms=shared(drafts, forwards) / 1000,
+        sources=sources_of(told) if told else None,
+    )
+
+
+def sources_of(told: Sequence[RoundStats]) -> Sources:
+    return Sources(
+        draft=sum(one.from_draft for one in told),
+        both=sum(one.from_both for one in told),
+        text=sum(one.from_text for one in told),
+        memory=sum(one.from_memory for one in told),
+        datastore=sum(one.from_datastore for one in told),
     )
 
 

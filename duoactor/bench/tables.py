@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from duoactor import render
-from duoactor.bench.methods import DYNAMIC, STATIC, VANILLA
+from duoactor.bench.methods import DYNAMIC, STATIC
 from duoactor.bench.results import Results
-from duoactor.bench.summary import AVERAGE, MIN_DRAFTING, Cell, Line, best, line_of, summarize, total_needed
+from duoactor.bench.summary import AVERAGE, MIN_DRAFTING, Cell, Line, best, line_of, total_needed
 
 Cells = Callable[[Line], dict[str, Cell]]
 SPREADS = (
@@ -264,20 +264,3 @@ def confusion(results: Results, name: str = DYNAMIC) -> Table | None:
     bold = frozenset((r, c) for r, k in enumerate(predicted) for c, n in enumerate(needed, start=1) if k == n)
     columns = ("chosen", *(f"needed {n}" if n else "more" for n in needed))
     return Table("Table 4: chosen against needed number of sequences", columns, rows, bold, note)
-
-
-def all_tables(results: Results) -> list[Table]:
-    """Everything that the report shows, in its order; what was not measured is left out."""
-    lines, tasks = summarize(results), results.settings.tasks
-    several = len(lines) > 1 or any(line.name != VANILLA for line in lines)
-    found = [
-        speeds(lines, tasks, end_to_end, "Table 1: end-to-end tokens/s (speed-up over vanilla)"),
-        speeds(lines, tasks, decode_only, "Table 1b: decode tokens/s, first token to last (speed-up over vanilla)"),
-        latency(lines, tasks) if several else None,
-        drafts(lines),
-        times(lines),
-        static_against_dynamic(lines, tasks),
-        gamma_sweep(results),
-        confusion(results),
-    ]
-    return [table for table in found if table is not None and table.rows]

@@ -2,9 +2,8 @@ import msgspec
 import pytest
 from benchkit import SETTINGS, cost, results, run
 
-from duoactor.bench import tables
 from duoactor.bench.compare import compare, sentences, table
-from duoactor.bench.report import markdown
+from duoactor.bench.report import all_tables, markdown
 from duoactor.bench.results import read_results, write_document
 from duoactor.bench.summary import AVERAGE, summarize, work_of
 from protocols.errors import ConfigError
@@ -44,7 +43,7 @@ def test_a_prompt_that_one_method_lacks_counts_for_neither():
 def test_a_row_without_figures_stays_and_says_why():
     found = by_name(results())["rest"]
     assert found.missing == "no datastore" and not found.cells
-    first = tables.all_tables(results())[0]
+    first = all_tables(results())[0]
     assert next(row for row in first.rows if row[0] == "REST")[:2] == ("REST", "no datastore")
 
 
@@ -58,7 +57,7 @@ def test_a_differing_text_is_counted_once_per_conversation_and_flagged_in_the_ta
     )
     line = by_name(found)["sps"]
     assert (line.different, line.compared) == (1, 8)
-    assert any(row[0] == "SpS (1 of 8 texts DIFFER)" for row in tables.all_tables(found)[0].rows)
+    assert any(row[0] == "SpS (1 of 8 texts DIFFER)" for row in all_tables(found)[0].rows)
 
 
 def test_with_noise_transformers_is_not_compared_but_ours_are():
@@ -92,7 +91,7 @@ def test_a_method_whose_drafter_rested_is_not_called_by_its_name_and_wins_nothin
     found = replaced(results(), rests)
     line = by_name(found)["duodecoding"]
     assert line.rested and not by_name(found)["sps"].rested
-    first = tables.all_tables(found)[0]
+    first = all_tables(found)[0]
     named = {row[0]: r for r, row in enumerate(first.rows)}
     rested = named["not DuoDecoding: rested in 78% of rounds"]
     assert "DuoDecoding" not in named
@@ -118,7 +117,7 @@ def test_quartiles_of_the_prompts_are_of_whole_conversations():
 
 
 def test_the_best_of_a_task_is_bold_in_markdown():
-    first = tables.all_tables(results())[0]
+    first = all_tables(results())[0]
     row = next(line for line in first.markdown().splitlines() if line.startswith("| DuoDecoding |"))
     assert row.count("**") == 6  # two tasks and the average
 
@@ -127,7 +126,7 @@ def test_table_three_names_the_chosen_gamma_and_table_four_counts_rounds():
     found = results(sweep_gamma=6)
     sweep = [run(f"duodecoding@{g}", ms=50.0 + abs(g - 7), cost=cost()) for g in (5, 6, 7)]
     found.runs = (*found.runs, *sweep)
-    by_title = {one.title.partition(":")[0]: one for one in tables.all_tables(found)}
+    by_title = {one.title.partition(":")[0]: one for one in all_tables(found)}
     three, four = by_title["Table 3"], by_title["Table 4"]
     assert [row[0] for row in three.rows] == ["DuoDecoding, γ = 5", "DuoDecoding, γ = 6 (chosen)", "DuoDecoding, γ = 7"]
     assert three.bold == {(2, 1), (2, 2)}

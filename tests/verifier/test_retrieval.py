@@ -11,6 +11,7 @@ from actors.proposers.interface import Proposal
 from actors.proposers.ngram_pool import Lookahead
 from actors.tree.methods import strategy_for
 from actors.tree.tree import OWN, TokenTree
+from actors.verifier.decoding.credit import Source
 from actors.verifier.decoding.output import Output
 from actors.verifier.decoding.retrieval import FLOOR, FallbackProposer, SoleProposer, Sources, Trust, fitting
 from actors.verifier.decoding.speculation import Speculation
@@ -102,7 +103,7 @@ def test_a_costly_source_rests_when_it_is_of_no_use_and_where_something_is_nearl
         asked.append(len(text))
         return Proposal((1,), (-1,), (0.5,))
 
-    fallback = FallbackProposer(FromFunction(guess), Trust(), costly=True)
+    fallback = FallbackProposer(FromFunction(guess), Trust(), Source.MEMORY)
     text = [7]
     for right in [False] * 60 + [True] * 40:
         fallback.merge(TokenTree(len(text), text[-1]), text)

@@ -21,6 +21,7 @@ from actors.proposers.rest import Retrieval
 from actors.proposers.suffix_automaton import SuffixAutomaton
 from actors.tree.calibration import Calibration, acceptance_bias
 from actors.tree.tree import OWN, Node, TokenTree
+from actors.verifier.decoding.credit import Source
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
@@ -38,7 +39,7 @@ class Sources:
 
     def __init__(self, datastore: Datastore | None = None, memory: Memory | None = None) -> None:
         self.datastore, self.memory = datastore, memory
-        self._trust: dict[tuple[str, bool], Trust] = {}
+        self._trust: dict[tuple[Source, bool], Trust] = {}
 
     def proposer(self, name: str, most_nodes: int, gamma: int | None = None) -> Proposer:
         """The proposer of that name, for windows of at most ``most_nodes``. ``gamma``: draft length; None: its own.
@@ -75,14 +76,15 @@ class Sources:
     def fallbacks(self, sampled: bool, cache_salt: str = "") -> list[FallbackProposer]:
         """The proposers of one request with method auto. ``sampled``: its temperature is above 0, where matches are
         right less often. ``cache_salt``: only texts with the same salt are found in the memory."""
-        kinds: list[tuple[str, Proposer]] = [("sam", SuffixAutomaton(tokens=FALLBACK_NODES))]
+        kinds: list[tuple[Source, Proposer]] = [(Source.TEXT, SuffixAutomaton(tokens=FALLBACK_NODES))]
         if self.memory is not None:
-            kinds.append(("memory", Remembered(self.memory, cache_salt)))
+            kinds.append((Source.MEMORY, Remembered(self.memory, cache_salt)))
         if self.datastore is not None:
-            kinds.append(("rest", Retrieval(self.datastore, tokens=8, nodes=FALLBACK_NODES, matches=64)))
+            store = Retrieval(self.datastore, tokens=8, nodes=FALLBACK_NODES, matches=64)
+            kinds.append((Source.DATASTORE, store))
         return [
-            FallbackProposer(proposer, self._trust.setdefault((kind, sampled), Trust()), costly=kind != "sam")
-            for kind, proposer in kinds
+            FallbackProposer(proposer, self._trust.setdefault((source, sampled), Trust()), source)
+            for source, proposer in kinds
         ]
 
 
@@ -182,10 +184,10 @@ class FallbackProposer(_Consulted):
     of no use it is not asked for n - 1 rounds.
     """
 
-    def __init__(self, proposer: Proposer, trust: Trust, costly: bool = False) -> None:
+    def __init__(self, proposer: Proposer, trust: Trust, source: Source = Source.TEXT) -> None:
         super().__init__(proposer)
-        self.trust = trust
-        self.costly = costly
+        self.trust, self.source = trust, source
+        self.costly = source is not Source.TEXT
         self.useless = 0  # rounds in a row in which none of its tokens was right
         self.rest = 0  # rounds until it is asked again
         self.proposal: Proposal | None = None  # of this round; None: it has not been asked yet

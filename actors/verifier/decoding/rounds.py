@@ -31,6 +31,7 @@ class Committed(NamedTuple):
     finish: FinishReason | None
     forced: Sequence[bool] = ()  # [i]: draft token i was the only one that the grammar allowed
     claim: tuple[float, bool] | None = None  # the drafter's probability for its likeliest first token; was it right?
+    named: Sequence[bool] = ()  # [i]: a draft model had named draft token i
 
 
 class Others(NamedTuple):

@@ -235,7 +235,8 @@ class Speculation:
         base = len(self.committed)
         tokens = outcome.tokens[: self.output.take(outcome.tokens)]
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
-        forced = [chosen.nodes[node].rank == FORCED for node in outcome.path[: len(tokens)]]
+        ranks = [chosen.nodes[node].rank for node in outcome.path[: len(tokens)]]
+        forced = [rank == FORCED for rank in ranks]
         best = self._best_draft() if self.epoch else None
         claim = (math.exp(best.logprob), best.token == tokens[0]) if best is not None else None
         self.waiting.observe(best, tokens[0])
@@ -261,7 +262,8 @@ class Speculation:
         c.count(c.histogram, sum(accepted))
         self.round += 1
         logprobs = outcome.logprobs[: len(tokens)]
-        return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, claim)
+        named = [rank >= 0 for rank in ranks]
+        return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, claim, named)
 
     def _best_draft(self) -> Node | None:
         """The drafter's likeliest next token."""

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from actors.tree.methods import Strategy
 from actors.tree.tree import TokenTree
 from actors.tree.window import Cost, Likely, best_nodes, branches, in_tree_order, likeliest_path, priced_window
+from actors.verifier.decoding.credit import Credit, Source, credited
 from actors.verifier.decoding.grammar import Grammar
 from actors.verifier.decoding.retrieval import FallbackProposer, SoleProposer, Sources
 from actors.verifier.decoding.rounds import Chosen, Committed, Others
-from protocols.messages import Sampling
+from protocols.messages import Method, Sampling
 
 
 class Windows:
@@ -118,6 +119,12 @@ class Windows:
         """How many tokens of a round would have been accepted with the proposers and the grammar alone."""
         forced = next((i for i, one in enumerate(committed.forced) if not one), len(committed.forced))
         return min(max((forced, *(fallback.matched for fallback in self.fallbacks))), len(committed.tokens) - 1)
+
+    def credit(self, committed: Committed) -> Credit:
+        """Who had named the draft tokens that a round accepted."""
+        matched = {fallback.source: fallback.matched for fallback in self.fallbacks}
+        usual = Source.DATASTORE if self.strategy.proposer == Method.REST else Source.TEXT
+        return credited(committed, matched, usual)
 
 
 def _laid_out(tree: TokenTree, likely: list[Likely], own: set[int] | None = None) -> Chosen:
