@@ -1,1 +1,1 @@
-"""The verifier, the drafter and the budget controller, and what they compute."""
+"""The actors (verifier, drafter, controller, learner), and what they compute with."""

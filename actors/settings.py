@@ -14,9 +14,9 @@ from msgspec import Meta
 
 from protocols.messages import Method
 
-BUNDLED = "bundled"  # the model pair that ships with duoactor
-NO_DRAFT = "none"  # of a verifier that does not draft itself
-MAX_THREADS = 16  # that a target on a CPU takes by itself: no machine with more was measured
+BUNDLED = "bundled"  # the model pair that comes with duoactor
+NO_DRAFT = "none"  # for ``inline_draft``: the verifier does not draft itself
+MAX_THREADS = 16  # that a target on a CPU uses by default: no machine with more was measured
 
 Port = Annotated[str, Meta(description="address as ipc://PATH or tcp://HOST:PORT")]
 
@@ -27,7 +27,7 @@ def retrieves(draft: str) -> bool:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the actors' options."""
+    """Base of all actors' options."""
 
 
 class KeySettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ PEER_VARIABLES = {
     "connect": "DUOACTOR_CONNECT",
     "key": "DUOACTOR_KEY",
     "server_key": "DUOACTOR_SERVER_KEY",
-}  # what stands for these options where neither a flag nor, for a client, an argument gives them
+}  # environment variables for these options, if neither a flag nor, for a client, an argument gives them
 
 
 class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,7 +118,7 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class DrafterSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Guesses ahead with the draft model. Its state is worth nothing but time."""
+    """Guesses ahead with the draft model. It can be lost at any time: that costs speed only."""
 
     draft: Annotated[
         str,
@@ -151,7 +151,7 @@ class LearnFrom(StrEnum):
 
 
 class LearnerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Trains a copy of the draft model on what is served; drafters load it when replay says that it is better."""
+    """Trains a copy of the draft model on what is served; drafters load it once replay finds it to be better."""
 
     draft: Annotated[
         str, Meta(description="draft model to begin with, the drafters' own: a Hugging Face directory or hub id")
