@@ -1,4 +1,4 @@
-"""The target writes answers: many streams in one flat batch, each token with the target's likeliest alternatives."""
+"""Has the target write answers: many streams in one flat batch, each token with the target's likeliest alternatives."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from actors.models import Outcome, TargetModel, Window
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
 
-TOP = 64  # alternatives kept of each token: 0.91 of the bundled target's mass on greedy text, 0.85 on text at T=1
-STREAMS = 64  # answers written at once: rows of one forward
+# Alternatives that are kept of each token. They have 0.91 of the bundled target's probability mass on greedy text, 0.85
+# on text at temperature 1.
+TOP = 64
+STREAMS = 64  # answers that are written at once: rows of one forward
 LONGEST = 256  # tokens of an answer
-SHORTEST = 8  # room that an answer needs in the target's context, or the prompt is left out
+SHORTEST = 8  # tokens of an answer that must fit behind a prompt, or the prompt is left out
 GREEDY = 0.0
-TEMPERATURES = (1.0, 0.6)  # of the samples, in turn, behind one greedy answer to each prompt
+TEMPERATURES = (1.0, 0.6)  # of the sampled answers, in turn, which follow a greedy one to each prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +30,25 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One answer to be written: which prompt, and how it is sampled."""
+    """An answer to be written."""
 
-    prompt: int
+    prompt: int  # index
     temperature: float
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``tokens`` (n,), and at each of their places the target's likeliest ``ids`` (n, TOP), best first, with natural
-    log-probabilities ``logprobs`` (n, TOP) under its raw logits."""
+    """An answer, with the target's likeliest tokens at each position."""
 
     job: Job
-    tokens: NDArray[np.int32]
-    ids: NDArray[np.int32]
-    logprobs: NDArray[np.float16]
+    tokens: NDArray[np.int32]  # (n,)
+    ids: NDArray[np.int32]  # (n, TOP), best first
+    logprobs: NDArray[np.float16]  # (n, TOP), natural logarithms under the target's raw logits
 
 
 def jobs(prompts: int) -> Iterator[Job]:
-    """Greedy once for every prompt, then sampled again and again; endless, and the same each time."""
+    """Jobs without end, the same in each call: first a greedy answer to each prompt, then sampled ones."""
     for index in range(prompts):
         yield Job(index, GREEDY, 0)
     seed = 1
@@ -66,7 +67,7 @@ class _Stream:
     logprobs: list[Sequence[float]] = field(default_factory=list)
 
     def take(self, outcome: Outcome, ends: frozenset[int]) -> bool:
-        """Whether the answer is complete."""
+        """Append what the target has committed. Returns whether the answer is complete."""
         self.tokens += outcome.tokens
         for entry in outcome.logprobs:
             self.ids.append(entry.top_ids)
@@ -90,7 +91,8 @@ def write_answers(
     go_on: Callable[[], bool],
     longest: int = LONGEST,
 ) -> None:
-    """Hand every answer to ``keep`` as it ends. Once ``go_on`` says no, what is written of the others is kept too."""
+    """Write the ``wanted`` answers, of at most ``longest`` tokens each, and pass each to ``keep`` when it is complete.
+    Once ``go_on`` returns False, the unfinished ones are kept as they are."""
     streams: dict[int, _Stream] = {}
     waiting: Job | None = None
 

@@ -1,4 +1,4 @@
-"""Answers as tensors: rows of like length, padded behind, and the places at which the draft is to predict."""
+"""Batches of answers for training: rows of similar length, padded at the end, and the positions to be predicted."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from torch import Tensor, nn
 from actors.engines.training.answers import Answer, Prompt
 
 TOKENS = 4096  # of a batch, prompts and padding included
-LOGITS = 1 << 26  # elements at most: 256 MB in float32, of which training holds a few copies
+LOGITS = 1 << 26  # most elements of a batch's logits: 256 MB in float32, of which training holds a few copies
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``tokens`` (rows, length). The last ``kept`` places' logits are wanted, those of ``mask`` (rows, kept); the rest
-    has an entry for each True in the mask, n in all: ``answers`` (n,) the target's token, ``ids`` and ``logprobs``
-    (n, k) its likeliest, ``temperature`` (n,)."""
+    """Texts, and n positions in them at which the draft learns."""
 
-    tokens: Tensor
-    kept: int
-    mask: Tensor
-    answers: Tensor
-    ids: Tensor
-    logprobs: Tensor
-    temperature: Tensor
+    tokens: Tensor  # (rows, length)
+    kept: int  # only the last so many positions of each row have logits
+    mask: Tensor  # (rows, kept): True at the n positions
+    answers: Tensor  # (n,): the target's token
+    ids: Tensor  # (n, k): the target's likeliest tokens
+    logprobs: Tensor  # (n, k): of those
+    temperature: Tensor  # (n,): of the answer
 
     def logits(self, model: nn.Module) -> Tensor:
-        """float32 (n, columns of the head). Padding stands behind the text, where causal attention does not see it."""
+        """float32 ``(n, columns of the head)``. Padding follows the text, so that causal attention does not see it."""
         out: Tensor = model(input_ids=self.tokens, use_cache=False, logits_to_keep=self.kept).logits
         return out[:, -self.kept :][self.mask].float()
 
@@ -39,7 +37,7 @@ class Batch:
 def groups(
     prompts: Sequence[Prompt], answers: Sequence[Answer], columns: int, tokens: int = TOKENS
 ) -> list[list[Answer]]:
-    """Answers of like length, as many together as make a batch. ``columns``: of the head."""
+    """Answers of similar length, in groups that make a batch each. ``columns``: of the draft's head."""
     most = min(tokens, max(1, LOGITS // columns))
     found: list[list[Answer]] = []
     longest = 0
@@ -79,7 +77,7 @@ def batch_of(prompts: Sequence[Prompt], answers: Sequence[Answer], device: torch
 def epochs(
     prompts: Sequence[Prompt], answers: Sequence[Answer], columns: int, device: torch.device, seed: int
 ) -> Iterator[Batch]:
-    """Batches in random order, again and again."""
+    """Batches of all answers in random order, epoch after epoch without end."""
     together = groups(prompts, answers, columns)
     order = random.Random(seed)
     while True:

@@ -1,4 +1,4 @@
-"""How many tokens of a large vocabulary a new draft's head covers, and which: those that the target says most."""
+"""Which tokens of a large vocabulary a new draft's head covers: how many, and those that the target writes most."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from actors.engines.draft_vocabulary import DraftVocabulary
 from actors.engines.training.answers import Answer, Prompt
 
 MOST = 32_768  # FR-Spec (arXiv 2502.14856) and EAGLE-3 keep as many of 128,000
-LEAST = 8_192  # however narrow the draft is: it has to say most of a text
-_ROUND = 1024
+LEAST = 8_192  # however small the draft is, because fewer do not make most of a text
+_ROUND = 1024  # sizes are multiples of it
 
 
 def head_tokens(config: Any) -> int:
-    """Of a draft of that configuration: as many as take it no longer than its layers do, and all where that would not
-    be less than half of them. With twice as many a step would take half as long again."""
+    """How many tokens the head of a draft with that configuration covers: as many as take no longer to compute than its
+    layers do (with twice as many a step takes half as long again); all, if that is at least half of them."""
     text = config.get_text_config()
     hidden, whole = int(text.hidden_size), int(text.vocab_size)
     inner = int(getattr(text, "intermediate_size", None) or 4 * hidden)
-    layers = int(text.num_hidden_layers) * (4 * hidden + 3 * inner)  # their weights by each number of the hidden state
+    layers = int(text.num_hidden_layers) * (4 * hidden + 3 * inner)  # their weights, over the size of the hidden state
     size = min(MOST, max(LEAST, layers // _ROUND * _ROUND))
     return size if whole > 2 * size else whole
 
@@ -31,10 +31,10 @@ def head_tokens(config: Any) -> int:
 def most_frequent(
     prompts: Sequence[Prompt], answers: Sequence[Answer], size: int, vocabulary: int
 ) -> NDArray[np.int64]:
-    """The ``size`` tokens that prompts and answers have most often, ascending.
+    """The ``size`` most frequent tokens of prompts and answers, ascending.
 
-    At each place of an answer all the target's alternatives count, by their probabilities: that tells of tokens too
-    that it did not happen to say. Of those that are not met at all lower ids come first, which merges made earlier.
+    At each position of an answer all of the target's alternatives count by their probability, so that tokens which
+    it could have written count as well. Of tokens that never occur, lower ids come first: they were merged earlier.
     """
     seen = np.zeros(vocabulary)
     for prompt in prompts:
@@ -49,7 +49,7 @@ def most_frequent(
 def kept_most_frequent(
     file: Path, prompts: Sequence[Prompt], answers: Sequence[Answer], size: int, vocabulary: int
 ) -> NDArray[np.int64]:
-    """:func:`most_frequent`, or what was so when the training began that is resumed now."""
+    """:func:`most_frequent`, saved in ``file``; if that exists, because a training is resumed, it is read instead."""
     if not file.is_file():
         half = file.with_suffix(".part")
         with half.open("wb") as opened:
@@ -60,7 +60,7 @@ def kept_most_frequent(
 
 
 def coverage(answers: Sequence[Answer], covered: DraftVocabulary | None) -> float:
-    """The share of the answers' tokens that a head can say."""
+    """The share of the answers' tokens that a head covers."""
     if covered is None:
         return 1.0
     places = covered.places

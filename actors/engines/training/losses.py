@@ -1,7 +1,8 @@
-"""What a draft is taught by: the target's distribution at each place of its own text.
+"""The losses of a draft in training: divergences from the target's distribution at each position of its own texts.
 
-KL falls fastest while a draft is poor; total variation is what counts, since 1 - TV is the share of tokens that a
-draft gets accepted. The first gives way to the second as acceptance rises (LK losses, arXiv 2602.23881).
+The Kullback-Leibler divergence (KL) falls fastest while a draft is poor. Total variation (TV) is what counts in the
+end, since 1 - TV is the share of draft tokens that are accepted. The weight moves from the first to the second as
+acceptance rises (LK losses, arXiv 2602.23881).
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ from torch import Tensor
 from torch.nn import functional
 
 SHARPNESS = 3.0  # of the change from KL to TV: the paper's eta
-GREEDY_AS = 0.4  # temperature that stands for greedy text: at 0 the gradient is nothing but ties
-LEFT_OUT = 0.1  # of a batch's places, those the draft fits least: capacity spent there is lost (AdaSPEC, 2510.19779)
+GREEDY_AS = 0.4  # temperature in place of 0 for greedy texts: at 0 only ties have a gradient
+# Share of a batch's positions that are left out, those that the draft fits least: capacity spent on them is lost
+# (AdaSPEC, arXiv 2510.19779).
+LEFT_OUT = 0.1
 _LEAST = 1e-6
 
 
 def divergences(logits: Tensor, ids: Tensor, logprobs: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """``(KL, TV)`` per row, of the target from the draft: KL at temperature 1, TV at the text's own.
+    """``(KL, TV)`` of each position, of the target from the draft: KL at temperature 1, TV at the text's temperature.
 
-    ``logits`` float32 (n, columns) are the draft's; ``ids`` (n, k) are the columns of the target's likeliest tokens, -1
-    for those that the draft's head lacks, ``logprobs`` (n, k) are theirs, and all others count as one; ``temperature``
-    (n,), where 0 is greedy.
+    ``logits``: the draft's, float32 ``(n, columns)``. ``ids`` ``(n, k)``: the columns of the target's likeliest tokens,
+    -1 for those that the draft's head does not cover. ``logprobs`` ``(n, k)``: the target's for them; all other tokens
+    count as one. ``temperature`` ``(n,)``: 0 is greedy.
 
-    What the head lacks it cannot learn: KL is from the target's distribution over the others, and weighs as much as
-    they do (EAGLE-3 leaves out the places whose likeliest token the head lacks). TV counts it as lost, which it is.
+    Tokens that the head does not cover cannot be learned. KL is taken over the others, and has their probability as its
+    weight (EAGLE-3 leaves out positions whose likeliest token is not covered). TV counts them as rejected, as they are.
     """
     lacking = ids < 0
     own = logits.gather(1, ids.clamp_min(0)).masked_fill(lacking, -torch.inf)

@@ -1,7 +1,7 @@
-"""Weights on the line between those that a training began with and those that it ended with.
+"""Interpolates between the weights that a training began with and those that it ended with.
 
-A draft that is trained on gains on such text as it is shown, and forgets some of the rest. Between the two there are
-weights that keep both, and are often better than either at both (Wortsman et al., 2022, arXiv 2109.01903).
+A draft that is trained further improves on texts like those it is shown, and forgets some of the rest. Weights between
+the two keep both, and are often better than either (Wortsman et al., 2022, arXiv 2109.01903).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from actors.engines.training.answers import Answer, Prompt
 from actors.engines.training.batches import batch_of, groups
 from actors.engines.training.losses import divergences
 
-SHARES = (0.25, 0.5, 0.75, 1.0)  # of the trained weights, which are tried
-JUDGES = 160  # answers by which they are judged: ten thousand tokens of the bundled target tell 0.003
+SHARES = (0.25, 0.5, 0.75, 1.0)  # of the trained weights that are tried
+JUDGES = 160  # answers to compare on: ten thousand tokens of the bundled target show differences of 0.003
 
 Weights = Mapping[str, Tensor]
 
 
 def mix(model: nn.Module, start: Weights, trained: Weights, share: float) -> None:
-    """``share`` of the trained weights and the rest of those at the start, into ``model``."""
+    """Set the weights of ``model``: ``share`` of the trained ones, and the rest of those at the start."""
     model.load_state_dict(
         {
             name: torch.lerp(start[name], weight, share) if weight.is_floating_point() else weight
@@ -33,8 +33,8 @@ def mix(model: nn.Module, start: Weights, trained: Weights, share: float) -> Non
 
 
 def keep_the_best(model: nn.Module, start: Weights, prompts: Sequence[Prompt], answers: Sequence[Answer]) -> float:
-    """The trained ``model`` becomes the mixture that the answers, which it has not learned from, accept most of.
-    Returns its share of the training."""
+    """Set the trained ``model`` to the mixture with the highest acceptance on ``answers``, which it has not learned
+    from. Returns its share of the trained weights."""
     judges = answers[:: max(1, len(answers) // JUDGES)]
     trained = {name: weight.clone() for name, weight in model.state_dict().items()}
     found: dict[float, float] = {}
@@ -48,7 +48,7 @@ def keep_the_best(model: nn.Module, start: Weights, prompts: Sequence[Prompt], a
 
 @torch.inference_mode()
 def acceptance(model: nn.Module, prompts: Sequence[Prompt], answers: Sequence[Answer]) -> float:
-    """The share of the answers' tokens that the draft gets accepted: 1 - TV on the average of all places (see
+    """The share of the draft's tokens that are accepted: the mean of 1 - TV over all positions (see
     :mod:`actors.engines.training.losses`)."""
     parameter = next(model.parameters())
     columns = columns_of(model)
