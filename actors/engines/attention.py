@@ -4,21 +4,21 @@ Speculation is bit-exact only if a token's logits do not change with the number 
 the span of slots looked at. Three measures make it so; each was measured, and
 ``tests/engines/test_attention.py`` sweeps lengths, rows and spans:
 
-- queries are padded to ``MIN_ROWS`` rows: BLAS takes another path (gemv) for fewer, which adds in another order;
+- queries are padded to ``MIN_ROWS`` rows: for fewer, BLAS uses gemv, which adds up in another order;
 - spans are multiples of ``SPAN``, so that vectorised reductions have no scalar tail;
-- probabilities times values is done in blocks of ``BLOCK`` keys at fixed offsets, added one after the other in
-  float32, because a matrix product chooses how to split a long inner dimension by its length (with MKL 256 keys are
-  added in another order than 192 and a rest of zeros; 128 and 64 are not).
+- probabilities are multiplied with values in blocks of ``BLOCK`` keys at fixed offsets, which are added one after the
+  other in float32, because a matrix product splits a long inner dimension by its length (MKL adds up 256 keys in
+  another order than 192 keys and a rest of zeros; with 128 and 64 it does not).
 
-Masked slots contribute an exact zero, so it does not matter how many of them there are. The branches of a window look
-at copies (:mod:`actors.engines.branches`), whose scores and blocks come behind those of the span.
+Masked slots contribute an exact zero, so their number does not matter. The branches of a window attend to copies
+(:mod:`actors.engines.branches`), whose scores and blocks come behind those of the span.
 
-Requests lie anywhere in the pool, so each has matrix products of its own; all else (scaling, masks, softmax, putting
-rows in order) is done once for all requests of a span. What does not change from layer to layer is prepared once a
-forward.
+Requests lie anywhere in the pool, so each has matrix products of its own. All else (scaling, masks, softmax, the order
+of rows) is done once for all requests with the same span. What is the same in every layer is prepared once a forward.
 
-Chunks of a prompt have more rows than any round, and need no such care: a prompt is always cut alike from its first
-token on, so its shapes and hence its bits repeat. They go to the library's attention (:func:`attend_prompt`).
+Pieces of a prompt in whole chunks have more rows than any round, and need no such care: a prompt is always cut in the
+same way from its first token on, so its shapes repeat, and so do its bits. They go to torch's own attention
+(:func:`attend_prompt`).
 """
 
 from __future__ import annotations
@@ -36,19 +36,16 @@ from actors.engines.branches import BLOCK
 from actors.engines.pool import KVPool, LayerView
 
 MIN_ROWS = 4  # see above
-MAX_ROUND = 64  # rows of the largest window: more are a chunk of a prompt
+MAX_ROUND = 64  # rows of the largest window: more rows are a chunk of a prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive rows that look at the same slots ``base .. base + span`` of the pool and ``copies`` of others.
-
-    ``mask``: ``(rows, span + slots of the copies)``, 0 where visible and -inf elsewhere, on the pool's device.
-    """
+    """Consecutive rows that attend to the same slots ``base .. base + span`` of the pool, and to copies of others."""
 
     base: int
     span: int
-    mask: Tensor
+    mask: Tensor  # (rows, span + slots of the copies), on the pool's device: 0 where visible, -inf elsewhere
     copies: NDArray[np.int64] | None = None  # (branches, slots): see :class:`actors.engines.branches.View`
 
 
@@ -64,7 +61,8 @@ class Attention:
         softcap: float | None = None,
         exact: bool = True,
     ) -> None:
-        """``exact``: bits as above; otherwise with as few operations as will do."""
+        """``scale``: of the scores; ``softcap``: see transformers' Gemma 2. ``exact``: with the bits promised above;
+        else with as few operations as possible."""
         self.heads, self.scale, self.softcap = heads, scale, softcap
         kv_heads = pool.whole.shape[2]
         least = -(-MIN_ROWS * kv_heads // heads) if exact else 1
@@ -82,8 +80,8 @@ class Attention:
         ]
 
     def __call__(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
-        """``(rows, heads * width)`` from queries ``(rows, heads, width)`` whose keys and values lie in the pool.
-        ``sinks``: a logit per head that takes its share of the attention and gives nothing (gpt-oss)."""
+        """``(rows, heads * width)`` from queries ``(rows, heads, width)``, whose keys and values are in the pool.
+        ``sinks`` ``(heads,)``: a logit of each head that takes part in the softmax and has no value (gpt-oss)."""
         parts = [group.look(layer, queries, self, sinks) for group in self._groups]
         if len(parts) == 1:
             return parts[0]
@@ -95,11 +93,11 @@ class Attention:
 
 
 class _Group:
-    """Stretches of as many rows and the same span: one softmax for all of them."""
+    """Stretches with the same number of rows and the same span, which share one softmax."""
 
     def __init__(self, pool: KVPool, members: Sequence[tuple[int, Stretch]], rows: int, total: int, block: int) -> None:
-        """``members``: each with the number of its first row. ``rows``: to how many each is padded. ``total``: rows of
-        the whole batch."""
+        """``members``: each with the index of its first row. ``rows``: what each is padded to. ``total``: rows of the
+        batch. ``block``: slots of a block of values."""
         span, kept = members[0][1].span, len(members[0][1].mask)
         self.kept, self.rows = kept, rows
         whole = len(members) * kept == total
@@ -120,6 +118,7 @@ class _Group:
         self._pool = pool
 
     def look(self, layer: int, queries: Tensor, shared: Attention, sinks: Tensor | None) -> Tensor:
+        """The group's part of :meth:`Attention.__call__`: ``(its rows, heads * width)``."""
         if self.padded is not None:
             queries = queries.index_select(0, self.padded)
         looks: list[LayerView] = [each[layer] for each in self.views]
@@ -153,11 +152,12 @@ def _attend(
     softcap: float | None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Like queries, ``(n, kv_heads, group, rows, width)``. Keys, in parts ``(kv_heads, width, part of the span)``, and
-    values, in blocks as :func:`_weighed` takes them, for each of n; mask ``(n, 1, 1, rows, span)``; sinks ``(heads,)``.
-    """
+    """Attention of n stretches, of the shape of ``queries`` ``(n, kv_heads, group, rows, width)``.
+
+    For each of n: keys in parts ``(kv_heads, width, part of the span)``, and values in blocks as :func:`_weighed` takes
+    them. ``mask``: ``(n, 1, 1, rows, span)``. ``sinks``: ``(heads,)``."""
     dtype = queries.dtype
-    if queries.device.type == "cpu" and dtype != torch.float32:  # bfloat16 without own instructions: 5 times slower
+    if queries.device.type == "cpu" and dtype != torch.float32:  # 16 bits are 5 times slower without instructions
         queries, keys = queries.float(), [[part.float() for part in each] for each in keys]
         values = [[block.float() for block in each] for each in values]
     count, kv_heads, group, rows, width = queries.shape
@@ -191,15 +191,16 @@ def _scored(query: Tensor, parts: Sequence[Tensor], out: Tensor | None = None) -
 
 
 def _left_by(sinks: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
-    """What sinks leave of softmax ``weights``, as a factor of each row. The sum of the exponentials is known from the
-    largest weight: summing them anew would add in an order that depends on the span."""
+    """What sinks leave of the softmax ``weights``, as a factor of each row. The sum of the exponentials follows from
+    the largest weight; summing them again would add up in an order that depends on the span."""
     taken = torch.exp(sinks.float() - scores.float().amax(-1, keepdim=True)) * weights.amax(-1, keepdim=True)
     return 1.0 / (1.0 + taken)
 
 
 def _weighed(weights: Tensor, blocks: Sequence[Tensor]) -> Tensor:
-    """float32 ``(kv_heads, rows, width)``: block after block of values ``(kv_heads, up to BLOCK, width)``. Those of
-    copies are ``(kv_heads, branches, up to BLOCK, width)``: a row looks at one branch, and the others add zeros."""
+    """float32 ``(kv_heads, rows, width)``: the sum over blocks of values ``(kv_heads, up to BLOCK, width)``, in order.
+    Blocks of copies are ``(kv_heads, branches, up to BLOCK, width)``: a row sees one branch, and the others add
+    zeros."""
     if len(blocks) == 1:
         return torch.bmm(weights, blocks[0]).float()
     own = [block for block in blocks if block.dim() == 3]
@@ -238,8 +239,8 @@ def attend(
     scale: float,
     softcap: float | None = None,
 ) -> Tensor:
-    """One stretch at a time: ``(heads, rows, width)`` from query ``(heads, rows, width)``, keys and values
-    ``(kv_heads, span, width)`` and a mask ``(rows, span)``, with the bits of :class:`Attention`."""
+    """Attention of a single stretch with the bits of :class:`Attention`: ``(heads, rows, width)`` from query ``(heads,
+    rows, width)``, keys and values ``(kv_heads, span, width)`` and a mask ``(rows, span)``."""
     heads, rows, width = query.shape
     kv_heads = keys.shape[0]
     padded = max(rows, -(-MIN_ROWS * kv_heads // heads))
@@ -254,7 +255,7 @@ def attend(
 
 
 def attend_prompt(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """:func:`attend` by torch's own kernel, which never holds all scores at once. Bits depend on the shapes."""
+    """:func:`attend` by torch's own kernel, which never stores all scores at once. Its bits depend on the shapes."""
     dtype = query.dtype
     if query.device.type == "cpu" and dtype != torch.float32:
         query, keys, values = query.float(), keys.float(), values.float()
