@@ -157,6 +157,8 @@ class Request:
         self.prompts_us = prompts_us
         return wall_us, wait_us, own_us
 
+    # --- its drafter -------------------------------------------------------------------------------------------------
+
     @property
     def drafting(self) -> bool:
         """Whether a drafter could draft for it at present."""
@@ -188,6 +190,8 @@ class Request:
         if len(self.courses) < MAX_DRAFTERS:
             self.courses[actor_id] = known
         return known
+
+    # --- its stream --------------------------------------------------------------------------------------------------
 
     def due(self, next_at: float) -> bool:
         """Whether its client is told now what was committed, because ``next_at``, the next chance, is too late for
