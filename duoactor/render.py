@@ -21,6 +21,7 @@ ACCEPTED = "\x1b[32m"  # green: drafted, and confirmed by the target
 OWN = "\x1b[35m"  # magenta: made by the target itself
 DIM = "\x1b[2m"
 RESET = "\x1b[0m"
+UNKNOWN_WIDTH = 80  # of a terminal that does not say
 
 
 def plain(value: object) -> Any:
@@ -69,8 +70,16 @@ def wants_colour(choice: str, stream: TextIO) -> bool:
     return knows_escapes(stream) and "NO_COLOR" not in os.environ
 
 
+def width(terminal: TextIO) -> int:
+    """Its columns."""
+    try:
+        return os.get_terminal_size(terminal.fileno()).columns or UNKNOWN_WIDTH
+    except OSError:
+        return UNKNOWN_WIDTH
+
+
 class Spinner:
-    """One line on a terminal that replaces itself; nothing at all in a pipe."""
+    """One line on a terminal that replaces itself, cut to its width; nothing at all in a pipe."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream if knows_escapes(stream) else None
@@ -81,7 +90,8 @@ class Spinner:
         if self._stream is None or text == self._shown:
             return
         with contextlib.suppress(OSError):
-            self._stream.write(f"\r\x1b[K{self._begin}{text}{self._end}" if text else "\r\x1b[K")
+            cut = text[: width(self._stream) - 1]  # a line that is broken in two could not be replaced
+            self._stream.write(f"\r\x1b[K{self._begin}{cut}{self._end}" if text else "\r\x1b[K")
             self._stream.flush()
         self._shown = text
 

@@ -8,12 +8,28 @@ first start; an actor that is started again has them, and shares their memory wi
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
 import sys
 
 from duoactor.launch.forking import READY, rename, serve
+
+
+class Announcements(logging.Handler):
+    """Writes what the imports log: warnings as lines, the rest (such as that layers are compiled, which takes a while)
+    as progress, which for :class:`duoactor.launch.child.OutputLines` is what follows a carriage return."""
+
+    line_is_open = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING:
+            sys.stderr.write(f"\r{record.getMessage()}")
+        else:
+            sys.stderr.write("\n" * self.line_is_open + f"{record.getMessage()}\n")
+        self.line_is_open = record.levelno < logging.WARNING
+        sys.stderr.flush()
 
 
 def main() -> int:
@@ -23,7 +39,12 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from actors.engines.preload import preload
 
+    heard = Announcements()
+    logging.getLogger("duoactor").addHandler(heard)
+    logging.getLogger("duoactor").setLevel(logging.INFO)
     preload()
+    logging.getLogger("duoactor").setLevel(logging.NOTSET)
+    logging.getLogger("duoactor").removeHandler(heard)  # each actor logs as its own options say
     link.send(READY)
     fork = serve(link)
     if fork is None:

@@ -35,9 +35,10 @@ def is_forked(plan: ActorPlan) -> bool:
 class ForkServer:
     """Started for the first actor that is asked for, and again after it has died."""
 
-    def __init__(self, line: Callable[[str], None]) -> None:
-        """``line`` is told what the server itself writes."""
+    def __init__(self, line: Callable[[str], None], progress: Callable[[str], None]) -> None:
+        """``line`` and ``progress`` are told what the server itself writes; ``progress`` gets "" once it is ready."""
         self._line = line
+        self._progress = progress
         self._child: Child | None = None
         self._link: socket.socket | None = None
         self._asking = asyncio.Lock()
@@ -76,8 +77,9 @@ class ForkServer:
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link.setblocking(False)
         with theirs:
-            self._child = await Child.start(SERVER, self._line, lambda progress: None, stdin=theirs.fileno())
+            self._child = await Child.start(SERVER, self._line, self._progress, stdin=theirs.fileno())
         await _answer(self._link)
+        self._progress("")
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
         return self._link
 

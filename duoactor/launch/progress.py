@@ -44,7 +44,7 @@ class LaunchReport:
             case "starting":
                 self._waiting[name] = LOADING[event.actor.role]
             case "progress" if name in self._waiting:
-                self._waiting[name] = event.text
+                self._waiting[name] = event.text or LOADING[event.actor.role]
             case "stopping":
                 self._waiting[name] = f"stopping {name}"
             case "line" if event.text.startswith("ready"):
@@ -63,13 +63,16 @@ class LaunchReport:
         self.tick()
 
     def tick(self) -> None:
-        """Show what is waited for, and since when."""
+        """Show what is waited for, and since when. What tells its progress is shown alone: the others wait for it, or
+        take less time."""
         if not self._waiting or self._quiet:
             self._spinner.show("")
             return
         seconds = int(self._clock() - self._began)
         since = f" ({seconds} s)" if seconds else ""
-        self._spinner.show(", ".join(dict.fromkeys(self._waiting.values())) + since + " …")
+        waiting = list(dict.fromkeys(self._waiting.values()))
+        moving = [text for text in waiting if text not in LOADING.values()]
+        self._spinner.show(", ".join(moving or waiting) + since + " …")
 
     def _say(self, text: str) -> None:
         self._spinner.show("")

@@ -80,7 +80,10 @@ class Supervisor:
         self._report = report
         self._address = address
         self._clock = clock
-        self._forks = ForkServer(lambda text: self._tell("line", self._actors[0], text))
+        first = self._actors[0]  # the verifier, whose start waits for the fork server's
+        self._forks = ForkServer(
+            lambda text: self._tell("line", first, text), lambda text: self._tell("progress", first, text)
+        )
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._all_ready = asyncio.Event()

@@ -39,7 +39,8 @@ class Forked:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.lines: list[str] = []
-        self.server = ForkServer(self.lines.append)
+        self.progress: list[str] = []
+        self.server = ForkServer(self.lines.append, self.progress.append)
 
     async def start(self, *arguments: str) -> Child:
         return await self.server.start(plan(*arguments), self.lines.append, lambda progress: None)
@@ -65,6 +66,32 @@ async def forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterat
     forked = Forked(tmp_path)
     yield forked
     await forked.server.close()
+
+
+LOGGING = """
+import logging, sys
+from types import SimpleNamespace
+
+def preload():
+    log = logging.getLogger("duoactor.engines")
+    log.info("compiling")
+    log.warning("it cannot be compiled")
+
+sys.modules["actors.engines.preload"] = SimpleNamespace(preload=preload)
+from duoactor.cli.fork_server import main
+sys.exit(main())
+"""
+
+
+async def test_what_the_imports_log_is_progress_and_their_warnings_are_lines(
+    forked: Forked, monkeypatch: pytest.MonkeyPatch
+):
+    command = (sys.executable, "-c", LOGGING, " " * forks.ROOM)
+    monkeypatch.setattr(forks, "SERVER", ActorPlan(Role.VERIFIER, "fork server", command))
+    child = await forked.start("--version")
+    assert await child.wait() == 0
+    assert list(dict.fromkeys(forked.progress)) == ["compiling", ""]
+    assert forked.lines[0] == "it cannot be compiled" and forked.lines[1].startswith("duoactor ")
 
 
 async def test_what_a_forked_actor_says_and_its_exit_code_are_heard(forked: Forked):

@@ -26,9 +26,22 @@ def test_a_terminal_shows_what_is_waited_for_and_for_how_long(
     report(Event("waiting", TARGET))
     assert "loading target, loading draft (3 s) …" in capsys.readouterr().err
     report(Event("progress", TARGET, "model.safetensors: 12%"))
-    assert "model.safetensors: 12%, loading draft (3 s) …" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("\x1b[K\x1b[2mmodel.safetensors: 12% (3 s) …\x1b[0m")
+    report(Event("progress", TARGET, ""))
+    assert capsys.readouterr().err.endswith("\x1b[2mloading target, loading draft (3 s) …\x1b[0m")
     report(Event("line", DRAFT, "ready: draft, 0.3 ms a step"))
-    assert capsys.readouterr().err.endswith("model.safetensors: 12% (3 s) …\x1b[0m")
+    assert capsys.readouterr().err.endswith("\x1b[2mloading target (3 s) …\x1b[0m")
+
+
+def test_a_line_that_is_longer_than_the_terminal_is_cut_so_that_it_can_be_replaced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    report = LaunchReport()
+    report(Event("starting", TARGET))
+    report(Event("progress", TARGET, "x" * 200))
+    assert capsys.readouterr().err.endswith("\r\x1b[K" + "x" * 79)
 
 
 def test_a_pipe_gets_lines_only(capsys: pytest.CaptureFixture[str]):

@@ -25,7 +25,7 @@ def compiled_kernels() -> ModuleType | None:
 
         def on_start(self, event: object) -> None:
             if not self.told:
-                log.info("compiling the layers for this processor; the next start reads them from disk")
+                log.info("compiling the layers for this processor, the first time only")
             self.told = True
 
         def on_end(self, event: object) -> None: ...
