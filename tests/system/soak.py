@@ -1,11 +1,12 @@
 """Everything goes wrong at once, and no text changes: run it by hand, ``python tests/system/soak.py --seconds 120``.
 
 Starts ``duoactor up`` with the bundled pair and several drafters, on a disk that is full where its output goes. Streams
-run all the time, with every method, greedy and sampled; meanwhile actors are killed and stopped, drafters swapped and
-drained, streams cancelled, cut off, resumed and read slowly, request ids sent again while they run, and peers say
-nonsense. Every text is compared with what ``vanilla`` said in peace. At the end nothing may be left: no request, no KV
-slot, no actor that does not answer, and no memory. Prints one JSON document; the exit code is 1 if a text differed or
-was lost, or something was left, has grown or never came back.
+run all the time, with every method, greedy and sampled; meanwhile actors are killed and stopped, their wall clocks
+jump, drafters are swapped and drained, streams cancelled, cut off, resumed and read slowly, request ids sent again
+while they run, and peers say nonsense. Every text is compared with what ``vanilla`` said in peace. At times all of this
+rests, and it is measured how soon streams have their speed again when drafters return. At the end nothing may be left:
+no request, no KV slot, no actor that does not answer, and no memory. Prints one JSON document; the exit code is 1 if a
+text differed or was lost, or something was left, has grown, never came back or, mostly, came back slowly.
 """
 
 from __future__ import annotations
@@ -22,11 +23,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass, field
-from typing import TextIO
+from pathlib import Path
 
-from soak_returns import Return, summary
-from soak_troubles import BACK_S, METHODS, TOKENS, Troubles
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
+import soak_returns
+import soak_speed
+from soak_memory import Memory
+from soak_returns import BACK_S, Return
+from soak_speed import Comeback
+from soak_troubles import METHODS, TOKENS, Troubles, Up
+from wall_clocks import WallClocks
 
 from duoactor import AsyncClient, DuoactorError
 
@@ -38,9 +47,8 @@ QUESTIONS = [
     "Translate to German: the weather is fine today. " * 20,
 ]
 LOOKS = [{}, {"temperature": 0.8, "seed": 3}, {"temperature": 1.0, "seed": 5, "repetition_penalty": 1.2, "top_p": 0.9}]
+Told = Callable[[float, int], None]  # the time, and how many tokens came
 LOOK_S = 2.0  # between two looks at the memory that processes hold
-PARTS = ("first third", "middle third", "last third")
-GROWTH_MB = 40.0  # that the last third may hold more than the first: caches of texts fill up
 
 
 @dataclass(frozen=True)
@@ -61,40 +69,26 @@ class Findings:
     done: Counter[str] = field(default_factory=Counter)  # what was done to the system
     longest_silence_s: float = 0.0  # between two chunks of one stream
     returns: list[Return] = field(default_factory=list)
-    memory: list[tuple[float, dict[str, float]]] = field(default_factory=list)  # time, and megabytes by role
+    comebacks: list[Comeback] = field(default_factory=list)
+    memory: Memory = field(default_factory=Memory)
     left: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
         return not self.differ and not self.left and not self.failed
 
-    def memory_mb(self) -> dict[str, dict[str, float]]:
-        """The most that a process of each role held in each third of the time."""
-        if not self.memory:
-            return {}
-        begin, end = self.memory[0][0], self.memory[-1][0] + 1e-9
-        found: dict[str, dict[str, float]] = {part: {} for part in PARTS}
-        for at, sizes in self.memory:
-            part = found[PARTS[int(3 * (at - begin) / (end - begin))]]
-            for role, size in sizes.items():
-                part[role] = round(max(size, part.get(role, 0.0)), 1)
-        return found
-
-    def check_memory(self) -> None:
-        parts = self.memory_mb()
-        for role, size in parts.get(PARTS[-1], {}).items():
-            if size > parts[PARTS[0]].get(role, size) + GROWTH_MB:
-                self.left.append(f"a {role} has grown to {size} MB")
-
 
 class Soak:
-    def __init__(self, address: str, process: subprocess.Popen[str], chance: random.Random, log: TextIO) -> None:
+    def __init__(self, address: str, up: Up, chance: random.Random, spared: Container[str]) -> None:
         self.address, self.chance = address, chance
-        self.troubles = Troubles(self, process, chance, log)
+        self.troubles = Troubles(self, up, chance, spared)
         self.found = Findings()
         self.jobs: list[Job] = []
         self.end = 0.0
         self.most = 0  # requests
+        self.running = 0  # streams that are no trouble and no measurement
+        self.going = asyncio.Event()  # unset while they are to rest
+        self.going.set()
         self.idle_slots = 0  # of the KV pool, that the verifier holds without any request
 
     # --- streams -----------------------------------------------------------------------------------------------------
@@ -116,24 +110,47 @@ class Soak:
         """One answer after the other, some of them left in the middle."""
         async with self.client() as client:
             while not self.over():
+                await self.going.wait()
                 job, method = self.chance.choice(self.jobs), self.chance.choice(METHODS)
                 leave_at = self.chance.randrange(TOKENS) if self.chance.random() < 0.25 else 0
-                ids: list[int] = []
-                failed = False
-                try:
-                    heard = time.monotonic()
-                    async with client.stream(job.prompt, method=method, **job.options) as stream:
-                        async for chunk in stream:
-                            now = time.monotonic()
-                            self.found.longest_silence_s = max(self.found.longest_silence_s, now - heard)
-                            heard = now
-                            ids += chunk.token_ids
-                            if leave_at and len(ids) >= leave_at:
-                                break
-                except DuoactorError as error:
-                    failed = True
-                    self.found.failed[f"{type(error).__name__}: {error}"[:200]] += 1
-                self.compare(ids, job, method, whole=not leave_at and not failed)
+                self.running += 1
+                await self.answer(client, job, method, leave_at)
+                self.running -= 1
+
+    async def answer(
+        self, client: AsyncClient, job: Job, method: str, leave_at: int = 0, told: Told = lambda now, tokens: None
+    ) -> None:
+        """``leave_at``: tokens after which it is left. ``told`` of every chunk."""
+        ids: list[int] = []
+        whole = False
+        try:
+            heard = time.monotonic()
+            async with client.stream(job.prompt, method=method, **job.options) as stream:
+                async for chunk in stream:
+                    now = time.monotonic()
+                    self.found.longest_silence_s = max(self.found.longest_silence_s, now - heard)
+                    heard = now
+                    ids += chunk.token_ids
+                    told(now, len(chunk.token_ids))
+                    if leave_at and len(ids) >= leave_at:
+                        break
+            whole = not leave_at
+        except DuoactorError as error:
+            self.found.failed[f"{type(error).__name__}: {error}"[:200]] += 1
+        finally:
+            self.compare(ids, job, method, whole)
+
+    @contextlib.asynccontextmanager
+    async def rest(self) -> AsyncIterator[None]:
+        """No other stream runs, and no trouble is under way, until the end of it."""
+        await asyncio.gather(*self.troubles.beside)
+        self.going.clear()
+        try:
+            while self.running:
+                await asyncio.sleep(0.05)
+            yield
+        finally:
+            self.going.set()
 
     def over(self) -> bool:
         return time.monotonic() >= self.end or self.found.compared >= self.most > 0
@@ -177,8 +194,13 @@ class Soak:
             return "" if answer.stats.accepted_tokens else "drafters draft nothing any more"
 
     async def look(self) -> None:
+        """At memory; and it is told how far this is."""
+        begin, told = time.monotonic(), 0
         while not self.over():
-            self.found.memory.append((time.monotonic(), self.troubles.resident_mb()))
+            if self.found.compared >= told:
+                print(f"{self.found.compared} texts, {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+                told = self.found.compared + 100
+            self.found.memory.see(self.found.compared, self.troubles.resident_mb())
             await asyncio.sleep(LOOK_S)
 
     async def run(self, seconds: float, requests: int, streams: int) -> None:
@@ -186,7 +208,7 @@ class Soak:
         self.end, self.most = time.monotonic() + seconds, requests
         await asyncio.gather(self.troubles.run(self.over), self.look(), *(self.stream() for _ in range(streams)))
         await self.check_what_is_left()
-        self.found.check_memory()
+        self.found.left += [*self.found.memory.grown(), *soak_speed.problems(self.found.comebacks)]
 
 
 def main() -> int:
@@ -196,27 +218,30 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--drafters", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--spare", default="", help="roles of which none is killed, as in verifier,controller")
     parser.add_argument("--log", default="/dev/full", help="file for what the actors say; usually a disk that is full")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         address = f"ipc://{directory}/run/v.ipc"
         log = open(options.log, "w")  # noqa: SIM115
-        up = subprocess.Popen(
-            [sys.executable, "-m", "duoactor", "up", "--bind", address, "--drafters", str(options.drafters)],
-            stdout=log, stderr=log, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        soak = Soak(address, up, random.Random(options.seed), log)
+        clocks = WallClocks(Path(directory))
+        command = [sys.executable, "-m", "duoactor"]
+        environment = {**os.environ, **clocks.environment, "OMP_NUM_THREADS": "1"}
+        line = [*command, "up", "--bind", address, "--drafters", str(options.drafters)]
+        process = subprocess.Popen(line, stdout=log, stderr=log, env=environment)
+        up = Up(process, command, environment, log, clocks)
+        soak = Soak(address, up, random.Random(options.seed), options.spare.split(","))
         try:
             begin = time.monotonic()
             asyncio.run(soak.run(options.seconds, options.requests, options.streams))
             took = time.monotonic() - begin
-            up.send_signal(signal.SIGINT)
-            if up.wait(30) != 0:
-                soak.found.left.append(f"`duoactor up` ended with {up.returncode}")
+            process.send_signal(signal.SIGINT)
+            if process.wait(30) != 0:
+                soak.found.left.append(f"`duoactor up` ended with {process.returncode}")
         finally:
-            for process in (up, *soak.troubles.hired):
+            for one in (process, *soak.troubles.hired):
                 with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                    one.kill()
             with contextlib.suppress(OSError):
                 log.close()
     found = soak.found
@@ -226,8 +251,10 @@ def main() -> int:
         "compared": found.compared,
         "tokens": found.tokens,
         "longest_silence_s": round(found.longest_silence_s, 1),
-        "returns": summary(found.returns),
-        "memory_mb": found.memory_mb(),
+        "returns": soak_returns.summary(found.returns),
+        "speed": soak_speed.summary(found.comebacks),
+        "memory_mb": found.memory.of_roles(),
+        "memory_mb_of_longest_lived": found.memory.of_longest_lived(),
         "done": dict(found.done.most_common()),
         "failed": dict(found.failed.most_common()),
         "differ": found.differ[:20],

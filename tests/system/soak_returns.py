@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from protocols.messages import Method, StatusReport
 
+BACK_S = 180.0  # for whatever was killed to come back: a verifier takes over a minute where the CPUs are overloaded
 LOOK_S = 0.05  # between two looks at the verifier
 PROMISED_S = 2.0
 # Streams of these are lent to a drafter whenever there is one; `auto` may find that none pays.

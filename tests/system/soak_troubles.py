@@ -8,13 +8,15 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from soak_returns import LOOK_S, Return
+from soak_returns import BACK_S, LOOK_S, Return
+from soak_speed import measure
+from wall_clocks import DAY, HOUR, WallClocks
 
 from duoactor import DuoactorError
 from protocols import wire
@@ -26,14 +28,26 @@ if TYPE_CHECKING:
 
 METHODS = [method.value for method in Method if method is not Method.REST]  # which needs a datastore
 TOKENS = 80  # of every answer
-BACK_S = 180.0  # for whatever was killed to come back: a verifier takes over a minute where the CPUs are overloaded
 UNREAD_S = 12.0  # longer than a client lets chunks lie before it suspends their stream
 CANCELS = 10
+JUMPS = (0, 60, -60, 5 * HOUR, -7 * HOUR, 4000 * DAY, -9000 * DAY)  # ahead of the machine's wall clock, or behind
+
+
+@dataclass(frozen=True)
+class Up:
+    """`duoactor up`, and what further actors are started with."""
+
+    process: subprocess.Popen[bytes]
+    command: list[str]
+    environment: dict[str, str]
+    log: TextIO
+    clocks: WallClocks
 
 
 class Troubles:
-    def __init__(self, soak: Soak, process: subprocess.Popen[str], chance: random.Random, log: TextIO) -> None:
-        self.soak, self.process, self.chance, self.log = soak, process, chance, log
+    def __init__(self, soak: Soak, up: Up, chance: random.Random, spared: Container[str]) -> None:
+        """``spared``: roles that are not killed."""
+        self.soak, self.up, self.chance, self.spared = soak, up, chance, spared
         self.stopped = 0  # actors that do nothing at present
         self.hired: list[subprocess.Popen[bytes]] = []
         self.beside: set[asyncio.Task[None]] = set()  # what takes long, and is no reason to wait
@@ -44,7 +58,8 @@ class Troubles:
         """Of the actors that are alive, by role."""
         hired = [process.pid for process in self.hired if process.poll() is None]
         found: dict[str, list[int]] = {"drafter": hired} if hired else {}
-        children = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
+        line = ["pgrep", "-P", str(self.up.process.pid)]
+        children = subprocess.run(line, capture_output=True, text=True, check=False)
         for pid in map(int, children.stdout.split()):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -53,25 +68,24 @@ class Troubles:
                     found.setdefault(role, []).append(pid)
         return found
 
-    def resident_mb(self) -> dict[str, float]:
-        """The largest process of each role, and this one. A hired drafter is no fork: it holds 0.1 GB more."""
+    def resident_mb(self) -> dict[tuple[str, int], float]:
+        """Of every process, and this one. A hired drafter is no fork: it holds 0.1 GB more."""
         hired = {process.pid for process in self.hired}
-        found: dict[str, float] = {}
-        for role, pids in self.pids().items():
+        found = {("client", os.getpid()): _resident_mb(os.getpid())}
+        for role, pids in (self.pids() | {"supervisor": [self.up.process.pid]}).items():
             for pid in pids:
-                name = f"hired {role}" if pid in hired else role
-                found[name] = max(found.get(name, 0.0), _resident_mb(pid))
-        return {**found, "client": _resident_mb(os.getpid())}
+                found[f"hired {role}" if pid in hired else role, pid] = _resident_mb(pid)
+        return found
 
-    async def kill(self, role: str) -> bool:
-        """Whether there was one."""
-        if pids := self.pids().get(role):
-            os.kill(pid := self.chance.choice(pids), signal.SIGKILL)
+    async def kill(self, role: str, every: bool = False) -> bool:
+        """One of them, or all. Whether there was one."""
+        pids = [] if role in self.spared else self.pids().get(role, [])
+        for pid in pids if every else self.chance.sample(pids, min(1, len(pids))):
+            os.kill(pid, signal.SIGKILL)
             self.soak.found.done[f"a {role} killed"] += 1
             if pid in [process.pid for process in self.hired]:
                 self.hire()  # nobody else starts it again
-            return True
-        return False
+        return bool(pids)
 
     async def kill_and_time(self) -> None:
         """A drafter dies; see :class:`soak_returns.Return` for what is measured of its successor."""
@@ -88,16 +102,28 @@ class Troubles:
                 await asyncio.sleep(LOOK_S)
             self.soak.found.returns.append(back)
 
-    async def freeze(self, role: str) -> None:
-        """Stopped for less, or for more, than the time to live."""
-        if pids := self.pids().get(role):
-            pid = self.chance.choice(pids)
+    async def freeze(self, role: str, seconds: float = 0.0, every: bool = False) -> None:
+        """Stopped for so long, or else for less or for more than the time to live."""
+        pids = self.pids().get(role, [])
+        chosen = pids if every else self.chance.sample(pids, min(1, len(pids)))
+        for pid in chosen:
             os.kill(pid, signal.SIGSTOP)
-            self.stopped += 1
-            await asyncio.sleep(self.chance.choice([0.3, 1.0, 4.0]))
-            self.stopped -= 1
+        self.stopped += len(chosen)
+        await asyncio.sleep(seconds or self.chance.choice([0.3, 1.0, 4.0]))
+        self.stopped -= len(chosen)
+        for pid in chosen:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+    async def jump(self) -> None:
+        """The wall clock of every process, or of one alone as on another host."""
+        pids = self.pids() | {"supervisor": [self.up.process.pid]}
+        all_of_them = [(role, pid) for role, some in pids.items() for pid in some]
+        ahead = self.chance.choice(JUMPS)
+        for role, pid in self.chance.choice(([self.chance.choice(all_of_them)], all_of_them)):
+            self.up.clocks.move(pid, ahead)
+            with contextlib.suppress(OSError):  # it has just ended
+                self.soak.found.done[f"the wall clock of a {role} jumped"] += self.up.clocks.reaches(pid)
 
     # --- an operator -------------------------------------------------------------------------------------------------
 
@@ -116,7 +142,8 @@ class Troubles:
     def hire(self) -> None:
         """A drafter that was drained stays away, as asked: its successor is started by hand."""
         flags = ["--connect", self.soak.address, "--actor-id", f"successor-{len(self.hired)}"]
-        self.hired.append(subprocess.Popen([sys.executable, "-m", "duoactor", "drafter", *flags], stderr=self.log))
+        line = [*self.up.command, "drafter", *flags]
+        self.hired.append(subprocess.Popen(line, stderr=self.up.log, env=self.up.environment))
 
     # --- clients -----------------------------------------------------------------------------------------------------
 
@@ -199,6 +226,9 @@ class Troubles:
             ("a drafter stopped for a while", 2, lambda: self.freeze("drafter")),
             ("the controller stopped for a while", 0.5, lambda: self.freeze("controller")),
             ("the verifier stopped for a while", 0.5, lambda: self.freeze("verifier")),
+            ("wall clocks jump", 2, self.jump),
+            ("all drafters killed, and the speed at their return", 0.3, lambda: measure(self.soak, "killed")),
+            ("all drafters stopped, and the speed at their return", 0.3, lambda: measure(self.soak, "stopped")),
             ("swap", 4, self.swap),
             ("drain", 1, self.drain),
             (f"{CANCELS} streams cancelled", 3, self.cancels),
