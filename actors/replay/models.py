@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from actors.cost import CostModel
 from actors.models import DraftModel, Expansion, Leaf, ModelInfo, Outcome, Window
-from actors.replay.clock import Process
+from actors.replay.clock import Metered, Process
 from actors.replay.logged import LoggedRequest
+from actors.replay.measured import Measuring, RoundTimes
 from actors.tree.accept import depths_of, walk
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, FailureCode, FinishReason, Sampling
 
 R = TypeVar("R")
-Aside = Callable[[Callable[[], Any]], Any]  # runs what is a model's work and not the verifier's
 BEHIND = 0  # what the target says behind the end of a text, where nobody reads it
 
 
@@ -58,14 +58,17 @@ class LoggedTarget:
         info: ModelInfo,
         logged: Sequence[LoggedRequest],
         cost: CostModel,
-        branches: bool = True,
-        beside: Callable[[int], None] | None = None,
+        branches: bool,
+        times: RoundTimes,
+        measuring: Measuring | None = None,
     ) -> None:
-        """``beside``: is done with every round, of so many rows."""
+        """``cost``: the verifier's, of which only the calibration counts."""
         self.branches = branches
-        self.info, self.cost, self._beside = info, cost, beside
+        self.info, self.cost, self._times, self._measuring = info, cost, times, measuring
         self.texts = {(one.prompt, asked(one)): (*one.prompt, *one.text) for one in logged}
-        self.spent_s = 0.0
+        self.spent_s = 0.0  # in forwards, and in steps of the verifier's own draft model
+        self.code_s = 0.0  # in the verifier's own code
+        self.drafted = False  # such a step came since the latest forward
         self._open: dict[int, _Text] = {}
 
     @property
@@ -74,6 +77,8 @@ class LoggedTarget:
 
     def use_spare_cpus(self, used: bool) -> None:
         """Its times are those that the verifier believes in, who has just said so to them."""
+        if self._measuring is not None:
+            self._measuring.beside.use_spare_cpus(used)
 
     def open(
         self,
@@ -93,17 +98,24 @@ class LoggedTarget:
         """Its pool has no end."""
 
     def prefill(self, handle: int, limit: int | None = None) -> Outcome | None:
-        self.spent_s += self.cost(self._open[handle].length) / 1e6
+        if self._measuring is not None:
+            self._measuring.prompt(self._open[handle].length)
+        self.spent_s += self.cost.curve(self._open[handle].length) * self._times.forward / 1e6
+        self.code_s += self._times.code / 1e6
         return self._walked(Window(handle))
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
         raise NotImplementedError("its prompts take no time worth sharing")
 
     def verify(self, windows: Sequence[Window]) -> list[Outcome]:
-        rows = sum(1 + len(window.tokens) for window in windows)
-        self.spent_s += self.cost(rows) / 1e6
-        if self._beside is not None:
-            self._beside(rows)
+        drafts, times = sum(len(window.tokens) for window in windows), self._times
+        rows, paths = len(windows) + drafts, sum(len(one.parents) - len(set(one.parents)) for one in windows)
+        if self._measuring is not None:
+            self._measuring.forward(rows, self.cost.curve(rows), self.drafted)
+        took_us = self.cost.curve(rows) + paths * self.cost.branch * self.cost.curve(1)
+        self.spent_s += took_us * (times.forward_drafted if self.drafted else times.forward) / 1e6
+        self.code_s += (times.code_drafts if drafts else times.code) / 1e6
+        self.drafted = False
         return [self._walked(window) for window in windows]
 
     def _walked(self, window: Window) -> Outcome:
@@ -119,25 +131,22 @@ class LoggedTarget:
         del self._open[handle]
 
 
-def _at_once(work: Callable[[], Any]) -> Any:
-    return work()
-
-
 class VirtualCompute:
     """:class:`actors.verifier.compute.Compute`: a thread's work is done at once, and known of when its time is up."""
 
     overlaps = True
 
-    def __init__(self, target: LoggedTarget, overhead_s: float, aside: Aside = _at_once) -> None:
-        self._target, self._overhead_s, self._aside = target, overhead_s, aside
+    def __init__(self, target: LoggedTarget, process: Metered) -> None:
+        self._target, self._process = target, process
         self._known_s = 0.0  # of what was computed, that has passed
 
     def start(self, job: Callable[[], R]) -> asyncio.Future[R]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        result: R = self._aside(job)
-        took, self._known_s = self._target.spent_s - self._known_s, self._target.spent_s
-        loop.call_later(took + self._overhead_s, lambda: None if future.cancelled() else future.set_result(result))
+        result: R = self._process.aside(job)
+        spent_s = self._target.spent_s + self._target.code_s
+        took, self._known_s = spent_s - self._known_s, spent_s
+        loop.call_later(took, lambda: None if future.cancelled() else future.set_result(result))
         return future
 
     def close(self) -> None:
@@ -192,17 +201,42 @@ class VirtualDraft:
 class InlineVirtualDraft(VirtualDraft):
     """... that the verifier runs itself: its steps are of the time of the forward behind them."""
 
-    def __init__(self, model: DraftModel, steps: CostModel, target: LoggedTarget, aside: Aside = _at_once) -> None:
+    def __init__(
+        self,
+        model: DraftModel,
+        steps: CostModel,
+        target: LoggedTarget,
+        process: Metered,
+        times: RoundTimes,
+        measuring: Measuring | None = None,
+    ) -> None:
+        """``process``: the verifier's."""
         super().__init__(model, steps)
-        self._target, self._aside = target, aside
+        self.process: Metered = process
+        self._target, self._times, self._measuring = target, times, measuring
 
     def prefill(self, handle: int, limit: int) -> None:
-        self._aside(lambda: self._model.prefill(handle, limit))
+        unread, measuring = self.missing(handle), self._measuring
+
+        def work() -> int:
+            self._model.prefill(handle, limit)
+            return unread - self.missing(handle)
+
+        tokens = self.process.aside(work if measuring is None else lambda: measuring.reading(work))
+        self._takes(tokens * self._times.read)
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
-        self._target.spent_s += self._steps(len(leaves)) / 1e6
-        found: list[Expansion] = self._aside(lambda: self._model.expand(leaves))
-        return found
+        measuring = self._measuring
+        rows = len(leaves) + sum(self.missing(leaf.handle) for leaf in leaves if leaf.is_root)
+        calibrated_us = self._steps.curve(rows)
+        self._takes(calibrated_us * self._times.step)
+        work = lambda: self._model.expand(leaves)  # noqa: E731
+        return self.process.aside(work if measuring is None else lambda: measuring.step(work, calibrated_us))
+
+    def _takes(self, took_us: float) -> None:
+        self._target.spent_s += took_us / 1e6
+        self._target.drafted = True
+        self.process.compute(took_us / 1e6)
 
 
 class NoText:

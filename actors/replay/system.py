@@ -8,7 +8,7 @@ how true the measured times are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from actors.controller.loop import Controller
@@ -19,10 +19,11 @@ from actors.peer import Line
 from actors.proposers.memory import Memory
 from actors.replay.clock import Metered, run
 from actors.replay.logged import LoggedRequest
+from actors.replay.measured import CALIBRATED, Beside, Measuring, RoundTimes
 from actors.replay.models import InlineVirtualDraft, LoggedTarget, NoText, VirtualCompute, VirtualDraft, asked
 from actors.replay.network import ADDRESS, MemoryListener, MemoryNetwork
 from actors.settings import VerifierSettings
-from actors.verifier.decoding.retrieval import Sources
+from actors.verifier.decoding.retrieval import FallbackProposer, Sources
 from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.loop import Verifier
 from protocols import wire
@@ -35,15 +36,16 @@ SETTLED_S = 0.01  # by then everybody has said hello
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Microseconds: of a forward by rows, of a draft step by leaves, of a message either way between verifier and
-    drafter, and what a round takes outside its forward."""
+    """Microseconds: of a forward by rows, of a draft step by leaves, and of a message either way between verifier and
+    drafter."""
 
     forward: Mapping[int, float]
     step: Mapping[int, float]
     message: float = 0.0
-    overhead: float = 0.0
+    round: RoundTimes = CALIBRATED
     inline_step: Mapping[int, float] | None = None  # of the verifier's own draft model; None: it has none
     lent: Mapping[int, float] | None = None  # of a forward with the CPUs that resting drafters leave; None: the same
+    branch: float = 0.0  # what a path of a window beside the first adds, as a part of a forward of one row
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Policy:
     sequences: int = 0
     memory: int = 0
     branches: bool = True  # of the target
+    draft: bool = True  # a draft model; without one, only what the verifier retrieves
+    retrieval: bool = True  # beside the draft model
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +83,28 @@ def replay(logged: Sequence[LoggedRequest], draft: DraftModel, times: Times, pol
     return run(_replay(logged, draft, times, policy, Metered()))
 
 
-def own_us(
-    logged: Sequence[LoggedRequest], draft: DraftModel, times: Times, policy: Policy, beside: Callable[[int], None]
-) -> float:
-    """What a round takes of the CPU in the verifier's own code, measured here and now in a replay of a few requests.
-
-    ``beside`` computes as many rows as the target would: code that a forward has driven out of the caches takes three
-    times as long. Sockets are not in it: what the memory network takes in their place is."""
+def measured(
+    logged: Sequence[LoggedRequest],
+    draft: DraftModel,
+    times: Times,
+    policy: Policy,
+    beside: Beside,
+    forward: float | None = None,
+) -> RoundTimes:
+    """What rounds take here and now, in a replay of a few requests. ``beside`` computes what the target would.
+    ``forward``: see :meth:`Measuring.found`. Sockets are not in it: what the memory network takes is in their place."""
     few, tokens = [], 0
     for request in logged:
         few.append(request)
         tokens += len(request.text)
         if tokens >= MEASURED:
             break
+    if times.lent:
+        beside.use_spare_cpus(False)  # as the verifier begins
     process = Metered()
-    found = run(_replay(few, draft, times, policy, process, beside))
-    return 1e6 * process.own_s / max(1, sum(one.stats.rounds for one in found))
+    measuring = Measuring(process, beside)
+    run(_replay(few, draft, times, policy, process, measuring))
+    return measuring.found(forward)
 
 
 async def _replay(
@@ -103,22 +113,23 @@ async def _replay(
     times: Times,
     policy: Policy,
     process: Metered,
-    beside: Callable[[int], None] | None = None,
+    measuring: Measuring | None = None,
 ) -> list[Replayed]:
     listener, stop = MemoryListener(), asyncio.Event()
-    cost, loop = CostModel(times.forward, lent=times.lent), asyncio.get_running_loop()
-    target = LoggedTarget(_info(logged, draft.info), logged, cost, policy.branches, beside)
+    cost, loop = CostModel(times.forward, times.branch, times.lent), asyncio.get_running_loop()
+    target = LoggedTarget(_info(logged, draft.info), logged, cost, policy.branches, times.round, measuring)
     verifier = Verifier(
         VerifierSettings(bind=ADDRESS),
         target,
         NoText(),
         cost,
         listener,
-        VirtualCompute(target, times.overhead / 1e6, process.aside),
+        VirtualCompute(target, process),
         "replay",
+        clock=process.clock,
         timer=lambda: target.spent_s,
-        sources=Sources(memory=Memory(policy.memory) if policy.memory else None),
-        inline=_inline(draft, target, times, process),
+        sources=_sources(policy),
+        inline=_inline(draft, target, times, process, measuring) if policy.draft else None,
     )
     virtual, info = VirtualDraft(draft, CostModel(times.step)), target.info
     hello = Hello(
@@ -138,8 +149,8 @@ async def _replay(
     client = Line(MemoryNetwork(listener), ADDRESS, Hello(Role.CLIENT, "client", "replay"), wire.Decoder(ToClient))
     actors = [
         process.run(verifier.run(stop)),
-        virtual.process.run(drafter.run(stop)),
         loop.create_task(controller.run(stop)),
+        *([virtual.process.run(drafter.run(stop))] if policy.draft else []),
     ]
     await client.open()
     beating = loop.create_task(client.beat())
@@ -152,10 +163,25 @@ async def _replay(
         await asyncio.gather(beating, *actors, return_exceptions=True)
 
 
-def _inline(draft: DraftModel, target: LoggedTarget, times: Times, process: Metered) -> InlineDraft | None:
+def _sources(policy: Policy) -> Sources:
+    if not policy.retrieval:
+        return NoSources()
+    return Sources(memory=Memory(policy.memory) if policy.memory else None)
+
+
+class NoSources(Sources):
+    """Beside a draft model nothing is retrieved."""
+
+    def fallbacks(self, sampled: bool, cache_salt: str = "") -> list[FallbackProposer]:
+        return []
+
+
+def _inline(
+    draft: DraftModel, target: LoggedTarget, times: Times, process: Metered, measuring: Measuring | None
+) -> InlineDraft | None:
     if times.inline_step is None:
         return None
-    model = InlineVirtualDraft(draft, CostModel(times.inline_step), target, process.aside)
+    model = InlineVirtualDraft(draft, CostModel(times.inline_step), target, process, times.round, measuring)
     info = target.info
     return InlineDraft(model, times.inline_step, info.vocab_size, info.eos_token_ids, lambda: target.spent_s)
 

@@ -37,6 +37,9 @@ class ReplayOptions(Settings, frozen=True, kw_only=True):
         int,
         Meta(description="tokens of finished texts to keep, in which auto looks for drafts, as --memory of `up`", ge=0),
     ] = 0
+    ablate: Annotated[
+        bool, Meta(description="auto also without its draft model, its memory and all that it retrieves, in turn")
+    ] = False
     limit: Annotated[int, Meta(description="only the first N requests; 0: all", ge=0)] = 0
 
 
@@ -75,7 +78,8 @@ def replay(log: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     report = Report(log=log, requests=len(logged), target=options.target, forward_us={}, step_us={})
     spinner = render.Spinner(sys.stderr)
     try:
-        measure(report, logged, options.draft or (BUNDLED,), policies, options.device, available_cpus(), spinner.show)
+        drafts, cpus = options.draft or (BUNDLED,), available_cpus()
+        measure(report, logged, drafts, policies, options.device, cpus, spinner.show, options.ablate)
     finally:
         spinner.show("")
     if as_json:

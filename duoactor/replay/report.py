@@ -8,6 +8,7 @@ import msgspec
 
 from actors.replay.limit import drafted_limit, perfect_limit
 from actors.replay.logged import LoggedRequest
+from actors.replay.measured import RoundTimes
 from actors.replay.system import Replayed
 from actors.tree.window import Cost
 
@@ -36,6 +37,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    forward_ms: float = 0.0
+    wait_ms: float = 0.0  # for drafts, steps of the verifier's own draft model among them
 
     @property
     def tokens_per_second(self) -> float:
@@ -67,7 +70,7 @@ class Report(msgspec.Struct, kw_only=True):
     forward_us: dict[int, float]  # by rows, measured here
     step_us: dict[str, dict[int, float]]  # of each draft by width, measured here
     lent_us: dict[int, float] = {}  # of forwards with the CPUs that a resting drafter leaves; empty: the same
-    round_us: dict[str, float] = {}  # of a round by method, beside forward and waits: the verifier's own code
+    rounds: dict[str, RoundTimes] = {}  # by method: what rounds take beyond these times, measured here
     shares: tuple[Share, ...] = ()
     lines: tuple[Line, ...] = ()
 
@@ -136,6 +139,8 @@ def _figures(decoded: Sequence[Decoded], alone_us: float) -> Figures:
         rounds=sum(one.rounds for one in stats),
         drafted=sum(one.draft_tokens for one in stats),
         accepted=sum(one.accepted_tokens for one in stats),
+        forward_ms=sum(one.forward_ms for one in stats),
+        wait_ms=sum(one.wait_ms for one in stats),
     )
 
 

@@ -14,10 +14,23 @@ FORWARD = {1: 2300.0, 8: 4400.0, 32: 11000.0}
 COPYING = tuple(range(300, 330))
 
 
+class Idle:
+    """A target beside the replay that computes nothing."""
+
+    def begin(self, tokens):
+        return
+
+    def __call__(self, rows):
+        return
+
+    def use_spare_cpus(self, used):
+        return
+
+
 @pytest.fixture
 def log(tmp_path, monkeypatch):
     """Two requests: a text that copies, at temperature 0, and one that does not."""
-    told = TimedTarget("cpu", True, FORWARD, None, beside=lambda rows: None)
+    told = TimedTarget("cpu", True, FORWARD, None, 0.0, beside=Idle())
     monkeypatch.setattr(measure, "timed_target", lambda name, device, cpus: told)
     one = LoggedRequest(prompt=COPYING, text=COPYING + COPYING[:10], sampling=Sampling(max_tokens=40), task="copy")
     other = LoggedRequest(
@@ -31,7 +44,8 @@ def test_replay_tells_agreement_speed_and_limits(log, capsys):
     assert main(["replay", log, "--method", "sps", "--method", "pld", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["requests"] == 2
-    assert report["round_us"].keys() == {"vanilla", "sps", "pld"} and min(report["round_us"].values()) > 0
+    assert report["rounds"].keys() == {"vanilla", "sps", "pld"}
+    assert min(one["code"] for one in report["rounds"].values()) > 0
     assert [share["places"] for share in report["shares"]] == [80, 40, 40, 40, 40]
     sps, pld, drafted, perfect = report["lines"]
     assert pld["by_task"]["copy"]["speedup"] > 1.5 > pld["by_task"]["other"]["speedup"]
@@ -52,6 +66,15 @@ def test_a_method_that_drafts_with_no_model_is_replayed_once_for_all_drafts(log,
         ("pld", "sps"),
     ]
     assert report["shares"] == []
+
+
+def test_what_each_source_of_auto_is_worth_is_told_by_taking_it_away(log, capsys):
+    assert main(["replay", log, "--method", "auto", "--method", "sps", "--ablate", "--memory", "1000", "--json"]) == 0
+    lines = {line["method"]: line["by_task"] for line in json.loads(capsys.readouterr().out)["lines"]}
+    assert [*lines][:5] == ["auto", "auto, no draft model", "auto, no memory", "auto, no retrieval", "sps"]
+    copied = {name: task["copy"]["accepted"] for name, task in lines.items()}
+    assert copied["auto, no draft model"] > 20 > 10 > copied["auto, no retrieval"], "the text copies its own prompt"
+    assert lines["auto, no draft model"]["other"]["drafted"] == 0, "there is nothing to copy"
 
 
 def test_for_people_there_is_a_line_for_each_method_and_task(log, capsys):

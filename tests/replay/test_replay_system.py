@@ -1,21 +1,21 @@
 """The system in virtual time, with toy models: no torch."""
 
 import dataclasses
-import itertools
 
 import pytest
 
 from actors.proposers.draft_model import build_proposer_draft
 from actors.replay.clock import Metered
 from actors.replay.logged import LoggedRequest
-from actors.replay.system import Policy, Times, own_us, replay
+from actors.replay.measured import RoundTimes
+from actors.replay.system import Policy, Times, measured, replay
 from fakes import ToyDraft, ToyLanguage
 from protocols.errors import RequestError
 from protocols.messages import FinishReason, Sampling
 
 LANGUAGE = ToyLanguage(eos_rate=0.01)
-FLAT = Times({1: 10_000.0, 32: 10_400.0}, {1: 500.0, 8: 700.0}, message=100.0, overhead=100.0)
-DEAR = Times({1: 10_000.0, 2: 20_000.0, 32: 320_000.0}, {1: 500.0}, message=100.0, overhead=100.0)
+FLAT = Times({1: 10_000.0, 32: 10_400.0}, {1: 500.0, 8: 700.0}, message=100.0, round=RoundTimes(100.0, 100.0))
+DEAR = Times({1: 10_000.0, 2: 20_000.0, 32: 320_000.0}, {1: 500.0}, message=100.0, round=RoundTimes(100.0, 100.0))
 
 
 def logged(count=6, tokens=120, **fields):
@@ -32,6 +32,23 @@ def logged(count=6, tokens=120, **fields):
 
 def ms_a_token(replayed):
     return sum(one.decode_ms for one in replayed) / sum(one.tokens for one in replayed)
+
+
+class Idle:
+    """A target beside a replay that computes nothing, or what it is told."""
+
+    def __init__(self, work=lambda: None):
+        self.work, self.rows, self.spare, self.prompts = work, [], [], []
+
+    def begin(self, tokens):
+        self.prompts.append(tokens)
+
+    def __call__(self, rows):
+        self.rows.append(rows)
+        self.work()
+
+    def use_spare_cpus(self, used):
+        self.spare.append(used)
 
 
 def test_the_target_alone_takes_a_forward_and_the_overhead_for_each_token():
@@ -61,18 +78,60 @@ def test_the_same_replay_twice_says_the_same():
 
 
 def test_what_the_verifiers_own_code_takes_is_measured_without_target_and_drafts(monkeypatch):
-    ticks = itertools.count()
-    monkeypatch.setattr(Metered.__init__, "__defaults__", (lambda: next(ticks) * 1e-6,))
-    rows = []
+    ticks = [0]  # a microsecond for each look at the clock
 
-    def beside(count: int) -> None:
-        rows.append(count)
-        for _ in range(1_000_000):
-            next(ticks)
+    def passes(count=1):
+        ticks[0] += count
+        return ticks[0] * 1e-6
 
-    told = own_us(logged(9), ToyDraft(LANGUAGE), FLAT, Policy("vanilla"), beside)
-    assert 1 < told < 1000 and set(rows) == {1}  # of two million that each round's model took
-    assert 300 < len(rows) < 600, "a few requests tell it"
+    monkeypatch.setattr(Metered.__init__, "__defaults__", (passes,))
+    beside = Idle(lambda: passes(1_000_000))
+    told = measured(logged(9), ToyDraft(LANGUAGE), FLAT, Policy("vanilla"), beside)
+    assert 1 < told.code < 1000 and told.code == told.code_drafts  # of the million that each round's model took
+    assert set(beside.rows) == {1} and beside.spare == [] and set(beside.prompts) == {3}
+    assert 300 < len(beside.rows) < 600, "a few requests tell it"
+
+
+def test_rounds_take_what_was_measured_of_them():
+    slow = dataclasses.replace(FLAT, round=RoundTimes(code=2_000.0, forward=1.2))
+    assert ms_a_token(replay(logged(), ToyDraft(LANGUAGE), slow, Policy("vanilla"))) == pytest.approx(14.0, rel=0.01)
+
+
+def decoded(times):
+    """Milliseconds of a token, of drafts between forwards; and draft tokens that were verified."""
+    own = dataclasses.replace(times, step={1: 50_000.0}, inline_step={1: 500.0, 8: 700.0})  # no drafter is of use
+    found = replay(logged(4, ignore_eos=True), ToyDraft(LANGUAGE, 0.85), own, Policy("auto"))
+    return ms_a_token(found), sum(one.stats.draft_tokens for one in found)
+
+
+def test_what_rounds_with_drafts_take_beyond_their_steps_is_seen_in_their_time():
+    usual_ms, _ = decoded(FLAT)
+    for costly in (RoundTimes(100.0, 100.0, forward_drafted=1.3), RoundTimes(100.0, 100.0, step=3.0)):
+        assert decoded(dataclasses.replace(FLAT, round=costly))[0] > 1.05 * usual_ms, costly
+
+
+def test_where_rounds_with_drafts_take_longer_there_is_less_to_gain():
+    (usual_ms, _), (ms, _) = decoded(FLAT), decoded(dataclasses.replace(FLAT, round=RoundTimes(100.0, 4_000.0)))
+    assert ms > 1.05 * usual_ms
+
+
+def test_a_path_beside_the_first_has_its_price():
+    branchy, plain = (decoded(dataclasses.replace(FLAT, branch=part)) for part in (0.2, 0.0))
+    assert branchy[0] > plain[0] and branchy[1] < plain[1]
+
+
+@pytest.mark.parametrize("inline", [None, {1: 500.0, 8: 700.0}], ids=["drafter", "between forwards"])
+def test_a_source_that_is_taken_away_drafts_nothing(inline):
+    copied = LoggedRequest(prompt=tuple(range(10, 41)), text=(*range(10, 40), 7), finish_reason=FinishReason.LENGTH)
+    times = dataclasses.replace(FLAT, inline_step=inline)
+
+    def accepted(requests, **off):
+        found = replay(requests, ToyDraft(LANGUAGE, 0.9), times, dataclasses.replace(Policy("auto"), **off))
+        return sum(sum(one.accepted) for one in found)
+
+    assert accepted([copied], retrieval=False) < 3 < 20 < accepted([copied])
+    new = logged(2, ignore_eos=True)
+    assert accepted(new, draft=False) < 10 < 100 < accepted(new)
 
 
 def test_a_target_alone_has_the_cpus_that_resting_drafters_leave():
@@ -83,6 +142,13 @@ def test_a_target_alone_has_the_cpus_that_resting_drafters_leave():
     alone = replay(logged(), ToyDraft(LANGUAGE), FLAT, Policy("sps"))
     # its CPUs are its own meanwhile, but for the first round: it is lent a text once the prompt is computed
     assert ms_a_token(with_drafter) == pytest.approx(ms_a_token(alone), rel=0.1)
+
+
+def test_the_target_beside_a_replay_has_the_cpus_that_its_rounds_would_have():
+    beside = Idle()
+    lent = dataclasses.replace(FLAT, lent={1: 6_000.0, 32: 6_400.0})
+    measured(logged(1), ToyDraft(LANGUAGE), lent, Policy("vanilla"), beside)
+    assert beside.spare == [False, True]
 
 
 def test_auto_rests_where_drafts_do_not_pay():

@@ -14,13 +14,15 @@ from actors.engines.replay import replay_draft
 from actors.engines.target import Target
 from actors.replay.clock import run
 from actors.replay.logged import read_log
+from actors.replay.measured import RoundTimes
 from actors.replay.system import Policy, Times, replay
 from actors.verifier.requests.request_log import RequestLog
 from fakes import ToyCodec
 from protocols.messages import FinishReason, Sampling
 
 GAMMA = 4
-TIMES = Times({1: 2300.0, 4: 3300.0, 8: 4400.0, 32: 11000.0}, {1: 100.0, 8: 200.0}, message=150.0, overhead=300.0)
+FORWARD_US = {1: 2300.0, 4: 3300.0, 8: 4400.0, 32: 11000.0}
+TIMES = Times(FORWARD_US, {1: 100.0, 8: 200.0}, message=150.0, round=RoundTimes(300.0, 300.0))
 SAMPLINGS = [
     Sampling(max_tokens=60),
     Sampling(max_tokens=60, temperature=1.0, seed=3, ignore_eos=True),
