@@ -37,9 +37,9 @@ class Generations:
     """The weights that serve, and the earlier ones that leases began with, numbered in the order of loading."""
 
     def __init__(self, model: DraftModel, load: Loader | None) -> None:
-        """``load`` loads the model in a directory, or with its first weights for an empty path; None: there are no
-        others."""
-        self.trouble = ""  # why the weights that were to be loaded last do not serve; "": they do, or are loading
+        """``load`` gives the model in a directory, and for an empty name this one again; None: there are no others."""
+        self.told = OWN  # what it was last told to load
+        self.trouble = ""  # why that is not in service
         self.newest = 0
         self._load = load
         self._held = {0: Weights(model)}
@@ -54,24 +54,36 @@ class Generations:
         return self._held[self.newest]
 
     def load(self, message: Load) -> None:
-        """Load other weights in the background. Leases that open meanwhile get those that serve now."""
-        if self._load is None or (self._loading is not None and not self._loading.done()):
-            return  # the verifier will repeat the message
-        self.trouble = ""
-        if message != self.current.source:
-            self._loading = asyncio.create_task(self._renew(self._load, message))
+        """Beside the work: leases go on, and those that open meanwhile get the weights that serve now. While others are
+        loaded already, these are loaded next, and those do not serve any more."""
+        if self._load is None:
+            return
+        self.told, self.trouble = message, ""
+        if message != self.current.source and (self._loading is None or self._loading.done()):
+            self._loading = asyncio.create_task(self._follow(self._load))
 
-    async def _renew(self, load: Loader, message: Load) -> None:
+    async def _follow(self, load: Loader) -> None:
+        """Until what it was last told to load serves, or cannot."""
+        while (message := self.told) != self.current.source:
+            trouble = await self._renew(load, message)
+            if message == self.told:
+                self.trouble = trouble
+                return
+
+    async def _renew(self, load: Loader, message: Load) -> str:
+        """Why it cannot serve, if so."""
         try:
             model = await load(message.path)
             _check(model.info, self.current.model.info, message.path)
-        except Exception as error:  # whatever is wrong with that directory, the model in service stays
-            self.trouble = clipped(f"version {message.version} cannot serve: {error}")
-            log.warning("%s; goes on with version %d", self.trouble, self.current.source.version)
-            return
-        self.newest += 1
-        self._held[self.newest] = Weights(model, message)
-        log.info("version %d of the draft's weights serves from now on", message.version)
+        except Exception as error:  # whatever is wrong with that directory, the model in service is not
+            trouble = clipped(f"version {message.version} cannot serve: {error}")
+            log.warning("%s; goes on with version %d", trouble, self.current.source.version)
+            return trouble
+        if message == self.told:
+            self.newest += 1
+            self._held[self.newest] = Weights(model, message)
+            log.info("version %d of the draft's weights serves from now on", message.version)
+        return ""
 
     def retire(self, used: Iterable[int]) -> None:
         """Give up weights that neither serve nor are ``used`` by a lease."""

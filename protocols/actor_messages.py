@@ -103,7 +103,8 @@ class DraftStats(Message, frozen=True):
     step_us: StepTimes  # (leaves in one step, microseconds), as measured
     busy: Probability  # share of the time since the last report that forwards took
     version: Count = 0  # of the weights that new leases get, see Load
-    trouble: Sentence = ""  # why these are not the weights that it was told to load last
+    trouble: Sentence = ""  # why it is not the one that it was last told to load
+    path: Sentence | None = None  # of the Load that it was last told; None: it does not say
 
 
 # --- verifier <-> learner --------------------------------------------------------------------------------------------

@@ -255,8 +255,7 @@ class Drafter:
             if due and not self.leases:
                 self.probe.run(self.generations.current.model, now)
             busy = min(1.0, self.worked_s / (now - reported_at)) if now > reported_at else 1.0
-            version, trouble = self.generations.current.source.version, self.generations.trouble
-            self.line.send(DraftStats(self.line.hello.actor_id, self.steps.points(), busy, version, trouble))
+            self.line.send(self._stats(busy))
             self.generations.retire(lease.generation for lease in self.leases.values())
             self.worked_s, reported_at, reported_us = 0.0, now, self.steps(1)
             for lease in list(self.leases.values()) if due else ():
@@ -265,3 +264,14 @@ class Drafter:
                     self.held.end(lease)
                 elif silence >= ASK_AFTER:
                     self.line.send(Resync(lease.rid, lease.epoch, len(lease.committed)))
+
+    def _stats(self, busy: float) -> DraftStats:
+        weights = self.generations
+        return DraftStats(
+            self.line.hello.actor_id,
+            self.steps.points(),
+            busy,
+            weights.current.source.version,
+            weights.trouble,
+            weights.told.path,
+        )

@@ -77,8 +77,7 @@ class Learner:
 
     def _welcomed(self, welcome: Welcome) -> None:
         self.pace.calibrated(welcome.forward_us)
-        if self.versions.current.number:
-            self._promote()
+        self._promote()
 
     def _promote(self) -> None:
         """Drafters are to serve with the current version."""

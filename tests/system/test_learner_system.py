@@ -163,3 +163,21 @@ def test_a_verifier_that_restarts_is_told_what_is_in_force(tmp_path):
 
     number, gain = run(go())
     assert number == 1 and gain > 0
+
+
+def test_what_was_undone_without_the_verifier_hearing_it_is_undone_there_too(tmp_path):
+    async def go():
+        async with School(tmp_path) as school:
+            school.drafter()
+            learner = school.learner()
+            await school.connected("d1")
+            await school.version(1)
+            learner.course.held = True
+            await school.kill("learner")
+            while learner.versions.current.number:
+                learner.versions.undo()  # and was killed before it said so
+            await asyncio.sleep(2.0)
+            school.learner().course.held = True
+            await school.version(0)
+
+    run(go())

@@ -109,6 +109,61 @@ def test_a_drafter_that_cannot_load_the_weights_serves_on_and_says_why(path, say
     assert cured.trouble == ""
 
 
+def test_what_is_promoted_while_a_broken_version_is_loaded_is_loaded_next():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            pupil, caller = Pupil(cluster.network), await cluster.caller()
+            await pupil.hello()
+            cluster.start_drafter(load=load)
+            await cluster.connected("d1")
+            pupil.send(Promote(1, "broken", "toy-draft"))
+            await asyncio.sleep(0.2)  # not known to be broken yet
+            pupil.send(Promote(2, "good", "toy-draft"))
+            return await drafter(caller, lambda d: d.version == 2)
+
+    assert run(go()).trouble == ""
+
+
+def test_what_is_undone_while_it_is_loaded_never_serves():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            pupil = Pupil(cluster.network)
+            await pupil.hello()
+            own = cluster.start_drafter(load=load)
+            await cluster.connected("d1")
+            pupil.send(BETTER)
+            await asyncio.sleep(0.2)
+            pupil.send(Promote(0, "", "toy-draft"))
+            await asyncio.sleep(2.0)
+            return own.generations.newest
+
+    assert run(go()) == 0
+
+
+@pytest.mark.parametrize(
+    "later", [Promote(2, "good", "toy-draft"), Promote(1, "good", "toy-draft")], ids=["next", "of the same number"]
+)
+@pytest.mark.parametrize("first", ["broken", "better"])
+def test_a_drafter_that_does_not_hear_of_a_version_is_told_again_whatever_became_of_the_one_before(first, later):
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            pupil, caller = Pupil(cluster.network), await cluster.caller()
+            await pupil.hello()
+            own = cluster.start_drafter(load=load)
+            await cluster.connected("d1")
+            pupil.send(Promote(1, first, "toy-draft"))
+            await drafter(caller, lambda d: d.trouble or d.version == 1)
+            cluster.network.partition("d1")
+            pupil.send(later)
+            await asyncio.sleep(0.1)
+            cluster.network.heal("d1")
+            await asyncio.sleep(3.0)
+            return own.generations
+
+    generations = run(go())
+    assert generations.current.source.path == "good" and generations.trouble == ""
+
+
 def test_drafters_of_other_models_and_those_that_know_no_load_are_left_alone():
     async def go():
         async with Cluster(language=LANGUAGE) as cluster:

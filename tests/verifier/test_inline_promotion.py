@@ -213,3 +213,29 @@ def test_other_models_weights_are_left_alone():
             assert school.inline.generations.newest == 1
 
     run(story())
+
+
+def test_what_is_promoted_while_a_broken_version_is_loaded_is_loaded_next():
+    async def story():
+        async with School(ToyDraft(LANGUAGE), two=ToyDraft(LANGUAGE)) as school:
+            promote = await school.learner()
+            promote(1, "missing")
+            promote(2, "two")
+            report = await school.version(2)
+            assert not report.inline_trouble
+
+    run(story())
+
+
+def test_weights_that_no_round_has_drafted_with_are_given_up_when_others_come():
+    others = {f"d{number}": ToyDraft(LANGUAGE) for number in range(1, 6)}
+
+    async def story():
+        async with School(ToyDraft(LANGUAGE), **others) as school:
+            promote = await school.learner()
+            for number, path in enumerate(others, 1):
+                promote(number, path)
+                await school.version(number)
+            return len(school.inline.generations._held)
+
+    assert run(story()) <= 2

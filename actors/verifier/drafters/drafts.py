@@ -61,7 +61,7 @@ class Drafts:
             self._fence(drafter, "name")
         elif message.step_us:
             drafter.pace.measured(message.step_us)
-            drafter.serves(message.version, message.trouble)
+            drafter.serves(message.version, message.trouble, message.path)
             self.learning.reported(drafter)
             self.publish(message)
 

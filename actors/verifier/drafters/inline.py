@@ -27,6 +27,7 @@ from actors.verifier.decoding.inline_tree import InlineTree
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.requests.request import Request
 from protocols.errors import CannotDraft, PoolFull
+from protocols.messages import Load
 
 log = logging.getLogger("duoactor.verifier")
 MAX_STEPS = 16  # of one round
@@ -67,6 +68,11 @@ class InlineDraft:
     @property
     def model(self) -> DraftModel:
         return self.generations.current.model
+
+    def load(self, message: Load) -> None:
+        """Beside the rounds. Weights that were loaded before and that no round has drafted with are given up."""
+        self.generations.retire(())
+        self.generations.load(message)
 
     def promise(self, cost: CostModel, streams: int = 1) -> float:
         """Speed-up to be expected before anything is known of the texts: chains alone are counted."""

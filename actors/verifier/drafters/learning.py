@@ -69,9 +69,6 @@ class Learning:
 
     def tell(self) -> None:
         """With every heartbeat. What the learner's connection does not take is lost."""
-        inline, promoted = self.state.inline, self.state.promoted
-        if promoted is not None and inline is not None and not inline.generations.trouble:
-            self._draft_with(promoted)  # which was not loaded if another version was being loaded
         learner = self.state.learner
         if learner is None:
             return
@@ -102,14 +99,16 @@ class Learning:
         """Where the verifier itself drafts with that model, it does so with these weights as soon as they are here."""
         inline = self.state.inline
         if inline is not None and inline.model_id == message.model_id:
-            inline.generations.load(Load(message.version, message.path))
+            inline.load(Load(message.version, message.path))
 
     def reported(self, drafter: DrafterPeer) -> None:
         """A drafter said which weights it serves with. It is told which are in force until it does, or says why not."""
         promoted = self.state.promoted
-        if promoted is None or not drafter.loads(promoted.model_id) or drafter.trouble:
+        if promoted is None or not drafter.loads(promoted.model_id):
             return
-        if drafter.version != promoted.version:
+        # What it says may be about a version before: the Load was lost, or it was not connected then.
+        of_another = drafter.told is not None and drafter.told != promoted.path
+        if of_another or (drafter.version != promoted.version and not drafter.trouble):
             self.send(drafter.peer, Load(promoted.version, promoted.path))
 
     def undo(self, message: Undo) -> str:

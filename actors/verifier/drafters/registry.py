@@ -34,6 +34,7 @@ class DrafterPeer:
     dropped: int = 0
     version: int = 0  # of the weights that its new leases get
     trouble: str = ""  # why that is not the one that it was told to load
+    told: str | None = None  # the directory of the latter; None: it has not said
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
     def heard(self, now: float, busy_s: float = 0.0) -> None:
@@ -91,8 +92,9 @@ class DrafterPeer:
         """Whether it can be told to serve with other weights of that model."""
         return self.hello.loads and self.hello.model_id == model_id
 
-    def serves(self, version: int, trouble: str) -> None:
-        self.version, self.trouble = version, trouble
+    def serves(self, version: int, trouble: str, told: str | None = None) -> None:
+        """``told``: the directory that it was last told to load from; None: it does not say."""
+        self.version, self.trouble, self.told = version, trouble, told
 
     def leave(self) -> None:
         """It is asked to leave, and lent nothing more."""
