@@ -76,7 +76,9 @@ class Course:
         self._learned_s += seconds
 
     def saved(self) -> None:
-        """A trial begins."""
+        """A trial begins, unless an operator went back meanwhile."""
+        if self.held:
+            return
         self._trial, self._to_judge = Trial(), self.traffic.to_judge()
         self._judged_s = 0.0
 

@@ -71,7 +71,7 @@ class Learner:
                 case Finished():
                     self.course.traffic.add(news)
                 case Undo():
-                    self._undo()
+                    self._undo(news.rid)
                 case Welcome():  # of a verifier that has restarted
                     self._welcomed(news)
 
@@ -86,9 +86,12 @@ class Learner:
             Promote(current.number, current.path, self.line.hello.model_id, within(current.gain, Difference))
         )
 
-    def _undo(self) -> None:
+    def _undo(self, asked: str) -> None:
+        """``asked``: the request. A client that does not hear the answer asks again."""
+        if asked == self.versions.undone:
+            return
         left = self.versions.current.number
-        if self.versions.undo() is None:
+        if self.versions.undo(asked) is None:
             log.warning("there is nothing to go back to from version %d", left)
             return
         self.course.undone()

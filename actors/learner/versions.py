@@ -31,6 +31,7 @@ class _State(msgspec.Struct):
     draft: str  # whose versions these are
     versions: list[Version] = msgspec.field(default_factory=lambda: [Version()])  # in the order of their promotion
     last_number: int = 0
+    undone: str = ""  # the request that went back last
 
 
 class Versions:
@@ -51,6 +52,11 @@ class Versions:
         return self._state.versions[-1]
 
     @property
+    def undone(self) -> str:
+        """The id of the request that went back last; empty: none has."""
+        return self._state.undone
+
+    @property
     def candidate(self) -> Path:
         """Where a candidate is written, over the one before."""
         return self._directory / CANDIDATE
@@ -67,11 +73,12 @@ class Versions:
         self._clean()
         return self.current
 
-    def undo(self) -> Version | None:
-        """The one before becomes current again. None: there is none before."""
+    def undo(self, asked: str = "") -> Version | None:
+        """The one before becomes current again, upon the request of that id. None: there is none before."""
         if len(self._state.versions) < 2:
             return None
         self._state.versions.pop()
+        self._state.undone = asked
         self._write()  # the directory stays until the next start: a drafter may be reading it
         return self.current
 

@@ -177,6 +177,15 @@ def test_after_an_undo_nothing_is_learned_or_promoted_any_more():
     assert course.next() is None
 
 
+def test_an_undo_while_a_candidate_is_written_ends_its_trial():
+    course = taught(Course())
+    learn(course, FIRST_TRIAL)
+    assert isinstance(course.next(), Save)
+    course.undone()
+    course.saved()
+    assert course.next() is None
+
+
 # --- versions --------------------------------------------------------------------------------------------------------
 
 
@@ -234,3 +243,13 @@ def test_a_directory_that_cannot_be_written_is_said_in_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="--directory"):
         Versions(tmp_path / "file" / "learner", "draft")
+
+
+def test_the_request_that_went_back_last_is_known_after_a_restart(tmp_path):
+    versions = Versions(tmp_path, "draft")
+    candidate(versions)
+    versions.promote(0.01)
+    assert versions.undone == ""
+    versions.undo("u1")
+    assert versions.undo("u2") is None
+    assert Versions(tmp_path, "draft").undone == "u1"

@@ -10,7 +10,7 @@ from actors.learner.loop import Learner
 from actors.learner.versions import Versions
 from actors.replay.clock import run
 from fakes import INFO, ToyDraft, ToyLanguage
-from protocols.messages import Done, Finished, Hello, Role, Sampling, Status, StatusReport, Undo
+from protocols.messages import Done, Failed, Finished, Hello, Role, Sampling, Status, StatusReport, Undo
 
 LANGUAGE = ToyLanguage()
 PROMPT = (5, 9, 33)
@@ -181,3 +181,26 @@ def test_what_was_undone_without_the_verifier_hearing_it_is_undone_there_too(tmp
             await school.version(0)
 
     run(go())
+
+
+def test_an_undo_that_is_asked_for_twice_goes_back_once(tmp_path):
+    """A client whose connection broke before it heard the answer asks again, by the same id."""
+
+    async def go():
+        async with School(tmp_path) as school:
+            school.drafter()
+            learner = school.learner(ToyTrainer(change=0.005))
+            await school.connected("d1")
+            for _ in range(1000):
+                if (newest := learner.versions.current.number) == 2:
+                    break
+                await asyncio.sleep(0.1)
+            learner.course.held = True
+            caller = await school.caller()
+            for _ in range(2):
+                caller.send(Undo("u"))
+                await caller.until(lambda message: isinstance(message, (Done, Failed)))
+                await asyncio.sleep(1.0)
+            return newest, learner.versions.current.number
+
+    assert run(go()) == (2, 1)
