@@ -1,7 +1,8 @@
 """``python tests/simulation --seeds 0:20000`` carries out every seed's plan and says what was wrong in which.
 
 ``--seed 17`` shows one: the plan, what is wrong, and the smallest plan that still fails, which ``--plan FILE`` (``-``:
-standard input) carries out again. ``--verifiers 2`` adds a second one to each plan; ``--log`` prints every message.
+standard input) carries out again. ``--verifiers 2`` adds a second one to each plan, ``--learner`` a learner; ``--log``
+prints every message.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
-from plans import Plan, plan_of, with_second  # noqa: E402
+from plans import Plan, plan_of, with_learner, with_second  # noqa: E402
 from shrinking import read, shrink, written  # noqa: E402
 from world import Result, simulate  # noqa: E402
 
@@ -34,20 +35,21 @@ def result_of(plan: Plan, log: Callable[[str], None] | None = None) -> Result:
         return Result((f"the simulation raised {error!r}",), "", 0, 0, 0.0)
 
 
-def planned(seed: int, verifiers: int) -> Plan:
-    return with_second(plan_of(seed)) if verifiers > 1 else plan_of(seed)
+def planned(seed: int, verifiers: int, learner: bool) -> Plan:
+    plan = with_second(plan_of(seed)) if verifiers > 1 else plan_of(seed)
+    return with_learner(plan) if learner else plan
 
 
-def one(seed: int, verifiers: int) -> tuple[int, Result]:
-    return seed, result_of(planned(seed, verifiers))
+def one(seed: int, plan: Callable[[int], Plan]) -> tuple[int, Result]:
+    return seed, result_of(plan(seed))
 
 
-def many(seeds: range, verifiers: int, jobs: int) -> int:
+def many(seeds: range, plan: Callable[[int], Plan], jobs: int) -> int:
     began, bad, done = time.monotonic(), [], 0
     messages = tokens = 0
     seconds = 0.0
     with ProcessPoolExecutor(jobs) as pool:
-        for seed, result in pool.map(partial(one, verifiers=verifiers), seeds, chunksize=10):
+        for seed, result in pool.map(partial(one, plan=plan), seeds, chunksize=10):
             done += 1
             messages, tokens, seconds = messages + result.messages, tokens + result.tokens, seconds + result.seconds
             if result.problems:
@@ -84,16 +86,18 @@ def main() -> int:
     what.add_argument("--seed", type=int)
     what.add_argument("--plan", help="file with a plan; - for standard input")
     parser.add_argument("--verifiers", type=int, choices=(1, 2), default=1, help="of a seed's plan")
+    parser.add_argument("--learner", action="store_true", help="in a seed's plan")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--log", action="store_true", help="print every message")
     options = parser.parse_args()
+    plan = partial(planned, verifiers=options.verifiers, learner=options.learner)
     if options.seeds:
-        return many(range(*map(int, options.seeds.split(":"))), options.verifiers, options.jobs)
+        return many(range(*map(int, options.seeds.split(":"))), plan, options.jobs)
     log = print if options.log else None
     if options.plan:
         text = sys.stdin.read() if options.plan == "-" else Path(options.plan).read_text()
         return show(read(text), log, smaller=False)
-    return show(planned(options.seed, options.verifiers), log, smaller=True)
+    return show(plan(options.seed), log, smaller=True)
 
 
 if __name__ == "__main__":

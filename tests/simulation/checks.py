@@ -6,6 +6,12 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from memory_network import MemoryNetwork
+from plans import FIRST, LEARNER
+from school import DIRECTORY
+
+from actors.learner.versions import KEPT
+
 if TYPE_CHECKING:
     from world import World
 
@@ -20,8 +26,13 @@ def left(world: World) -> list[str]:
         counts |= {f"{what} ({name})": count for what, count in _left_at(world, name).items()}
     for name, drafter in world.drafters.items():
         counts[f"leases at {name}"] = len(drafter.leases)
-        counts[f"texts too many at {name}"] = max(0, len(world.drafts[name].contexts) - MAX_KEPT)
+        generations = drafter.generations
+        counts[f"texts too many at {name}"] = max(0, len(generations.current.model.contexts) - MAX_KEPT)
+        counts[f"weights too many at {name}"] = len(generations._held) - 1
         counts[f"messages unread by {name}"] = len(drafter.line.link.inbox)
+    listeners = sum(name in world.hosts for name in ("controller", LEARNER))
+    counts["subscriptions too many"] = max(0, len(world.network.feeds) - listeners)
+    counts |= _left_of_learning(world)
     for name, one in world.clients.items():
         opening = one.client._opening if one.client is not None else None
         if opening is not None and opening.done() and not opening.cancelled() and opening.exception() is None:
@@ -50,15 +61,50 @@ def _left_at(world: World, name: str) -> dict[str, int]:
     }
     if state.inline is not None:
         counts["texts too many of the verifier's own draft"] = max(0, len(state.inline.model.contexts) - MAX_KEPT)
+        counts["weights too many of the verifier's own draft"] = max(0, len(state.inline.generations._held) - 2)
     for peer in state.drafters.by_peer.values():
         counts[f"leases of {peer.actor_id} at the verifier"] = len(peer.leases)
     return counts
 
 
+def _left_of_learning(world: World) -> dict[str, int]:
+    """All that was learned is promoted or given up, and what is in force serves everywhere."""
+    school = world.school
+    if school is None:
+        return {}
+    if school.learner is None:
+        return {"learners missing": 1}
+    verifier, learner, current = world.verifiers[FIRST], school.learner, school.current
+    promoted, inline = verifier.state.promoted, verifier.state.inline
+    told = (promoted.version, promoted.path) if promoted is not None else (0, "")
+    counts = {
+        "learners missing": int(verifier.state.learner is None),
+        "texts that the learner is not told": len(verifier.learning._waiting),
+        "messages unread by the learner": len(learner.line.link.inbox),
+        "lessons to come": int(school.busy),
+        "directories of versions too many": max(0, len(list(DIRECTORY.glob("version-*"))) - KEPT - 1),
+        "versions in force that the verifier does not know": int(told != (current.number, current.path)),
+    }
+    for draft in world.plan.drafts_at(FIRST):
+        serves = draft.name in world.drafters and school.agrees(world.drafters[draft.name].generations)
+        counts[f"versions in force that {draft.name} does not serve with"] = int(not serves)
+    if inline is not None:
+        counts["versions in force that the verifier does not draft with"] = int(not school.agrees(inline.generations))
+    return counts
+
+
+def unclosed(network: MemoryNetwork) -> list[str]:
+    """What is open although every process has ended."""
+    ends = {"listener": network.listeners.values(), "connection": network.links, "subscription": network.feeds}
+    return [f"a {kind} to {end.address} is open" for kind, found in ends.items() for end in found]
+
+
 def remembered(world: World) -> list[str]:
     """Where an actor still knows a request that is over: what is kept of each grows for ever."""
     rids = {told.rid for told in world.told if told.rid}
-    actors = {**world.verifiers, **world.drafters}
+    actors: dict[str, Any] = {**world.verifiers, **world.drafters}
+    if world.school is not None:
+        actors[LEARNER] = world.school.learner
     return [f"{name}{path} remembers a request" for name, actor in actors.items() for path in _paths(actor, rids)]
 
 

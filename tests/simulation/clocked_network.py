@@ -2,7 +2,8 @@
 
 A connection is what ZeroMQ makes of TCP: it delivers in order and once, or it breaks, and the next one has another
 routing id. Some messages meet worse: SPEC.md promises that those between verifier and drafter, and whatever is said
-again and again, may be lost; and that what comes twice, late or out of order does no harm whatever it is.
+again and again, may be lost; and that what comes twice, late or out of order does no harm. Of a Promote it does not: it
+is said once, and holds until the next, which a connection brings behind it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from memory_network import Faults, MemoryLink, MemoryNetwork, only
 from protocols.wire import kind
 
 MAY_VANISH = only(
+    *("Load", "Finished"),  # said again until DraftStats tell of it; a text more or less
     *("Open", "Verdict", "Close", "Grow", "Resync", "Budget", "DraftStats"),  # they are asked for again
     *("Hello", "Welcome", "Heartbeat", "Goodbye"),  # said again, or not missed for longer than a time to live
 )
+IN_ORDER = only("Promote")
 
 
 class ClockedNetwork(MemoryNetwork):
@@ -42,6 +45,8 @@ class ClockedNetwork(MemoryNetwork):
         self.digest.update(b"%r %r" % (time, frames))
         if self.log is not None:
             self.log(f"{time:9.4f} {kind(frames)}")
+        if IN_ORDER(frames):
+            return None
         faults = self.faults
         return faults if MAY_VANISH(frames) else Faults(0.0, faults.duplicate, faults.reorder, faults.delay)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from clocked_network import ClockedNetwork
 from desk import Reader
 from plans import Draft
@@ -89,12 +91,24 @@ class LateCompute(TimedCompute):
         return future
 
 
+@dataclass(slots=True)
+class Processor:
+    """Of a process that drafts, whichever weights it has loaded."""
+
+    process: Process
+    spent_s: float = 0.0
+    fails: bool = False
+
+
 class SimulatedDraft(Reader):
-    def __init__(self, language: ToyLanguage, draft: Draft, process: Process) -> None:
+    def __init__(self, language: ToyLanguage, draft: Draft, processor: Processor) -> None:
         super().__init__(language, draft.skill, rooms=draft.rooms)
-        self.step_s, self.process = draft.step_us / 1e6, process
-        self.spent_s = 0.0
-        self.fails = False
+        self.draft, self.processor = draft, processor
+        self.step_s = draft.step_us / 1e6
+
+    def with_skill(self, skill: float) -> SimulatedDraft:
+        """Other weights on the same processor."""
+        return SimulatedDraft(self.language, msgspec.structs.replace(self.draft, skill=skill), self.processor)
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         self.batches.clear()
@@ -106,10 +120,10 @@ class SimulatedDraft(Reader):
         super().prefill(handle, limit)
 
     def _spend(self, seconds: float) -> None:
-        if self.fails:
+        if self.processor.fails:
             raise Broken
-        self.spent_s += seconds
-        self.process.compute(seconds)
+        self.processor.spent_s += seconds
+        self.processor.process.compute(seconds)
 
 
 class Host:

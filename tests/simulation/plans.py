@@ -22,11 +22,16 @@ METHODS = [
     "duodecoding-lockstep",
 ]
 FIRST, SECOND = "verifier", "verifier-2"
-HOSTS = ("c1", "c2", "c3", "gateway")  # of clients; the gateway is asked over HTTP
+HOSTS = ("c1", "c2", "c3", "gateway")  # of clients; a gateway is asked over HTTP
+GATEWAYS = ("gateway", "gateway-2")
+LEARNER = "learner"
 STREAMS_S = 3.0  # in which streams begin
 TROUBLES_S = 5.0  # and in which troubles begin
 FEW_ROOMS = 2  # texts that a draft model mirrors at once
 SMALL_POOL = 300  # slots, where a stream asks for some 100
+LEARNING_S = 8.0  # in which a learner's troubles begin: it has a candidate every half second at best
+# Of a learner's change of versions, in their order: it may end before each.
+STEPS = ("promote", "write", "clean", "say", "undo")
 
 What = Literal[
     "kill",  # a process dies as by SIGKILL, and is started again after ``seconds``
@@ -37,8 +42,10 @@ What = Literal[
     "partition",  # a drafter's or controller's messages vanish for ``seconds`` without a broken connection
     "swap",  # the operator moves the streams of ``who`` to another drafter
     "drain",  # the operator asks a drafter to leave
-    "hostile",  # a peer in the role ``who`` says whatever comes to its mind for ``seconds``
+    "hostile",  # a peer in the role ``who``, or a gateway's caller, says whatever comes to its mind for ``seconds``
     "break",  # the forwards of ``who``, a verifier or a drafter, raise for ``seconds``
+    "undo",  # the operator asks the learner to go back
+    "interrupt",  # the learner dies in its next change of versions, before its step ``who``
 ]
 
 
@@ -74,6 +81,18 @@ class Trouble(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
+class Learning(msgspec.Struct, frozen=True):
+    """A learner of the first verifier, and its candidates. ``eager``: it works while streams run, too; the real one
+    does after some hundred rounds."""
+
+    eager: bool
+    alternatives: int  # of each token, that it asks for
+    piece_s: float  # of its work
+    drift: float  # of the draft's skill in a step of training, at most, up or down
+    unsound: float  # share of candidates that replay well and that no drafter can load
+    load_s: float  # that drafters take to load one, at most
+
+
 class Rates(msgspec.Struct, frozen=True):
     """Of a message's fates. ``delay``: milliseconds at most."""
 
@@ -96,6 +115,7 @@ class Plan(msgspec.Struct, frozen=True):
     mixes_prompts: bool = False
     inline_draft: Draft | None = None  # of a verifier's own; one with few rooms that is never right fails
     verifiers: tuple[str, ...] = (FIRST,)  # over which every client and the gateway spread their streams
+    learning: Learning | None = None
 
     def drafts_at(self, verifier: str) -> list[Draft]:
         return [draft for draft in self.drafts if draft.verifier == verifier]
@@ -137,6 +157,48 @@ def with_second(plan: Plan) -> Plan:
         troubles=(*plan.troubles, *troubles),
         verifiers=(FIRST, SECOND),
     )
+
+
+def with_learner(plan: Plan) -> Plan:
+    """The plan with a learner, what troubles it, and streams over another gateway and hostile callers of both. Drawn
+    apart, as :func:`with_second`. A hostile learner takes the place of one that is killed."""
+    chance = random.Random(f"{plan.seed} with a learner")
+    replace = msgspec.structs.replace
+    learning = Learning(
+        chance.random() < 0.7,
+        chance.choice((0, 0, 4)),
+        chance.choice((0.002, 0.01)),
+        chance.choice((0.01, 0.03)),
+        chance.choice((0.0, 0.0, 0.3)),
+        chance.choice((0.05, 1.0, 4.0)),
+    )
+    streams = [
+        replace(stream, host=GATEWAYS[1]) if stream.host == GATEWAYS[0] and chance.random() < 0.5 else stream
+        for stream in plan.streams
+    ]
+    troubles = [_learning(chance) for _ in range(chance.randrange(1, 7))]
+    usurped = [replace(one, what="kill") for one in troubles if (one.what, one.who) == ("hostile", LEARNER)]
+    return replace(plan, streams=tuple(streams), troubles=(*plan.troubles, *usurped, *troubles), learning=learning)
+
+
+def _learning(chance: random.Random) -> Trouble:
+    """A learner ends, is silent, dies half-way through a change, or is told to go back; others say what they like."""
+    what, who, longest = chance.choice(
+        (
+            ("kill", LEARNER, 3.0),
+            ("stop", LEARNER, 2.0),
+            ("freeze", LEARNER, 5.0),
+            (chance.choice(("cut", "hold")), LEARNER, 5.0),
+            ("interrupt", chance.choice(STEPS), 0.0),
+            ("interrupt", chance.choice(STEPS), 0.0),
+            ("undo", "operator", 0.0),
+            ("undo", "operator", 0.0),
+            ("hostile", LEARNER, 3.0),
+            ("hostile", chance.choice(GATEWAYS), 1.0),
+            ("kill", FIRST, 2.0),
+        )
+    )
+    return Trouble(round(chance.uniform(0.0, LEARNING_S), 3), what, who, round(chance.uniform(0.0, longest), 3))
 
 
 def _moving(chance: random.Random) -> Trouble:

@@ -10,7 +10,7 @@ from typing import Any
 
 from clocked_network import ClockedNetwork
 from hosts import Host
-from plans import Stream
+from plans import GATEWAYS, Stream
 
 from duoactor import AsyncClient
 from duoactor.serve.app import make_app
@@ -47,7 +47,7 @@ class Told:
     def truth(self, language: ToyLanguage) -> list[int]:
         """What decoding one token at a time gives; HTTP tells text, and an end-of-text token has none."""
         tokens = language.continuation(self.stream.prompt, self.sampling())
-        return [token for token in tokens if token != EOS] if self.stream.host == "gateway" else tokens
+        return [token for token in tokens if token != EOS] if self.stream.host in GATEWAYS else tokens
 
     def problem(self, language: ToyLanguage, may_fail: bool) -> str:
         truth = self.truth(language)
@@ -74,13 +74,14 @@ class ClientHost:
     def __init__(self, network: ClockedNetwork, name: str, told: list[Told], addresses: Sequence[str]) -> None:
         self.told, self.addresses = told, addresses
         self.client: AsyncClient | None = None
+        self.app: Any = None  # of a gateway
         self.host = Host(name, network, self._main)
 
     async def _main(self, host: Host) -> None:
         self.client = AsyncClient(
             self.addresses, network=host.network.host(host.name), timeout=PATIENCE_S, reconnect_timeout=PATIENCE_S
         )
-        read = self._over_http(self.client) if host.name == "gateway" else self._streamed
+        read = self._over_http(self.client) if host.name in GATEWAYS else self._streamed
         reading = [asyncio.create_task(self._read(read, told)) for told in self.told if not told.begun]
         try:
             await host.stop.wait()
@@ -120,7 +121,7 @@ class ClientHost:
                     await asyncio.sleep(wanted.pause_s)
 
     def _over_http(self, client: AsyncClient) -> Any:
-        app = make_app(Gateway(client))
+        self.app = app = make_app(Gateway(client))
 
         async def read(told: Told) -> None:
             wanted, sampling = told.stream, told.sampling()
@@ -141,8 +142,9 @@ class ClientHost:
 async def post(app: Any, body: dict[str, Any], told: Told) -> None:
     """Ask an ASGI application for a streamed completion, and note its tokens."""
     codec = ToyCodec()
-    sent, closed = False, asyncio.Event()
+    sent, closed, paused = False, asyncio.Event(), False
     heard = bytearray()
+    stream = told.stream
 
     async def receive() -> dict[str, Any]:
         nonlocal sent
@@ -153,6 +155,7 @@ async def post(app: Any, body: dict[str, Any], told: Told) -> None:
         return {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
+        nonlocal paused
         heard.extend(message.get("body", b""))
         while (end := heard.find(b"\n\n")) >= 0:
             event, heard[: end + 2] = bytes(heard[:end]), b""
@@ -164,13 +167,19 @@ async def post(app: Any, body: dict[str, Any], told: Told) -> None:
                 told.error = str(document["error"])
             for choice in document.get("choices", ()):
                 told.text += codec.encode(choice["text"])
-        if told.stream.leave_at and len(told.text) >= told.stream.leave_at:
+        if stream.leave_at and len(told.text) >= stream.leave_at:
             closed.set()
+        if stream.pause_at and len(told.text) >= stream.pause_at and not paused:
+            paused = True
+            await asyncio.sleep(stream.pause_s)  # what its socket holds is full
 
-    headers = [(b"content-type", b"application/json"), (b"host", b"simulation")]
-    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
-    scope |= {"path": "/v1/completions", "raw_path": b"/v1/completions", "query_string": b"", "headers": headers}
-    scope |= {"server": ("simulation", 80), "client": ("simulation", 1), "root_path": ""}
-    await app(scope, receive, send)
+    await app(scope_of("/v1/completions"), receive, send)
     if heard:
         told.error = heard.decode()
+
+
+def scope_of(path: str, method: str = "POST") -> dict[str, Any]:
+    headers = [(b"content-type", b"application/json"), (b"host", b"simulation")]
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http"}
+    scope |= {"path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers}
+    return scope | {"server": ("simulation", 80), "client": ("simulation", 1), "root_path": ""}

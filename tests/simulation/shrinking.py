@@ -17,7 +17,7 @@ def read(text: str) -> Plan:
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
-    """Parts are left out as long as it fails without them: a network's faults, a second verifier, then
+    """Parts are left out as long as it fails without them: a network's faults, a second verifier, a learner, then
     troubles, streams and drafters."""
     replace = msgspec.structs.replace
     while True:
@@ -31,6 +31,8 @@ def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
             alone := replace(plan, verifiers=(first,), drafts=tuple(plan.drafts_at(first)))
         ):
             plan = alone
+        if plan.learning is not None and fails(unlearned := replace(plan, learning=None)):
+            plan = unlearned
         for name in ("troubles", "streams", "drafts"):
             plan = _with_fewest(plan, name, fails)
         if plan.controller and fails(alone := replace(plan, controller=False)):

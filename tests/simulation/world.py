@@ -1,35 +1,26 @@
-"""One plan carried out on virtual time: the real actors and clients on a simulated network, and what is wrong then."""
+"""One plan carried out on virtual time: what troubles the actors, and what is wrong when it is over."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import checks
-from clocked_network import ClockedNetwork
-from cluster import ADDRESS
+import nonsense
+from cast import ADDRESSES, Cast
 from hostile import Hostile
-from hosts import FORWARD_S, ROW_S, Host, LateCompute, SimulatedDraft, SimulatedTarget
 from memory_network import Faults
-from plans import FEW_ROOMS, FIRST, HOSTS, SECOND, Plan, Stream, Trouble
+from plans import GATEWAYS, Plan, Stream, Trouble
 from readers import ClientHost, Told
 from reproducible import reproducible
-from timed import HeldInbox, TimedCompute, TimedInlineCompute
+from school import classroom
 
-from actors.controller.loop import Controller
-from actors.cost import CostModel
-from actors.drafter.loop import Drafter
-from actors.replay.clock import Process, run
-from actors.settings import VerifierSettings
-from actors.verifier.drafters.inline import InlineDraft
-from actors.verifier.loop import Verifier
+from actors.replay.clock import run
 from duoactor import AsyncClient
-from fakes import INFO, ToyCodec, ToyLanguage
 from protocols.errors import DuoactorError
-from protocols.messages import Goodbye, Hello, Role
+from protocols.messages import Goodbye, Role
 
 STREAMS_END_S = 900.0  # after the last trouble: in lock-step with a slow drafter each token takes some seconds
 # After the last stream: lost clients are given up after 10 s, a lease whose Close was lost after 20, and a drafter that
@@ -39,10 +30,7 @@ RAVE_S, RAVE = 0.02, 10  # a hostile peer says so many messages every so often
 LOOK_S = 0.37  # no part of the heartbeats' half second, or each look would find one under way
 HALT_S = 30.0
 SLOW_US = 100_000.0  # of a step: no draft comes in time
-ADDRESSES = {FIRST: ADDRESS, SECOND: "memory://second"}
-INCARNATIONS = {FIRST: "v", SECOND: "w"}
 SILENT_S = 2.0  # a verifier or a client that is not heard for so long may be taken for gone
-SMALL = replace(INFO, max_context=240)  # which a hostile client asks to be filled
 
 
 @dataclass(frozen=True)
@@ -56,86 +44,15 @@ class Result:
 
 def simulate(plan: Plan, log: Callable[[str], None] | None = None) -> Result:
     """The same plan gives the same result, message by message."""
-    with reproducible(plan.seed):
+    with reproducible(plan.seed), classroom(plan.learning):
         return run(World(plan, log).run())
 
 
-class World:
+class World(Cast):
     def __init__(self, plan: Plan, log: Callable[[str], None] | None) -> None:
-        self.plan = plan
-        self.chance = random.Random(plan.seed)
-        self.language = ToyLanguage(plan.eos_rate)
-        self.network = ClockedNetwork(plan.seed, log)
-        self.told = [Told(stream) for stream in plan.streams]
-        self.addresses = [ADDRESSES[name] for name in plan.verifiers]
-        self.verifiers: dict[str, Verifier] = {}
-        self.targets: dict[str, SimulatedTarget] = {}
-        self.drafts: dict[str, SimulatedDraft] = {}
-        self.drafters: dict[str, Drafter] = {}
-        self.clients = {
-            name: ClientHost(
-                self.network, name, [told for told in self.told if told.stream.host == name], self.addresses
-            )
-            for name in HOSTS
-        }
-        self.hosts = {name: client.host for name, client in self.clients.items()}
-        self.hosts |= {name: Host(name, self.network, self._verifier) for name in plan.verifiers}
-        self.hosts |= {draft.name: Host(draft.name, self.network, self._drafter) for draft in plan.drafts}
-        if plan.controller:
-            self.hosts["controller"] = Host("controller", self.network, self._controller)
+        super().__init__(plan, log)
         self.hostile = 0
-
-    # --- actors ------------------------------------------------------------------------------------------------------
-
-    async def _verifier(self, host: Host) -> None:
-        listener = self.network.listen(address := ADDRESSES[host.name])
-        listener.inbox = inbox = HeldInbox()
-        self.targets[host.name] = target = SimulatedTarget(self.language, self.plan.slots, self.chance)
-        target.info, target.mixes_prompts = SMALL, self.plan.mixes_prompts
-        kinds = {"inline": TimedInlineCompute(target, inbox), "thread": TimedCompute(target)}
-        self.verifiers[host.name] = verifier = Verifier(
-            VerifierSettings(bind=address),
-            target,
-            ToyCodec(),
-            CostModel({rows: 1e6 * (FORWARD_S + rows * ROW_S) for rows in (1, 8, 16)}),
-            listener,
-            kinds.get(self.plan.compute) or LateCompute(target),
-            f"{INCARNATIONS[host.name]}{host.starts}",
-            timer=lambda: target.spent_s,
-            inline=self._inline(),
-        )
-        await verifier.run(host.stop)
-
-    def _inline(self) -> InlineDraft | None:
-        draft = self.plan.inline_draft
-        if draft is None:
-            return None
-        model = SimulatedDraft(self.language, draft, Process())
-        model.fails = draft.rooms == FEW_ROOMS and draft.skill == 0
-        return InlineDraft(model, {1: draft.step_us}, INFO.vocab_size, INFO.eos_token_ids, lambda: model.spent_s)
-
-    async def _drafter(self, host: Host) -> None:
-        plan = next(draft for draft in self.plan.drafts if draft.name == host.name)
-        model = self.drafts[host.name] = SimulatedDraft(self.language, plan, host.process)
-        size, digest = INFO.vocab_size, INFO.tokenizer_digest
-        hello = Hello(
-            Role.DRAFTER, host.name, f"{host.name}-{host.starts}", "toy", size, digest, INFO.max_context,
-            step_us=plan.step_us,
-        )  # fmt: skip
-        drafter = self.drafters[host.name] = Drafter(
-            model,
-            self.network.host(host.name),
-            ADDRESSES[plan.verifier],
-            hello,
-            {1: plan.step_us},
-            clock=host.process.clock,
-            timer=lambda: model.spent_s,
-        )
-        await drafter.run(host.stop)
-
-    async def _controller(self, host: Host) -> None:
-        hello = Hello(Role.CONTROLLER, "controller", f"controller-{host.starts}")
-        await Controller(self.network.host(host.name), ADDRESS, hello).run(host.stop)
+        self.defects: list[str] = []
 
     # --- trouble -----------------------------------------------------------------------------------------------------
 
@@ -144,10 +61,14 @@ class World:
         network, name, seconds = self.network, trouble.who, trouble.seconds
         host = self.hosts.get(name)
         match trouble.what:
+            case "hostile" if name in GATEWAYS:
+                await self._nonsense(name, seconds)
             case "hostile":
                 await self._hostile(name, seconds)
-            case "swap" | "drain":
+            case "swap" | "drain" | "undo":
                 await self._operate(trouble)
+            case "interrupt" if self.school is not None:
+                self.school.dies_before = name
             case _ if host is None:
                 pass
             case "kill" | "stop":
@@ -182,7 +103,7 @@ class World:
         if (target := self.targets.get(name)) is not None:
             target.broken = broken
         elif (draft := self.drafts.get(name)) is not None:
-            draft.fails = broken
+            draft.processor.fails = broken
 
     async def _hostile(self, role: str, seconds: float) -> None:
         self.hostile += 1
@@ -196,12 +117,25 @@ class World:
             peer.send(Goodbye())
         self.network.kill(peer.name)
 
+    async def _nonsense(self, name: str, seconds: float) -> None:
+        """Callers of a gateway; what one says that is killed meanwhile is nobody's fault."""
+        gateway = self.clients.get(name)
+        if gateway is None or gateway.app is None:
+            return
+        app = gateway.app
+        said = await nonsense.rave(app, self.chance, seconds)
+        self.defects += said if gateway.app is app and gateway.host.wanted else []
+
     async def _operate(self, trouble: Trouble) -> None:
         beside = next((draft.verifier for draft in self.plan.drafts if draft.name == trouble.who), "")
         names = [draft.name for draft in self.plan.drafts_at(beside)]
         with contextlib.suppress(DuoactorError):
             async with AsyncClient(self.addresses, network=self.network.host("operator"), timeout=3.0) as client:
-                if trouble.what == "drain":
+                if trouble.what == "undo":
+                    if self.school is not None:
+                        self.school.asked += 1
+                    await client.undo()
+                elif trouble.what == "drain":
                     await client.drain(trouble.who)
                 elif names:
                     await client.swap(trouble.who, names[(names.index(trouble.who) + 1) % len(names)])
@@ -216,13 +150,18 @@ class World:
             host.start()
         await asyncio.gather(*map(self._trouble, self.plan.troubles))
         self.network.faults = Faults()
+        if self.school is not None:
+            self.school.dies_before = ""
         for host in self.hosts.values():
             host.start()
         problems = await self._finished(self.told)
         problems = problems or await self._at_rest()
         problems = problems or await self._as_before()
         problems += await self._stopped()
-        problems += [defect for host in self.hosts.values() for defect in host.defects]
+        problems += [defect for host in self.hosts.values() for defect in host.defects] + self.defects
+        if self.school is not None:
+            hostile = any(trouble.what == "hostile" for trouble in self.plan.troubles)
+            problems += self.school.problems(hostile)
         tokens = sum(len(told.text) for told in self.told)
         return Result(tuple(problems), self.network.digest.hexdigest(), self.network.messages, tokens, loop.time())
 
@@ -276,4 +215,5 @@ class World:
             host.halt()
             if host.task is not None:
                 await asyncio.wait([host.task], timeout=HALT_S)
-        return [f"{host.name} does not stop" for host in order if host.task is not None and not host.task.done()]
+        problems = [f"{host.name} does not stop" for host in order if host.task is not None and not host.task.done()]
+        return problems or checks.unclosed(self.network)

@@ -19,6 +19,7 @@ from protocols.messages import (
     Hello,
     Message,
     Open,
+    Promote,
     Refuse,
     Resync,
     Role,
@@ -26,17 +27,24 @@ from protocols.messages import (
     ToClient,
     ToController,
     ToDrafter,
+    ToLearner,
     ToVerifier,
     Verdict,
 )
 
-DECODERS = {Role.CLIENT: ToClient, Role.DRAFTER: ToDrafter, Role.CONTROLLER: ToController}
+DECODERS = {
+    Role.CLIENT: ToClient,
+    Role.DRAFTER: ToDrafter,
+    Role.CONTROLLER: ToController,
+    Role.LEARNER: ToLearner,
+}
 KINDS = typing.get_args(ToVerifier)
 # What a role may send comes more often than what it may not, and to leave is an exception.
 USUAL = {
     Role.CLIENT: ("Generate", "Cancel", "Status", "Tokenize", "Detokenize", "Swap", "DrainActor", "Heartbeat"),
     Role.DRAFTER: ("Grow", "Grow", "Grow", "Resync", "Decline", "DraftStats", "Heartbeat"),
     Role.CONTROLLER: ("Budget", "Heartbeat"),
+    Role.LEARNER: ("Promote", "Heartbeat"),
 }
 
 
@@ -68,7 +76,8 @@ class Hostile(Caller):
         self.send(message)
 
     def _aimed(self, message: Message) -> Message:
-        """Half of what a drafter sends concerns a lease that it holds, and many a request can be served."""
+        """Half of what a drafter sends concerns a lease that it holds, half of a learner's weights are for drafters
+        that are there, and many a request can be served."""
         dice = self.extremes.random
         if isinstance(message, Generate) and dice.random() < 0.3:
             prompt = tuple(dice.randrange(2, 64) for _ in range(dice.randrange(1, 20)))
@@ -76,6 +85,8 @@ class Hostile(Caller):
             method = dice.choice(["sps", "pearl", "duodecoding", "tree", "auto"])
             fields = {"prompt": prompt, "messages": (), "sampling": sampling, "method": method, "generated": ()}
             return msgspec.structs.replace(message, rid=f"v{dice.randrange(40)}", attempt=message.attempt % 2, **fields)
+        if isinstance(message, Promote) and self.role is Role.LEARNER and dice.random() < 0.5:
+            return msgspec.structs.replace(message, model_id=self.info.model_id)
         if not isinstance(message, Grow | Resync | Decline) or not self.leases or dice.random() < 0.5:
             return message
         rid, (epoch, length) = dice.choice(list(self.leases.items()))

@@ -1,0 +1,121 @@
+"""Who takes part: the real actors and clients as a plan has them, each begun anew whenever its process is started."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from clocked_network import ClockedNetwork
+from cluster import ADDRESS
+from hosts import FORWARD_S, ROW_S, Host, LateCompute, Processor, SimulatedDraft, SimulatedTarget
+from plans import FEW_ROOMS, FIRST, HOSTS, LEARNER, SECOND, Plan
+from readers import ClientHost, Told
+from school import School
+from timed import HeldInbox, Process, TimedCompute, TimedInlineCompute
+
+from actors.controller.loop import Controller
+from actors.cost import CostModel
+from actors.drafter.loop import Drafter
+from actors.settings import VerifierSettings
+from actors.verifier.drafters.inline import InlineDraft
+from actors.verifier.loop import Verifier
+from fakes import INFO, ToyCodec, ToyLanguage
+from protocols.messages import Hello, Role
+
+ADDRESSES = {FIRST: ADDRESS, SECOND: "memory://second"}
+INCARNATIONS = {FIRST: "v", SECOND: "w"}
+SMALL = replace(INFO, max_context=240)  # which a hostile client asks to be filled
+
+
+class Cast:
+    def __init__(self, plan: Plan, log: Callable[[str], None] | None) -> None:
+        self.plan = plan
+        self.chance = random.Random(plan.seed)
+        self.language = ToyLanguage(plan.eos_rate)
+        self.network = ClockedNetwork(plan.seed, log)
+        self.told = [Told(stream) for stream in plan.streams]
+        self.addresses = [ADDRESSES[name] for name in plan.verifiers]
+        self.verifiers: dict[str, Verifier] = {}
+        self.targets: dict[str, SimulatedTarget] = {}
+        self.drafts: dict[str, SimulatedDraft] = {}  # as their drafters were started
+        self.drafters: dict[str, Drafter] = {}
+        learning = plan.learning
+        self.school = School(learning, self.language, self.network, self.chance) if learning is not None else None
+        names = dict.fromkeys((*HOSTS, *(stream.host for stream in plan.streams)))
+        self.clients = {name: self._client(name) for name in names}
+        self.hosts = {name: client.host for name, client in self.clients.items()}
+        self._adds(plan.verifiers, self._verifier)
+        self._adds((draft.name for draft in plan.drafts), self._drafter)
+        if plan.controller:
+            self._adds(("controller",), self._controller)
+        if self.school is not None:
+            self._adds((LEARNER,), self.school.begin)
+
+    def _adds(self, names: Any, begin: Callable[[Host], Coroutine[Any, Any, None]]) -> None:
+        self.hosts |= {name: Host(name, self.network, begin) for name in names}
+
+    def _client(self, name: str) -> ClientHost:
+        told = [told for told in self.told if told.stream.host == name]
+        return ClientHost(self.network, name, told, self.addresses)
+
+    async def _verifier(self, host: Host) -> None:
+        listener = self.network.listen(address := ADDRESSES[host.name])
+        listener.inbox = inbox = HeldInbox()
+        self.targets[host.name] = target = SimulatedTarget(self.language, self.plan.slots, self.chance)
+        target.info, target.mixes_prompts = SMALL, self.plan.mixes_prompts
+        kinds = {"inline": TimedInlineCompute(target, inbox), "thread": TimedCompute(target)}
+        self.verifiers[host.name] = verifier = Verifier(
+            VerifierSettings(bind=address),
+            target,
+            ToyCodec(),
+            CostModel({rows: 1e6 * (FORWARD_S + rows * ROW_S) for rows in (1, 8, 16)}),
+            listener,
+            kinds.get(self.plan.compute) or LateCompute(target),
+            f"{INCARNATIONS[host.name]}{host.starts}",
+            timer=lambda: target.spent_s,
+            inline=self._inline(),
+        )
+        await verifier.run(host.stop)
+
+    def _inline(self) -> InlineDraft | None:
+        draft = self.plan.inline_draft
+        if draft is None:
+            return None
+        fails = draft.rooms == FEW_ROOMS and draft.skill == 0
+        processor = Processor(Process(), fails=fails)
+        model = SimulatedDraft(self.language, draft, processor)
+        return InlineDraft(
+            model,
+            {1: draft.step_us},
+            INFO.vocab_size,
+            INFO.eos_token_ids,
+            lambda: processor.spent_s,
+            self.school.loader(model) if self.school is not None else None,
+        )
+
+    async def _drafter(self, host: Host) -> None:
+        plan = next(draft for draft in self.plan.drafts if draft.name == host.name)
+        processor = Processor(host.process)
+        model = self.drafts[host.name] = SimulatedDraft(self.language, plan, processor)
+        size, digest = INFO.vocab_size, INFO.tokenizer_digest
+        hello = Hello(
+            Role.DRAFTER, host.name, f"{host.name}-{host.starts}", "toy", size, digest, INFO.max_context,
+            step_us=plan.step_us, loads=self.school is not None,
+        )  # fmt: skip
+        drafter = self.drafters[host.name] = Drafter(
+            model,
+            self.network.host(host.name),
+            ADDRESSES[plan.verifier],
+            hello,
+            {1: plan.step_us},
+            clock=host.process.clock,
+            timer=lambda: processor.spent_s,
+            load=self.school.loader(model) if self.school is not None else None,
+        )
+        await drafter.run(host.stop)
+
+    async def _controller(self, host: Host) -> None:
+        hello = Hello(Role.CONTROLLER, "controller", f"controller-{host.starts}")
+        await Controller(self.network.host(host.name), ADDRESS, hello).run(host.stop)

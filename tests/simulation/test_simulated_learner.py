@@ -1,0 +1,119 @@
+"""Plans with a learner: its versions come and go, it dies half-way through a change, drafters cannot load it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from plans import Learning, Plan, Rates, Trouble, plan_of, with_learner, with_second
+from school import School, WatchedVersions
+from shrinking import read, shrink, written
+from world import simulate
+
+from actors.learner.course import Course
+from actors.learner.loop import Learner
+from actors.learner.trial import Trial
+
+HERE = Path(__file__).parent
+SEEDS = 100
+SEEDS_OF_TWO = 40
+LIVELY = next(
+    seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(with_learner(plan_of(seed)).troubles) > 5
+)
+PRODUCTIVE = 3  # more versions are promoted than are kept
+EAGER = Learning(eager=True, alternatives=4, piece_s=0.002, drift=0.02, unsound=0.0, load_s=0.05)
+CALM = msgspec.structs.replace(with_learner(plan_of(LIVELY)), troubles=(), learning=EAGER)
+UNDONE = msgspec.structs.replace(CALM, troubles=(Trouble(1.5, "undo", "operator"),))
+
+
+def problems(plan: Plan) -> str:
+    return "; ".join(simulate(plan).problems)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+def test_whatever_becomes_of_a_learner_every_text_is_the_targets_and_what_is_in_force_serves(first):
+    plans = {seed: with_learner(plan_of(seed)) for seed in range(first, first + 10)}
+    failed = {seed: found for seed, plan in plans.items() if (found := simulate(plan).problems)}
+    assert not failed, "see `python tests/simulation --seed N --learner`"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS_OF_TWO, 10))
+def test_with_a_second_verifier_likewise(first):
+    plans = {seed: with_learner(with_second(plan_of(seed))) for seed in range(first, first + 10)}
+    failed = {seed: found for seed, plan in plans.items() if (found := simulate(plan).problems)}
+    assert not failed, "see `python tests/simulation --seed N --learner --verifiers 2`"
+
+
+def test_such_plans_promote_and_undo_fail_to_load_and_die_in_mid_change():
+    schools: list[School] = []
+    begun = School.__init__
+
+    def noting(school: School, *arguments) -> None:
+        begun(school, *arguments)
+        schools.append(school)
+
+    with patch.object(School, "__init__", noting):
+        for seed in (1, 9, 10):  # which have all of it
+            simulate(with_learner(plan_of(seed)))
+    for what in ("promoted", "undone", "refused", "deaths"):
+        assert sum(getattr(school, what) for school in schools) > 1, what
+
+
+def test_a_seed_with_a_learner_is_replayed_message_by_message_in_another_process():
+    said = []
+    for salt in "12":
+        environment = {**os.environ, "PYTHONHASHSEED": salt}
+        command = [sys.executable, str(HERE), "--seed", str(LIVELY), "--learner"]
+        said.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout)
+    assert said[0] == said[1] and f"trace {simulate(with_learner(plan_of(LIVELY))).digest[:16]}" in said[0]
+
+
+def test_a_plan_with_a_learner_is_read_as_it_was_written():
+    assert read(written(CALM)) == CALM
+
+
+def test_a_plan_that_fails_without_its_learner_is_shrunk_to_that():
+    assert shrink(CALM, lambda plan: True).learning is None
+    assert shrink(CALM, lambda plan: plan.learning is not None).learning == CALM.learning
+
+
+# --- it finds what is wrong ------------------------------------------------------------------------------------------
+
+
+def test_a_version_that_is_worse_is_found():
+    with patch.object(Trial, "better", property(lambda trial: trial.texts > 0)):
+        assert "no better than the one before" in problems(CALM)
+
+
+def test_a_version_that_the_verifier_is_not_told_of_is_found():
+    with patch.object(Learner, "_promote", lambda learner: None):
+        assert "the verifier does not know" in problems(CALM)
+
+
+def test_a_version_that_drafters_do_not_load_is_found():
+    with patch("actors.generations.Generations.load", lambda generations, message: None):
+        assert "does not serve with" in problems(CALM)
+
+
+def test_a_learner_that_is_told_another_text_is_found():
+    with patch("actors.verifier.drafters.learning._start", lambda request: request.spec.prompt_len - 1):
+        assert "the learner is told" in problems(CALM)
+
+
+def test_versions_that_are_kept_for_ever_are_found():
+    with patch.object(WatchedVersions, "_clean", lambda versions: None):
+        assert "directories of versions too many" in problems(with_learner(plan_of(PRODUCTIVE)))
+
+
+def test_a_promotion_after_an_undo_is_found():
+    with patch.object(Course, "undone", lambda course: None):
+        assert "promoted after an undo" in problems(UNDONE)
+
+
+def test_an_undo_that_goes_back_twice_is_found():
+    plan = msgspec.structs.replace(UNDONE, rates=Rates(duplicate=1.0))
+    with patch.object(WatchedVersions, "undone", ""):
+        assert "more undone than asked for" in problems(plan)
