@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from actors.controller.choice import kind_of
 from actors.controller.command import command
-from actors.controller.goodput import Belief, Setting, goodput, initial_setting
+from actors.controller.goodput import PRIOR_RANKS, Belief, Setting, goodput, initial_setting
 from actors.cost import CostModel
 from actors.tree.methods import Kind
 from actors.verifier.drafters.registry import DEFAULT_STEP_US, DrafterPeer
@@ -71,13 +71,28 @@ class Budgets:
         steps, streams = drafter.pace.steps, max(1, streams)
         key = (method, *_scale(DRIFT, self._relative(steps), streams))
         if key not in self._promised:
-            belief = Belief(self.cost, steps, streams=streams)
-            setting = self._setting(method, steps)
-            promised = goodput(method, setting, belief) / goodput(method, None, belief)
-            # plain decoding also has the CPUs of the drafters, which rest then
-            promised *= self.cost.lent(streams) / self.cost.own(streams)
-            self._promised[key] = promised
+            self._promised[key] = self._speedup(method, steps, Belief(self.cost, steps, streams=streams))
         return self._promised[key]
+
+    def promise_at(self, method: str, drafter: DrafterPeer, streams: int, agreement: float) -> float:
+        """As :meth:`promise`, of a text where the drafter's first choice is right with that chance. Not remembered:
+        ask seldom, a tree takes some milliseconds."""
+        pace = drafter.pace
+        others = (1 - agreement) / (1 - PRIOR_RANKS[0])  # chances of other choices, over the prior's
+        belief = Belief(
+            self.cost,
+            pace.steps,
+            ranks=[agreement, *(others * chance for chance in PRIOR_RANKS[1:])],
+            acceptance=[agreement],
+            message_us=pace.message.mean,
+            streams=max(1, streams),
+        )
+        return self._speedup(method, pace.steps, belief)
+
+    def _speedup(self, method: str, steps: CostModel, belief: Belief) -> float:
+        promised = goodput(method, self._setting(method, steps), belief) / goodput(method, None, belief)
+        streams = round(belief.streams)
+        return promised * self.cost.lent(streams) / self.cost.own(streams)  # drafters that rest lend their CPUs
 
     def plain(self) -> float:
         """Tokens per microsecond of a single stream without drafts, while all drafters rest."""

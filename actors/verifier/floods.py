@@ -41,6 +41,9 @@ class Floods:
 
     def charge(self, peer: bytes, spent_s: float, now: float) -> None:
         """A message of that peer was read, and handling it took ``spent_s``."""
+        drafter = self._state.drafters.of(peer)
+        if drafter is not None and drafter.answers():
+            return  # a shadow's, which the verifier has asked for
         cost = READ_S + min(MAX_CHARGE_S, spent_s)
         if self._is_new(peer, now):
             self._newcomers = (min(NEWCOMERS_MAX_DEBT_S, self._owed_by_newcomers(now) + cost), now)

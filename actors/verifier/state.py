@@ -172,6 +172,11 @@ class State:
         is measured. It is over the request without the drafter."""
         return drafter.standing(request).prior(self._promised(request, drafter))
 
+    def promised_at(self, request: Request, drafter: DrafterPeer, agreement: float) -> float:
+        """The speed-up that the model of a round promises where its first choice is right with that chance."""
+        promised = self.budgets.promise_at(request.method, drafter, self.streams, agreement)
+        return promised / self.without_drafter(request)
+
     def _promised(self, request: Request, drafter: DrafterPeer) -> float:
         """The predicted speed-up over the request without the drafter, which the verifier may draft for itself."""
         return self._promise(request, drafter) / self.without_drafter(request)

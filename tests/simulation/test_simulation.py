@@ -8,20 +8,24 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
-from plans import FIRST, Plan, Rates, plan_of, with_second
+from plans import FIRST, Plan, Rates, plan_of, with_second, with_shadows
 from shrinking import read, shrink, written
 from world import simulate
 
+from actors.verifier.drafters.course import DrafterCourse
 from actors.verifier.drafters.leases import Leases
+from actors.verifier.drafters.shadow import Shadow
 from actors.verifier.requests.request import Request
 from duoactor.client.calls import StreamState
 from duoactor.client.session import Result, Session
 from fakes import ToyLanguage
 from protocols.handshake import Why
+from protocols.messages import Open
 
 HERE = Path(__file__).parent
 SEEDS = 200
 SEEDS_OF_TWO = 100
+SEEDS_OF_SHADOWS = 10
 LIVELY = next(seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(plan_of(seed).troubles) > 4)
 # A hostile client is told of the verifier's process as well.
 TOLD_OF_PROCESSES = next(
@@ -56,6 +60,25 @@ def test_streams_of_plans_with_a_second_verifier_change_verifiers():
 
     with patch.object(Session, "_lost", noting):
         assert any(simulate(with_second(plan_of(seed))) and moved for seed in range(12))
+
+
+def test_whoever_dies_moves_or_leaves_while_drafters_are_asked_about_anothers_stream_nothing_is_left_of_it():
+    begun, ended = [], []
+    opening, foresee = Shadow.opening, DrafterCourse.foresee
+
+    def asking(shadow: Shadow) -> Open:
+        begun.append(shadow.epoch)
+        return opening(shadow)
+
+    def telling(course: DrafterCourse, speedup: float, places: int) -> None:
+        ended.append(places)
+        foresee(course, speedup, places)
+
+    with patch.object(Shadow, "opening", asking), patch.object(DrafterCourse, "foresee", telling):
+        plans = {seed: with_shadows(plan_of(seed)) for seed in range(SEEDS_OF_SHADOWS)}
+        failed = {seed: found for seed, plan in plans.items() if (found := simulate(plan).problems)}
+    assert not failed
+    assert len(begun) > len(ended) > 0  # some were cut short
 
 
 def test_the_same_seed_gives_the_same_messages_at_the_same_times():

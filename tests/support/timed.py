@@ -23,6 +23,7 @@ from protocols.transport import Inbox
 
 LONGEST = 40_000  # positions
 COPIED = 200
+BORDER = 20_000  # between two kinds of text
 CHUNK = 256  # tokens of a prompt that the target computes at once unless it is asked for fewer
 OVERHEAD_US = 150.0  # of a round, outside the forward
 INFO = replace(INFO, max_context=LONGEST)
@@ -43,12 +44,16 @@ class World:
     prompts: bool = False  # whether the target takes its time for them, as for rows of a round
     context: float = 0.0  # of such a row, for every token of its prompt that it looks back to
     prefill_us: float = 0.0  # of the draft, for every token of a text that it has not seen
+    beyond: float | None = None  # the skill from position ``BORDER`` on, if it is another in texts of that kind
 
     def verify(self, rows: int) -> float:
         return self.verify_us + self.row_us * rows
 
     def prompt(self, rows: int, before: int) -> float:
         return self.row_us * rows * (1 + self.context * before)
+
+    def skill_at(self, position: int) -> float:
+        return self.skill if self.beyond is None or position < BORDER else self.beyond
 
     def step(self, leaves: int) -> float:
         return self.step_us * (1 + self.width * (leaves - 1))
@@ -68,9 +73,10 @@ class Fate:
 
     def candidates(self, position: int, right_so_far: bool, world: World) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The draft's three guesses at a position, and what it thinks of each."""
-        spread = 0.8 * min(world.skill, 1 - world.skill)
-        first = min(max(world.skill + spread * self.sure[position], 0.0), 1.0)
-        second = 0.5 * (1 - first) if world.skill > 0.05 else 0.02
+        skill = world.skill_at(position)
+        spread = 0.8 * min(skill, 1 - skill)
+        first = min(max(skill + spread * self.sure[position], 0.0), 1.0)
+        second = 0.5 * (1 - first) if skill > 0.05 else 0.02
         said = min(0.97, max(0.05, first + world.boast))
         probs = (said, 0.5 * (1 - said), 0.2 * (1 - said))
         truth = self.truth[position]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from cluster import Cluster
 from hostile_drafters import ATTACKS, WORLDS, shares
-from simulation import Simulation
-from timed import World
+from simulation import START, Simulation
+from timed import BORDER, World
 
+from actors.replay.clock import run
 from actors.verifier.drafters.standing import FIRST_REST, MAX_KNOWN, RequestKind, Standing, Standings
+from protocols.messages import Sampling
 
 EARLY, LATER = 0.96, 0.97  # of the speed without drafts: in the first hundred rounds, and behind them
 TOKENS = 400  # most of them behind the first hundred rounds
@@ -61,6 +64,24 @@ def test_a_drafter_that_has_become_good_is_paused_for_a_short_time_again_when_it
     assert standing.loses
     standing.pause()
     assert paused_rounds(standing) == FIRST_REST
+
+
+def test_a_drafter_is_paused_for_rounds_that_others_draft_too():
+    async def go():
+        async with Cluster(forward_s=0.02) as cluster:
+            cluster.start_drafter("bad")
+            await cluster.connected("bad")
+            standings, kind = cluster.verifier.state.drafters.standings, RequestKind("sps", False)
+            bad = standings.of("bad", kind)
+            bad.pause()
+            cluster.start_drafter("good")
+            await cluster.connected("good")
+            caller = await cluster.caller()
+            chunks = await caller.generate((5, 9, 33), Sampling(max_tokens=800), method="sps")
+            assert chunks[-1].stats.rounds > 2 * FIRST_REST and chunks[-1].stats.drafters[0] == "good"
+            assert not bad.paused
+
+    run(go())
 
 
 def test_of_a_drafter_that_brings_as_much_as_it_costs_the_long_run_decides() -> None:
@@ -121,4 +142,33 @@ def test_a_stream_ends_up_with_the_drafter_that_brings_it_most(better: str) -> N
     sim.play((here, 900, 1))
     late = [stats.drafter for _, stats in sim.trace.rounds[-60:]]
     assert late.count(better) > 50
-    assert {stats.drafter for _, stats in sim.trace.rounds} == {"drafter", "drafter-2"}  # both were measured
+    if better == "drafter":  # which has it first: no round is spent to learn that the other is worse
+        assert {stats.drafter for _, stats in sim.trace.rounds} == {better}
+
+
+@pytest.mark.parametrize("good_at_first", ["drafter", "drafter-2"])
+def test_each_stream_ends_up_with_the_drafter_that_is_better_at_its_text(good_at_first: str) -> None:
+    """One is good at the text of the first stream, the other at that of the second; on the average they are alike."""
+    worlds = [World(skill=0.85, beyond=0.35), World(skill=0.35, beyond=0.85)]
+    names = ["drafter", "drafter-2"] if good_at_first == "drafter" else ["drafter-2", "drafter"]
+    world_of = dict(zip(names, worlds, strict=True))
+    sim = Simulation(here := world_of["drafter"], "auto", seed=3)
+    sim.others["drafter-2"] = world_of["drafter-2"]
+    sim.joining_at = BORDER + START
+    sim.play((here, 600, 1), (here, 900, 2))
+    for rid, better in zip(("r0", "r1"), names, strict=True):
+        late = [stats.drafter for _, stats in sim.trace.rounds if stats.rid == rid][-60:]
+        assert late.count(better) > 50
+
+
+def test_of_a_slow_good_and_a_fast_poorer_drafter_the_stream_gets_the_one_with_which_it_is_faster() -> None:
+    good, fast = World(skill=0.85, step_us=4000.0), World(skill=0.45, step_us=200.0)
+
+    def rate(world: World, other: World | None) -> float:
+        sim = Simulation(world, "auto", seed=5)
+        if other is not None:
+            sim.others["drafter-2"] = other
+        sim.play((world, 600, 1))
+        return sim.rate_over(300, 600)
+
+    assert rate(good, None) < 0.9 * rate(fast, None) < rate(good, fast)

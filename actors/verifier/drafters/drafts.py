@@ -29,7 +29,7 @@ class Drafts:
         drafter = self.state.drafters.by_peer[peer]
         request = self._lent(peer, message)
         if request is None:
-            self._fence(drafter, "lease")
+            self._not_lent(drafter, message)
             return
         arrived_us = (self.clock() - self.state.started) * 1e6
         trust = drafter.standing(request).trust
@@ -42,7 +42,7 @@ class Drafts:
     def resync(self, peer: bytes, message: Resync) -> None:
         request = self._lent(peer, message)
         if request is None:
-            self._fence(self.state.drafters.by_peer[peer], "lease")
+            self._not_lent(self.state.drafters.by_peer[peer], message)
             return
         missed = request.spec.missed(message.have_len)
         self.send(peer, missed if missed is not None else self.leases.opening(request))
@@ -51,7 +51,7 @@ class Drafts:
         drafter = self.state.drafters.by_peer[peer]
         request = self._lent(peer, message)
         if request is None:
-            self._fence(drafter, "lease")
+            self._not_lent(drafter, message)
             return
         self.leases.declined(request, drafter, message, self.clock())
 
@@ -71,6 +71,11 @@ class Drafts:
         if request is None or request.drafter != peer or request.spec.epoch != message.epoch:
             return None
         return request
+
+    def _not_lent(self, drafter: DrafterPeer, message: Grow | Resync | Decline) -> None:
+        """It is about what it would have drafted beside another, or about no lease of the sender's."""
+        if not self.leases.shadowed(drafter, message, self.clock()):
+            self._fence(drafter, "lease")
 
     def _fence(self, drafter: DrafterPeer, reason: str) -> None:
         self.state.counters[f"fenced_{reason}"] += 1

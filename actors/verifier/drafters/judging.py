@@ -7,6 +7,7 @@ as a whole (:class:`OwnDrafts`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from actors.models import Outcome
@@ -24,6 +25,7 @@ from protocols.messages import RoundStats
 class Judge:
     def __init__(self, state: State) -> None:
         self.state = state
+        self._rounds = Counter[RequestKind]()  # of this forward
 
     # --- drafters ----------------------------------------------------------------------------------------------------
 
@@ -46,12 +48,14 @@ class Judge:
         standing.round(stats.committed, without, own_us)
         course.drafted(stats.committed, without, state.prior(request, drafter), plain.known)
         request.drafted()
+        self._rounds[request.kind] += 1
         if committed.claim is not None:
             standing.claimed(*committed.claim)
+        course.judged(committed.base_len, committed.claim[1] if committed.claim is not None else None)
 
     def without_drafter(self, undrafted: Sequence[tuple[Request, float]], forward: Forward) -> None:
-        """Of a forward's requests those for which no drafter worked, each with its round's time but for its waits. They
-        are looked at together: one by one, those of eight streams took 2% of a round."""
+        """Of a forward's requests those that no drafter worked for, each with its round's time but for its waits, after
+        :meth:`of_drafter`. They are looked at together: one by one, those of eight streams took 2% of a round."""
         state, kinds = self.state, dict[RequestKind, list[Request]]()
         for request, _ in undrafted:
             kinds.setdefault(request.kind, []).append(request)
@@ -61,11 +65,14 @@ class Judge:
                 state.drafters.standings.forget(kind.method)
             overhead_us = undrafted[-1][1] - forward.decode_us
             plain.observe(state.cost, forward.decode_rows, forward.decode_us, overhead_us, forward.requests)
-            lent = [request for request in requests if request.drafter is not None]
-            for request in lent:
-                request.course(request.drafters[-1]).rested()
-            for drafter in state.drafters.by_peer.values():
-                drafter.standing(requests[0]).rested(len(requests) - len(lent))
+            for request in requests:
+                if request.drafter is not None:
+                    request.course(request.drafters[-1]).rested()
+            self._rounds[kind] += len(requests)
+        for kind, rounds in self._rounds.items():
+            for drafter in state.drafters.by_peer.values():  # one that is paused had none of them
+                drafter.standings.of(drafter.who, kind).rested(rounds)
+        self._rounds.clear()
 
     # --- the verifier's own ------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ class DrafterPeer:
     version: int = 0  # of the weights that its new leases get
     trouble: str = ""  # why that is not the one that it was told to load
     told: str | None = None  # the directory of the latter; None: it has not said
+    shadow_after: float = 0.0  # seconds: it is asked what it would have drafted for another's stream no sooner
+    _asked: bool = False  # the verifier waits for a message of its
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
     def heard(self, now: float, busy_s: float = 0.0) -> None:
@@ -83,6 +85,19 @@ class DrafterPeer:
         self.clock.heard(message.sent_us, arrived_us)
         sent = self.clock.own(message.sent_us)
         return [(max(0, round(sent - age)), length) for age, length in message.forwards]
+
+    def ask(self) -> None:
+        """The verifier wants a message of it."""
+        self._asked = True
+
+    def answers(self) -> bool:
+        """Whether a message of its was asked for; that one is not asked for any more."""
+        asked, self._asked = self._asked, False
+        return asked
+
+    def shadowed(self, until: float) -> None:
+        """It has been a shadow, and is none until then."""
+        self.shadow_after = until
 
     def fenced(self) -> None:
         """A message of its was dropped."""

@@ -90,7 +90,7 @@ class Standing:
         self._fresh = 0.0
 
     def rested(self, rounds: int = 1) -> None:
-        """Rounds of such requests that no drafter had."""
+        """Rounds of such requests that it did not have."""
         self._left = max(0, self._left - rounds)
 
     def pardon(self) -> None:

@@ -14,8 +14,9 @@ from actors.replay.logged import LoggedRequest
 from actors.verifier.decoding.rounds import Committed
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.decoding.trace import Trace
+from actors.verifier.drafters.course import DrafterCourse
 from actors.verifier.drafters.own_drafts import OwnCourse
-from actors.verifier.drafters.standing import Course, RequestKind
+from actors.verifier.drafters.standing import RequestKind
 from actors.verifier.requests.alternatives import Alternatives
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
@@ -49,7 +50,7 @@ class Request:
     handle: int = -1  # the target's; -1: it has no room in the KV pool
     drafter: bytes | None = None  # routing id of the drafter that has its lease
     drafters: list[str] = field(default_factory=list)  # actor ids of those that had it, the latest last
-    courses: dict[str, Course] = field(default_factory=dict)  # by drafter: what it has brought to this text
+    courses: dict[str, DrafterCourse] = field(default_factory=dict)  # by drafter: what it has brought to this text
     own_course: OwnCourse = field(default_factory=OwnCourse)  # what drafts of the verifier's own have brought to it
     rounds_with_drafter: int = 0  # with the present one
     offset: int = 0  # output tokens that the client has
@@ -184,9 +185,9 @@ class Request:
         known = self.courses.get(self.drafters[-1]) if self.drafter is not None else None
         return known is not None and known.resting
 
-    def course(self, actor_id: str) -> Course:
+    def course(self, actor_id: str) -> DrafterCourse:
         """What a drafter has brought to this text. Of more than ``MAX_DRAFTERS`` nothing is kept."""
-        known = self.courses.get(actor_id) or Course()
+        known = self.courses.get(actor_id) or DrafterCourse()
         if len(self.courses) < MAX_DRAFTERS:
             self.courses[actor_id] = known
         return known

@@ -100,7 +100,7 @@ class Room:
         return True
 
     def _preempt(self, request: Request) -> None:
-        self.leases.recall(request)
+        self.leases.recall(request, self.clock())
         self.model.close(request.handle)
         request.preempted()
         self.state.counters["preempted"] += 1
