@@ -75,8 +75,8 @@ class Budgets:
         return self._promised[key]
 
     def promise_at(self, method: str, drafter: DrafterPeer, streams: int, agreement: float) -> float:
-        """As :meth:`promise`, of a text where the drafter's first choice is right with that chance. Not remembered:
-        ask seldom, a tree takes some milliseconds."""
+        """As :meth:`promise`, of a text where the drafter's first choice is right with that chance. Not remembered,
+        and half a millisecond for a tree: ask seldom."""
         pace = drafter.pace
         others = (1 - agreement) / (1 - PRIOR_RANKS[0])  # chances of other choices, over the prior's
         belief = Belief(

@@ -70,9 +70,9 @@ def test_whoever_dies_moves_or_leaves_while_drafters_are_asked_about_anothers_st
         begun.append(shadow.epoch)
         return opening(shadow)
 
-    def telling(course: DrafterCourse, speedup: float, places: int) -> None:
+    def telling(course: DrafterCourse, speedup: float, places: int, others: float) -> None:
         ended.append(places)
-        foresee(course, speedup, places)
+        foresee(course, speedup, places, others)
 
     with patch.object(Shadow, "opening", asking), patch.object(DrafterCourse, "foresee", telling):
         plans = {seed: with_shadows(plan_of(seed)) for seed in range(SEEDS_OF_SHADOWS)}

@@ -24,9 +24,9 @@ from protocols.messages import Chunk, Generate, Grow, Role, Sampling
 LANGUAGE = ToyLanguage()
 
 
-def floods(leases: int = 0, clients: tuple[bytes, ...] = ()) -> Floods:
-    """One drafter, ``d``, with so many leases."""
-    drafter = SimpleNamespace(leases=set(range(leases)))
+def floods(leases: int = 0, clients: tuple[bytes, ...] = (), asked: bool = False) -> Floods:
+    """One drafter, ``d``, with so many leases; ``asked``: for each of its messages."""
+    drafter = SimpleNamespace(leases=set(range(leases)), answers=lambda: asked)
     drafters = SimpleNamespace(of=lambda peer: drafter if peer == b"d" else None)
     roles = {b"d": Role.DRAFTER, **dict.fromkeys(clients, Role.CLIENT)}
     return Floods(SimpleNamespace(drafters=drafters), roles.get)
@@ -51,6 +51,10 @@ def test_who_keeps_to_its_share_is_always_heard():
 def test_a_flood_is_dropped_for_most_of_the_time():
     assert dropped(floods(), b"d", 0.5, seconds=60) > 0.98 * 60_000
     assert dropped(floods(), b"nobody", 0.5, seconds=60) > 0.98 * 60_000
+
+
+def test_what_a_drafter_was_asked_for_is_no_flood():
+    assert dropped(floods(asked=True), b"d", 0.5, seconds=1) == 0
 
 
 def test_a_flooder_is_heard_again_once_it_owes_nothing():

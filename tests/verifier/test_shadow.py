@@ -9,11 +9,14 @@ from unittest.mock import patch
 import pytest
 from cluster import Caller, Cluster, tokens_of
 
+from actors.cost import CostModel
 from actors.replay.clock import run
 from actors.verifier.decoding.waiting import DrafterPace
 from actors.verifier.drafters.course import MAX_PLACES, DrafterCourse, Place, agreement
 from actors.verifier.drafters.pool import STAY_ROUNDS
+from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.drafters.shadow import LIMIT_S, PLAN, Shadow
+from actors.verifier.drafters.standing import Standings
 from fakes import INFO, ToyDraft, ToyLanguage
 from protocols.messages import (
     Cancel,
@@ -24,6 +27,7 @@ from protocols.messages import (
     DrainActor,
     Generate,
     Grow,
+    Hello,
     Open,
     Resync,
     Role,
@@ -109,11 +113,17 @@ def test_an_answer_that_comes_twice_counts_once_and_none_counts_after_the_last()
 def test_what_it_would_have_brought_stands_against_other_texts_until_its_rounds_tell():
     course = DrafterCourse()
     assert course.expected(1.2) == 1.2 and not course.known
-    course.foresee(2.0, MAX_PLACES)
+    course.foresee(2.0, MAX_PLACES, others=256)
     assert course.known and 1.5 < course.expected(1.2) < 2.0
     for _ in range(60):
         course.drafted(committed=1, without=1.0, prior=1.2, plain_known=True)
     assert course.expected(1.2) < 1.2
+
+
+def test_what_the_model_promises_for_any_text_tells_nothing_beside_what_it_would_have_brought_to_this_one():
+    course = DrafterCourse()
+    course.foresee(0.5, MAX_PLACES, others=0)
+    assert course.expected(2.0) == 0.5
 
 
 def test_a_later_look_at_the_text_replaces_an_earlier_one_and_what_rounds_had_shown_before():
@@ -121,8 +131,8 @@ def test_a_later_look_at_the_text_replaces_an_earlier_one_and_what_rounds_had_sh
     for _ in range(60):
         course.drafted(committed=1, without=1.0, prior=1.2, plain_known=True)
     for speedup in (0.5, 2.0):
-        course.foresee(speedup, MAX_PLACES)
-    assert course.expected(1.2) > 1.4
+        course.foresee(speedup, MAX_PLACES, others=256)
+    assert course.expected(1.2) > 1.3
 
 
 def test_it_is_asked_again_after_twice_as_many_rounds():
@@ -331,18 +341,11 @@ def test_a_shadow_gives_its_room_up_for_a_stream():
     run(go())
 
 
-def test_a_message_that_a_shadow_was_asked_for_is_no_flood():
-    async def go():
-        async with Story() as story:
-            floods, drafter = story.cluster.verifier.floods, story.cluster.verifier.state.drafters.named("other")
-            floods._debts.clear()
-            drafter.ask()
-            floods.charge(drafter.peer, 0.001, 0.0)
-            assert not floods._debts
-            floods.charge(drafter.peer, 0.001, 0.0)
-            assert floods._debts[drafter.peer][0] > 0
-
-    run(go())
+def test_each_question_lets_a_drafter_say_one_thing_that_is_not_charged_to_it():
+    hello = Hello(Role.DRAFTER, "d", "1")
+    drafter = DrafterPeer(b"d", hello, DrafterPace(CostModel({1: 100.0})), 0.0, "d", Standings())
+    drafter.ask()
+    assert [drafter.answers(), drafter.answers()] == [True, False]
 
 
 @pytest.mark.parametrize("twin", [False, True], ids=["alone", "beside one like it"])

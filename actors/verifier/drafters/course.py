@@ -11,10 +11,10 @@ from actors.verifier.drafters.standing import BORROWED, LOOK, Course
 
 MAX_PLACES = 64  # that another drafter is asked about: two shares of so many differ by 0.06 by chance
 MIN_PLACES = 16  # fewer are not worth a text to read
-# Rounds' worth that a place tells of a speed-up. That rises by twice what the share of right choices does, which
-# scatters by 0.45 from place to place where two drafters differ at every fifth: 0.9 against a round's 0.6 is 0.44
-# rounds' worth. No more, since the model that turns shares into speed-ups is off, too.
-PLACE = 0.4
+# Rounds' worth that a place tells of a speed-up. By the model of a round that rises by 2.2 times what the share of
+# right choices does, which scatters by 0.45 from place to place where two drafters differ at every fifth: of a speed-up
+# of 1.5 that is 1.5, where a round's ratio scatters by 0.6.
+PLACE = 0.16
 
 
 class Place(NamedTuple):
@@ -36,10 +36,13 @@ class DrafterCourse(Course):
         super().__init__()
         self.places = deque[Place](maxlen=MAX_PLACES)  # the latest at which it drafted
         self._foreseen = Estimate(memory=PLACE * MAX_PLACES)  # speed-up, by what it said at another drafter's places
+        self._others = 0.0  # rounds' worth that its other texts tell beside that
         self._asked_at = 0  # rounds of the stream when it was last asked for that
 
     def expected(self, prior: float) -> float:
-        return super().expected(self._foreseen.towards(prior, BORROWED))
+        if self._foreseen.known:
+            prior = self._foreseen.towards(prior, self._others)
+        return super().expected(prior)
 
     @property
     def known(self) -> bool:
@@ -59,7 +62,10 @@ class DrafterCourse(Course):
         """It is asked now."""
         self._asked_at = rounds
 
-    def foresee(self, speedup: float, places: int) -> None:
-        """It would have brought that, by so many places. What it did bring is of an older part of the text."""
+    def foresee(self, speedup: float, places: int, others: float) -> None:
+        """It would have brought that, by so many places, where ``others`` rounds' worth of its other texts are known:
+        none of them, and the model's promise for any text tells nothing beside. What it did bring to this text is of an
+        older part of it."""
         self._foreseen.add(speedup, PLACE * places)
+        self._others = BORROWED * others / (BORROWED + others)
         self.speedup.discount(LOOK)

@@ -136,8 +136,10 @@ class Shadows:
         self._close(shadow, now)
         request, present = shadow.request, self.state.drafters.of(shadow.request.drafter)
         if present is not None and len(shadow.judged) >= MIN_PLACES:
-            foreseen = self.pool.foreseen(request, present, shadow.drafter, *shadow.agreements())
-            request.course(shadow.drafter.actor_id).foresee(foreseen, len(shadow.judged))
+            drafter = shadow.drafter
+            foreseen = self.pool.foreseen(request, present, drafter, *shadow.agreements())
+            others = drafter.standing(request).speedup.weight
+            request.course(drafter.actor_id).foresee(foreseen, len(shadow.judged), others)
             self.told(request, now)
 
     def _close(self, shadow: Shadow, now: float) -> None:
