@@ -18,8 +18,8 @@ from actors.learner.loop import Learner
 from actors.learner.trial import Trial
 
 HERE = Path(__file__).parent
-SEEDS = 100
-SEEDS_OF_TWO = 40
+SEEDS = 60
+SEEDS_OF_TWO = 20
 LIVELY = next(
     seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(with_learner(plan_of(seed)).troubles) > 5
 )
