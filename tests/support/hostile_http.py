@@ -22,9 +22,10 @@ PATHS = {
 LINES = (b"GET / HTTP/9.9", b"\x16\x03\x01\x02\x00", b"GET", b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5")
 FAILED = b"the gateway failed"  # with status 500, which a hostile verifier's own failures have as well
 TOGETHER = 20  # requests on one connection
-CONNECTIONS = 8  # at once, since most of them only wait for answers that never come
+CONNECTIONS = 16  # at once, since most of them only wait for answers that never come
+KNOCK_S = 0.05
 SLOW = 50  # connections whose headers never end
-QUIET_S = 0.05  # without an answer, after which the connection is cut: a hostile verifier may owe it for ever
+QUIET_S = 0.25  # without an answer, after which the connection is cut: a hostile verifier may owe it for ever
 
 
 class HostileHttp:
@@ -53,9 +54,9 @@ class HostileHttp:
             with contextlib.suppress(OSError):
                 _, writer = await asyncio.open_connection("127.0.0.1", self.port)
                 writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-                await asyncio.sleep(QUIET_S)
+                await asyncio.sleep(KNOCK_S)
                 writer.close()
-            await asyncio.sleep(QUIET_S)
+            await asyncio.sleep(KNOCK_S)
 
     async def _connections(self, until: int, over: Callable[[], bool]) -> None:
         """One after the other."""

@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from soak_returns import BACK_S, LOOK_S, PROMISED_S
 
+from duoactor import AsyncClient
 from protocols.messages import Method
 
 if TYPE_CHECKING:
@@ -87,14 +88,20 @@ async def measure(soak: Soak, how: str) -> None:
                 return
             gone = pids if how == "killed" else set()
             until = time.monotonic() + BACK_S
-            while len([one for one in (await client.status()).drafters if one.pid not in gone]) < len(pids):
+            while (back := await _listed(client, gone)) < len(pids):
                 if time.monotonic() > until:
-                    soak.found.left.append("drafters that were killed or stopped together never came back")
+                    told = f"{back} of {len(pids)} drafters that were {how} together were back after {BACK_S:.0f} s"
+                    soak.found.left.append(told)
                     return
                 await asyncio.sleep(LOOK_S)
             returned = time.monotonic()
             await asyncio.sleep(AFTER_S)
             soak.found.comebacks.append(comeback(pace, how, began, struck, returned, time.monotonic()))
+
+
+async def _listed(client: AsyncClient, gone: Container[int]) -> int:
+    """How many drafters the verifier has, but for those of processes that are gone."""
+    return sum(one.pid not in gone for one in (await client.status()).drafters)
 
 
 @contextlib.asynccontextmanager
