@@ -70,12 +70,12 @@ def comeback(pace: Pace, how: str, began: float, struck: float, returned: float,
     return Comeback(how, round(normal), round(pace.rate(struck, returned)), after, seconds)
 
 
-async def measure(soak: Soak, how: str) -> None:
-    """``how``: "killed" or "stopped"."""
+async def measure(soak: Soak, how: str) -> bool:
+    """``how``: "killed" or "stopped". Whether there were drafters, and as many again."""
     async with soak.rest(), soak.client() as client:
         pids = {one.pid for one in (await client.status()).drafters if one.state != "draining"}
         if not pids:
-            return
+            return False
         pace = Pace()
         async with _streaming(soak, pace):
             await asyncio.sleep(WARM_S)
@@ -85,18 +85,19 @@ async def measure(soak: Soak, how: str) -> None:
             if how == "stopped":
                 await soak.troubles.freeze("drafter", seconds=STOPPED_S, every=True)
             elif not await soak.troubles.kill("drafter", every=True):
-                return
+                return False
             gone = pids if how == "killed" else set()
             until = time.monotonic() + BACK_S
             while (back := await _listed(client, gone)) < len(pids):
                 if time.monotonic() > until:
                     told = f"{back} of {len(pids)} drafters that were {how} together were back after {BACK_S:.0f} s"
                     soak.found.left.append(told)
-                    return
+                    return False
                 await asyncio.sleep(LOOK_S)
             returned = time.monotonic()
             await asyncio.sleep(AFTER_S)
             soak.found.comebacks.append(comeback(pace, how, began, struck, returned, time.monotonic()))
+        return True
 
 
 async def _listed(client: AsyncClient, gone: Container[int]) -> int:

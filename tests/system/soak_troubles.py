@@ -240,8 +240,8 @@ class Troubles:
             await asyncio.sleep(self.chance.uniform(0.2, 1.5))
             what, _, do = self.chance.choices(kinds, [weight for _, weight, _ in kinds])[0]
             try:
-                await do()
-                self.soak.found.done[what] += 1
+                if await do() is not False:
+                    self.soak.found.done[what] += 1
             except DuoactorError as error:
                 self.soak.found.done[f"{what} ({type(error).__name__})"] += 1
         await asyncio.gather(*self.beside)
