@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 import msgspec
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from duoactor.client.metrics import mean_acceptance_length, tokens_per_second
@@ -22,6 +23,7 @@ OWN = "\x1b[35m"  # magenta: made by the target itself
 DIM = "\x1b[2m"
 RESET = "\x1b[0m"
 UNKNOWN_WIDTH = 80  # of a terminal that does not say
+UNBOUNDED = 10_000  # columns
 
 
 def plain(value: object) -> Any:
@@ -160,13 +162,28 @@ def table(*columns: str) -> Table:
     return made
 
 
-def print_table(made: Table) -> None:
-    _console().print(made)
+def print_table(made: Table, spare: Sequence[str] = ()) -> None:
+    """``spare``: columns that are left out, the first of them first, where a terminal is too narrow for all."""
+    console = _console()
+    for name in spare:
+        if Measurement.get(console, console.options.update(width=UNBOUNDED), made).maximum <= console.width:
+            break
+        made = _without(made, name)
+    console.print(made)
+
+
+def _without(made: Table, name: str) -> Table:
+    kept = [column for column in made.columns if column.header != name]
+    narrower = table(*(f"{'>' * (column.justify == 'right')}{column.header}" for column in kept))
+    for row in zip(*(column.cells for column in kept), strict=True):
+        narrower.add_row(*row)
+    return narrower
 
 
 def print_status(report: StatusReport) -> None:
     facts = table("", "")
     facts.show_header = False
+    facts.columns[1].no_wrap = False
     facts.add_row("target", f"{model_name(report.model_id)} ({report.dtype} on {report.device}, pid {report.pid})")
     facts.add_row("method", report.method)
     if not report.branches:
@@ -270,7 +287,7 @@ def print_drafters(drafters: Sequence[DrafterStatus]) -> None:
             str(one.pid),
             _weights(one),
         )
-    print_table(made)
+    print_table(made, spare=("pid", "host", "weights", "model", "drafted", "leases"))
     for one in drafters:
         if one.trouble:
             print(f"{one.actor_id}: {one.trouble}")

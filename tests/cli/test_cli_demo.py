@@ -31,7 +31,7 @@ def test_the_demo_shows_text_and_a_table(world, capsys):
     assert main(["demo", "--no-reference", "--repeats", "1", "--prompt", "Say hello"], environment) == 0
     out, err = capsys.readouterr()
     assert "\n\n> Say hello\nHello world …\n\n" in out
-    assert out.startswith("bundled target and bundled draft: small ones")
+    assert out.startswith("bundled target and bundled draft: small models")
     assert "auto (ours)" in out and "All 1 compared texts are identical to vanilla's." in out
     assert "\x1b" not in out and err == ""
     assert [method for method, *_ in client.asked] == [

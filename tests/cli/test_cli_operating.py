@@ -10,7 +10,7 @@ import pytest
 from fake_client import REPORT, FakeClient, run
 
 from duoactor.cli import main
-from duoactor.render import print_status
+from duoactor.render import print_drafters, print_status
 from protocols.messages import Expectation, StatusReport
 
 
@@ -51,6 +51,22 @@ def test_status_in_json_names_every_field(client: FakeClient, capsys: pytest.Cap
     document = json.loads(capsys.readouterr().out)
     assert set(document) == set(StatusReport.__struct_fields__)
     assert document["drafters"][0]["actor_id"] == "d1"
+
+
+def test_a_narrow_terminal_shows_fewer_columns_of_drafters_and_cuts_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    far = msgspec.structs.replace(REPORT.drafters[0], actor_id="laptop-in-the-kitchen", speedup=1.3)
+    shown = {}
+    for columns in ("80", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        print_drafters([far])
+        shown[columns] = capsys.readouterr().out
+    assert "…" not in shown["80"] and "pid" not in shown["80"] and "pid" in shown["200"]
+    for word in ("laptop-in-the-kitchen", "state", "gains", "accepted"):
+        assert word in shown["80"]
 
 
 def test_drafters_lists_them(client: FakeClient, capsys: pytest.CaptureFixture[str]):
