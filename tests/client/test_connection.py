@@ -69,7 +69,7 @@ def test_a_verifier_that_never_answers_is_given_up_in_time():
         network = MemoryNetwork()
         puppet = Puppet(network)
         puppet.welcomes = False
-        with pytest.raises(ConnectionLost, match="while it loads its model, a longer timeout"):
+        with pytest.raises(ConnectionLost, match="while it loads its model, give a longer timeout"):
             await AsyncClient(ADDRESS, network=network).connect()
         puppet.task.cancel()
         return asyncio.get_running_loop().time()
