@@ -79,18 +79,19 @@ class Metered(Process):
 
     def __init__(self, timer: Callable[[], float] = time.thread_time) -> None:
         super().__init__()
-        self.own_s = 0.0
+        self.own_s = 0.0  # in steps that are over
+        self._aside_s = 0.0
         self._timer = timer
 
     def wrap(self, part: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         return _Counted(self, part)
 
     def counted(self, work: Callable[[], T]) -> T:
-        begin = self._timer()
+        begin, aside_s = self._timer(), self._aside_s
         try:
             return work()
         finally:
-            self.own_s += self._timer() - begin
+            self.own_s += self._timer() - begin - (self._aside_s - aside_s)
 
     def aside(self, work: Callable[[], T]) -> T:
         """What a model computes in the middle of it is none of its own."""
@@ -98,7 +99,7 @@ class Metered(Process):
         try:
             return work()
         finally:
-            self.own_s -= self._timer() - begin
+            self._aside_s += self._timer() - begin
 
 
 def now_here() -> float:

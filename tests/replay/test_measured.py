@@ -96,3 +96,21 @@ def test_steps_are_told_as_parts_of_the_calibrated_ones_and_reading_by_token():
     assert found.reading(lambda: work(0, 1.0)) == 0, "there was no room"
     told = found.found()
     assert (told.step, told.read) == pytest.approx((1.5, 20.0))
+
+
+def test_a_models_work_in_the_middle_of_a_step_is_no_code_of_the_steps_before():
+    clock = Clock()
+    process, seen = Metered(clock), []
+
+    def pass_by(seconds):
+        clock.now += seconds
+
+    def step():
+        pass_by(1.0)
+        process.aside(lambda: pass_by(5.0))
+        seen.append(process.own_s)
+        pass_by(1.0)
+
+    for _ in range(2):
+        process.counted(step)
+    assert seen == [0.0, 2.0] and process.own_s == 4.0
