@@ -8,7 +8,7 @@ from cluster import Cluster, tokens_of
 from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
 from actors.verifier.decoding.retrieval import SLICE, SoleProposer
-from actors.verifier.loop import MAX_FILED
+from actors.verifier.loop import MAX_HANDLED
 from fakes import ToyLanguage
 from protocols import wire
 from protocols.messages import Cancel, Chunk, Generate, Sampling, Status, StatusReport
@@ -90,7 +90,7 @@ def test_a_flood_of_messages_leaves_the_other_tasks_their_turns():
         async with Cluster(language=LANGUAGE) as cluster:
             caller = await cluster.caller()
             counters = cluster.verifier.state.counters
-            flood = 20 * MAX_FILED
+            flood = 20 * MAX_HANDLED
             for _ in range(flood):
                 caller.link.send([wire.HEADER, b"\xc1"])
             seen = [0]
@@ -99,7 +99,7 @@ def test_a_flood_of_messages_leaves_the_other_tasks_their_turns():
                 seen.append(counters["malformed"])
             return [after - before for before, after in itertools.pairwise(seen)]
 
-    assert max(run(go())) <= 2 * (MAX_FILED + 1)
+    assert max(run(go())) <= 2 * (MAX_HANDLED + 1)
 
 
 def test_a_verifier_that_computed_for_long_does_not_take_its_peers_for_dead():
