@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from duoactor.bench.results import Cost, Results, Run, Sources
+from duoactor.bench.results import AcceptedBy, Cost, Results, Run
 from duoactor.bench.summary import AVERAGE, Line, summarize, work_of
 from duoactor.bench.tables import Table
 from protocols.messages import Method
@@ -34,11 +34,11 @@ NOTE = (
 ROWS_NOTE = " tree and SAM: speed-up of the rows with one source, drafts or the own text."
 
 
-def sources_in(runs: Sequence[Run]) -> Sources | None:
+def sources_in(runs: Sequence[Run]) -> AcceptedBy | None:
     """All together; None where nothing was told, or nothing accepted."""
     costs: list[Cost] = [run.cost for run in runs if run.cost is not None]
     told = [cost.sources for cost in costs if cost.sources is not None]
-    total = Sources(**{name: sum(getattr(one, name) for one in told) for name in Sources.__struct_fields__})
+    total = AcceptedBy(**{name: sum(getattr(one, name) for one in told) for name in AcceptedBy.__struct_fields__})
     return total if any(msgspec.structs.astuple(total)) else None
 
 
@@ -71,7 +71,7 @@ def _row(task: str, runs: Sequence[Run], auto: Line, shown: Sequence[str], other
     )
 
 
-def _share(found: Sources | None, name: str) -> str:
+def _share(found: AcceptedBy | None, name: str) -> str:
     return "-" if found is None else f"{getattr(found, name) / sum(msgspec.structs.astuple(found)):.0%}"
 
 

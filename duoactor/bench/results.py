@@ -36,7 +36,7 @@ class Round(msgspec.Struct, frozen=True, array_like=True):
         return self.started_us + self.forward_us
 
 
-class Sources(msgspec.Struct, frozen=True):
+class AcceptedBy(msgspec.Struct, frozen=True):
     """Accepted draft tokens by who had named them, each counted once; those that a grammar forced are left out."""
 
     draft: int = 0  # a draft model alone
@@ -67,7 +67,7 @@ class Cost(msgspec.Struct, frozen=True):
     drafting: int = 0  # of the watched, rounds in which it did, or whose window held drafts: it may be ahead
     draft_ms: float = 0.0  # the drafter's forwards, measured by the drafter
     overlap_ms: float = 0.0  # of that, while the target verified
-    sources: Sources | None = None  # None: it was measured before verifiers told
+    sources: AcceptedBy | None = None  # None: it was measured before verifiers told
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from duoactor.bench.results import Cost, Round, Sources
+from duoactor.bench.results import AcceptedBy, Cost, Round
 from duoactor.monitor.spans import Span, shared
 from protocols import wire
 from protocols.errors import ProtocolError
@@ -92,8 +92,8 @@ def cost_of(stats: RequestStats, told: Sequence[RoundStats]) -> Cost:
     )
 
 
-def sources_of(told: Sequence[RoundStats]) -> Sources:
-    return Sources(
+def sources_of(told: Sequence[RoundStats]) -> AcceptedBy:
+    return AcceptedBy(
         draft=sum(one.from_draft for one in told),
         both=sum(one.from_both for one in told),
         text=sum(one.from_text for one in told),

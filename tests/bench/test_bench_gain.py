@@ -5,12 +5,12 @@ from benchkit import TASKS, cost, results, run
 
 from duoactor.bench.gain import in_short, where_from
 from duoactor.bench.report import markdown
-from duoactor.bench.results import Cost, Run, Sources
+from duoactor.bench.results import AcceptedBy, Cost, Run
 
-TEXT, CODE = Sources(draft=30, both=10, text=60), Sources(draft=0, both=50, text=50)
+TEXT, CODE = AcceptedBy(draft=30, both=10, text=60), AcceptedBy(draft=0, both=50, text=50)
 
 
-def measured(qa: Sources | None, code: Sources | None, names=("vanilla", "auto"), **more):
+def measured(qa: AcceptedBy | None, code: AcceptedBy | None, names=("vanilla", "auto"), **more):
     """Every row's answer to a prompt of each task, at 1.5 times vanilla's speed."""
     told = {"qa": qa, "code": code}
     runs = [
@@ -30,7 +30,7 @@ def test_shares_of_the_accepted_tokens_are_told_by_task_and_in_all():
 
 
 def test_a_source_that_had_no_part_has_no_column_and_one_that_had_has_one():
-    table = where_from(measured(TEXT, Sources(text=50, datastore=50)))
+    table = where_from(measured(TEXT, AcceptedBy(text=50, datastore=50)))
     assert table.columns[3:] == ("draft model alone", "both", "the request's own text alone", "datastore")
     assert table.rows[-1][-1] == "25%"
 
@@ -52,7 +52,7 @@ def test_the_report_says_it_in_a_sentence_and_in_a_table():
 
 
 def test_of_results_that_do_not_tell_nothing_is_said():
-    for found in (measured(None, None), results(), measured(Sources(), Sources())):
+    for found in (measured(None, None), results(), measured(AcceptedBy(), AcceptedBy())):
         assert where_from(found) is None and in_short(found) == ""
         assert "gain comes from" not in markdown(found, ())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duoactor.bench.results import Sources
+from duoactor.bench.results import AcceptedBy
 from duoactor.bench.rounds import cost_of
 from duoactor.monitor.spans import shared
 from protocols.messages import RequestStats, RoundStats
@@ -54,5 +54,5 @@ def test_whose_tokens_were_accepted_is_added_up_over_the_rounds_that_were_told()
     one = RoundStats("r", 1, "auto", "", 5, 4, 5, 6, 8000.0, 0.0, 10_000.0, from_draft=1, from_both=2, from_text=1)
     other = RoundStats("r", 2, "auto", "", 5, 3, 4, 6, 8000.0, 0.0, 10_000.0, from_memory=2, from_datastore=1)
     told = cost_of(RequestStats(rounds=3), [one, other]).sources
-    assert told == Sources(draft=1, both=2, text=1, memory=2, datastore=1)
+    assert told == AcceptedBy(draft=1, both=2, text=1, memory=2, datastore=1)
     assert cost_of(RequestStats(rounds=3), []).sources is None

@@ -30,6 +30,7 @@ from protocols.messages import (
     Role,
     Sampling,
     ToClient,
+    ToDrafter,
     Welcome,
 )
 
@@ -88,6 +89,18 @@ class Caller:
         while True:
             await asyncio.sleep(1.0)
             self.send(Heartbeat())
+
+
+class DrafterByHand(Caller):
+    """A drafter that does nothing by itself."""
+
+    def __init__(self, network, name: str) -> None:
+        super().__init__(network, name)
+        self.decoder = wire.Decoder(ToDrafter)
+
+    async def hello(self, **fields):
+        digest = {"tokenizer_digest": INFO.tokenizer_digest, "vocab_size": INFO.vocab_size}
+        return await super().hello(role=Role.DRAFTER, **digest, **fields)
 
 
 def tokens_of(chunks: Sequence[Chunk]) -> list[int]:

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from cluster import Caller, Cluster, tokens_of
+from cluster import Cluster, DrafterByHand, tokens_of
 from memory_network import Faults, only
 
 from actors.replay.clock import run
-from fakes import INFO, ToyDraft, ToyLanguage
+from fakes import ToyDraft, ToyLanguage
 from protocols.messages import (
     Chunk,
     Close,
@@ -16,14 +16,11 @@ from protocols.messages import (
     DrainActor,
     Generate,
     Open,
-    Role,
     Sampling,
     Status,
     StatusReport,
     Swap,
-    ToDrafter,
 )
-from protocols.wire import Decoder
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()
@@ -50,18 +47,6 @@ async def soon(question, answer) -> None:
             return
         await asyncio.sleep(0.1)
     raise AssertionError(f"{await question()} instead of {answer}")
-
-
-class ByHand(Caller):
-    """A drafter that does nothing by itself."""
-
-    def __init__(self, network, name: str) -> None:
-        super().__init__(network, name)
-        self.decoder = Decoder(ToDrafter)
-
-    async def hello(self, **fields):
-        digest = {"tokenizer_digest": INFO.tokenizer_digest, "vocab_size": INFO.vocab_size}
-        return await super().hello(role=Role.DRAFTER, **digest, **fields)
 
 
 def test_a_live_request_id_sent_again_and_again_leaves_the_pool_as_it_was():
@@ -113,7 +98,7 @@ def test_a_request_that_found_no_room_at_its_drafter_is_offered_again_when_anoth
 def test_a_drafter_that_declines_is_not_believed_in_and_another_gets_the_request():
     async def go():
         async with Cluster(language=LANGUAGE, forward_s=0.05) as cluster:
-            unwilling = ByHand(cluster.network, "unwilling")
+            unwilling = DrafterByHand(cluster.network, "unwilling")
             await unwilling.hello(step_us=1.0)  # the fastest, so the first to be asked
             caller = await cluster.caller()
             caller.send(Generate("r", PROMPT, sampling=LONG, method="pearl"))
@@ -131,7 +116,7 @@ def test_a_drafter_that_declines_is_not_believed_in_and_another_gets_the_request
 def test_a_lease_declined_for_want_of_room_is_offered_again_after_a_while():
     async def go():
         async with Cluster(language=LANGUAGE, forward_s=0.05) as cluster:
-            full = ByHand(cluster.network, "full")
+            full = DrafterByHand(cluster.network, "full")
             await full.hello()
             beating = asyncio.create_task(full.beat())
             caller = await cluster.caller()
@@ -169,7 +154,7 @@ def test_after_a_swap_the_old_drafter_waits_in_reserve_and_drafts_again_when_the
 def test_a_drained_drafter_that_has_not_left_is_taken_back_by_a_swap():
     async def go():
         async with Cluster(language=LANGUAGE, forward_s=0.05) as cluster:
-            staying = ByHand(cluster.network, "staying")
+            staying = DrafterByHand(cluster.network, "staying")
             await staying.hello()
             beating = asyncio.create_task(staying.beat())
             caller = await cluster.caller()
@@ -178,7 +163,7 @@ def test_a_drained_drafter_that_has_not_left_is_taken_back_by_a_swap():
             caller.send(DrainActor("d", "staying"))
             await staying.until(lambda m: isinstance(m, Close))
             assert await states(caller) == {"staying": "draining"} and await holder(caller) == ""
-            other = ByHand(cluster.network, "other")
+            other = DrafterByHand(cluster.network, "other")
             await other.hello()
             await other.until(lambda m: isinstance(m, Open))
             caller.send(Swap("s", "other", "staying"))
@@ -211,7 +196,7 @@ def test_a_drafter_is_lent_a_text_only_while_its_context_holds_it(method):
 
     async def go():
         async with Cluster(language=LANGUAGE, forward_s=0.05) as cluster:
-            short = ByHand(cluster.network, "short")
+            short = DrafterByHand(cluster.network, "short")
             await short.hello(max_context=60)
             beating = asyncio.create_task(short.beat())
             caller = await cluster.caller()

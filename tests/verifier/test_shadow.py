@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
-from cluster import Caller, Cluster, tokens_of
+from cluster import Cluster, DrafterByHand, tokens_of
 
 from actors.cost import CostModel
 from actors.replay.clock import run
@@ -33,10 +33,8 @@ from protocols.messages import (
     Role,
     Sampling,
     Swap,
-    ToDrafter,
     Verdict,
 )
-from protocols.wire import Decoder
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()
@@ -148,17 +146,10 @@ def test_it_is_asked_again_after_twice_as_many_rounds():
 # --- at a verifier ---------------------------------------------------------------------------------------------------
 
 
-class Other(Caller):
-    """A drafter that says what a test has it say."""
-
-    def __init__(self, network, name: str = "other") -> None:
-        super().__init__(network, name)
-        self.decoder = Decoder(ToDrafter)
-
+class Other(DrafterByHand):
     async def joins(self) -> Open:
         """Once it is known; the lease on the past of a stream that it is offered then."""
-        digest = {"tokenizer_digest": INFO.tokenizer_digest, "vocab_size": INFO.vocab_size}
-        await self.hello(role=Role.DRAFTER, model_id="another", step_us=100.0, **digest)
+        await self.hello(model_id="another", step_us=100.0)
         self.beating = asyncio.create_task(self.beat())
         opened = await self.until(lambda m: isinstance(m, Open))
         assert opened.plan == PLAN
@@ -188,7 +179,7 @@ class Story:
         self.caller = await self.cluster.caller()
         self.caller.send(Generate("r", PROMPT, sampling=LONG, method="sps"))
         await self.caller.until(lambda m: isinstance(m, Chunk) and m.offset > 120)
-        self.other = Other(self.cluster.network)
+        self.other = Other(self.cluster.network, "other")
         self.opened = await self.other.joins()
         return self
 

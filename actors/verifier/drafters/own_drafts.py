@@ -24,14 +24,13 @@ from statistics import NormalDist
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
+from actors.verifier.drafters.course import TEXTS_DIFFER, Course
 from actors.verifier.drafters.standing import (
     FIRST_REST,
     LOOK,
     MAX_REST,
     PAYS,
     SETTLED,
-    TEXTS_DIFFER,
-    Course,
     RequestKind,
     Standing,
 )

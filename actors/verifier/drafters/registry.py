@@ -95,10 +95,6 @@ class DrafterPeer:
         asked, self._asked = self._asked, False
         return asked
 
-    def shadowed(self, until: float) -> None:
-        """It has been a shadow, and is none until then."""
-        self.shadow_after = until
-
     def fenced(self) -> None:
         """A message of its was dropped."""
         self.dropped += 1

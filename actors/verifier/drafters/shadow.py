@@ -146,7 +146,7 @@ class Shadows:
         self.running = None
         self.send(shadow.drafter.peer, Close(shadow.request.rid, shadow.epoch))
         pause = PAUSE if shadow.drafter.leases else 1
-        shadow.drafter.shadowed(now + pause * (now - shadow.began))
+        shadow.drafter.shadow_after = now + pause * (now - shadow.began)
 
     def _ask(self, shadow: Shadow, message: Open | Verdict) -> bool:
         shadow.drafter.ask()

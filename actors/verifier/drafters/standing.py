@@ -1,5 +1,5 @@
-"""What the verifier has measured of a drafter, whatever that says of itself, and who makes use of it: whether it is
-lent anything at present, and whether one stream rests.
+"""What the verifier has measured of a drafter, whatever that says of itself, and whether it is lent anything at
+present. What it has brought to one stream, and whether that rests: :mod:`actors.verifier.drafters.course`.
 
 Both follow from one ratio that the drafter has no say in: the tokens of its rounds over those that the same time would
 have brought without it. A drafter can change no token, but it can cost time: sure of rubbish, it has windows verified
@@ -26,11 +26,6 @@ FIRST_REST, MAX_REST = 64, 4096  # rounds without it, doubled while trials fail:
 MAX_STALL = 3.0  # times a plain round: what is longer in one round is no more certain for it
 MAX_KNOWN = 256  # drafters
 SLACK = 1.15  # hits over claimed hits of an honest drafter vary by about a tenth
-# Rounds' worth of trust in a drafter's other texts, where a stream knows little of its own: the square of what rounds
-# differ by over the square of what texts do. At temperature 1 that was (0.59 / 0.1) squared with drafters, and
-# (0.40 / 0.14) squared with the verifier's own draft (31 texts of seven tasks); greedy (0.39 / 0.21) squared.
-BORROWED = 16.0
-TEXTS_DIFFER = 0.14
 
 
 class Standing:
@@ -100,39 +95,6 @@ class Standing:
     @property
     def paused(self) -> bool:
         return self._left > 0
-
-
-class Course:
-    """What a drafter has brought to one stream, and whether the stream makes use of it or rests."""
-
-    def __init__(self) -> None:
-        self.speedup = Estimate(memory=4 * BORROWED)  # as :attr:`Standing.speedup`
-        self.resting = False
-        self._rest = FIRST_REST  # rounds of the next rest
-        self._left = 0  # rounds of the rest
-        self._fresh = 0.0  # rounds' worth with the drafter since the last one
-
-    def expected(self, prior: float) -> float:
-        """The speed-up to be expected where ``prior`` is that of other texts."""
-        return self.speedup.towards(prior, BORROWED)
-
-    def drafted(self, committed: int, without: float, prior: float, plain_known: bool) -> None:
-        """See :meth:`Standing.round`; ``prior``: see :meth:`expected`. As long as it is only believed what rounds take
-        without a drafter (not ``plain_known``), a rest is but a look at them."""
-        self.speedup.add_ratio(committed, min(without, MAX_STALL * committed))
-        self._fresh += without
-        if self._fresh < LOOK or self.expected(prior) >= PAYS:
-            return
-        self.resting, self._fresh = True, 0.0
-        self._left = self._rest if plain_known else round(LOOK)
-        self.speedup.discount(LOOK if plain_known else 0)  # it may be another text when it is over
-        if plain_known:
-            self._rest = min(MAX_REST, 2 * self._rest)
-
-    def rested(self) -> None:
-        """A round without its drafts."""
-        self._left -= 1
-        self.resting = self.resting and self._left > 0
 
 
 class RequestKind(NamedTuple):
