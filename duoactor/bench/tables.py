@@ -112,8 +112,8 @@ def overview(lines: Sequence[Line]) -> Table:
         rows.append((_marked(line), f"{cell.tokens_per_second:.0f}", f"{cell.speedup:.2f}x", _spread(cell), *own))
     bold = frozenset((r, 2) for r, line in enumerate(lines) if line.name == winner)
     note = (
-        "*: the fastest; waits: share of the time from the first token on; drafts: share of the rounds with the drafter "
-        "at work."
+        "*: the fastest; waits: share of the time from the first token on; drafts: share of the rounds with the "
+        "drafter at work."
     )
     return Table("Average of the tasks, end to end", columns, tuple(rows), bold, note)
 
