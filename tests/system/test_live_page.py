@@ -121,7 +121,7 @@ def test_the_text_is_the_apis_and_every_token_has_an_origin_a_round_and_a_tree(p
 
 
 def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
-    fields = {"Temperature": "0.8", "Most tokens": "300"}
+    fields = {"Temperature": "0.8", "Most tokens": "1200"}
     page.get_by_label("Method").select_option("tree")  # which always drafts
     page.get_by_text("More", exact=True).click()
     ask(page, **fields, Seed="7")
@@ -131,7 +131,7 @@ def test_a_swap_in_mid_stream_changes_the_drafter_and_not_the_text(page, url):
     other = {"drafter-1": "drafter-2", "drafter-2": "drafter-1"}[before]
     page.locator(f'[data-drafter="{before}"]').get_by_role("button", name=f"Swap to {other}").click()
     finished(page)
-    assert page.locator("#answer").text_content() == truth(url, temperature=0.8, max_tokens=300, seed=7)
+    assert page.locator("#answer").text_content() == truth(url, temperature=0.8, max_tokens=1200, seed=7)
     page.get_by_role("button", name="First round").click()
     expect(page.locator("#facts")).to_contain_text("drafts by drafter-")
     page.get_by_role("button", name="Last round").click()
