@@ -246,11 +246,14 @@ def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], g
         return name
     if not name:
         raise ModelError(f"no {kind} model is named: give {given_as} a directory, a hub id or '{BUNDLED}'")
+    missing = ModelError(f"{name} does not exist: give {given_as} a model directory, a hub id or '{BUNDLED}'")
+    if "\0" in name:  # which no path may hold
+        raise missing
     path = Path(os.path.expanduser(name))  # which leaves ~NAME where there is no such user
     if path.is_dir():
         return str(path)
     if path.exists():
         raise ModelError(f"{name} is a file: give {given_as} the directory of the model")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1:
-        raise ModelError(f"{name} does not exist: give {given_as} a model directory, a hub id or '{BUNDLED}'")
+        raise missing
     return name

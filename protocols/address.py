@@ -77,7 +77,8 @@ def reachable(announced: str, connected: str) -> str:
 
 
 def _parse_ipc(text: str, rest: str, bind: bool) -> Address:
-    rest = os.path.expanduser(rest)  # leaves ~NAME if there is no such user
+    if "\0" not in rest:
+        rest = os.path.expanduser(rest)  # leaves ~NAME if there is no such user
     if not rest or rest.startswith(("@", "*", "~")) or rest.endswith("/") or "\0" in rest:
         raise ConfigError(f"{text!r} names no socket file; write a path, such as {EXAMPLES}")
     path = Path(os.path.abspath(rest))

@@ -31,6 +31,7 @@ BAD = [
     "ipc:///run/",
     "ipc:///" + "x" * IPC_PATH_MAX,
     "ipc://~nobody-of-that-name/x.sock",
+    "ipc://~no\0body/x.sock",
 ]
 
 
