@@ -13,6 +13,7 @@ from actors.verifier.drafters.leases import Leases
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.forward import Job
 from actors.verifier.peers import Peers
+from actors.verifier.plans import plan_for, round_limits
 from actors.verifier.requests.admission import Admission
 from actors.verifier.requests.faults import Faults
 from actors.verifier.requests.request import News, Request
@@ -187,8 +188,8 @@ class Committer:
         if drafter is None or self.leases.outgrown(request, drafter, now) or self.leases.judge(request, drafter, now):
             return 1  # no drafter has it, or not any more
         state, spec = self.state, request.spec
-        spec.replan(state.plan(request, drafter, now))
-        limits = state.limits(request, now)
+        spec.replan(plan_for(state, request, drafter, now))
+        limits = round_limits(state, request, now)
         rows = spec.decide_wait(now * 1e6, drafter.pace, state.cost, covered, limits, others)
         if spec.resting and spec.plan == spec.told_plan:
             return rows  # the drafter rests and knows it; the verdict that ends its rest has all tokens since

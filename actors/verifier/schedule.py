@@ -11,6 +11,7 @@ from actors.verifier.committer import Committer
 from actors.verifier.decoding.rounds import Chosen, Others
 from actors.verifier.drafters.judging import Judge
 from actors.verifier.forward import Job
+from actors.verifier.plans import round_limits
 from actors.verifier.requests.admission import Admission
 from actors.verifier.requests.faults import Faults
 from actors.verifier.requests.request import Request
@@ -194,5 +195,5 @@ class Schedule:
         room = most - 1 - others.rows
         if room <= 0:
             return Chosen([], [], [])
-        cap = self.state.limits(request, now).window
+        cap = round_limits(self.state, request, now).window
         return request.spec.choose(self.state.cost, others, room if cap is None else min(cap, room))

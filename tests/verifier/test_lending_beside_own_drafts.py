@@ -8,6 +8,7 @@ from inline_drafts import FORWARD_S, LONG, PROMPT, STEP_US, Counting, cluster, i
 from actors.cost import CostModel
 from actors.replay.clock import run
 from actors.verifier.decoding.waiting import DrafterPace
+from actors.verifier.drafters.prospects import worth_lending
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.drafters.standing import PAYS, Standings
 from protocols.messages import Hello, Role
@@ -33,7 +34,7 @@ def test_a_drafter_is_lent_a_request_only_if_it_should_beat_the_verifiers_own_dr
             promised = state.budgets.promise("auto", drafter, 1)
             own_drafts.promised = promised / (1.5 * PAYS) if quicker else promised
             own_drafts.brings = lambda kind: promised / (1.5 * PAYS)
-            assert state.worth_lending(request, drafter) is (quicker or not own)
+            assert worth_lending(state, request, drafter) is (quicker or not own)
             await asked
 
     run(story())

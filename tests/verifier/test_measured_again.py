@@ -9,6 +9,7 @@ from actors.replay.clock import run
 from actors.verifier.budgets import Budgets
 from actors.verifier.decoding.waiting import DrafterPace
 from actors.verifier.drafters.inline import READ
+from actors.verifier.drafters.prospects import prior_speedup, worth_lending
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.drafters.standing import PAYS, Standings
 from protocols.messages import Hello, Role, Sampling
@@ -83,11 +84,11 @@ def test_a_drafter_that_has_lost_after_its_pause():
                 standing.round(committed=1, without=1.5, wall_us=1000.0)
             assert standing.loses
             standing.pause()
-            assert state.prior(request, drafter) < PAYS
+            assert prior_speedup(state, request, drafter) < PAYS
             assert not drafter.takes(request, now=0.0)
             while standing.paused:
                 standing.rested()
-            assert drafter.takes(request, now=0.0) and state.worth_lending(request, drafter)
+            assert drafter.takes(request, now=0.0) and worth_lending(state, request, drafter)
             await asked
 
     run(story())

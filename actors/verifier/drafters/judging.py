@@ -14,9 +14,11 @@ from actors.models import Outcome
 from actors.verifier.accounting import Forward
 from actors.verifier.decoding.rounds import Committed
 from actors.verifier.drafters.own_drafts import group_of
+from actors.verifier.drafters.prospects import prior_speedup, speedup_without_drafter
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.drafters.standing import RequestKind
 from actors.verifier.forward import Job
+from actors.verifier.plans import may_rest
 from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 from protocols.messages import RoundStats
@@ -43,10 +45,10 @@ class Judge:
         plain = state.plain[request.method]
         usual_us = plain.time(state.cost, forward.rows_without(drafter.peer), forward.requests)
         # tokens of that stretch in the round's time, with what was retrieved and what the verifier would have drafted
-        without = (1 + stats.retrieved) * own_us / usual_us * state.without_drafter(request)
+        without = (1 + stats.retrieved) * own_us / usual_us * speedup_without_drafter(state, request)
         standing, course = drafter.standing(request), request.course(drafter.actor_id)
         standing.round(stats.committed, without, own_us)
-        course.drafted(stats.committed, without, state.prior(request, drafter), plain.known)
+        course.drafted(stats.committed, without, prior_speedup(state, request, drafter), plain.known)
         request.drafted()
         self._rounds[request.kind] += 1
         if committed.claim is not None:
@@ -107,7 +109,7 @@ class Judge:
     def may_rest(self, request: Request) -> bool:
         """Whether :class:`OwnDrafts` may leave the request without drafts. Not one that a drafter has, whose standing
         says whether it pays, nor one with a grammar, whose forced tokens are no guesses."""
-        return not request.has_drafter and request.spec.windows.grammar is None and self.state.may_rest(request)
+        return not request.has_drafter and request.spec.windows.grammar is None and may_rest(self.state, request)
 
     def of_own(
         self, job: Job, outcomes: Sequence[Outcome | Exception | None], took_us: float, forward_us: float

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from actors.verifier.drafters.pool import Pool
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.drafters.shadow import Shadows
+from actors.verifier.plans import may_rest, plan_for
 from actors.verifier.requests.request import Request
 from actors.verifier.state import State
 from protocols.messages import Close, Decline, Grow, Message, Open, Resync
@@ -37,7 +38,7 @@ class Leases:
         if drafter is None or not drafter.takes(request, now):
             return False
         self.shadows.vacate(drafter, now)
-        spec.lent(self.state.next_epoch(), self.state.plan(request, drafter, now))
+        spec.lent(self.state.next_epoch(), plan_for(self.state, request, drafter, now))
         if not self.send(drafter.peer, self.opening(request)):
             spec.recalled()
             drafter.declined(request.rid, now + RETRY_S)
@@ -123,7 +124,7 @@ class Leases:
         drafts, whatever that costs."""
         standing = drafter.standing(request)
         known = self.state.plain[request.method].known
-        if not (known and standing.loses and self.state.may_rest(request)):
+        if not (known and standing.loses and may_rest(self.state, request)):
             return False
         log.info("%s slows %s down, and rests for %d rounds", drafter.actor_id, request.method, standing.rest)
         standing.pause()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actors.verifier.drafters.course import MIN_PLACES, agreement
+from actors.verifier.drafters.prospects import prior_speedup, promised_at, worth_lending
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.drafters.standing import LOOK
 from actors.verifier.requests.request import Request
@@ -65,8 +66,8 @@ class Pool:
         the places where the present one's is in a share ``here``. What the model of a round makes of that is as far off
         as for the present drafter, of which the speed-up is known."""
         brings = self._expected(request, present)
-        off = brings / self.state.promised_at(request, present, here)
-        return min(max(off, 1 / MODEL_OFF), MODEL_OFF) * self.state.promised_at(request, drafter, there)
+        off = brings / promised_at(self.state, request, present, here)
+        return min(max(off, 1 / MODEL_OFF), MODEL_OFF) * promised_at(self.state, request, drafter, there)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -83,7 +84,7 @@ class Pool:
         return [drafter for drafter in self._able(request, now) if drafter is not present]
 
     def _able(self, request: Request, now: float) -> list[DrafterPeer]:
-        return [d for d in self.state.drafters.able(request, now) if self.state.worth_lending(request, d)]
+        return [d for d in self.state.drafters.able(request, now) if worth_lending(self.state, request, d)]
 
     def _may_ask(self, request: Request, present: DrafterPeer, other: DrafterPeer, now: float) -> bool:
         if now < other.shadow_after or not _differ(present, other):
@@ -98,7 +99,7 @@ class Pool:
         return other.standing(request).speedup.weight >= LOOK and not self._may_ask(request, present, other, now)
 
     def _expected(self, request: Request, drafter: DrafterPeer) -> float:
-        return request.course(drafter.actor_id).expected(self.state.prior(request, drafter))
+        return request.course(drafter.actor_id).expected(prior_speedup(self.state, request, drafter))
 
     def _gain(self, request: Request, drafter: DrafterPeer) -> float:
         return self._burdened(request, drafter, self._expected(request, drafter))

@@ -22,6 +22,7 @@ from actors.verifier.decoding.text import remembering
 from actors.verifier.decoding.trace import Trace
 from actors.verifier.decoding.windows import Windows
 from actors.verifier.drafters.leases import Leases
+from actors.verifier.plans import first_plan
 from actors.verifier.requests.preparation import Prepared, is_short, prepare
 from actors.verifier.requests.request import Request
 from actors.verifier.state import ClientPeer, State
@@ -143,7 +144,7 @@ class Admission:
     def _request(self, arrival: Arrival, text: Prepared) -> Request:
         state, message = self.state, arrival.message
         strategy = strategy_for(message.method or state.settings.method)
-        plan = state.first_plan(strategy, message, None, self.clock())
+        plan = first_plan(state, strategy, message, None, self.clock())
         windows = Windows(
             strategy,
             text.sampling,
@@ -181,11 +182,24 @@ class Admission:
         """End a request; does nothing if it has ended already. Its room is given back between two forwards, see
         :meth:`Requests.take_ended`."""
         if request.state != "ended":
-            self.state.log_request(request)
+            self._log(request)
             self.state.requests.end(request)
             self.leases.ended(request, self.clock())
             if request.handle >= 0:
                 self._ends.append(self.clock())
+
+    def _log(self, request: Request) -> None:
+        """For ``--log-requests``. Requests with a cache salt are left out, because they must not serve others, and
+        requests with a grammar, because what it forces says nothing of the drafts."""
+        state, to = self.state, self.state.request_log
+        if to is None or request.spec.output.finish is None or request.spec.windows.grammar is not None:
+            return
+        if request.message.cache_salt:
+            state.counters["requests_with_salt_not_logged"] += 1
+        else:
+            to.add(request.logged(state.info.model_id))
+        if to.lost:
+            state.counters["requests_not_logged"] = to.lost
 
     def fail(self, request: Request, code: FailureCode, detail: str, retry_after_ms: float = 0.0) -> None:
         """End a request with a Failed message, after the tokens that were committed."""
