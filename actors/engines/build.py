@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from actors.engines.backends.llama.engine import LlamaEngine, supports
+from actors.engines.backends.llama.configuration import supports
+from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.draft import Draft

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from actors.engines.backends.llama.compiler import multiplies_bfloat16
+from actors.engines.backends.llama.configuration import multiplies_bfloat16
 from actors.engines.draft_vocabulary import head_size
 from protocols.errors import ConfigError
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.backends.llama.compiler import compiled_kernels
+from actors.engines.backends.compiler import compiled_kernels
 from actors.engines.sampler import for_kernels
 from actors.models import Likeliest, Outcome
 

@@ -15,7 +15,7 @@ def preload() -> None:
     import actors.engines.build
     import actors.verifier.loop
     import actors.verifier.timing  # noqa: F401
-    from actors.engines.backends.llama.compiler import compiled_kernels
+    from actors.engines.backends.compiler import compiled_kernels
 
     compiled_kernels()
     gc.collect()

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.backends.llama.compiler import compiled_kernels
+from actors.engines.backends.compiler import compiled_kernels
 from actors.engines.draft_vocabulary import DraftVocabulary
 from actors.engines.engine import Choice
 from actors.engines.noise import gumbel_host, keys

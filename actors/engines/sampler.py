@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.backends.llama.compiler import compiled_kernels
+from actors.engines.backends.compiler import compiled_kernels
 from actors.engines.engine import Choice, Picks
 from actors.engines.noise import gumbel, gumbel_of, keys
 from actors.engines.tally import Tally

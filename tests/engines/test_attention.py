@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from actors.engines.attention import MAX_ROUND, Attention, Stretch, attend
+from actors.engines.backends.attention import MAX_ROUND, Attention, Stretch, attend
 from actors.engines.flat_batch import align
 from actors.engines.pool import KVPool, KVShape
 

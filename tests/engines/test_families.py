@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from structured import Told
 from tiny import COMMON, VOCAB, info, make_model
 
-from actors.engines.backends.llama.engine import LlamaEngine, supports
+from actors.engines.backends.llama.configuration import supports
+from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.selfcheck import ROWS
 from actors.engines.target import Target

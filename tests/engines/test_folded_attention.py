@@ -4,7 +4,7 @@ import pytest
 import torch
 from test_llama import close
 
-from actors.engines.attention import attend
+from actors.engines.backends.attention import attend
 from actors.engines.backends.llama.folded_attention import FOLD, attend_folded
 
 DTYPES = [torch.float32, torch.bfloat16]

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tiny import info, make
 
+from actors.engines.backends.branches import BLOCK, View
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.gathered import Gathered, GatheredShape, _Plan, copies_bucket, span_bucket
 from actors.engines.backends.llama.graphs import Direct
 from actors.engines.backends.llama.in_place import InPlace
 from actors.engines.backends.llama.inbox import Inbox, power_bucket
-from actors.engines.branches import BLOCK, View
 from actors.engines.flat_batch import Segment
 
 

@@ -6,8 +6,8 @@ import mmap
 import numpy as np
 import pytest
 
-from actors.engines.backends.llama import huge_pages
-from actors.engines.backends.llama.huge_pages import CHUNK, LINE, HugePages
+from actors.engines.backends.linear import huge_pages
+from actors.engines.backends.linear.huge_pages import CHUNK, LINE, HugePages
 
 
 @pytest.fixture(params=["granted", "refused", "unknown"])

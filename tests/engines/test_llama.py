@@ -8,11 +8,13 @@ import torch
 from tiny import FAMILIES, VOCAB, info, make
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
+from actors.engines.backends.compiler import compiled_kernels
+from actors.engines.backends.linear.half import half_rows, has_half, is_half
+from actors.engines.backends.linear.layers import rows_for
 from actors.engines.backends.llama import engine as fused
 from actors.engines.backends.llama.compiled_body import CompiledBody
-from actors.engines.backends.llama.compiler import compiled_kernels
-from actors.engines.backends.llama.engine import LlamaEngine, supports
-from actors.engines.backends.llama.linear import half_rows, has_half, is_half, rows_for
+from actors.engines.backends.llama.configuration import supports
+from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.torch_body import TorchBody
 from actors.engines.flat_batch import FlatBatch, align

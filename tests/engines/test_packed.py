@@ -4,8 +4,8 @@ from test_transformers_backend import run
 from tiny import info, make
 from torch import nn
 
+from actors.engines.backends.linear.packed import Int8Linear, PackedLinear, can_pack, make_linear, pack_linears
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.packed import Int8Linear, PackedLinear, can_pack, make_linear, pack_linears
 
 PACKABLE = [dtype for dtype in (torch.float32, torch.bfloat16) if can_pack(dtype)]
 

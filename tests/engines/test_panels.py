@@ -10,9 +10,9 @@ import torch
 
 from actors.engines.backends.compiled.formats import GROUP, HAS_TWELVE, WIDE
 from actors.engines.backends.compiled.team import Team
-from actors.engines.backends.llama.compiler import compiled_kernels
-from actors.engines.backends.llama.panels import PanelLinear, Panels, quickest_linear
-from actors.engines.backends.llama.weights import Matrix
+from actors.engines.backends.compiler import compiled_kernels
+from actors.engines.backends.linear.layers import Matrix
+from actors.engines.backends.linear.panels import PanelLinear, Panels, quickest_linear
 
 
 @pytest.fixture(params=[0, 2], ids=["alone", "two helpers"])
@@ -132,10 +132,10 @@ def test_tiles_for_a_processor_without_avx_512_give_the_same_products(tmp_path):
     less = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c", "NUMBA_CACHE_DIR": str(tmp_path)}
     program = """if True:
         import numpy as np, torch
-        from actors.engines.backends.llama.compiler import compiled_kernels
-        from actors.engines.backends.llama.panels import Panels
+        from actors.engines.backends.compiler import compiled_kernels
+        from actors.engines.backends.linear.panels import Panels
         from actors.engines.backends.compiled.formats import PANEL
-        from actors.engines.backends.llama.weights import Matrix
+        from actors.engines.backends.linear.layers import Matrix
 
         kernels, chance = compiled_kernels(), torch.Generator().manual_seed(0)
         assert PANEL == 16

@@ -6,7 +6,7 @@ import torch
 
 import actors.engines.ranking as ranking
 import actors.engines.sampler as sampler
-from actors.engines.backends.llama.compiler import compiled_kernels
+from actors.engines.backends.compiler import compiled_kernels
 from actors.engines.noise import gumbel
 from actors.engines.ranking import Row, rank
 from actors.engines.sampler import SamplerState

@@ -4,10 +4,10 @@ import pytest
 import torch
 from tiny import info, make
 
+from actors.engines.backends.linear.packed import can_pack
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.loading import describe, load_model, load_tokenizer
-from actors.engines.packed import can_pack
 from actors.engines.selfcheck import ROWS, self_check
 from actors.engines.target import Target
 

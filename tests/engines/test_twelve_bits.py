@@ -10,12 +10,14 @@ from tiny import info, make
 
 from actors.engines.backends import transformers
 from actors.engines.backends.compiled.formats import GROUP, HAS_TWELVE, PANEL, TABLE
-from actors.engines.backends.llama import compiled_body, panels, twelve_bits
-from actors.engines.backends.llama.compiler import compiled_kernels
-from actors.engines.backends.llama.engine import LlamaEngine, supports
-from actors.engines.backends.llama.panels import Panels
-from actors.engines.backends.llama.twelve_bits import CODES, split
-from actors.engines.backends.llama.weights import Matrix
+from actors.engines.backends.compiler import compiled_kernels
+from actors.engines.backends.linear import panels, twelve_bits
+from actors.engines.backends.linear.layers import Matrix
+from actors.engines.backends.linear.panels import Panels
+from actors.engines.backends.linear.twelve_bits import CODES, split
+from actors.engines.backends.llama import compiled_body
+from actors.engines.backends.llama.configuration import supports
+from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.flat_batch import FlatBatch, causal
 

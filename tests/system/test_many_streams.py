@@ -12,8 +12,8 @@ from inline_drafts import inline
 from structured import Told
 from tiny import VOCAB, make
 
+from actors.engines.backends.compiler import compiled_kernels
 from actors.engines.backends.llama.compiled_body import CompiledBody
-from actors.engines.backends.llama.compiler import compiled_kernels
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.kv_cache import TRASH, full_request
 from actors.engines.target import Target

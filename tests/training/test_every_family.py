@@ -11,7 +11,8 @@ from families import FAMILIES, model_of
 from test_distill import words
 from tiny import VOCAB, info
 
-from actors.engines.backends.llama.engine import LlamaEngine, supports
+from actors.engines.backends.llama.configuration import supports
+from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.build import build_draft

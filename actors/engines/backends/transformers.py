@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from actors.engines.attention import Attention, Stretch
+from actors.engines.backends.attention import Attention, Stretch
+from actors.engines.backends.branches import View, view
 from actors.engines.backends.falcon import adopt_falcon
-from actors.engines.backends.llama.huge_pages import HugePages
-from actors.engines.backends.llama.panels import quickest_linear
-from actors.engines.backends.llama.twelve_bits import waits_for_memory
+from actors.engines.backends.linear.huge_pages import HugePages
+from actors.engines.backends.linear.packed import pack_linears
+from actors.engines.backends.linear.panels import quickest_linear
+from actors.engines.backends.linear.twelve_bits import waits_for_memory
 from actors.engines.backends.recurrence import RECURRENT_LAYERS, Recurrence, State, StateCache, recurrent_layers
 from actors.engines.backends.rotary import choose_by_request
-from actors.engines.branches import View, view
 from actors.engines.draft_vocabulary import draft_vocabulary
 from actors.engines.flat_batch import SPAN, FlatBatch, Segment
-from actors.engines.packed import pack_linears
 from actors.engines.pool import KVPool, KVShape, attention_layers
 from actors.models import ModelInfo
 from protocols.errors import ModelError

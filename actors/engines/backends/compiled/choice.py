@@ -227,7 +227,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     rank(scores, ids, probabilities)
 
 
-SOURCES = "bd62123a177b53c6"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "d2e22be013cac10f"  # see :mod:`actors.engines.backends.compiled`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

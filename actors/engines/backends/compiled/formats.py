@@ -3,7 +3,7 @@
 The exponent of a bfloat16 says little: nearly all weights of a matrix have one of fifteen (DFloat11, arXiv 2504.11651,
 which stores them in Huffman's code). In ``TWELVE`` bits it has four, always, so that a vector is unpacked by a few
 instructions, and a forward that waits for its weights reads three quarters of them. Weights of other exponents, one in
-thousands, stand beside the matrix (:mod:`actors.engines.backends.llama.twelve_bits`).
+thousands, stand beside the matrix (:mod:`actors.engines.backends.linear.twelve_bits`).
 """
 
 from __future__ import annotations

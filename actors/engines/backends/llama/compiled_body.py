@@ -17,10 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.backends.llama.huge_pages import HugePages
-from actors.engines.backends.llama.panels import Panels
-from actors.engines.backends.llama.twelve_bits import waits_for_memory
-from actors.engines.backends.llama.weights import Matrix, Shape, Weights
+from actors.engines.backends.linear.huge_pages import HugePages
+from actors.engines.backends.linear.layers import Matrix
+from actors.engines.backends.linear.panels import Panels
+from actors.engines.backends.linear.twelve_bits import waits_for_memory
+from actors.engines.backends.llama.weights import Shape, Weights
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.pool import KVPool

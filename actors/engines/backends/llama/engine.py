@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from actors.engines.backends.compiler import compiled_kernels, fits
+from actors.engines.backends.linear.layers import rows_for
 from actors.engines.backends.llama.compiled_body import CompiledBody
-from actors.engines.backends.llama.compiler import compiled_kernels, fits
+from actors.engines.backends.llama.configuration import supports
 from actors.engines.backends.llama.graphs import CudaRecorder, Graphs, Recorder
 from actors.engines.backends.llama.inbox import MAX_ROWS
-from actors.engines.backends.llama.linear import rows_for
 from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.torch_body import TorchBody
-from actors.engines.backends.llama.weights import Weights, supports, take_weights
+from actors.engines.backends.llama.weights import Weights, take_weights
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.pool import KVPool
@@ -30,8 +31,6 @@ from protocols.errors import ModelError
 
 SMALL = 24_000_000  # weights of a draft up to which numpy is quicker (2x at 1.5M, 1.2x at 17M)
 TURNS = 2048  # positions of the first rotation table; it doubles as texts grow
-
-__all__ = ["LlamaEngine", "supports"]
 
 
 class LlamaEngine:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from actors.engines.branches import BLOCK
+from actors.engines.backends.branches import BLOCK
 
 FOLD = BLOCK
 
@@ -18,8 +18,8 @@ FOLD = BLOCK
 def attend_folded(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, order: Tensor | None = None
 ) -> Tensor:
-    """:func:`actors.engines.attention.attend` of several streams at once, for spans that are multiples of ``FOLD``;
-    sums are in float32.
+    """:func:`actors.engines.backends.attention.attend` of several streams at once, for spans that are multiples of
+    ``FOLD``; sums are in float32.
 
     ``(streams, heads, rows, depth)`` from query ``(streams, heads, rows, width)``, keys ``(kv_heads, streams, span,
     width)``, values ``(kv_heads, streams, span, depth)`` and a mask ``(streams, rows, span)``. ``order``: int64

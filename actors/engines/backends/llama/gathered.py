@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.attention import MAX_ROUND as MAX_WINDOW
-from actors.engines.attention import attend
+from actors.engines.backends.attention import MAX_ROUND as MAX_WINDOW
+from actors.engines.backends.attention import attend
+from actors.engines.backends.branches import BLOCK, View, view
 from actors.engines.backends.llama.folded_attention import attend_folded
 from actors.engines.backends.llama.inbox import MAX_ROWS, Shape, power_bucket
 from actors.engines.backends.llama.torch_body import Look, TorchBody
-from actors.engines.branches import BLOCK, View, view
 from actors.engines.flat_batch import Segment
 
 EACH = (1, 4, 16, 64)  # rows of one request among several: few steps, since attention alone is computed for them

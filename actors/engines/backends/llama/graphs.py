@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from actors.engines.attention import MAX_ROUND as MAX_WINDOW
+from actors.engines.backends.attention import MAX_ROUND as MAX_WINDOW
+from actors.engines.backends.linear.layers import rows_for
 from actors.engines.backends.llama.gathered import Gathered
 from actors.engines.backends.llama.in_place import in_place
 from actors.engines.backends.llama.inbox import MAX_ROWS, Inbox, Layout, Shape, power_bucket
-from actors.engines.backends.llama.linear import rows_for
 from actors.engines.backends.llama.torch_body import TorchBody
 from actors.engines.flat_batch import FlatBatch
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.attention import MAX_ROUND as MAX_WINDOW
-from actors.engines.attention import attend
+from actors.engines.backends.attention import MAX_ROUND as MAX_WINDOW
+from actors.engines.backends.attention import attend
 from actors.engines.backends.llama.inbox import MAX_ROWS, Shape, power_bucket
 from actors.engines.backends.llama.torch_body import Look, TorchBody
 from actors.engines.flat_batch import Segment

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.attention import MAX_ROUND, attend_prompt
-from actors.engines.backends.llama.linear import unscaled
+from actors.engines.backends.attention import MAX_ROUND, attend_prompt
+from actors.engines.backends.linear.layers import Matrix, unscaled
 from actors.engines.backends.llama.padded_batch import PaddedBatch
-from actors.engines.backends.llama.weights import Layer, Matrix, Weights
+from actors.engines.backends.llama.weights import Layer, Weights
 from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.attention import Attention, Stretch
+from actors.engines.backends.attention import Attention, Stretch
+from actors.engines.backends.branches import View, view
 from actors.engines.backends.llama.weights import Shape
-from actors.engines.branches import View, view
 from actors.engines.flat_batch import SPAN, Segment
 from actors.engines.pool import KVPool
 
@@ -31,7 +31,7 @@ class PaddedBatch:
     keep: list[int] | None  # rows whose logits are wanted; None: all
 
     def attention(self, pool: KVPool, shape: Shape, exact: bool = True) -> Attention:
-        """What the rows see of the pool, as :mod:`actors.engines.attention` looks at it."""
+        """What the rows see of the pool, as :mod:`actors.engines.backends.attention` looks at it."""
         where = pool.whole
         views = [view(segment, SPAN) if exact else View(segment.visible) for segment in self.segments]
         stretches = [

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.backends.llama.linear import Linear, fast
+from actors.engines.backends.linear.layers import Linear, Matrix, fast
 from actors.engines.backends.llama.padded_batch import PaddedBatch
-from actors.engines.backends.llama.weights import Layer, Matrix, Shape, Weights
+from actors.engines.backends.llama.weights import Layer, Shape, Weights
 from actors.engines.pool import KVPool
 
 Look = Callable[[int, Tensor], Tensor]  # layer and queries (rows, heads, width) -> (rows, heads * width)
@@ -31,7 +31,7 @@ class Block:
 
 
 class TorchBody:
-    """From tokens to logits over a pool. ``exact``: see :mod:`actors.engines.attention`."""
+    """From tokens to logits over a pool. ``exact``: see :mod:`actors.engines.backends.attention`."""
 
     def __init__(self, weights: Weights, pool: KVPool, dtype: torch.dtype, int8: bool, exact: bool) -> None:
         self.shape: Shape = weights.shape

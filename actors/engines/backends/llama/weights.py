@@ -13,33 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from actors.engines.backends.linear.layers import Matrix
+from actors.engines.backends.llama.configuration import head_width
 from actors.engines.draft_vocabulary import DraftVocabulary, draft_vocabulary
 from actors.engines.pool import KVShape
-
-FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-ROPES = frozenset({"default", "linear", "llama3", "yarn"})  # angles that depend on the position alone
-
-
-def supports(config: Any) -> bool:
-    """Whether the fused decoder computes that ``transformers`` configuration; if not, TransformersEngine does."""
-    if getattr(config, "model_type", "") not in FAMILIES or getattr(config, "quantization_config", None):
-        return False
-    if config.hidden_act != "silu":
-        return False
-    kinds = getattr(config, "layer_types", None)
-    if any(kind != "full_attention" for kind in kinds or ()):
-        return False
-    if not kinds and getattr(config, "sliding_window", None):
-        return False
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("partial_rotary_factor", 1.0) != 1.0 or rope.get("rope_type", "default") not in ROPES:
-        return False
-    return head_width(config) % 2 == 0
-
-
-def head_width(config: Any) -> int:
-    width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return width
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +38,6 @@ class Shape:
     def rotated(self) -> int:
         """Leading columns of q/k/v that are turned: queries and keys."""
         return (self.heads + self.kv_heads) * self.width
-
-
-@dataclass(slots=True)
-class Matrix:
-    """``y = x W^T + b`` with W ``(out, in)``."""
-
-    weight: Tensor
-    bias: Tensor | None = None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ the span of slots looked at. Three measures make it so; each was measured, and
   another order than 192 keys and a rest of zeros; with 128 and 64 it does not).
 
 Masked slots contribute an exact zero, so their number does not matter. The branches of a window attend to copies
-(:mod:`actors.engines.branches`), whose scores and blocks come behind those of the span.
+(:mod:`actors.engines.backends.branches`), whose scores and blocks come behind those of the span.
 
 Requests lie anywhere in the pool, so each has matrix products of its own. All else (scaling, masks, softmax, the order
 of rows) is done once for all requests with the same span. What is the same in every layer is prepared once a forward.
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.branches import BLOCK
+from actors.engines.backends.branches import BLOCK
 from actors.engines.pool import KVPool, LayerView
 
 MIN_ROWS = 4  # see above
@@ -46,7 +46,7 @@ class Stretch:
     base: int
     span: int
     mask: Tensor  # (rows, span + slots of the copies), on the pool's device: 0 where visible, -inf elsewhere
-    copies: NDArray[np.int64] | None = None  # (branches, slots): see :class:`actors.engines.branches.View`
+    copies: NDArray[np.int64] | None = None  # (branches, slots): see :class:`actors.engines.backends.branches.View`
 
 
 class Attention:

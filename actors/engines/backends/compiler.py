@@ -1,4 +1,4 @@
-"""Whether the compiled layers can be used here, and for which models."""
+"""Whether what numba compiles (:mod:`actors.engines.backends.compiled`) can be used here, and for which sizes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import functools
 import importlib.util
 import logging
 from types import ModuleType
-from typing import Any
-
-from actors.engines.backends.llama.weights import head_width, supports
 
 log = logging.getLogger("duoactor.engines")
 
@@ -42,12 +39,3 @@ def compiled_kernels() -> ModuleType | None:
 def fits(lanes: int, *sizes: int) -> bool:
     """Whether a model's width, of a head too and of its gated layers, fill vectors of so many numbers."""
     return not any(size % lanes for size in sizes)
-
-
-def multiplies_bfloat16(config: Any) -> bool:
-    """Whether layers of that ``transformers`` configuration are compiled here, and their products of bfloat16 are twice
-    as fast as those of float32."""
-    kernels = compiled_kernels() if supports(config) else None
-    if kernels is None or not kernels.HAS_BFLOAT16:
-        return False
-    return fits(kernels.LANES, config.hidden_size, head_width(config), config.intermediate_size)

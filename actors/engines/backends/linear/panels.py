@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actors.engines.backends.llama.compiler import compiled_kernels
-from actors.engines.backends.llama.huge_pages import HugePages
-from actors.engines.backends.llama.linear import exponent, is_half
-from actors.engines.backends.llama.twelve_bits import Escapes, split
-from actors.engines.backends.llama.weights import Matrix
-from actors.engines.packed import make_linear
+from actors.engines.backends.compiler import compiled_kernels
+from actors.engines.backends.linear.half import exponent, is_half
+from actors.engines.backends.linear.huge_pages import HugePages
+from actors.engines.backends.linear.layers import Matrix
+from actors.engines.backends.linear.packed import make_linear
+from actors.engines.backends.linear.twelve_bits import Escapes, split
 
 Array = NDArray[np.float32]
 
@@ -40,7 +40,7 @@ class Panels:
         twelve: bool = False,
     ) -> None:
         """``team``: the :class:`actors.engines.backends.compiled.team.Team` that multiplies. ``behind``: see
-        :func:`actors.engines.backends.llama.linear.fast`. ``int8``: each output's weights are rounded to 1/127 of the
+        :func:`actors.engines.backends.linear.layers.fast`. ``int8``: each output's weights are rounded to 1/127 of the
         largest of them. ``pages``: where the weights are kept. ``twelve``: in 12 bits, where the processor unpacks
         them and that loses nothing."""
         self._team, self._outputs, bias = team, len(matrix.weight), matrix.bias

@@ -1,0 +1,1 @@
+"""Linear layers on a CPU: how the weights of any model are stored, and which kernel multiplies them."""
