@@ -30,7 +30,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True, tag=True, gc=False):
 
 class Sampling(Struct, frozen=True):
     """How the target's next token is chosen. Temperature 0 is greedy; otherwise by shared noise, see
-    :mod:`actors.engines.noise`."""
+    :mod:`actors.engines.sampling.noise`."""
 
     temperature: Temperature = 0.0
     top_k: Position = 0  # 0: off

@@ -12,13 +12,12 @@ from actors.engines.backends.llama.configuration import supports
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.draft import Draft
-from actors.engines.draft_vocabulary import refuse_as_target
-from actors.engines.dtypes import draft_dtype, target_dtype
-from actors.engines.engine import Engine
-from actors.engines.kv_cache import TRASH, full_request
-from actors.engines.loading import (
-    TokenizerCodec,
+from actors.engines.cache.kv_cache import TRASH, full_request
+from actors.engines.cache.memory import MIN_TOKENS, STATE_SHARE, kv_slots, state_room
+from actors.engines.cache.pool import KVShape
+from actors.engines.checkpoints.draft_vocabulary import refuse_as_target
+from actors.engines.checkpoints.dtypes import draft_dtype, target_dtype
+from actors.engines.checkpoints.loading import (
     describe,
     load_config,
     load_model,
@@ -27,9 +26,10 @@ from actors.engines.loading import (
     resolve_device,
     vocab_size,
 )
-from actors.engines.memory import MIN_TOKENS, STATE_SHARE, kv_slots, state_room
-from actors.engines.pool import KVShape
-from actors.engines.target import Target
+from actors.engines.draft.draft import Draft
+from actors.engines.engine import Engine
+from actors.engines.target.target import Target
+from actors.engines.text.tokenizer import TokenizerCodec
 from actors.models import ModelInfo
 
 DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on the same device

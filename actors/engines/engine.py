@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.engines.draft_vocabulary import DraftVocabulary
+from actors.engines.checkpoints.draft_vocabulary import DraftVocabulary
 from actors.engines.flat_batch import FlatBatch, State
 from actors.models import ModelInfo
 
@@ -29,7 +29,7 @@ class Recurrence(Protocol):
 
 
 # What choosing a row's token needs beside its logits: the position of that token, then the request's
-# :attr:`actors.engines.sampler.SamplerState.choice`.
+# :attr:`actors.engines.sampling.sampler.SamplerState.choice`.
 Choice = tuple[float, ...]
 
 
@@ -121,6 +121,6 @@ class Engine(Protocol):
         self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0
     ) -> Picks | None:
         """A forward in which compiled code also chooses from each selected row: the ``most`` likeliest ids under noise,
-        or, with 0, the token that sampling chooses (-1: :mod:`actors.engines.sampler` has to choose). ``choices``: one
-        for each selected row. None: the engine cannot do that, and has computed nothing."""
+        or, with 0, the token that sampling chooses (-1: :mod:`actors.engines.sampling.sampler` has to choose).
+        ``choices``: one for each selected row. None: the engine cannot do that, and has computed nothing."""
         ...

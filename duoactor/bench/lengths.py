@@ -17,7 +17,7 @@ async def measure_lengths(deployment: Deployment) -> Lengths:
     """Measure in a child process, once the actors are gone. DuoactorError when it cannot."""
     task = {"verifier": deployment.verifier, "drafter": deployment.drafters[0]}
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "actors.engines.lengths"),
+        *(sys.executable, "-m", "actors.engines.measuring.lengths"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

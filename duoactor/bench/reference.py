@@ -1,4 +1,4 @@
-"""Stock ``transformers`` as a yardstick: :mod:`actors.engines.reference` in a process of its own."""
+"""Stock ``transformers`` as a yardstick: :mod:`actors.engines.measuring.reference` in a process of its own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reference:
             "cpus": verifier.cpus,
         }
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "actors.engines.reference"),
+            *(sys.executable, "-m", "actors.engines.measuring.reference"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -42,7 +42,7 @@ def build(out: str, files: tuple[str, ...], target: str, as_json: bool) -> None:
         spinner.show(f"{done} of {count} files read" + (", sorting …" if done == count else ""))
 
     try:
-        from actors.engines.tokenize_corpus import build_for_model
+        from actors.engines.text.tokenize_corpus import build_for_model
 
         meta = build_for_model(out, files, model, progress)
     finally:

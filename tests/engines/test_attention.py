@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from actors.engines.backends.attention import MAX_ROUND, Attention, Stretch, attend
+from actors.engines.cache.pool import KVPool, KVShape
 from actors.engines.flat_batch import align
-from actors.engines.pool import KVPool, KVShape
 
 
 def visible_rows(length: int, rows: int, span: int, dtype) -> torch.Tensor:

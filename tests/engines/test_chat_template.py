@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoTokenizer
 
-from actors.engines.chat_template import render, response_template, tool_form
+from actors.engines.text.chat_template import render, response_template, tool_form
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, ToolCall
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from numba import njit
 
-import actors.engines.sampler as sampler
+import actors.engines.sampling.sampler as sampler
 from actors.engines.backends.compiled.choice import CHOICE, UNSURE, choose_rows
 from actors.engines.backends.compiled.noise_tiles import consecutive, gumbel_tile, noise_limit_tile
 from actors.engines.backends.compiled.simd import LANES, store
-from actors.engines.sampler import Rows, SamplerState, sample
+from actors.engines.sampling.sampler import Rows, SamplerState, sample
 from protocols.messages import Sampling
 
 SETTINGS = [

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny import VOCAB, info, make
 
 import actors.engines.backends.llama.engine as llama
-import actors.engines.sampler as sampler
+import actors.engines.sampling.sampler as sampler
 from actors.engines.backends.llama.compiled_body import CompiledBody
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.graphs import Direct
@@ -20,9 +20,9 @@ from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.torch_body import TorchBody
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.build import build_draft, build_target
-from actors.engines.draft import Draft
-from actors.engines.draft_vocabulary import draft_vocabulary, with_part_head, with_whole_head
-from actors.engines.loading import load_model, load_tokenizer
+from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, with_part_head, with_whole_head
+from actors.engines.checkpoints.loading import load_model, load_tokenizer
+from actors.engines.draft.draft import Draft
 from actors.models import Leaf
 from duoactor import config
 from protocols.errors import ModelError

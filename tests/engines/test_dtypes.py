@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from actors.engines import build, dtypes
-from actors.engines.dtypes import draft_dtype, target_dtype
+from actors.engines import build
+from actors.engines.checkpoints import dtypes
+from actors.engines.checkpoints.dtypes import draft_dtype, target_dtype
 from protocols.errors import ConfigError
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"

@@ -8,13 +8,13 @@ import torch
 from test_target import begin, chain, some_prompt, tree
 from tiny import info, make
 
-from actors.engines import likeliest as likeliest_file
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.likeliest import likeliest
-from actors.engines.sampler import logprobs
-from actors.engines.selfcheck import ROWS
-from actors.engines.target import Target
+from actors.engines.sampling.sampler import logprobs
+from actors.engines.target import likeliest as likeliest_file
+from actors.engines.target.likeliest import likeliest
+from actors.engines.target.selfcheck import ROWS
+from actors.engines.target.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 

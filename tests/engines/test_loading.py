@@ -7,15 +7,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from actors.engines import loading
-from actors.engines.loading import (
+from actors.engines.checkpoints.loading import (
     describe,
     load_model,
     load_tokenizer,
     resolve_device,
-    tokenizer_digest,
-    tokenizer_parts,
 )
+from actors.engines.text.tokenizer import TokenizerCodec, tokenizer_digest, tokenizer_parts
 from protocols.errors import ConfigError, ModelError
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
@@ -167,7 +165,7 @@ def test_a_device_that_is_not_here_is_refused(monkeypatch):
 
 
 def test_a_tokens_piece_is_its_text_behind_others():
-    codec = loading.TokenizerCodec(load_tokenizer(str(PAIR / "target")))
+    codec = TokenizerCodec(load_tokenizer(str(PAIR / "target")))
     ids = codec.encode("Tell a story, wörld <s> now")
     assert codec.pieces([]) == []
     assert "".join(codec.pieces(ids)) == codec.decode(ids, skip_special_tokens=False) == "Tell a story, wörld <s> now"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors.engines import memory
-from actors.engines.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
+from actors.engines.cache import memory
+from actors.engines.cache.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
 from protocols.errors import ConfigError, ModelError
 
 CPU = torch.device("cpu")

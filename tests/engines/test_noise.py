@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.engines.noise import SPREAD, _gumbel, gumbel, gumbel_host, hash31, hash31_host, keys
+from actors.engines.sampling.noise import SPREAD, _gumbel, gumbel, gumbel_host, hash31, hash31_host, keys
 
 M32 = (1 << 32) - 1
 GOLDEN_KEYS = (2802244911, 1293516399)

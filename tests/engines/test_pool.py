@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from actors.engines.pool import KVPool, KVShape, RegionAllocator
+from actors.engines.cache.pool import KVPool, KVShape, RegionAllocator
 from protocols.errors import PoolFull
 
 SHAPE = KVShape(layers=2, kv_heads=3, width=4)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.engines.pool import RegionAllocator
-from actors.engines.prefix_index import PrefixIndex
-from actors.engines.prefixes import PrefixCache
+from actors.engines.cache.pool import RegionAllocator
+from actors.engines.cache.prefix_index import PrefixIndex
+from actors.engines.cache.prefixes import PrefixCache
 from protocols.errors import PoolFull
 
 CHUNK = 4

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-import actors.engines.ranking as ranking
-import actors.engines.sampler as sampler
+import actors.engines.draft.ranking as ranking
+import actors.engines.sampling.sampler as sampler
 from actors.engines.backends.compiler import compiled_kernels
-from actors.engines.noise import gumbel
-from actors.engines.ranking import Row, rank
-from actors.engines.sampler import SamplerState
+from actors.engines.draft.ranking import Row, rank
+from actors.engines.sampling.noise import gumbel
+from actors.engines.sampling.sampler import SamplerState
 from protocols.messages import Sampling
 
 

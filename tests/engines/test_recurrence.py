@@ -6,10 +6,10 @@ from test_families import VOCAB, model_of
 from tiny import info
 
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.draft import Draft
-from actors.engines.kv_cache import CHUNK, TRASH
-from actors.engines.selfcheck import ROWS, self_check
-from actors.engines.target import Target
+from actors.engines.cache.kv_cache import CHUNK, TRASH
+from actors.engines.draft.draft import Draft
+from actors.engines.target.selfcheck import ROWS, self_check
+from actors.engines.target.target import Target
 from actors.models import Window
 from protocols.errors import ModelError, PoolFull
 from protocols.messages import Sampling

@@ -7,8 +7,8 @@ import io
 import msgspec
 import pytest
 
-from actors.engines.lengths import TOKENS, Task, measure
-from actors.engines.reference import Ready, Reply, serve
+from actors.engines.measuring.lengths import TOKENS, Task, measure
+from actors.engines.measuring.reference import Ready, Reply, serve
 from actors.settings import DrafterSettings, VerifierSettings
 from duoactor.config import resolve_model
 

@@ -13,9 +13,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from actors.engines import sampler
-from actors.engines.noise import gumbel
-from actors.engines.sampler import Rows, SamplerState, logprobs, sample
+from actors.engines.sampling import sampler
+from actors.engines.sampling.noise import gumbel
+from actors.engines.sampling.sampler import Rows, SamplerState, logprobs, sample
 from protocols.messages import Sampling
 
 VOCAB = 500

@@ -3,7 +3,7 @@ import json
 import pytest
 
 import duoactor
-from actors.engines.tokenize_corpus import build_from_files, read_documents, tokenizer_of
+from actors.engines.text.tokenize_corpus import build_from_files, read_documents, tokenizer_of
 from actors.proposers.datastore import Datastore
 from actors.proposers.interface import propose
 from actors.proposers.rest import Retrieval

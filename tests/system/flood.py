@@ -76,7 +76,7 @@ def rate(client: Client, pid: int) -> float:
 def main() -> None:
     from transformers import AutoTokenizer
 
-    from actors.engines.loading import tokenizer_digest
+    from actors.engines.text.tokenizer import tokenizer_digest
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)

@@ -61,7 +61,7 @@ class Attack(Service):
         """The text, and what a drafter must say of its tokens."""
         from transformers import AutoTokenizer
 
-        from actors.engines.loading import tokenizer_digest
+        from actors.engines.text.tokenizer import tokenizer_digest
 
         await self.learn()
         digest = tokenizer_digest(AutoTokenizer.from_pretrained(PAIR / "target"))

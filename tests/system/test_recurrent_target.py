@@ -10,9 +10,9 @@ from structured import Told
 from transformers import Lfm2Config, Lfm2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.kv_cache import TRASH
-from actors.engines.selfcheck import ROWS
-from actors.engines.target import Target
+from actors.engines.cache.kv_cache import TRASH
+from actors.engines.target.selfcheck import ROWS
+from actors.engines.target.target import Target
 from actors.models import Window
 from actors.replay.clock import run
 from fakes import INFO, VOCAB

@@ -15,8 +15,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from actors.engines.build import build_draft, build_target
-from actors.engines.loading import load_config
-from actors.engines.replay import replay_draft
+from actors.engines.checkpoints.loading import load_config
+from actors.engines.draft.replay import replay_draft
 from actors.engines.training import head
 from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
 from actors.engines.training.batches import batch_of

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny import VOCAB, make
 
-from actors.engines.draft_vocabulary import with_part_head
-from actors.engines.loading import load_model
+from actors.engines.checkpoints.draft_vocabulary import with_part_head
+from actors.engines.checkpoints.loading import load_model
 from actors.engines.training import learner as training_learner
 from actors.engines.training import online
 from actors.engines.training.batches import Batch

@@ -13,7 +13,7 @@ from tiny import VOCAB as TINY
 from tiny import make
 from transformers import LlamaConfig
 
-from actors.engines.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
+from actors.engines.checkpoints.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
 from actors.engines.training.answers import TOP, Answer, Job, Prompt, jobs
 from actors.engines.training.batches import batch_of
 from actors.engines.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.backends.branches import BLOCK
-from actors.engines.pool import KVPool, LayerView
+from actors.engines.cache.pool import KVPool, LayerView
 
 MIN_ROWS = 4  # see above
 MAX_ROUND = 64  # rows of the largest window: more rows are a chunk of a prompt

@@ -29,9 +29,9 @@ from actors.engines.backends.linear.panels import quickest_linear
 from actors.engines.backends.linear.twelve_bits import waits_for_memory
 from actors.engines.backends.recurrence import RECURRENT_LAYERS, Recurrence, State, StateCache, recurrent_layers
 from actors.engines.backends.rotary import choose_by_request
-from actors.engines.draft_vocabulary import draft_vocabulary
+from actors.engines.cache.pool import KVPool, KVShape, attention_layers
+from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary
 from actors.engines.flat_batch import SPAN, FlatBatch, Segment
-from actors.engines.pool import KVPool, KVShape, attention_layers
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 

@@ -1,1 +1,1 @@
-"""Writing checkpoints: of larger models that compute the same."""
+"""Model directories: loading them, in which type, and writing larger models that compute the same."""

@@ -32,8 +32,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from actors.engines.checkpoints.draft_vocabulary import FIELD
 from actors.engines.checkpoints.writer import Planned, write_checkpoint
-from actors.engines.draft_vocabulary import FIELD
 from protocols.errors import ConfigError, ModelError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")

@@ -16,10 +16,11 @@ from torch import nn
 
 from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft, build_target
-from actors.engines.draft_vocabulary import draft_vocabulary, head_size, with_part_head
-from actors.engines.loading import TokenizerCodec, load_config, load_model, load_tokenizer, resolve_device
-from actors.engines.replay import replay_draft
-from actors.engines.target import Target
+from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, head_size, with_part_head
+from actors.engines.checkpoints.loading import load_config, load_model, load_tokenizer, resolve_device
+from actors.engines.draft.replay import replay_draft
+from actors.engines.target.target import Target
+from actors.engines.text.tokenizer import TokenizerCodec
 from actors.engines.training.answers import LONGEST, TEMPERATURES, Answer, Job, Prompt, jobs, write_answers
 from actors.engines.training.batches import epochs
 from actors.engines.training.head import coverage, head_tokens, kept_most_frequent

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from actors.engines.draft_vocabulary import columns_of, head_size
+from actors.engines.checkpoints.draft_vocabulary import columns_of, head_size
 from actors.engines.training.answers import Answer, Prompt
 from actors.engines.training.batches import batch_of, groups
 from actors.engines.training.losses import divergences

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from actors.engines.draft_vocabulary import FIELD, model_class
+from actors.engines.checkpoints.draft_vocabulary import FIELD, model_class
 from protocols.errors import ConfigError
 
 HEAD = 64  # width of an attention head of a draft that is narrower than its target

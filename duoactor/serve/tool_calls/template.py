@@ -14,7 +14,7 @@ from duoactor.serve.tool_calls.reader import Reader
 def parsing() -> ModuleType | None:
     """None where transformers is too old for it. It takes two seconds to load, so only models that need it load it."""
     try:
-        return importlib.import_module("actors.engines.response_parsing")
+        return importlib.import_module("actors.engines.text.response_parsing")
     except ImportError:
         return None
 

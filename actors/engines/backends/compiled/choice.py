@@ -1,5 +1,6 @@
-"""Which tokens sampling chooses, compiled by numba: of a target's row the one that :mod:`actors.engines.sampler` would
-choose, or none, where that takes its very operations to tell; of a draft's row the best few.
+"""Which tokens sampling chooses, compiled by numba: of a target's row the one that
+:mod:`actors.engines.sampling.sampler` would choose, or none, where that takes its very operations to tell; of a draft's
+row the best few.
 
 Logarithms and sums differ in the last places from torch's, and so might the token where two scores are that near to
 each other. Which rows are so is known: the second best score is too near, or the nucleus ends too near to the token
@@ -61,7 +62,7 @@ def _mix(z):
 
 @njit(error_model="numpy")
 def _keys(seed, position):
-    """:func:`actors.engines.noise.keys`."""
+    """:func:`actors.engines.sampling.noise.keys`."""
     z = _mix(_mix(seed + _STEP) + (position + np.uint64(1)) * _STEP)
     return np.uint32(z >> np.uint64(32)), np.uint32(z & np.uint64(0xFFFFFFFF))
 
@@ -227,7 +228,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     rank(scores, ids, probabilities)
 
 
-SOURCES = "d2e22be013cac10f"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "5a9a773e77f44815"  # see :mod:`actors.engines.backends.compiled`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

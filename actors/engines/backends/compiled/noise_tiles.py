@@ -1,4 +1,4 @@
-"""The shared noise (see :mod:`actors.engines.noise`) of sixteen tokens at a time, as LLVM's code.
+"""The shared noise (see :mod:`actors.engines.sampling.noise`) of sixteen tokens at a time, as LLVM's code.
 
 Written in Python its integers and logarithms do not become vectors: 27 ns for a token instead of one or two.
 """

@@ -22,9 +22,9 @@ from actors.engines.backends.linear.layers import Matrix
 from actors.engines.backends.linear.panels import Panels
 from actors.engines.backends.linear.twelve_bits import waits_for_memory
 from actors.engines.backends.llama.weights import Shape, Weights
+from actors.engines.cache.pool import KVPool
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
-from actors.engines.pool import KVPool
 
 Array = NDArray[np.float32]
 _NONE: Array = np.empty(0, np.float32)

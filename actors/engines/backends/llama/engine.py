@@ -22,10 +22,10 @@ from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.torch_body import TorchBody
 from actors.engines.backends.llama.weights import Weights, take_weights
+from actors.engines.cache.pool import KVPool
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
-from actors.engines.pool import KVPool
-from actors.engines.sampler import LEAST
+from actors.engines.sampling.sampler import LEAST
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 

@@ -24,7 +24,7 @@ from actors.engines.backends.attention import MAX_ROUND, attend_prompt
 from actors.engines.backends.linear.layers import Matrix, unscaled
 from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.weights import Layer, Weights
-from actors.engines.pool import KVPool
+from actors.engines.cache.pool import KVPool
 
 Array = NDArray[np.float32]
 TRIED = (1, 2, 8)  # row counts at which a matrix's kernels are timed; each holds up to the next

@@ -13,8 +13,8 @@ from torch import Tensor
 from actors.engines.backends.attention import Attention, Stretch
 from actors.engines.backends.branches import View, view
 from actors.engines.backends.llama.weights import Shape
+from actors.engines.cache.pool import KVPool
 from actors.engines.flat_batch import SPAN, Segment
-from actors.engines.pool import KVPool
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from actors.engines.backends.linear.layers import Linear, Matrix, fast
 from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.weights import Layer, Shape, Weights
-from actors.engines.pool import KVPool
+from actors.engines.cache.pool import KVPool
 
 Look = Callable[[int, Tensor], Tensor]  # layer and queries (rows, heads, width) -> (rows, heads * width)
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from actors.engines.backends.linear.layers import Matrix
 from actors.engines.backends.llama.configuration import head_width
-from actors.engines.draft_vocabulary import DraftVocabulary, draft_vocabulary
-from actors.engines.pool import KVShape
+from actors.engines.cache.pool import KVShape
+from actors.engines.checkpoints.draft_vocabulary import DraftVocabulary, draft_vocabulary
 
 
 @dataclass(frozen=True, slots=True)

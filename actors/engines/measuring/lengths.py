@@ -1,7 +1,7 @@
 """How long drafting and verifying a few tokens take by the length of the input (the paper's figure 1).
 
-Run as a program (``python -m actors.engines.lengths``) it reads one :class:`Task` as JSON on stdin and prints one
-:class:`Result`. The models are those that the verifier and the drafter would build; each is measured alone.
+Run as a program (``python -m actors.engines.measuring.lengths``) it reads one :class:`Task` as JSON on stdin and prints
+one :class:`Result`. The models are those that the verifier and the drafter would build; each is measured alone.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.backends.compiler import compiled_kernels
-from actors.engines.sampler import for_kernels
+from actors.engines.sampling.sampler import for_kernels
 from actors.models import Likeliest, Outcome
 
 Logits = Tensor | NDArray[np.float32]  # an array if compiled code has made them

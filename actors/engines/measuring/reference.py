@@ -1,8 +1,8 @@
 """Stock ``transformers`` generate as a server, one request at a time, for :mod:`duoactor.bench.reference`.
 
-Run as a program (``python -m actors.engines.reference``) it reads a :class:`Load` as one line of JSON on stdin
-and answers with a :class:`Ready`; then each line is a :class:`Ask` that is answered by a :class:`Reply`. Between two
-requests it sleeps in ``read``, so that it takes no time from others. The end of stdin ends it.
+Run as a program (``python -m actors.engines.measuring.reference``) it reads a :class:`Load` as one line of JSON on
+stdin and answers with a :class:`Ready`; then each line is a :class:`Ask` that is answered by a :class:`Reply`. Between
+two requests it sleeps in ``read``, so that it takes no time from others. The end of stdin ends it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any, Literal, TextIO
 import msgspec
 import torch
 
-from actors.engines.draft_vocabulary import with_whole_head
-from actors.engines.loading import TokenizerCodec, load_model, load_tokenizer
+from actors.engines.checkpoints.draft_vocabulary import with_whole_head
+from actors.engines.checkpoints.loading import load_model, load_tokenizer
+from actors.engines.text.tokenizer import TokenizerCodec
 from actors.process import pin
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import ChatTurn

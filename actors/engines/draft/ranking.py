@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.backends.compiler import compiled_kernels
-from actors.engines.draft_vocabulary import DraftVocabulary
+from actors.engines.checkpoints.draft_vocabulary import DraftVocabulary
 from actors.engines.engine import Choice
-from actors.engines.noise import gumbel_host, keys
-from actors.engines.sampler import SamplerState, for_kernels
+from actors.engines.sampling.noise import gumbel_host, keys
+from actors.engines.sampling.sampler import SamplerState, for_kernels
 from protocols.messages import Sampling
 
 # Likeliest tokens to which noise is added. At T=1, 64 hold 0.87 of a small draft's probability mass and 256 hold 0.94.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from actors.engines.dtypes import DTYPES
-from actors.engines.loading import load_config
-from actors.engines.memory import available_bytes, gigabytes
-from actors.engines.pool import KVShape
+from actors.engines.cache.memory import available_bytes, gigabytes
+from actors.engines.cache.pool import KVShape
+from actors.engines.checkpoints.dtypes import DTYPES
+from actors.engines.checkpoints.loading import load_config
 from actors.models import ModelInfo
 
 INT8_BYTES = 1

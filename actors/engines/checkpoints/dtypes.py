@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from actors.engines.backends.llama.configuration import multiplies_bfloat16
-from actors.engines.draft_vocabulary import head_size
+from actors.engines.checkpoints.draft_vocabulary import head_size
 from protocols.errors import ConfigError
 
 LARGE = 200_000_000  # parameters above which a CPU is limited by reading weights and not by arithmetic

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from actors.engines.flat_batch import SPAN, FlatBatch, Mask, align, causal
-from actors.engines.sampler import SamplerState
+from actors.engines.sampling.sampler import SamplerState
 from actors.models import Leaf
 from protocols.errors import PoolFull
 

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from actors.engines.cache.kv_cache import CHUNK, KVCache, full_request
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch
-from actors.engines.kv_cache import CHUNK, KVCache, full_request
-from actors.engines.likeliest import Asked, answer, likeliest
-from actors.engines.sampler import Rows, SamplerState, choices_of, picked, sample
-from actors.engines.selfcheck import LARGE, ROWS, Agreement, self_check
-from actors.engines.target_request import TargetRequest
+from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
+from actors.engines.target.likeliest import Asked, answer, likeliest
+from actors.engines.target.request import TargetRequest
+from actors.engines.target.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.models import DEFAULT_NODES, Constraint, ModelInfo, Outcome, Window
 from actors.tree.accept import walk
 from protocols.errors import PoolFull

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from actors.engines.backends.compiler import compiled_kernels
 from actors.engines.engine import Choice, Picks
-from actors.engines.noise import gumbel, gumbel_of, keys
-from actors.engines.tally import Tally
+from actors.engines.sampling.noise import gumbel, gumbel_of, keys
+from actors.engines.sampling.tally import Tally
 from protocols.messages import Sampling, TokenLogprobs
 
 LEAST = 16  # vocabulary that compiled kernels need: a vector of ids

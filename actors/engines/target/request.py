@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from actors.engines.cache.prefix_index import Region
 from actors.engines.flat_batch import FlatBatch, Mask, State, align, causal
-from actors.engines.prefix_index import Region
-from actors.engines.sampler import Rows, SamplerState, logprobs
+from actors.engines.sampling.sampler import Rows, SamplerState, logprobs
 from actors.models import Constraint, Window
 from actors.tree.accept import depths_of
 from protocols.messages import TokenLogprobs

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from actors.engines.cache.pool import RegionAllocator
+from actors.engines.cache.prefix_index import Region
+from actors.engines.cache.prefixes import PrefixCache
 from actors.engines.engine import Pool
 from actors.engines.flat_batch import SPAN, align
-from actors.engines.pool import RegionAllocator
-from actors.engines.prefix_index import Region
-from actors.engines.prefixes import PrefixCache
 from actors.models import DEFAULT_NODES
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode

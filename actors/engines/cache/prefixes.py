@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.engines.pool import RegionAllocator
-from actors.engines.prefix_index import PrefixIndex, Region
+from actors.engines.cache.pool import RegionAllocator
+from actors.engines.cache.prefix_index import PrefixIndex, Region
 from protocols.errors import PoolFull
 
 

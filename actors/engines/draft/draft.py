@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 from torch import Tensor
 
+from actors.engines.cache.pool import RegionAllocator
+from actors.engines.draft.mirror import Mirror
+from actors.engines.draft.ranking import Candidates, Row, choices_of, rank
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import SPAN, FlatBatch, align
-from actors.engines.mirror import Mirror
-from actors.engines.pool import RegionAllocator
-from actors.engines.ranking import Candidates, Row, choices_of, rank
-from actors.engines.sampler import SamplerState
+from actors.engines.sampling.sampler import SamplerState
 from actors.models import Expansion, Leaf, ModelInfo, common_prefix
 from protocols.errors import CannotDraft, ModelError, PoolFull
 from protocols.messages import Sampling

@@ -1,0 +1,1 @@
+"""What ``bench`` and ``doctor`` measure of models without actors."""

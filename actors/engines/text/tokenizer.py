@@ -1,0 +1,88 @@
+"""The tokenizer of a model: as the verifier uses it, and the digests by which two of them are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from actors.engines.text.chat_template import render
+from protocols.errors import RequestError
+from protocols.messages import ChatTurn, TokenizerParts
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """SHA-256 over vocabulary and merges. It is equal for tokenizers that make the same ids of a text."""
+    content: dict[str, Any] = {"vocab": _vocabulary(tokenizer)}
+    if (merges := _merges(tokenizer)) is not None:
+        content["merges"] = merges
+    return _sha256(content).hexdigest()
+
+
+def tokenizer_parts(tokenizer: Any) -> TokenizerParts:
+    """What :func:`tokenizer_digest` is made of, part by part."""
+    vocabulary = _vocabulary(tokenizer)
+    by_block: dict[int, list[tuple[str, int]]] = {}
+    for entry in vocabulary:
+        by_block.setdefault(entry[1] // TokenizerParts.BLOCK, []).append(entry)
+    blocks = (
+        _sha256(by_block.get(block, [])).digest()[: TokenizerParts.WIDTH]
+        for block in range(max(by_block, default=-1) + 1)
+    )
+    special = sorted(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+    return TokenizerParts(
+        len(vocabulary), b"".join(blocks), _sha256(_merges(tokenizer)).hexdigest(), _sha256(special).hexdigest()
+    )
+
+
+def _vocabulary(tokenizer: Any) -> list[tuple[str, int]]:
+    return sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
+
+
+def _merges(tokenizer: Any) -> Any:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return None if backend is None else json.loads(backend.to_str()).get("model", {}).get("merges", [])
+
+
+def _sha256(content: Any) -> hashlib._Hash:
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode())
+
+
+class TokenizerCodec:
+    """The target's tokenizer as the verifier uses it (see :class:`actors.models.Codec`)."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text))
+
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
+        return list(self.tokenizer.encode(render(self.tokenizer, turns, tools), add_special_tokens=False))
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        # for every token: transformers' wrapper around the Rust tokenizer takes longer than the decoding
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            text: str = backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+            return text
+        slow: str = self.tokenizer.decode(
+            list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+        return slow
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        # Tokenizers strip the space from the first token of a text, so each is decoded behind another.
+        before = self.encode("a")[-1:]
+        start = len(self.decode(before, False))
+        distinct = {token: self.decode([*before, token], False)[start:] for token in set(ids)}
+        return [distinct[token] for token in ids]
+
+    def serialized(self) -> str:
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            detail = "structured_outputs need a target with a fast tokenizer (a tokenizer.json), which this one has not"
+            raise RequestError("unsupported", detail)
+        text: str = backend.to_str()
+        return text
