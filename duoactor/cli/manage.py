@@ -9,6 +9,7 @@ from duoactor.cli.environment import Environment
 from duoactor.cli.options import Place, json_option, place_options
 from duoactor.cli.sections import Command
 from duoactor.cli.waiting import connected
+from duoactor.status import print_drafters, print_status
 
 
 @click.command(cls=Command)
@@ -27,7 +28,7 @@ def status(environment: Environment, /, place: Place, as_json: bool) -> None:
     if as_json:
         render.print_json(report)
     else:
-        render.print_status(report)
+        print_status(report)
 
 
 @click.command(cls=Command)
@@ -45,7 +46,7 @@ def drafters(environment: Environment, /, place: Place, as_json: bool) -> None:
     if as_json:
         render.print_json(report.drafters)
     else:
-        render.print_drafters(report.drafters)
+        print_drafters(report.drafters)
 
 
 @click.command(cls=Command)

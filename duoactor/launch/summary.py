@@ -10,6 +10,7 @@ from typing import Any
 from duoactor import render
 from duoactor.launch.child import GATEWAY, ActorPlan
 from duoactor.launch.deployment import Deployment
+from duoactor.status import cores_and_rates
 from protocols.address import default_address
 from protocols.messages import StatusReport
 
@@ -59,7 +60,7 @@ def print_up(
     for actor in listed:
         shown = actor["endpoint"] if actor["role"] == GATEWAY else actor["model"]
         print(f"  {actor['actor_id']:<12} pid {actor['pid']:<8} {shown}".rstrip())
-    if status is not None and (facts := render.expected(status)):
+    if status is not None and (facts := cores_and_rates(status)):
         print()
         for label, text in facts:
             print(f"  {label:<12} {text}")

@@ -10,7 +10,7 @@ import pytest
 from fake_client import REPORT, FakeClient, run
 
 from duoactor.cli import main
-from duoactor.render import print_drafters, print_status
+from duoactor.status import print_drafters, print_status
 from protocols.messages import Expectation, StatusReport
 
 
