@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Unpack, cast
 
-from actors.settings import PEER_VARIABLES
 from duoactor.client.calls import Answer, Question
-from duoactor.client.connection import CONNECT_TIMEOUT_S, Connection
+from duoactor.client.connection import CONNECT_TIMEOUT_S
+from duoactor.client.opening import Opening
 from duoactor.client.options import Options, shows_options
 from duoactor.client.request import Completion, Prompt, Turn, checked, make_request, make_tools, make_turns, typed
 from duoactor.client.stream import AsyncStream
-from protocols.address import default_address, several
-from protocols.errors import ConnectionLost, DuoactorError, RequestError
+from protocols.errors import ConnectionLost, RequestError
 from protocols.messages import (
     Detokenize,
     Done,
@@ -78,17 +76,18 @@ class AsyncClient:
                 the verifier says, or longer.
             network: The transport; None: ZeroMQ.
         """
-        if not address:
-            address, key, server_key = from_environment(key, server_key)
-        self.addresses = several(address)
-        self.address = ", ".join(self.addresses)
-        self._max_retries = max_retries
-        self._timeouts = (timeout, reconnect_timeout)
-        self._keys = (key, server_key)
-        self._network = network
-        self._opening: asyncio.Task[Connection] | None = None
-        self._closed = False
-        self._pid = os.getpid()
+        self._timeout = timeout
+        self._opening = Opening(address, key, server_key, timeout, reconnect_timeout, max_retries, network)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of all verifiers."""
+        return self._opening.addresses
+
+    @property
+    def address(self) -> str:
+        """Of all verifiers, as a text."""
+        return self._opening.address
 
     # --- connection --------------------------------------------------------------------------------------------------
 
@@ -107,63 +106,11 @@ class AsyncClient:
             RefusedError: The verifier does not accept this client.
             ConfigError: An address is malformed, or a key file cannot be used.
         """
-        await self._connected()
+        await self._opening.connected()
 
     async def aclose(self) -> None:
         """Cancel all open requests and disconnect. The client cannot be used again."""
-        self._closed = True
-        opening, self._opening = self._opening, None
-        if opening is None or opening.get_loop() is not asyncio.get_running_loop() or os.getpid() != self._pid:
-            return
-        opening.cancel()
-        await asyncio.wait([opening])
-        if not opening.cancelled() and opening.exception() is None:
-            await opening.result().close()
-
-    async def _connected(self) -> Connection:
-        """The connection, made anew if there is none or the last has ended."""
-        self._check_place()
-        if self._opening is None or _is_over(self._opening):
-            self._opening = asyncio.create_task(self._open())
-            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # told to who waits
-        try:
-            connection = await asyncio.shield(self._opening)
-        except asyncio.CancelledError:
-            if self._closed:
-                raise closed() from None
-            raise
-        await connection.ready()
-        return connection
-
-    def _check_place(self) -> None:
-        if self._closed:
-            raise closed()
-        if os.getpid() != self._pid:
-            raise forked()
-        home = None if self._opening is None else self._opening.get_loop()
-        if home is not None and home is not asyncio.get_running_loop() and not home.is_closed():
-            raise ConnectionLost("this client is connected in another event loop; make one client for each loop")
-
-    async def _open(self) -> Connection:
-        network, leave = self._network, _nothing
-        if network is None:
-            from protocols.security import load_security
-            from protocols.zeromq import ZmqNetwork
-
-            key, server_key = self._keys
-            network = ZmqNetwork(load_security(key, server_key) if key or server_key else None)
-            leave = network.close
-        try:
-            connection = Connection(network, self.addresses, *self._timeouts, leave, self._max_retries)
-        except DuoactorError:
-            leave()
-            raise
-        try:
-            await connection.ready()
-        except BaseException:
-            await connection.close()
-            raise
-        return connection
+        await self._opening.close()
 
     @property
     def welcome(self) -> Welcome:
@@ -172,10 +119,7 @@ class AsyncClient:
         Raises:
             ConnectionLost: There was no connection yet.
         """
-        opening = self._opening
-        if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
-            raise ConnectionLost(f"no verifier at {self.address} has answered yet")
-        return opening.result().welcome
+        return self._opening.welcome
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -196,7 +140,7 @@ class AsyncClient:
             RefusedError: While reading: the verifier does not accept this client.
             ConnectionLost: While reading: no verifier answers, or none came back in time.
         """
-        return AsyncStream(make_request(prompt, messages, options), self._connected)
+        return AsyncStream(make_request(prompt, messages, options), self._opening.connected)
 
     @shows_options
     async def generate(
@@ -228,10 +172,10 @@ class AsyncClient:
 
     async def _ask(self, question: Question, at: str | None = None) -> Answer:
         checked(question)
-        connection = await self._connected()
+        connection = await self._opening.connected()
         mailbox = connection.ask(question, at)
         try:
-            async with asyncio.timeout(self._timeouts[0] or CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout or CONNECT_TIMEOUT_S):
                 await mailbox.wait()
         except TimeoutError:
             raise ConnectionLost(
@@ -243,7 +187,7 @@ class AsyncClient:
 
     async def _order(self, order: Question) -> str:
         """Of several verifiers, that which knows the drafter carries it out."""
-        verifiers = (await self._connected()).verifiers
+        verifiers = (await self._opening.connected()).verifiers
         for address in verifiers[:-1]:
             try:
                 return cast(Done, await self._ask(order, address)).detail
@@ -270,7 +214,7 @@ class AsyncClient:
             ConnectionLost: The verifier is lost.
             RefusedError: The verifier does not accept this client.
         """
-        connection = await self._connected()
+        connection = await self._opening.connected()
         async with aclosing(connection.telemetry()) as messages:
             async for message in messages:
                 yield message
@@ -323,26 +267,3 @@ class AsyncClient:
             RequestError: As for ``swap``; also where there is no learner, or nothing to undo.
         """
         return await self._order(Undo(uuid.uuid4().hex))
-
-
-def from_environment(key: str = "", server_key: str = "") -> tuple[str, str, str]:
-    """Address and keys for a client that is given no address."""
-    said = {name: os.environ.get(variable, "") for name, variable in PEER_VARIABLES.items()}
-    return said["connect"] or default_address(), key or said["key"], server_key or said["server_key"]
-
-
-def closed() -> ConnectionLost:
-    return ConnectionLost("the client was closed; make a new one")
-
-
-def forked() -> ConnectionLost:
-    return ConnectionLost("a client does not survive a fork; make a new one in this process")
-
-
-def _nothing() -> None: ...
-
-
-def _is_over(opening: asyncio.Task[Connection]) -> bool:
-    if not opening.done():
-        return opening.get_loop().is_closed()
-    return opening.cancelled() or opening.exception() is not None or opening.result().over is not None

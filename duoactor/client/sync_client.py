@@ -10,7 +10,8 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
-from duoactor.client.async_client import AsyncClient, closed, forked
+from duoactor.client.async_client import AsyncClient
+from duoactor.client.opening import closed, forked
 from duoactor.client.options import Options, shows_options
 from duoactor.client.request import Completion, Prompt, Turn, complete
 from duoactor.client.stream import AsyncStream

@@ -34,9 +34,8 @@ def left(world: World) -> list[str]:
     counts["subscriptions too many"] = max(0, len(world.network.feeds) - listeners)
     counts |= _left_of_learning(world)
     for name, one in world.clients.items():
-        opening = one.client._opening if one.client is not None else None
-        if opening is not None and opening.done() and not opening.cancelled() and opening.exception() is None:
-            connection = opening.result()
+        connection = one.client._opening.made() if one.client is not None else None
+        if connection is not None:
             counts[f"calls of {name}"] = len(connection._session.calls)
             counts[f"mailboxes of {name}"] = len(connection._mailboxes)
     return [f"{count} {what}" for what, count in counts.items() if count]
