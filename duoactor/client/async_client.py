@@ -81,12 +81,12 @@ class AsyncClient:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of all verifiers."""
+        """Of the verifiers."""
         return self._opening.addresses
 
     @property
     def address(self) -> str:
-        """Of all verifiers, as a text."""
+        """Of the verifiers, separated by commas."""
         return self._opening.address
 
     # --- connection --------------------------------------------------------------------------------------------------
