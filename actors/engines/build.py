@@ -26,9 +26,9 @@ from actors.engines.checkpoints.loading import (
     resolve_device,
     vocab_size,
 )
-from actors.engines.draft.draft import Draft
+from actors.engines.drafts.draft import Draft
 from actors.engines.engine import Engine
-from actors.engines.target.target import Target
+from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.models import ModelInfo
 

@@ -17,7 +17,7 @@ from protocols.messages import Role
 
 if TYPE_CHECKING:
     from actors.cost import CostModel
-    from actors.engines.target.target import Target
+    from actors.engines.targets.target import Target
     from actors.models import DraftModel, ModelInfo, TargetModel
     from actors.verifier.decoding.retrieval import Sources
     from actors.verifier.drafters.inline import InlineDraft

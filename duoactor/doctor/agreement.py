@@ -51,7 +51,7 @@ def texts(
 
 
 def agreement(ranks: Sequence[Sequence[int]]) -> Agreement:
-    """``ranks`` of each text (one at least): see :func:`actors.engines.draft.replay.replay_draft`."""
+    """``ranks`` of each text (one at least): see :func:`actors.engines.drafts.replay.replay_draft`."""
     every = [rank for text in ranks for rank in text]
     first = sum(rank == 1 for rank in every) / len(every)
     tried, right = [0.0] * DEPTHS, [0.0] * DEPTHS

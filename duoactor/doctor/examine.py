@@ -26,8 +26,8 @@ from protocols.errors import DuoactorError
 from protocols.messages import Hello, Role
 
 if TYPE_CHECKING:
-    from actors.engines.draft.draft import Draft
-    from actors.engines.target.target import Target
+    from actors.engines.drafts.draft import Draft
+    from actors.engines.targets.target import Target
 
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
 BUSY = 0.75  # load of a CPU; with 4 processes for each, a bundled pair that brings 1.34x brought 1.17x
@@ -44,7 +44,7 @@ def examine(
 ) -> Report:
     """``show``: told what is done now. What is wrong becomes a finding of the report; with ``debug``, what a library
     raises does not."""
-    from actors.engines.draft.replay import replay_draft
+    from actors.engines.drafts.replay import replay_draft
     from actors.engines.measuring import facts
 
     report = Report(

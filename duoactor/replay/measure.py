@@ -37,8 +37,8 @@ def measure(
 ) -> None:
     """Fills in ``report``. RequestError where a method is none, or cannot be replayed; where drafts make no difference
     to it, it is replayed with the first of them. ``ablate``: see :func:`duoactor.replay.ablation.named`."""
-    from actors.engines.draft.draft import Draft
-    from actors.engines.draft.replay import replay_draft
+    from actors.engines.drafts.draft import Draft
+    from actors.engines.drafts.replay import replay_draft
 
     for policy in policies:
         if strategy_for(policy.method).proposer in (Method.LOOKAHEAD, Method.REST):

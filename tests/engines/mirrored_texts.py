@@ -7,7 +7,7 @@ import torch
 from tiny import VOCAB, info, make
 
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.draft.draft import Draft
+from actors.engines.drafts.draft import Draft
 from actors.models import Leaf
 from protocols.messages import Sampling
 

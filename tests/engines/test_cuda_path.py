@@ -10,9 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.graphs import Direct
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.draft.draft import Draft
-from actors.engines.target.selfcheck import ROWS
-from actors.engines.target.target import Target
+from actors.engines.drafts.draft import Draft
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
 from actors.models import Leaf, Window
 from protocols.messages import Sampling
 

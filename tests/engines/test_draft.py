@@ -5,12 +5,12 @@ import torch
 from mirrored_texts import SAMPLINGS, assert_same, engine_of, fresh, one_thread, root, some_prompt  # noqa: F401
 from tiny import VOCAB
 
-from actors.engines.draft.draft import Draft
-from actors.engines.draft.ranking import rank
+from actors.engines.drafts.draft import Draft
+from actors.engines.drafts.ranking import rank
 from actors.engines.sampling.noise import gumbel
 from actors.engines.sampling.sampler import SamplerState
-from actors.engines.target.selfcheck import ROWS
-from actors.engines.target.target import Target
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
 from actors.models import Leaf, Window
 from protocols.messages import Sampling
 

@@ -6,7 +6,7 @@ import pytest
 from mirrored_texts import SAMPLINGS, assert_same, engine_of, fresh, one_thread, root, some_prompt  # noqa: F401
 from tiny import VOCAB
 
-from actors.engines.draft.draft import Draft
+from actors.engines.drafts.draft import Draft
 from actors.models import Leaf
 from protocols.errors import CannotDraft, PoolFull
 from protocols.messages import Sampling

@@ -22,7 +22,7 @@ from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.build import build_draft, build_target
 from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, with_part_head, with_whole_head
 from actors.engines.checkpoints.loading import load_model, load_tokenizer
-from actors.engines.draft.draft import Draft
+from actors.engines.drafts.draft import Draft
 from actors.models import Leaf
 from duoactor import config
 from protocols.errors import ModelError

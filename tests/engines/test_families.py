@@ -18,8 +18,8 @@ from tiny import COMMON, VOCAB, info, make_model
 from actors.engines.backends.llama.configuration import supports
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.target.selfcheck import ROWS
-from actors.engines.target.target import Target
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.proposers.memory import Memory
 from actors.replay.clock import run

@@ -17,8 +17,8 @@ from actors.engines.backends.llama.folded_attention import attend_folded
 from actors.engines.backends.llama.graphs import Direct
 from actors.engines.backends.llama.inbox import Inbox
 from actors.engines.flat_batch import FlatBatch, causal
-from actors.engines.target.selfcheck import ROWS
-from actors.engines.target.target import Target
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 

@@ -11,7 +11,7 @@ from test_llama import BUNDLED, chain, ids, load
 
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.graphs import CudaRecorder, Direct
-from actors.engines.target.target import Target
+from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 

@@ -13,8 +13,8 @@ from actors.engines.backends.llama import gathered
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.folded_attention import attend_folded
 from actors.engines.flat_batch import FlatBatch
-from actors.engines.target.selfcheck import ROWS
-from actors.engines.target.target import Target
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 

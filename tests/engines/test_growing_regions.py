@@ -11,8 +11,8 @@ from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.cache.kv_cache import CHUNK, TRASH, full_request
 from actors.engines.cache.pool import RegionAllocator
 from actors.engines.cache.prefixes import PrefixCache
-from actors.engines.target.selfcheck import ROWS
-from actors.engines.target.target import Target
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.errors import PoolFull
 from protocols.messages import Sampling

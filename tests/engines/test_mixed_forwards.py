@@ -9,8 +9,8 @@ from tiny import info, make
 
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.target.selfcheck import ROWS
-from actors.engines.target.target import Target
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
 

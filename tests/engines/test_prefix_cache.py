@@ -9,7 +9,7 @@ from tiny import VOCAB, info, make
 
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.target.target import SHARED, Target
+from actors.engines.targets.target import SHARED, Target
 from actors.models import Window
 from protocols.messages import Sampling
 

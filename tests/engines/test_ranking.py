@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import actors.engines.draft.ranking as ranking
+import actors.engines.drafts.ranking as ranking
 import actors.engines.sampling.sampler as sampler
 from actors.engines.backends.compiler import compiled_kernels
-from actors.engines.draft.ranking import Row, rank
+from actors.engines.drafts.ranking import Row, rank
 from actors.engines.sampling.noise import gumbel
 from actors.engines.sampling.sampler import SamplerState
 from protocols.messages import Sampling

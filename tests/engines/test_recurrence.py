@@ -7,9 +7,9 @@ from tiny import info
 
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.cache.kv_cache import CHUNK, TRASH
-from actors.engines.draft.draft import Draft
-from actors.engines.target.selfcheck import ROWS, self_check
-from actors.engines.target.target import Target
+from actors.engines.drafts.draft import Draft
+from actors.engines.targets.selfcheck import ROWS, self_check
+from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.errors import ModelError, PoolFull
 from protocols.messages import Sampling

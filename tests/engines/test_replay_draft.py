@@ -6,8 +6,8 @@ import torch
 from tiny import VOCAB, info, make
 
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.draft.draft import CHUNK, Draft
-from actors.engines.draft.replay import replay_draft
+from actors.engines.drafts.draft import CHUNK, Draft
+from actors.engines.drafts.replay import replay_draft
 from actors.models import Leaf
 from actors.replay.logged import LoggedRequest
 from protocols.messages import Sampling

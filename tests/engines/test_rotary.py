@@ -9,7 +9,7 @@ from tiny import COMMON, FAMILIES, info, make
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.draft.draft import Draft
+from actors.engines.drafts.draft import Draft
 from actors.models import Leaf, Window
 from protocols.messages import Sampling
 

@@ -8,8 +8,8 @@ from actors.engines.backends.linear.packed import can_pack
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.checkpoints.loading import describe, load_model, load_tokenizer
-from actors.engines.target.selfcheck import ROWS, self_check
-from actors.engines.target.target import Target
+from actors.engines.targets.selfcheck import ROWS, self_check
+from actors.engines.targets.target import Target
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
 CPU = torch.device("cpu")

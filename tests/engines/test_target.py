@@ -5,8 +5,8 @@ import torch
 from tiny import VOCAB, info, make
 
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.target.selfcheck import ROWS
-from actors.engines.target.target import Target
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
 from actors.models import ROOT, Window
 from actors.tree.accept import depths_of
 from protocols.errors import PoolFull, RequestError

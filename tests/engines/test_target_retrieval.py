@@ -8,8 +8,8 @@ from tiny import VOCAB, info, make
 
 from actors.cost import CostModel
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.target.selfcheck import LARGE, ROWS
-from actors.engines.target.target import LARGEST, Target
+from actors.engines.targets.selfcheck import LARGE, ROWS
+from actors.engines.targets.target import LARGEST, Target
 from actors.models import Window
 from actors.proposers.datastore import Datastore, build
 from actors.tree.methods import strategy_for

@@ -18,7 +18,7 @@ from actors.engines.backends.llama import triton_attention as kernels
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.graphs import Direct
 from actors.engines.backends.llama.in_place import InPlace, in_place
-from actors.engines.draft.draft import Draft
+from actors.engines.drafts.draft import Draft
 from actors.models import Leaf
 from protocols.messages import Sampling
 

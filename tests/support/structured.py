@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import duoactor
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.checkpoints.loading import load_tokenizer
-from actors.engines.target.target import Target
+from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from fakes import INFO, VOCAB, draw
 from protocols.messages import Sampling, StructuredOutputs

@@ -16,7 +16,7 @@ from actors.engines.backends.compiler import compiled_kernels
 from actors.engines.backends.llama.compiled_body import CompiledBody
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.cache.kv_cache import TRASH, full_request
-from actors.engines.target.target import Target
+from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.proposers.memory import Memory
 from actors.replay.clock import run

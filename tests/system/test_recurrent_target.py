@@ -11,8 +11,8 @@ from transformers import Lfm2Config, Lfm2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_
 
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.cache.kv_cache import TRASH
-from actors.engines.target.selfcheck import ROWS
-from actors.engines.target.target import Target
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.replay.clock import run
 from fakes import INFO, VOCAB

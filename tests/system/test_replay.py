@@ -9,9 +9,9 @@ from cluster import Cluster
 from tiny import VOCAB, info, make
 
 from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.draft.draft import Draft
-from actors.engines.draft.replay import replay_draft
-from actors.engines.target.target import Target
+from actors.engines.drafts.draft import Draft
+from actors.engines.drafts.replay import replay_draft
+from actors.engines.targets.target import Target
 from actors.replay.clock import run
 from actors.replay.logged import read_log
 from actors.replay.measured import RoundTimes

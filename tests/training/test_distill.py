@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from actors.engines.build import build_draft, build_target
 from actors.engines.checkpoints.loading import load_config
-from actors.engines.draft.replay import replay_draft
+from actors.engines.drafts.replay import replay_draft
 from actors.engines.training import head
 from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
 from actors.engines.training.batches import batch_of

@@ -16,8 +16,8 @@ from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.build import build_draft
-from actors.engines.target.selfcheck import ROWS
-from actors.engines.target.target import Target
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
 from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
 from actors.engines.training.batches import batch_of
 from actors.engines.training.learner import Learner

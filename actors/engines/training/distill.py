@@ -18,8 +18,8 @@ from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft, build_target
 from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, head_size, with_part_head
 from actors.engines.checkpoints.loading import load_config, load_model, load_tokenizer, resolve_device
-from actors.engines.draft.replay import replay_draft
-from actors.engines.target.target import Target
+from actors.engines.drafts.replay import replay_draft
+from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.engines.training.answers import LONGEST, TEMPERATURES, Answer, Job, Prompt, jobs, write_answers
 from actors.engines.training.batches import epochs

@@ -15,8 +15,8 @@ import torch
 from actors.engines.build import build_draft
 from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, head_size
 from actors.engines.checkpoints.loading import load_model, load_tokenizer
-from actors.engines.draft.draft import Draft
-from actors.engines.draft.replay import replay_draft
+from actors.engines.drafts.draft import Draft
+from actors.engines.drafts.replay import replay_draft
 from actors.engines.sampling.noise import gumbel
 from actors.engines.training.answers import Answer, Job, Prompt
 from actors.engines.training.batches import LOGITS, batch_of, groups

@@ -16,9 +16,9 @@ from actors.engines.cache.kv_cache import CHUNK, KVCache, full_request
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
-from actors.engines.target.likeliest import Asked, answer, likeliest
-from actors.engines.target.request import TargetRequest
-from actors.engines.target.selfcheck import LARGE, ROWS, Agreement, self_check
+from actors.engines.targets.likeliest import Asked, answer, likeliest
+from actors.engines.targets.request import TargetRequest
+from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.models import DEFAULT_NODES, Constraint, ModelInfo, Outcome, Window
 from actors.tree.accept import walk
 from protocols.errors import PoolFull

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engines.draft.draft import Draft
+from actors.engines.drafts.draft import Draft
 from actors.replay.logged import LoggedRequest
 
 

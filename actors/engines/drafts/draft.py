@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from actors.engines.cache.pool import RegionAllocator
-from actors.engines.draft.mirror import Mirror
-from actors.engines.draft.ranking import Candidates, Row, choices_of, rank
+from actors.engines.drafts.mirror import Mirror
+from actors.engines.drafts.ranking import Candidates, Row, choices_of, rank
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import SPAN, FlatBatch, align
 from actors.engines.sampling.sampler import SamplerState
