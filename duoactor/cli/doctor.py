@@ -8,6 +8,7 @@ import click
 from msgspec.structs import replace
 
 from duoactor import render
+from duoactor.cli.announcements import announced
 from duoactor.cli.environment import Environment, available_cpus
 from duoactor.cli.options import Pair, json_option, pair_options
 from duoactor.config import write_new
@@ -49,7 +50,8 @@ def doctor(
 
     verifier, drafter = pair.verifier, replace(pair.drafter, device=draft_device)
     progress = render.Spinner(sys.stderr)
-    report = examine(verifier, drafter, available_cpus(), progress.show, environment.debug)
+    with announced(progress.show):
+        report = examine(verifier, drafter, available_cpus(), progress.show, environment.debug)
     progress.show("")
     report.verdict = words.verdict(report)
     if file is not None:

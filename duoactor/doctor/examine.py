@@ -20,6 +20,7 @@ from duoactor.bench.suites import load_suite, select
 from duoactor.config import resolve_model
 from duoactor.doctor import forecast
 from duoactor.doctor.agreement import agreement, texts
+from duoactor.doctor.load import busy
 from duoactor.doctor.report import ModelReport, Report
 from duoactor.launch.cores import assign_cores, format_cpus
 from protocols.errors import DuoactorError
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from actors.engines.targets.target import Target
 
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
-BUSY = 0.75  # load of a CPU; with 4 processes for each, a bundled pair that brings 1.34x brought 1.17x
 PROMPTS = 3  # of each task
 SHORT_CONTEXT = 0.5  # of the target's: a draft with less leaves long texts to the target alone
 
@@ -54,9 +54,8 @@ def examine(
         instructions=_instructions(),
         memory_free_bytes=facts.host_memory_free(),
     )
-    if (load := _load()) > BUSY * len(cpus):
-        busy = f"the machine is busy (load {load:.1f} on {len(cpus)} CPUs): so are its times; ask again later"
-        report.add("warning", busy)
+    if (told := busy(len(cpus))) is not None:
+        report.add("warning", told)
     cores = assign_cores(cpus, [drafter.threads], drafters_need_cores=drafter.device == "cpu")
     report.verifier_cpus, report.drafter_cpus = cores.verifier, cores.drafters[0]
     if not cores.verifier and drafter.device == "cpu":
@@ -179,11 +178,6 @@ def _facts(name: str, info: ModelInfo, path: str, slots: int, full: int, step_us
         full_requests=full,
         step_us=step_us,
     )
-
-
-def _load() -> float:
-    """Processes that computed or waited to, in the last minute."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def sample_prompts() -> list[str]:
