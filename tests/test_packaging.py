@@ -45,6 +45,11 @@ def test_the_wheel_holds_every_module_and_the_files_they_read(wheel: zipfile.Zip
     assert left_out == set()
 
 
+def test_the_wheel_with_the_bundled_pair_is_smaller_than_60_mb(wheel: zipfile.ZipFile):
+    assert wheel.filename is not None
+    assert Path(wheel.filename).stat().st_size < 60_000_000
+
+
 def test_the_metadata_describe_the_project(wheel: zipfile.ZipFile):
     name = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     metadata = HeaderParser().parsestr(wheel.read(name).decode())
