@@ -10,6 +10,7 @@ import torch
 from families import FAMILIES, model_of
 from test_distill import words
 from tiny import VOCAB, info
+from transformers import LlamaForCausalLM
 
 from actors.engines.backends.llama.configuration import supports
 from actors.engines.backends.llama.engine import LlamaEngine
@@ -21,6 +22,7 @@ from actors.engines.targets.target import Target
 from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
 from actors.engines.training.batches import batch_of
 from actors.engines.training.learner import Learner
+from actors.engines.training.shapes import candidates
 from actors.engines.training.start import Shape, first_draft
 from actors.models import Leaf
 from protocols.messages import Sampling
@@ -60,3 +62,11 @@ def test_a_draft_of_each_family_is_cut_trained_and_loaded(name: str, tmp_path: P
     handle = served.open([*PROMPTS[0].tokens], 3, Sampling(max_tokens=8))
     [expansion] = served.expand([Leaf(handle, PROMPTS[0].tokens[-1], (), is_root=True)])
     assert expansion.tokens and max(expansion.tokens) < VOCAB
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_draft_of_a_recurrent_target_is_a_llama_also_where_it_is_as_wide(name: str):
+    model = model_of(name)
+    width = model.config.get_text_config().hidden_size
+    for shape in (Shape(width, 1), *candidates(model.config)):
+        assert isinstance(first_draft(model, shape), LlamaForCausalLM)

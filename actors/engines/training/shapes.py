@@ -9,7 +9,7 @@ from typing import Any
 from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft
 from actors.engines.training.head import head_tokens
-from actors.engines.training.start import HEAD, Shape, draft_config, empty_draft
+from actors.engines.training.start import HEAD, Shape, draft_config, empty_draft, is_cut
 
 STEPS = 25  # of the draft in a round: with fewer the tree stays small, with more most of it is never verified
 FRACTIONS = (1, 2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 8)  # of the target's width
@@ -19,7 +19,9 @@ LAYERS = (4, 2, 1)
 def candidates(target: Any) -> list[Shape]:
     """Shapes for a target of this configuration, those whose step reads most weights first."""
     text = target.get_text_config()
-    widths = {text.hidden_size if f == 1 else int(text.hidden_size * f) // HEAD * HEAD for f in FRACTIONS}
+    widths = {int(text.hidden_size * f) // HEAD * HEAD for f in FRACTIONS}
+    if is_cut(target, Shape(text.hidden_size, 1)):
+        widths.add(text.hidden_size)
     layers = [n for n in LAYERS if n <= max(1, text.num_hidden_layers // 2)]
     shapes = [Shape(width, n) for width in widths if width for n in layers]
 

@@ -1,4 +1,5 @@
-"""The draft before it learns anything: cut from the target where it is as wide, with its embedding where it is not."""
+"""The draft before it learns anything: cut from the target where it is as wide, with its embedding where it is not, or
+where the target has recurrent layers, with which it could not draft."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM, LlamaConfig
 
+from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.checkpoints.draft_vocabulary import FIELD, model_class
 from protocols.errors import ConfigError
 
@@ -40,10 +43,19 @@ def chosen_layers(have: int, wanted: int) -> list[int]:
     return [round(i * (have - 1) / (wanted - 1)) for i in range(wanted)]
 
 
+def is_cut(target: Any, shape: Shape) -> bool:
+    """Whether a draft of ``shape`` is cut from a target of that configuration."""
+    text = target.get_text_config()
+    if shape.width != text.hidden_size:
+        return False
+    with torch.device("meta"):  # only the model knows what its layers are, and it needs no weights for that
+        return not recurrent_layers(AutoModelForCausalLM.from_config(text))
+
+
 def draft_config(target: Any, shape: Shape) -> Any:
     """The draft's configuration. ConfigError for a shape that cannot be made of this target."""
     text = target.get_text_config()
-    if shape.width == text.hidden_size:
+    if is_cut(target, shape):
         if shape.layers > text.num_hidden_layers:
             raise ConfigError(f"shape {shape} has more layers than the target's {text.num_hidden_layers}; ask for less")
         config = copy.deepcopy(text)
@@ -56,8 +68,6 @@ def draft_config(target: Any, shape: Shape) -> Any:
             f"shape {shape} cannot be made: the width is the target's own, {text.hidden_size}, or a smaller multiple "
             f"of {HEAD}"
         )
-    from transformers import LlamaConfig
-
     heads = shape.width // HEAD
     return LlamaConfig(
         vocab_size=text.vocab_size,
@@ -77,8 +87,6 @@ def draft_config(target: Any, shape: Shape) -> Any:
 
 def empty_draft(config: Any, head: int = 0) -> nn.Module:
     """A model of that shape with random weights, float32. ``head``: how many tokens it covers; 0: all."""
-    from transformers import AutoModelForCausalLM
-
     model: nn.Module
     if head in (0, config.vocab_size):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -92,9 +100,8 @@ def first_draft(target: nn.Module, shape: Shape) -> nn.Module:
     """A draft of ``shape`` in float32 that holds what it can of the target."""
     config: Any = target.config
     draft = empty_draft(draft_config(config, shape))
-    text = config.get_text_config()
-    if shape.width == text.hidden_size:
-        _cut(target, draft, chosen_layers(text.num_hidden_layers, shape.layers))
+    if is_cut(config, shape):
+        _cut(target, draft, chosen_layers(config.get_text_config().num_hidden_layers, shape.layers))
     else:
         _project(target, draft)
     return draft
