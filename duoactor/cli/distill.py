@@ -11,9 +11,11 @@ from actors.engines.training.plan import Plan, Progress, Result, Text
 from duoactor import config, render
 from duoactor.bench.figures import NO_MATPLOTLIB, available
 from duoactor.bench.suites import BUILTIN, load_suite
+from duoactor.cli.announcements import announced
 from duoactor.cli.environment import available_cpus
 from duoactor.cli.options import json_option
 from duoactor.distill.report import ALL, PICTURE, card, predicted, rows, verdict
+from duoactor.doctor.load import busy
 from protocols.errors import ConfigError
 
 
@@ -36,11 +38,17 @@ from protocols.errors import ConfigError
     "--init",
     default="",
     metavar="DIR",
-    help="train this draft further, instead of beginning with the target's own layers",
+    help="train this draft further, instead of a new one",
 )
-@click.option("--minutes", default=30.0, type=click.FloatRange(min=0.01), metavar="X", help="minutes to take  [30]")
+@click.option(
+    "--minutes",
+    default=30.0,
+    type=click.FloatRange(min=0.01),
+    metavar="X",
+    help="minutes of answering and training  [30]",
+)
 @click.option("--device", default="auto", metavar="TEXT", help="torch device: auto, cpu, cuda, cuda:1 …  [auto]")
-@click.option("--resume", is_flag=True, help="continue the training in --out, for --minutes more")
+@click.option("--resume", is_flag=True, help="go on in --out, for --minutes more")
 @json_option
 def distill(
     target: str,
@@ -55,10 +63,11 @@ def distill(
 ) -> None:
     """Make a draft model out of what a target writes.
 
-    The target answers the prompts, greedy and sampled, for a third of the time; a small model, cut from the target,
-    learns its distributions for the rest. "auto" takes the largest shape whose steps fit into a round of the target
-    on this machine. Prompts like those that the target will be asked serve best. Some are kept apart: DIR/README.md
-    says how often the draft agrees with the target's answers to them, and whether that helps.
+    The target answers the prompts, greedy and sampled, for a third of the time; a small model that begins with weights
+    of the target learns its distributions for the rest. "auto" takes the largest shape whose steps fit into a round of
+    the target on this machine. Prompts like those that the target will be asked serve best. Some are kept apart:
+    DIR/README.md says how often the draft agrees with the target's answers to them, and whether that helps. After
+    Ctrl-C or a crash the same command with --resume goes on.
 
     \b
     Example:  duoactor distill --target my/model --prompts questions.jsonl --out draft --minutes 60
@@ -77,15 +86,25 @@ def distill(
         threads=len(available_cpus()),
         resume=resume,
     )
+    if (told := busy(plan.threads)) is not None:
+        choose = ", or choose the --shape yourself" if shape == "auto" and not init else ""
+        click.echo(f"duoactor: {told}{choose}", err=True)
     spinner = render.Spinner(sys.stderr)
 
     def report(at: Progress) -> None:
-        left = f", {render.duration(at.seconds_left * 1000)} left" if at.seconds_left else ""
-        spinner.show(f"{at.phase} {at.share:.0%}: {at.text}{left}")
+        over = "" if at.share is None else f" {at.share:.0%}"
+        left = "" if at.seconds_left is None else f", {render.duration(at.seconds_left * 1000)} left"
+        spinner.show(f"{at.phase}{over}: {at.text}{left}")
 
     spinner.show(f"loading {render.model_name(plan.target)} …")
     try:
-        result = train(plan, report)
+        with announced(spinner.show):
+            result = train(plan, report)
+    except KeyboardInterrupt:
+        spinner.show("")
+        if Path(out).exists():
+            click.echo("duoactor: interrupted; the same command with --resume goes on", err=True)
+        raise
     finally:
         spinner.show("")
     _tell(plan, result, as_json)

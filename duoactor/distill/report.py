@@ -83,14 +83,13 @@ def verdict(result: Result) -> str:
 def card(plan: Plan, result: Result, picture: bool) -> str:
     """README.md of the model directory."""
     target = render.model_name(plan.target)
-    start = f"the draft {render.model_name(result.init)}" if result.init else "the target's own embedding and layers"
     lines = [
         f"# A draft for {Path(target).name}",
         "",
         f"Made by `duoactor distill`: shape {result.shape}, {result.parameters / 1e6:.2f} M parameters, bfloat16. It "
-        f"began with {start} and made {result.steps} steps ({result.seconds / 60:.1f} minutes) on {result.tokens} "
-        f"tokens in {result.answers} answers of the target to {result.prompts - result.kept_apart} prompts, greedy and "
-        f"sampled, by KL and total variation.{_mixed(result)}{_covered(result)}",
+        f"began with {_start(result)} and made {result.steps} steps ({result.seconds / 60:.1f} minutes) by KL and "
+        f"total variation on {result.tokens} tokens in {result.answers} answers of the target, greedy and sampled, to "
+        f"{result.prompts - result.kept_apart} prompts.{_mixed(result)}{_covered(result)}",
         "",
         f"**{verdict(result)}**",
         "",
@@ -112,6 +111,14 @@ def card(plan: Plan, result: Result, picture: bool) -> str:
     if picture:
         lines += ["", f"![agreement by task]({PICTURE})"]
     return "\n".join(lines) + "\n"
+
+
+def _start(result: Result) -> str:
+    if result.init:
+        return f"the draft {render.model_name(result.init)}"
+    if result.cut:
+        return "the target's own embedding and some of its layers"
+    return "the target's embedding, projected to its own width"
 
 
 def _mixed(result: Result) -> str:

@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
+import sys
+from collections.abc import Callable
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
 import torch
-from tiny import VOCAB, make
+from tiny import COMMON, VOCAB, make, make_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from actors.engines.build import build_draft, build_target
 from actors.engines.checkpoints.loading import load_config
 from actors.engines.drafts.replay import replay_draft
+from actors.engines.training import distill as training
 from actors.engines.training import head
 from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
 from actors.engines.training.batches import batch_of
 from actors.engines.training.distill import distill, kept_apart
-from actors.engines.training.learner import Learner
+from actors.engines.training.learner import Learner, trained_seconds
 from actors.engines.training.mixture import SHARES
-from actors.engines.training.plan import Plan, Progress, Text
+from actors.engines.training.plan import Plan, Progress, Result, Text
 from actors.engines.training.shards import Shards
 from actors.engines.training.start import Shape, first_draft
 from actors.replay.logged import LoggedRequest
 from duoactor.cli import main
 from duoactor.distill.report import card
-from protocols.errors import ConfigError
+from protocols.errors import ConfigError, ModelError
 
 
-def words() -> PreTrainedTokenizerFast:
+def words(letter: str = "w") -> PreTrainedTokenizerFast:
     """Tokens are the words w0, w1, …"""
-    tokens = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w2"))
+    tokens = Tokenizer(WordLevel({f"{letter}{i}": i for i in range(VOCAB)}, unk_token=f"{letter}2"))
     tokens.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token="w1")
+    return PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token=f"{letter}1")
 
 
 def target_of(family: str, directory: Path) -> str:
@@ -49,17 +52,27 @@ def target_of(family: str, directory: Path) -> str:
 def plan_of(tmp_path: Path, **changed: object) -> Plan:
     texts = tuple(Text("words", f"w{i} w{2 * i} w{3 * i}") for i in range(3, 15))
     fields: dict[str, object] = {"target": str(tmp_path / "target"), "out": str(tmp_path / "draft"), "texts": texts}
-    return Plan(**(fields | {"shape": "64x1", "minutes": 0.01, "device": "cpu"} | changed))
+    return Plan(**(fields | {"shape": "64x1", "minutes": 1, "device": "cpu"} | changed))
 
 
 def ignore(at: Progress) -> None:
     pass
 
 
+def ticking() -> Callable[[], float]:
+    """A clock on which a second passes each time that it is looked at."""
+    seconds = count()
+    return lambda: float(next(seconds))
+
+
+def made(plan: Plan) -> Result:
+    return distill(plan, ignore, ticking())
+
+
 @pytest.mark.parametrize(("family", "shape"), [("llama", "64x2"), ("qwen2", "64x1"), ("gpt2", "64x1")])
 def test_a_draft_of_each_family_is_cut_from_its_target_and_loads_as_any_other(family: str, shape: str, tmp_path: Path):
     target_of(family, tmp_path / "target")
-    result = distill(plan_of(tmp_path, shape=shape), ignore)
+    result = made(plan_of(tmp_path, shape=shape))
     out = tmp_path / "draft"
     assert json.loads((out / "config.json").read_text())["model_type"] == family
     assert build_draft(str(out), "cpu", "auto", 0, 1).info.vocab_size == VOCAB
@@ -103,32 +116,111 @@ def test_what_is_learned_raises_the_agreement(tmp_path: Path):
     assert agreement() > before + 0.2
 
 
-def test_an_interrupted_training_goes_on_with_the_answers_it_has(tmp_path: Path):
-    target_of("llama", tmp_path / "target")
+def shards_of(tmp_path: Path) -> tuple[Shards, Shards]:
+    return Shards(tmp_path / "draft" / "training" / "apart"), Shards(tmp_path / "draft" / "training" / "answers")
 
+
+def interrupted(plan: Plan, phase: str, share: float) -> None:
     def interrupt(at: Progress) -> None:
-        if at.phase == "training":
+        if at.phase == phase and at.share is not None and at.share > share:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        distill(plan_of(tmp_path), interrupt)
-    kept = Shards(tmp_path / "draft" / "training" / "answers").tokens
-    assert kept > 0
-    first = distill(plan_of(tmp_path, resume=True), ignore)
-    assert first.tokens == kept
-    second = distill(plan_of(tmp_path, resume=True), ignore)
-    assert (second.tokens, second.steps > first.steps, second.seconds > first.seconds) == (kept, True, True)
-    with pytest.raises(ConfigError, match="had another target, shape, start or prompts; give the same again"):
-        distill(plan_of(tmp_path, resume=True, shape="64x2"), ignore)
+        distill(plan, interrupt, ticking())
 
 
-def test_a_training_that_cannot_work_is_refused_in_one_sentence(tmp_path: Path):
+@pytest.mark.parametrize(("phase", "share", "minutes"), [("answers", 0.4, 4), ("training", 0.5, 2)])
+def test_a_run_that_goes_on_after_an_interruption_divides_its_time_as_one_without(
+    phase: str, share: float, minutes: int, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(training, "LONGEST", 8)
     target_of("llama", tmp_path / "target")
-    with pytest.raises(ConfigError, match="1 prompts are too few to learn from some and to test on others"):
-        distill(plan_of(tmp_path, texts=(Text("words", "w3"),)), ignore)
-    assert not (tmp_path / "draft").exists()
+    interrupted(plan_of(tmp_path, minutes=6), phase, share)
+    held, earlier = shards_of(tmp_path)
+    spent, trained = held.seconds + earlier.seconds, trained_seconds(tmp_path / "draft" / "training" / "state.pt")
+    assert earlier.answers and (trained > 0) == (phase == "training")
+    result = made(plan_of(tmp_path, minutes=minutes, resume=True))
+    held, answers = shards_of(tmp_path)
+    answering = held.seconds + answers.seconds - spent
+    together = 60 * minutes + spent + trained
+    assert held.seconds + answers.seconds >= together / 3
+    assert (len(answers.answers) > len(earlier.answers)) == (phase == "answers")
+    assert [one.job for one in answers.answers[: len(earlier.answers)]] == [one.job for one in earlier.answers]
+    assert result.seconds == pytest.approx(trained + max(60 * minutes - answering, 40 * minutes), abs=3)
+
+
+def test_a_finished_draft_that_is_trained_on_gets_more_answers_as_well(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(training, "LONGEST", 8)
+    target_of("llama", tmp_path / "target")
+    first = made(plan_of(tmp_path, minutes=2))
+    second = made(plan_of(tmp_path, minutes=4, resume=True))
+    assert second.answers > first.answers and second.steps > first.steps and second.seconds > first.seconds
+
+
+def test_a_run_is_resumed_as_what_it_was(tmp_path: Path):
+    target_of("llama", tmp_path / "target")
+    interrupted(plan_of(tmp_path), "training", 0)
+    with pytest.raises(ConfigError, match="had another target, shape, start or prompts; give the same again"):
+        made(plan_of(tmp_path, resume=True, shape="64x2"))
+
+
+def test_a_training_that_cannot_work_is_refused_in_one_sentence_and_leaves_no_directory(tmp_path: Path):
+    target_of("llama", tmp_path / "target")
+    with pytest.raises(ConfigError, match=r"of prompts so few \(1\) none are left to test the draft on"):
+        made(plan_of(tmp_path, texts=(Text("words", "w3"),)))
     with pytest.raises(ConfigError, match="holds no training to resume"):
-        distill(plan_of(tmp_path, out=str(tmp_path / "elsewhere"), resume=True), ignore)
+        made(plan_of(tmp_path, resume=True))
+    with pytest.raises(ModelError):
+        made(plan_of(tmp_path, target=str(tmp_path), shape="auto"))
+    assert not (tmp_path / "draft").exists()
+
+
+def test_a_draft_that_is_to_be_trained_further_has_its_own_shape_and_the_targets_tokenizer(tmp_path: Path):
+    target_of("llama", tmp_path / "target")
+    other = target_of("llama", tmp_path / "other")
+    words("v").save_pretrained(other)
+    with pytest.raises(ConfigError, match="other has a shape already; leave --shape out, or --init"):
+        made(plan_of(tmp_path, init=other))
+    with pytest.raises(ConfigError, match=r"the tokenizer of .*other is not that of .*target; give --init a draft of"):
+        made(plan_of(tmp_path, init=other, shape="auto"))
+    assert not (tmp_path / "draft").exists()
+
+
+def test_a_narrower_draft_does_not_say_that_it_began_with_layers_of_its_target(tmp_path: Path):
+    config = LlamaConfig(**{**COMMON, "hidden_size": 128})
+    make_model(lambda: LlamaForCausalLM(config)).save_pretrained(tmp_path / "target")
+    words().save_pretrained(tmp_path / "target")
+    narrow, cut = plan_of(tmp_path, shape="64x1"), plan_of(tmp_path, shape="128x1", out=str(tmp_path / "cut"))
+    assert "It began with the target's embedding, projected to its own width and made" in card(
+        narrow, made(narrow), False
+    )
+    assert "It began with the target's own embedding and some of its layers" in card(cut, made(cut), False)
+
+
+@pytest.mark.parametrize(("load", "told"), [(9.0, True), (0.5, False)])
+def test_on_a_busy_machine_the_command_says_that_it_measures_badly(
+    load: float, told: bool, tmp_path, capsys, monkeypatch
+):
+    def stop(plan: Plan, report: object) -> None:
+        raise ConfigError("stopped")
+
+    monkeypatch.setattr(training, "distill", stop)
+    monkeypatch.setattr("duoactor.doctor.load.load_average", lambda: load)
+    monkeypatch.setattr(sys.modules["duoactor.cli.distill"], "available_cpus", lambda: [0, 1])
+    assert main(["distill", "--out", str(tmp_path / "draft")]) == 1
+    said = "the machine is busy (load 9.0 on 2 CPUs): so are its times; ask again later, or choose the --shape yourself"
+    assert (said in capsys.readouterr().err) == told
+
+
+def test_after_ctrl_c_the_command_says_how_to_go_on(tmp_path: Path, capsys, monkeypatch):
+    def interrupt(plan: Plan, report: object) -> None:
+        Path(plan.out).mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "distill", interrupt)
+    monkeypatch.setattr("duoactor.doctor.load.load_average", lambda: 0.0)
+    assert main(["distill", "--out", str(tmp_path / "draft")]) == 130
+    assert capsys.readouterr().err.strip() == "duoactor: interrupted; the same command with --resume goes on"
 
 
 def test_of_every_task_some_prompts_are_kept_apart():
@@ -137,8 +229,8 @@ def test_of_every_task_some_prompts_are_kept_apart():
 
 def test_a_draft_that_is_trained_on_keeps_some_of_what_it_was(tmp_path: Path):
     target_of("llama", tmp_path / "target")
-    first = distill(plan_of(tmp_path, out=str(tmp_path / "first")), ignore)
-    again = distill(plan_of(tmp_path, shape="auto", init=str(tmp_path / "first")), ignore)
+    first = made(plan_of(tmp_path, out=str(tmp_path / "first")))
+    again = made(plan_of(tmp_path, shape="auto", init=str(tmp_path / "first")))
     assert (first.share, again.shape) == (1.0, "64x1") and again.share in SHARES
     assert "began with" in card(plan_of(tmp_path), again, False) and "Its weights are" in card(
         plan_of(tmp_path), again, False
@@ -156,7 +248,7 @@ def small_heads(monkeypatch):
 def test_of_a_large_vocabulary_the_head_covers_what_the_target_says_most(family, shape, tmp_path: Path, small_heads):
     target_of(family, tmp_path / "target")
     plan = plan_of(tmp_path, shape=shape)
-    result = distill(plan, ignore)
+    result = made(plan)
     out = tmp_path / "draft"
     assert (result.vocabulary, result.head) == (VOCAB, 40) and 0 < result.covered <= 1 and result.steps > 0
     assert f"covers the 40 of 160 tokens that the target says most: {result.covered:.1%}" in card(plan, result, False)
@@ -171,8 +263,8 @@ def test_of_a_large_vocabulary_the_head_covers_what_the_target_says_most(family,
     [ranks] = replay_draft(draft, [LoggedRequest(prompt=(5, 6), text=tuple(one.tokens.tolist()))])
     assert not any(rank for rank, token in zip(ranks, one.tokens.tolist(), strict=True) if token not in covered)
     before = result.steps
-    assert distill(plan_of(tmp_path, shape=shape, resume=True), ignore).steps > before
-    again = distill(plan_of(tmp_path, out=str(tmp_path / "again"), init=str(out)), ignore)
+    assert made(plan_of(tmp_path, shape=shape, resume=True)).steps > before
+    again = made(plan_of(tmp_path, shape="auto", out=str(tmp_path / "again"), init=str(out)))
     assert again.head == 40
     assert build_draft(str(tmp_path / "again"), "cpu", "auto", 0, 1).engine.draft_vocabulary.ids.tolist() == sorted(
         covered
@@ -181,8 +273,8 @@ def test_of_a_large_vocabulary_the_head_covers_what_the_target_says_most(family,
 
 def test_a_draft_with_a_whole_head_keeps_it(tmp_path: Path, monkeypatch):
     target_of("llama", tmp_path / "target")
-    distill(plan_of(tmp_path, out=str(tmp_path / "first")), ignore)
+    made(plan_of(tmp_path, out=str(tmp_path / "first")))
     monkeypatch.setattr(head, "LEAST", 40)
     monkeypatch.setattr(head, "MOST", 40)
-    again = distill(plan_of(tmp_path, init=str(tmp_path / "first")), ignore)
+    again = made(plan_of(tmp_path, shape="auto", init=str(tmp_path / "first")))
     assert again.head == VOCAB and "output layer covers" not in card(plan_of(tmp_path), again, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from actors.engines.training.head import LEAST, MOST, coverage, head_tokens, kep
 from actors.engines.training.losses import blend, divergences
 from actors.engines.training.mixture import acceptance, keep_the_best, mix
 from actors.engines.training.plan import Reading, Result
-from actors.engines.training.shapes import STEPS, candidates, fitting
+from actors.engines.training.shapes import STEPS, candidates, fitting, stopwatch
 from actors.engines.training.shards import PER_SHARD, Shards
 from actors.engines.training.start import Shape, chosen_layers, draft_config, first_draft
 from duoactor.distill.report import rows, verdict
@@ -118,6 +119,11 @@ def test_the_largest_shape_whose_steps_fit_into_a_round_is_taken():
     assert fitting(config, Tokenizer(), 1.0, lambda directory: 5.0, noted.append) == shapes[0]
 
 
+def test_models_that_compute_with_one_thread_are_measured_in_the_time_of_the_process():
+    assert stopwatch(torch.device("cpu"), 1) is time.process_time
+    assert stopwatch(torch.device("cpu"), 3) is stopwatch(torch.device("cuda"), 1) is time.perf_counter
+
+
 def answer(job: Job, length: int) -> Answer:
     table = np.arange(length * TOP).reshape(length, TOP)
     return Answer(job, np.arange(length, dtype=np.int32), table.astype(np.int32), (-table / 8).astype(np.float16))
@@ -126,12 +132,13 @@ def answer(job: Job, length: int) -> Answer:
 def test_answers_come_back_from_disk_and_a_half_written_file_is_not_one(tmp_path: Path):
     shards = Shards(tmp_path)
     for index, job in enumerate(islice(jobs(3), PER_SHARD + 2)):
-        shards.add(answer(job, 1 + index % 3))
-    assert len(Shards(tmp_path).answers) == PER_SHARD  # the last two are pending
+        shards.add(answer(job, 1 + index % 3), seconds=index / 2)
+    stored = Shards(tmp_path)
+    assert (len(stored.answers), stored.seconds) == (PER_SHARD, (PER_SHARD - 1) / 2)  # the last two are pending
     shards.flush()
     (tmp_path / "answers-000002.part").write_bytes(b"PK half")
     again = Shards(tmp_path)
-    assert (again.done, again.tokens) == (shards.done, shards.tokens)
+    assert (again.done, again.tokens, again.seconds) == (shards.done, shards.tokens, shards.seconds)
     for one, other in zip(again.answers, shards.answers, strict=True):
         assert np.array_equal(one.tokens, other.tokens) and np.array_equal(one.logprobs, other.logprobs)
 
@@ -149,7 +156,8 @@ def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Result:
         [Reading(temperature=0.0, task="a", ranks=tuple(ranks)) for ranks in read] for read in ((before,), (after,))
     )
     return Result(
-        shape="64x1", parameters=0, init=init, prompts=2, kept_apart=1, answers=1, tokens=1, steps=1, seconds=1.0,
+        shape="64x1", parameters=0, init=init, cut=True,
+            prompts=2, kept_apart=1, answers=1, tokens=1, steps=1, seconds=1.0,
             vocabulary=99, head=99, covered=1.0, share=0.5,
             target_us={1: 10_000.0, 16: 10_000.0}, before_us={1: 100.0}, after_us={1: 100.0},
         before=next(texts), after=next(texts),

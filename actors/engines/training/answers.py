@@ -92,7 +92,7 @@ def write_answers(
     longest: int = LONGEST,
 ) -> None:
     """Write the ``wanted`` answers, of at most ``longest`` tokens each, and pass each to ``keep`` when it is complete.
-    Once ``go_on`` returns False, the unfinished ones are kept as they are."""
+    ``go_on`` is asked after each token of all; once it returns False, the unfinished ones are kept as they are."""
     streams: dict[int, _Stream] = {}
     waiting: Job | None = None
 
@@ -100,7 +100,7 @@ def write_answers(
         keep(streams.pop(handle).answer())
         target.close(handle)
 
-    while go_on():
+    while True:
         while len(streams) < STREAMS:
             waiting = waiting or next(wanted, None)
             if waiting is None:
@@ -125,5 +125,7 @@ def write_answers(
         for handle, outcome in zip(handles, target.verify([Window(handle) for handle in handles]), strict=True):
             if streams[handle].take(outcome, target.info.eos_token_ids):
                 end(handle)
+        if not go_on():
+            break
     for handle in list(streams):
         end(handle)

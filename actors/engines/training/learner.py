@@ -120,6 +120,14 @@ class Learner:
         self.steps, self.seconds, self.acceptance = state["figures"]
 
 
+def trained_seconds(path: Path) -> float:
+    """How long the training took of which that is a checkpoint; 0 if there is none."""
+    if not path.is_file():
+        return 0.0
+    _, seconds, _ = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["figures"]
+    return float(seconds)
+
+
 def _ends(model: nn.Module) -> list[nn.Module]:
     """The input and output embeddings."""
     found = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]

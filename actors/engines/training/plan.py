@@ -41,6 +41,7 @@ class Result(msgspec.Struct, kw_only=True):
     shape: str
     parameters: int
     init: str
+    cut: bool  # it is as wide as the target, and began with layers of it
     prompts: int
     kept_apart: int
     answers: int
@@ -60,9 +61,9 @@ class Result(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``share`` of the phase that is over, and what to say of it."""
+    """What is done now; where it is known, which share of it is over, and how long it takes from now on."""
 
     phase: str
-    share: float
-    seconds_left: float
     text: str
+    share: float | None = None
+    seconds_left: float | None = None

@@ -19,6 +19,7 @@ class Shards:
         directory.mkdir(parents=True, exist_ok=True)
         self._files = sorted(directory.glob("answers-*.npz"))
         self.answers: list[Answer] = [answer for file in self._files for answer in _read(file)]
+        self.seconds = _seconds(self._files[-1]) if self._files else 0.0  # of writing, by all runs
         self._pending: list[Answer] = []
 
     @property
@@ -29,8 +30,10 @@ class Shards:
     def tokens(self) -> int:
         return sum(len(answer.tokens) for answer in self.answers)
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: Answer, seconds: float) -> None:
+        """``seconds``: that all runs had spent on answers when this one was complete."""
         self.answers.append(answer)
+        self.seconds = seconds
         self._pending.append(answer)
         if len(self._pending) >= PER_SHARD:
             self.flush()
@@ -49,6 +52,7 @@ class Shards:
                 tokens=np.concatenate([a.tokens for a in self._pending]),
                 ids=np.concatenate([a.ids for a in self._pending]),
                 logprobs=np.concatenate([a.logprobs for a in self._pending]),
+                seconds=self.seconds,
             )
         half.replace(path)
         self._files.append(path)
@@ -61,3 +65,8 @@ def _read(path: Path) -> list[Answer]:
         parts = [np.split(stored[name], cuts) for name in ("tokens", "ids", "logprobs")]
         found = [Job(int(prompt), float(temperature), int(seed)) for prompt, temperature, seed in stored["jobs"]]
     return [Answer(*row) for row in zip(found, *parts, strict=True)]
+
+
+def _seconds(path: Path) -> float:
+    with np.load(path) as stored:
+        return float(stored["seconds"])

@@ -1,0 +1,68 @@
+"""The folder beside a draft's weights from which its training is resumed: what was asked, the answers, a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from actors.engines.training.plan import Plan
+from actors.engines.training.shards import Shards
+from protocols.errors import ConfigError
+
+
+class Workspace:
+    """Of one training. Nothing is written before :meth:`begin`: a run that is refused leaves no folder behind."""
+
+    def __init__(self, plan: Plan) -> None:
+        """ConfigError if the directory is not as ``--resume`` or its absence wants it, or if the training that is to be
+        resumed is another one."""
+        self.out = Path(plan.out)
+        self._folder = self.out / "training"
+        self._asked = msgspec.structs.replace(plan, resume=False, minutes=0, threads=0, out="", device="")
+        if plan.resume:
+            self._check_same()
+        elif self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise ConfigError(
+                f"{self.out} exists already; add --resume to go on with its training, or choose another directory"
+            )
+
+    @property
+    def _plan(self) -> Path:
+        return self._folder / "plan.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self._folder / "state.pt"
+
+    @property
+    def head(self) -> Path:
+        """The ids of the tokens that the draft's output layer covers."""
+        return self._folder / "head.npy"
+
+    @property
+    def shape(self) -> Path:
+        return self._folder / "shape"
+
+    def _check_same(self) -> None:
+        if not self._plan.is_file():
+            raise ConfigError(f"{self.out} holds no training to resume; leave --resume out")
+        if msgspec.json.decode(self._plan.read_bytes(), type=Plan) != self._asked:
+            raise ConfigError(
+                f"the training in {self.out} had another target, shape, start or prompts; give the same again"
+            )
+
+    def begin(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self._plan, msgspec.json.encode(self._asked))
+
+    def shards(self) -> tuple[Shards, Shards]:
+        """The answers to the prompts kept apart, and those to learn from."""
+        return Shards(self._folder / "apart"), Shards(self._folder / "answers")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file of which an interruption leaves nothing, or all."""
+    half = path.with_suffix(".part")
+    half.write_bytes(content)
+    half.replace(path)
