@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from actors.engines.training.plan import Result
 from duoactor.bench.figures import OTHERS, OURS
 from duoactor.distill.report import SHOWN, rows
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def draw(result: Result, path: Path) -> None:
+    figure_of(result).savefig(path, dpi=120)
+
+
+def figure_of(result: Result) -> Figure:
     from matplotlib.figure import Figure
 
     found = rows(result)
@@ -27,6 +35,7 @@ def draw(result: Result, path: Path) -> None:
         ax.set_ylim(0, 1)
         ax.set_ylabel(f"T = {temperature:g}")
         ax.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].legend(loc="lower right", fontsize=8, frameon=False)
     figure.axes[0].set_title("The target's next token is the draft's first choice; paler: of 2, of 4", fontsize=10)
-    figure.savefig(path, dpi=120)
+    above = {"loc": "lower right", "bbox_to_anchor": (1, 1)}  # bars may be anywhere below
+    figure.axes[0].legend(**above, ncols=2, fontsize=8, frameon=False)
+    return figure

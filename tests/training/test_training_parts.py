@@ -24,6 +24,7 @@ from actors.engines.training.plan import Reading, Result
 from actors.engines.training.shapes import STEPS, candidates, fitting, stopwatch
 from actors.engines.training.shards import PER_SHARD, Shards
 from actors.engines.training.start import Shape, chosen_layers, draft_config, first_draft
+from duoactor.distill.picture import figure_of
 from duoactor.distill.report import rows, verdict
 from protocols.errors import ConfigError
 
@@ -171,6 +172,13 @@ def test_the_verdict_says_plainly_when_a_draft_does_not_help():
     assert verdict(result_of("old", good, [1, 0] * 24)).startswith("It did not help: ")
     [everything, task] = rows(result_of("", bad, good))
     assert (everything.after, task.before) == ((40 / 48, 1.0, 1.0), (0.0, 0.0, 0.0))
+
+
+def test_the_pictures_legend_covers_no_bar():
+    figure = figure_of(result_of("", [0] * 48, [1] * 48))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert not any(axes.get_legend().get_window_extent().overlaps(bar.get_window_extent()) for bar in axes.patches)
 
 
 # --- a head over part of the vocabulary -------------------------------------------------------------------------------
