@@ -42,30 +42,24 @@ class Lifecycle:
     """One actor's life. Feed it what happened and when (s, any monotonic clock); it says what to do."""
 
     deaths: int = 0  # since it was last healthy: they set the delay
-    unready_deaths: int = 0  # in a row without having been ready
-    was_ready: bool = False
+    was_ready: bool = False  # so it can be: whatever kills it from now on may pass
     _ready_at: float | None = field(default=None)
 
     def ready(self, now: float) -> None:
         if self._ready_at is None:
             self._ready_at = now
         self.was_ready = True
-        self.unready_deaths = 0
 
     def exited(self, now: float, code: int) -> Action:
         """``code`` as in subprocess: negative for a signal."""
         if code in ASKED:
             return Leave()
-        if self._ready_at is None:
-            self.unready_deaths += 1
-        elif now - self._ready_at >= HEALTHY_S:
+        if self._ready_at is not None and now - self._ready_at >= HEALTHY_S:
             self.deaths = 0
         self.deaths += 1
         self._ready_at = None
-        if code in REFUSED and not self.was_ready:
-            return GiveUp(describe_exit(code), deaths=1)
-        if self.unready_deaths >= DEATHS_BEFORE_READY:
-            return GiveUp(describe_exit(code), deaths=self.unready_deaths)
+        if not self.was_ready and (code in REFUSED or self.deaths >= DEATHS_BEFORE_READY):
+            return GiveUp(describe_exit(code), deaths=1 if code in REFUSED else self.deaths)
         return Start(at=now + (DELAYS_S[self.deaths - 1] if self.deaths <= len(DELAYS_S) else LONGEST_DELAY_S))
 
 
