@@ -94,6 +94,7 @@ class Undo(Message, frozen=True):
     """Go back to the draft weights before the learner's last promotion. The verifier forwards it to the learner."""
 
     rid: RequestId
+    version: Count = 0  # the promoted one that is to be left; refused where another is in force. 0: whichever is
 
 
 # --- verifier -> client ----------------------------------------------------------------------------------------------

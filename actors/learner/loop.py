@@ -71,7 +71,7 @@ class Learner:
                 case Finished():
                     self.course.traffic.add(news)
                 case Undo():
-                    self._undo(news.rid)
+                    self._undo(news)
                 case Welcome():  # of a verifier that has restarted
                     self._welcomed(news)
 
@@ -86,12 +86,16 @@ class Learner:
             Promote(current.number, current.path, self.line.hello.model_id, within(current.gain, Difference))
         )
 
-    def _undo(self, asked: str) -> None:
-        """``asked``: the request. A client that does not hear the answer asks again."""
-        if asked == self.versions.undone:
+    def _undo(self, asked: Undo) -> None:
+        """A client that does not hear the answer asks again, and one that asks before it hears of a promotion means
+        the version before that."""
+        if asked.rid == self.versions.undone:
             return
         left = self.versions.current.number
-        if self.versions.undo(asked) is None:
+        if asked.version not in (0, left):
+            log.warning("version %d is in force, not %d: nothing is undone", left, asked.version)
+            return
+        if self.versions.undo(asked.rid) is None:
             log.warning("there is nothing to go back to from version %d", left)
             return
         self.course.undone()

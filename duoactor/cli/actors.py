@@ -103,7 +103,13 @@ def controller(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
 @click.command(cls=Command)
 @config_option
 @struct_options(LearnerSettings)
-@click.option("--undo", is_flag=True, help="ask the running learner to go back to the weights before")
+@click.option(
+    "--undo",
+    default=None,
+    type=click.IntRange(min=1),
+    metavar="VERSION",
+    help="ask the running learner to leave that version, which `duoactor drafters` shows, for the one before",
+)
 @supervised_option
 @log_options
 @click.pass_obj
@@ -111,7 +117,7 @@ def learner(
     environment: Environment,
     /,
     file: str,
-    undo: bool,
+    undo: int | None,
     supervised: bool,
     logs: Logs,
     **flags: Any,
@@ -123,12 +129,12 @@ def learner(
 
     \b
     Example:  duoactor learner --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
-              duoactor learner --undo
+              duoactor learner --undo 3
     """
     settings = settings_from(LearnerSettings, config.read(file).learner, flags)
-    if undo:
+    if undo is not None:
         with connected(environment, Place(settings.connect, settings.key, settings.server_key)) as client:
-            detail = client.undo()
+            detail = client.undo(undo)
         render.print_done({"detail": detail}, detail, as_json=False)
         return 0
     prepare(supervised, logs)

@@ -12,7 +12,17 @@ from duoactor.client.calls import Answer, Question
 from duoactor.client.connection import CONNECT_TIMEOUT_S
 from duoactor.client.opening import Opening
 from duoactor.client.options import Options, shows_options
-from duoactor.client.request import Completion, Prompt, Turn, checked, make_request, make_tools, make_turns, typed
+from duoactor.client.request import (
+    PROMOTED,
+    Completion,
+    Prompt,
+    Turn,
+    checked,
+    make_request,
+    make_tools,
+    make_turns,
+    typed,
+)
 from duoactor.client.stream import AsyncStream
 from protocols.errors import ConnectionLost, RequestError
 from protocols.messages import (
@@ -257,13 +267,16 @@ class AsyncClient:
         """
         return await self._order(DrainActor(uuid.uuid4().hex, typed("actor_id", actor_id, str)))
 
-    async def undo(self) -> str:
-        """Make the learner go back to the weights before its last promotion.
+    async def undo(self, version: int) -> str:
+        """Make the learner go back from its last promotion to the weights before.
+
+        Args:
+            version: The one to leave, as drafters have it in their status.
 
         Returns:
-            A sentence that says from which version.
+            A sentence that says what was done.
 
         Raises:
-            RequestError: As for ``swap``; also where there is no learner, or nothing to undo.
+            RequestError: As for ``swap``; also where there is no learner, or another version is in force by now.
         """
-        return await self._order(Undo(uuid.uuid4().hex))
+        return await self._order(Undo(uuid.uuid4().hex, typed("version", version, PROMOTED)))

@@ -10,7 +10,7 @@ import reprlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 
@@ -40,8 +40,10 @@ Prompt = str | Sequence[int] | Sequence[Turn]
 
 PROMPT = "a text, a list of token ids, or a list of turns"
 TURN = "a turn is a mapping such as {'role': 'user', 'content': 'Hello'}"
+PROMOTED = Annotated[int, msgspec.Meta(ge=1, le=MAX_INT)]
 WANTED = {
     int: "a whole number",
+    PROMOTED: "the number of a version that was promoted",
     float: "a number",
     str: "a text",
     bool: "True or False",

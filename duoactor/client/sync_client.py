@@ -141,9 +141,9 @@ class Client:
         """Take a drafter out of service; see ``AsyncClient.drain``."""
         return self._runner.run(self._client.drain(actor_id))
 
-    def undo(self) -> str:
-        """Make the learner go back one promotion; see ``AsyncClient.undo``."""
-        return self._runner.run(self._client.undo())
+    def undo(self, version: int) -> str:
+        """Make the learner go back from that version; see ``AsyncClient.undo``."""
+        return self._runner.run(self._client.undo(version))
 
 
 class Stream(Iterator[Chunk]):

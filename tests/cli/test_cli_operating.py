@@ -83,6 +83,14 @@ def test_swap_and_drain_are_one_line_each(client: FakeClient, capsys: pytest.Cap
     assert client.asked == [{"swap": ("a", "b")}, {"drain": "a"}]
 
 
+def test_an_undo_names_the_version_that_is_to_be_left(client: FakeClient, capsys: pytest.CaptureFixture[str]):
+    assert run(client, "learner", "--undo", "3") == 0
+    assert capsys.readouterr().out == "the learner is asked\n" and client.asked == [{"undo": 3}]
+    for nothing in (["--undo"], ["--undo", "0"]):
+        assert run(client, "learner", *nothing) == 2
+    assert len(client.asked) == 1
+
+
 def test_keys_writes_a_pair_and_never_over_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ["keys", "laptop", "--directory", str(tmp_path), "--json"]
     assert main(arguments) == 0

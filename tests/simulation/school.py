@@ -146,6 +146,8 @@ class WatchedVersions(Versions):
         version = super().undo(*asked)
         self.went_back |= self.current != before
         self.school.undone += self.current != before
+        if self.current != before and before.number not in self.school.unwanted:
+            self.school.mistaken.append(before.number)
         self.school.step("say")
         return version
 
@@ -169,6 +171,8 @@ class School:
         self.learner: Learner | None = None
         self.in_force: set[str] = set()  # paths of versions that were, at one time
         self.undone = self.asked = 0  # changes back, and how often the operator asked for one
+        self.unwanted: set[int] = set()  # versions that the operator asked it to leave
+        self.mistaken: list[int] = []  # that it left, and which the operator never meant
         self.promoted = self.refused = self.deaths = 0  # versions; loads that failed; deaths in mid-change
         self.dies_before = ""  # which step of its next change
         self.defects: list[str] = []
@@ -254,5 +258,8 @@ class School:
 
     def problems(self, hostile: bool) -> list[str]:
         """``hostile``: others than the operator may have asked for an undo, too."""
+        if hostile:
+            return self.defects
         extra = self.undone - self.asked
-        return self.defects + ([f"{extra} more undone than asked for"] if extra > 0 and not hostile else [])
+        more = [f"{extra} more undone than asked for"] if extra > 0 else []
+        return [*self.defects, *more, *(f"version {one} is undone, which nobody asked for" for one in self.mistaken)]

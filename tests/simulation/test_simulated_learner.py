@@ -16,6 +16,7 @@ from world import simulate
 from actors.learner.course import Course
 from actors.learner.loop import Learner
 from actors.learner.trial import Trial
+from protocols.messages import Undo
 
 HERE = Path(__file__).parent
 SEEDS = 60
@@ -27,6 +28,8 @@ PRODUCTIVE = 3  # more versions are promoted than are kept
 EAGER = Learning(eager=True, alternatives=4, piece_s=0.002, drift=0.02, unsound=0.0, load_s=0.05)
 CALM = msgspec.structs.replace(with_learner(plan_of(LIVELY)), troubles=(), learning=EAGER)
 UNDONE = msgspec.structs.replace(CALM, troubles=(Trouble(1.5, "undo", "operator"),))
+# an operator whose order names no version, as an older client's
+ANY_VERSION = patch("duoactor.client.async_client.Undo", lambda rid, version: Undo(rid))
 
 
 def problems(plan: Plan) -> str:
@@ -56,7 +59,7 @@ def test_such_plans_promote_and_undo_fail_to_load_and_die_in_mid_change():
         schools.append(school)
 
     with patch.object(School, "__init__", noting):
-        for seed in (1, 9, 10):  # which have all of it
+        for seed in (1, 9, 11, 15):  # which have all of it
             simulate(with_learner(plan_of(seed)))
     for what in ("promoted", "undone", "refused", "deaths"):
         assert sum(getattr(school, what) for school in schools) > 1, what
@@ -115,5 +118,13 @@ def test_a_promotion_after_an_undo_is_found():
 
 def test_an_undo_that_goes_back_twice_is_found():
     plan = msgspec.structs.replace(UNDONE, rates=Rates(duplicate=1.0))
-    with patch.object(WatchedVersions, "undone", ""):
+    with patch.object(WatchedVersions, "undone", ""), ANY_VERSION:
         assert "more undone than asked for" in problems(plan)
+
+
+def test_an_undo_of_a_version_that_the_operator_did_not_see_is_found():
+    """Two operators ask for the same version to be left: the second means no further one."""
+    plan = msgspec.structs.replace(CALM, troubles=tuple(Trouble(at, "undo", "operator") for at in (3.0, 3.1)))
+    assert not problems(plan)
+    with ANY_VERSION:
+        assert "which nobody asked for" in problems(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from school import classroom
 
 from actors.replay.clock import run
 from duoactor import AsyncClient
-from protocols.errors import DuoactorError
+from protocols.errors import DuoactorError, RequestError
 from protocols.messages import Goodbye, Role
 
 STREAMS_END_S = 900.0  # after the last trouble: in lock-step with a slow drafter each token takes some seconds
@@ -29,6 +30,7 @@ IDLE_S = 75.0
 RAVE_S, RAVE = 0.02, 10  # a hostile peer says so many messages every so often
 LOOK_S = 0.37  # no part of the heartbeats' half second, or each look would find one under way
 HALT_S = 30.0
+THINKS_S, LOOKS = 1.0, 10  # of an operator, before going back; that find nothing to go back from
 SLOW_US = 100_000.0  # of a step: no draft comes in time
 SILENT_S = 2.0  # a verifier or a client that is not heard for so long may be taken for gone
 
@@ -132,13 +134,31 @@ class World(Cast):
         with contextlib.suppress(DuoactorError):
             async with AsyncClient(self.addresses, network=self.network.host("operator"), timeout=3.0) as client:
                 if trouble.what == "undo":
-                    if self.school is not None:
-                        self.school.asked += 1
-                    await client.undo()
+                    await self._undo(client)
                 elif trouble.what == "drain":
                     await client.drain(trouble.who)
                 elif names:
                     await client.swap(trouble.who, names[(names.index(trouble.who) + 1) % len(names)])
+
+    async def _undo(self, client: AsyncClient) -> None:
+        """The operator looks which version serves, and asks a while later for it to be left; if another serves by
+        then, for that one."""
+        seen = 0
+        for _ in range(LOOKS):
+            status = await client.status()
+            seen = max((status.inline_version, *(drafter.version for drafter in status.drafters)))
+            await asyncio.sleep(self.chance.uniform(0.0, THINKS_S))
+            if seen:
+                break
+        while seen and self.school is not None:
+            self.school.asked += 1
+            self.school.unwanted.add(seen)
+            try:
+                await client.undo(seen)
+                return
+            except RequestError as error:
+                named = re.match(r"version (\d+) is in force", str(error))
+                seen = int(named[1]) if named and int(named[1]) > seen else 0
 
     # --- the course of it --------------------------------------------------------------------------------------------
 

@@ -68,6 +68,10 @@ class FakeClient:
         self.asked.append({"drain": actor_id})
         return ""
 
+    def undo(self, version: int) -> str:
+        self.asked.append({"undo": version})
+        return "the learner is asked"
+
     @contextmanager
     def connect(self, address: str, key: str, server_key: str) -> Iterator[FakeClient]:
         self.connected.append((address, key, server_key))

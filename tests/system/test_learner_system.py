@@ -118,7 +118,7 @@ def test_what_is_learned_is_served_and_undone_and_found_again_after_a_kill(tmp_p
             await asyncio.sleep(5.0)
             assert again.versions.current.number == 1
             caller = await school.caller()
-            caller.send(Undo("u"))
+            caller.send(Undo("u", 1))
             assert isinstance(await caller.next(), Done)
             await school.version(0)
             await school.serve()
@@ -204,3 +204,25 @@ def test_an_undo_that_is_asked_for_twice_goes_back_once(tmp_path):
             return newest, learner.versions.current.number
 
     assert run(go()) == (2, 1)
+
+
+def test_an_undo_that_a_promotion_overtakes_leaves_the_newer_version_in_force(tmp_path):
+    """The verifier hands it on before it hears of the promotion."""
+
+    async def go():
+        async with School(tmp_path) as school:
+            school.drafter()
+            learner = school.learner()
+            await school.connected("d1")
+            await school.version(1)
+            learner.course.held = True
+            learner.versions.candidate.mkdir(exist_ok=True)
+            learner.versions.promote(0.01)
+            caller = await school.caller()
+            caller.send(Undo("u", 1))
+            handed = await caller.until(lambda message: isinstance(message, (Done, Failed)))
+            await asyncio.sleep(1.0)
+            return handed, learner.versions.current.number
+
+    handed, number = run(go())
+    assert isinstance(handed, Done) and number == 2

@@ -191,7 +191,7 @@ def test_undo_is_handed_to_the_learner_or_refused_in_a_sentence():
             answers = []
 
             async def undo():
-                caller.send(Undo("u"))
+                caller.send(Undo("u", 1))
                 answers.append(await caller.until(lambda m: isinstance(m, (Done, Failed))))
 
             await undo()
@@ -208,5 +208,42 @@ def test_undo_is_handed_to_the_learner_or_refused_in_a_sentence():
 
     (before, nothing, done, gone), handed = run(go())
     assert "nothing is promoted" in before.detail and "nothing is promoted" in nothing.detail
-    assert isinstance(done, Done) and handed == Undo("u")
+    assert isinstance(done, Done) and handed == Undo("u", 1)
     assert isinstance(gone, Failed) and "no learner is connected" in gone.detail
+
+
+def test_an_undo_of_a_version_that_is_no_longer_in_force_is_refused_and_names_the_one_that_is():
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            pupil, caller = Pupil(cluster.network), await cluster.caller()
+            await pupil.hello()
+            pupil.send(Promote(4, "better", "toy-draft"))
+            await asyncio.sleep(0.1)
+            caller.send(Undo("u", 3))
+            refused = await caller.until(lambda m: isinstance(m, (Done, Failed)))
+            caller.send(Undo("v", 4))
+            await caller.until(lambda m: isinstance(m, Done))
+            return refused, await pupil.until(lambda m: isinstance(m, Undo))
+
+    refused, handed = run(go())
+    assert isinstance(refused, Failed) and "version 4 is in force now, not 3" in refused.detail
+    assert handed == Undo("v", 4)
+
+
+def test_an_undo_that_is_asked_for_again_is_no_mistake_once_it_was_carried_out():
+    """The answer was lost, and the client's connection with it."""
+
+    async def go():
+        async with Cluster(language=LANGUAGE) as cluster:
+            pupil, caller = Pupil(cluster.network), await cluster.caller()
+            await pupil.hello()
+            answers = []
+            for version in (2, 1):
+                pupil.send(Promote(version, f"version {version}", "toy-draft"))
+                await asyncio.sleep(0.1)
+                caller.send(Undo("u", 2))
+                answers.append(await caller.until(lambda m: isinstance(m, (Done, Failed))))
+            return answers
+
+    first, again = run(go())
+    assert isinstance(first, Done) and first == again

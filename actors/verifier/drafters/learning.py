@@ -28,6 +28,7 @@ class Learning:
         self._waiting_tokens = 0
         self._wanted = False  # there was a learner: where streams leave it no CPU it seems to be gone until they end
         self._alternatives = 0  # of each token, that it asked for
+        self._handed = ("", "")  # the last undo that the learner was handed, and what was said of it
 
     # --- texts -------------------------------------------------------------------------------------------------------
 
@@ -114,12 +115,19 @@ class Learning:
     def undo(self, message: Undo) -> str:
         """Hands it to the learner; says in a sentence what comes of it. RequestError if nothing can."""
         learner, promoted = self.state.learner, self.state.promoted
-        if promoted is None or not promoted.version:
-            detail = "nothing is promoted: the drafters serve with the weights that they were started with"
-            raise RequestError(FailureCode.NOT_FOUND, detail)
+        asked, said = self._handed
+        if message.rid != asked:  # else its answer was lost, and the version may be gone that it was asked to leave
+            if promoted is None or not promoted.version:
+                detail = "nothing is promoted: the drafters serve with the weights that they were started with"
+                raise RequestError(FailureCode.NOT_FOUND, detail)
+            if message.version not in (0, promoted.version):
+                detail = f"version {promoted.version} is in force now, not {message.version}: name it if it is to go"
+                raise RequestError(FailureCode.NOT_FOUND, detail)
+            said = f"the learner is asked to leave version {promoted.version}; `duoactor drafters` shows when it has"
         if learner is None or not self.send(learner.peer, message):
             raise RequestError(FailureCode.NOT_FOUND, "no learner is connected; start one with `duoactor learner`")
-        return f"{learner.actor_id} goes back from version {promoted.version}; `duoactor drafters` shows when"
+        self._handed = (message.rid, said)
+        return said
 
 
 def _start(request: Request) -> int:
