@@ -99,8 +99,9 @@ def print_drafters(drafters: Sequence[DrafterStatus]) -> None:
     if not drafters:
         print("no drafters: the target decodes alone; start one with `duoactor drafter`", flush=True)
         return
-    columns = ("drafter", "model", "state", ">leases", ">gains", ">step", ">drafted", ">accepted", "host", ">pid")
-    made = table(*columns, "weights")
+    asked = any(one.compared for one in drafters)
+    columns = ("drafter", "model", "state", ">leases", ">gains", ">step", ">drafted", ">accepted")
+    made = table(*columns, *[">as substitute"] * asked, "host", ">pid", "weights")
     for one in drafters:
         share = f"{one.accepted} ({one.accepted / one.drafted:.0%})" if one.drafted else "0"
         made.add_row(
@@ -112,11 +113,12 @@ def print_drafters(drafters: Sequence[DrafterStatus]) -> None:
             f"{one.step_us / 1000:.2f} ms",
             str(one.drafted),
             share,
+            *[_as_substitute(one)] * asked,
             one.host,
             str(one.pid),
             _weights(one),
         )
-    print_table(made, spare=("pid", "host", "weights", "model", "drafted", "leases"))
+    print_table(made, spare=("pid", "host", "weights", "model", "drafted", "leases", "as substitute"))
     for one in drafters:
         if one.trouble:
             print(f"{one.actor_id}: {one.trouble}")
@@ -129,6 +131,13 @@ def _gains(drafter: DrafterStatus) -> str:
         return "-"
     added = drafter.tokens_per_second * (1 - 1 / drafter.speedup)
     return f"{added:+.1f} tokens/s ({drafter.speedup:.2f}x)"
+
+
+def _as_substitute(drafter: DrafterStatus) -> str:
+    """How often its first choice would have been right in streams of others, and how often theirs was."""
+    if not drafter.compared:
+        return "-"
+    return f"{drafter.right / drafter.compared:.0%} for {drafter.others_right / drafter.compared:.0%}"
 
 
 def _weights(drafter: DrafterStatus) -> str:

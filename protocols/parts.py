@@ -139,6 +139,10 @@ class DrafterStatus(Struct, frozen=True):
     trouble: Sentence = ""  # why it does not serve what the learner has promoted
     speedup: Mean = 0.0  # of its streams lately, over the same streams without it; 0: not known
     tokens_per_second: Mean = 0.0  # of one of its streams, lately
+    asked: Count = 0  # times, what it would have drafted for a stream of another drafter
+    compared: Count = 0  # places of those streams at which both had a first choice
+    right: Count = 0  # of those
+    others_right: Count = 0  # of those the first choices of the drafters that had the streams
 
 
 class DraftTotals(Struct, frozen=True):

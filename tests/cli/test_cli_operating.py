@@ -76,6 +76,21 @@ def test_drafters_lists_them(client: FakeClient, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)[0]["pid"] == 77
 
 
+def test_what_a_drafter_would_have_drafted_for_others_is_shown_where_one_was_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    busy = msgspec.structs.replace(REPORT.drafters[0], actor_id="drafter-1", speedup=1.31, tokens_per_second=181.3)
+    print_drafters([busy])
+    assert "as substitute" not in capsys.readouterr().out
+    told = msgspec.structs.replace(busy, actor_id="laptop", asked=12, compared=640, right=455, others_right=351)
+    print_drafters([busy, told])
+    _, none, some = capsys.readouterr().out.splitlines()
+    assert none.split()[-1] == "-" and some.endswith("71% for 55%")
+
+
 def test_swap_and_drain_are_one_line_each(client: FakeClient, capsys: pytest.CaptureFixture[str]):
     assert run(client, "swap", "a", "b") == 0
     assert run(client, "drain", "a") == 0

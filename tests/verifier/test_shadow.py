@@ -79,6 +79,14 @@ def test_both_drafters_are_judged_at_the_places_that_it_has_answered_for():
     assert agreement([]) == 0.5 and agreement(PLACES) == 0.5
 
 
+def test_for_an_operator_it_is_compared_where_both_had_a_first_choice():
+    one = shadow()
+    assert one.compared() == (0, 0, 0)
+    for length, token in ((3, 12), (4, 14), (7, 17)):  # wrong, right, right
+        one.answered(said(length, token))
+    assert one.compared() == (2, 1, 1)
+
+
 def test_of_several_tokens_the_likeliest_behind_the_text_is_its_first_choice():
     one = shadow()
     assert one.answered(Grow("r", 9, 3, (-1, -1, 1), (12, 13, 20), (-1.5, -0.5, -0.1), complete=True))
@@ -224,6 +232,8 @@ def test_the_stream_moves_to_a_drafter_that_would_have_been_right_and_none_of_it
             assert len(story.opened.prefix) < len(request.spec.committed)
             await story.answer(right=True)
             assert credit.drafted == 0 and credit.dropped == 0
+            told = credit.status(None)
+            assert told.asked == 1 and 0 < told.compared == told.right > told.others_right > 0
             lease = await story.other.until(lambda m: isinstance(m, Open))
             assert lease.epoch > story.opened.epoch and len(lease.prefix) > len(story.opened.prefix)
             assert story.holder == "other" and story.shadows.running is None
@@ -316,6 +326,22 @@ def test_a_drafter_that_dies_as_a_shadow_leaves_nothing_behind():
             story.cluster.network.kill("other")
             await asyncio.sleep(LIMIT_S)
             assert story.shadows.running is None and story.holder == "present"
+            await story.ends()
+
+    run(go())
+
+
+def test_what_a_shadow_had_answered_when_it_was_broken_off_is_told_and_one_that_said_nothing_was_not_asked():
+    async def go():
+        async with Story() as story:
+            drafters, base = story.cluster.verifier.state.drafters, len(story.opened.prefix)
+            assert drafters.named("other").status(None).asked == 0
+            story.other.send(Grow("r", story.opened.epoch, base, (-1,), (0,), (-0.1,), complete=True))
+            await story.other.until(lambda m: isinstance(m, Verdict))
+            story.other.send(Decline("r", story.opened.epoch))
+            await story.other.closed()
+            told = drafters.named("other").status(None)
+            assert (told.asked, told.compared) == (1, 1)
             await story.ends()
 
     run(go())

@@ -32,6 +32,10 @@ class DrafterPeer:
     drafted: int = 0
     accepted: int = 0
     dropped: int = 0
+    asked: int = 0  # times, what it would have drafted for a stream of another
+    compared: int = 0  # places of those streams at which both had a first choice
+    right: int = 0  # of those
+    others_right: int = 0  # of those the first choices of the drafters that had the streams
     version: int = 0  # of the weights that its new leases get
     trouble: str = ""  # why that is not the one that it was told to load
     told: str | None = None  # the directory of the latter; None: it has not said
@@ -115,6 +119,13 @@ class DrafterPeer:
         self.drafted += drafted
         self.accepted += accepted
 
+    def answered(self, compared: int, right: int, others_right: int) -> None:
+        """What it would have drafted for another's stream."""
+        self.asked += 1
+        self.compared += compared
+        self.right += right
+        self.others_right += others_right
+
     def status(self, promoted: Promote | None) -> DrafterStatus:
         serves_it = promoted is not None and 0 < promoted.version == self.version
         known = self.standings.all_of(self.who)
@@ -141,6 +152,10 @@ class DrafterPeer:
             version=self.version,
             gain=promoted.gain if promoted is not None and serves_it else 0.0,
             trouble=self.trouble,
+            asked=self.asked,
+            compared=self.compared,
+            right=self.right,
+            others_right=self.others_right,
         )
 
 

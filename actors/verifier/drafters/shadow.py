@@ -67,6 +67,12 @@ class Shadow:
         base, length = self.places[number - 1].length, self.places[number].length
         return Verdict(spec.rid, self.epoch, number, base, tuple(spec.committed[base:length]))
 
+    def compared(self) -> tuple[int, int, int]:
+        """At how many places both had a first choice; at how many of these this one's was right, and the present
+        drafter's."""
+        both = [(own, place) for own, place in zip(self.judged, self.places, strict=False) if place.right is not None]
+        return len(both), sum(bool(own.right) for own, _ in both), sum(bool(place.right) for _, place in both)
+
     def agreements(self) -> tuple[float, float]:
         """The present drafter's at the judged places, and this one's."""
         return agreement(self.places[: len(self.judged)]), agreement(self.judged)
@@ -145,6 +151,8 @@ class Shadows:
     def _close(self, shadow: Shadow, now: float) -> None:
         self.running = None
         self.send(shadow.drafter.peer, Close(shadow.request.rid, shadow.epoch))
+        if shadow.judged:
+            shadow.drafter.answered(*shadow.compared())
         pause = PAUSE if shadow.drafter.leases else 1
         shadow.drafter.shadow_after = now + pause * (now - shadow.began)
 
