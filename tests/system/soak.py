@@ -29,9 +29,11 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 
+import soak_missing
 import soak_returns
 import soak_speed
 from soak_memory import Memory
+from soak_missing import Missing
 from soak_returns import BACK_S, Return
 from soak_speed import Comeback
 from soak_troubles import METHODS, TOKENS, Troubles, Up
@@ -70,6 +72,7 @@ class Findings:
     longest_silence_s: float = 0.0  # between two chunks of one stream
     returns: list[Return] = field(default_factory=list)
     comebacks: list[Comeback] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
     left: list[str] = field(default_factory=list)
 
@@ -208,7 +211,8 @@ class Soak:
         self.end, self.most = time.monotonic() + seconds, requests
         await asyncio.gather(self.troubles.run(self.over), self.look(), *(self.stream() for _ in range(streams)))
         await self.check_what_is_left()
-        self.found.left += [*self.found.memory.grown(), *soak_speed.problems(self.found.comebacks)]
+        self.found.left += self.found.memory.grown()
+        self.found.left += soak_speed.problems(self.found.comebacks) + soak_missing.problems(self.found.missing)
 
 
 def main() -> int:
@@ -253,6 +257,7 @@ def main() -> int:
         "longest_silence_s": round(found.longest_silence_s, 1),
         "returns": soak_returns.summary(found.returns),
         "speed": soak_speed.summary(found.comebacks),
+        "drafters_that_had_no_time_to_load": soak_missing.summary(found.missing),
         "memory_mb": found.memory.of_roles(),
         "memory_mb_of_longest_lived": found.memory.of_longest_lived(),
         "done": dict(found.done.most_common()),

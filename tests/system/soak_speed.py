@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Container, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from soak_missing import Missing
 from soak_returns import BACK_S, LOOK_S, PROMISED_S
 
 from duoactor import AsyncClient
@@ -73,7 +74,7 @@ def comeback(pace: Pace, how: str, began: float, struck: float, returned: float,
 async def measure(soak: Soak, how: str) -> bool:
     """``how``: "killed" or "stopped". Whether there were drafters, and as many again."""
     async with soak.rest(), soak.client() as client:
-        pids = {one.pid for one in (await client.status()).drafters if one.state != "draining"}
+        pids = await _listed(client)
         if not pids:
             return False
         pace = Pace()
@@ -88,10 +89,10 @@ async def measure(soak: Soak, how: str) -> bool:
                 return False
             gone = pids if how == "killed" else set()
             until = time.monotonic() + BACK_S
-            while (back := await _listed(client, gone)) < len(pids):
+            while len(back := await _listed(client) - gone) < len(pids):
                 if time.monotonic() > until:
-                    told = f"{back} of {len(pids)} drafters that were {how} together were back after {BACK_S:.0f} s"
-                    soak.found.left.append(told)
+                    others = soak.troubles.drafters_but(back)
+                    soak.found.missing.append(Missing(how, len(pids), len(back), others))
                     return False
                 await asyncio.sleep(LOOK_S)
             returned = time.monotonic()
@@ -100,9 +101,9 @@ async def measure(soak: Soak, how: str) -> bool:
         return True
 
 
-async def _listed(client: AsyncClient, gone: Container[int]) -> int:
-    """How many drafters the verifier has, but for those of processes that are gone."""
-    return sum(one.pid not in gone for one in (await client.status()).drafters)
+async def _listed(client: AsyncClient) -> set[int]:
+    """Processes of the drafters that the verifier has."""
+    return {one.pid for one in (await client.status()).drafters if one.state != "draining"}
 
 
 @contextlib.asynccontextmanager

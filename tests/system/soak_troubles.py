@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+import soak_missing
+from soak_missing import Process
 from soak_returns import BACK_S, LOOK_S, Return
 from soak_speed import measure
 from wall_clocks import DAY, HOUR, WallClocks
@@ -77,6 +79,12 @@ class Troubles:
                 found[f"hired {role}" if pid in hired else role, pid] = _resident_mb(pid)
         return found
 
+    def drafters_but(self, listed: Container[int]) -> tuple[Process, ...]:
+        """Drafters that are alive and are none of those."""
+        hired = {process.pid for process in self.hired}
+        others = (pid for pid in self.pids().get("drafter", []) if pid not in listed)
+        return tuple(filter(None, (soak_missing.process(pid, pid in hired) for pid in others)))
+
     async def kill(self, role: str, every: bool = False) -> bool:
         """One of them, or all. Whether there was one."""
         pids = [] if role in self.spared else self.pids().get(role, [])
@@ -135,7 +143,7 @@ class Troubles:
 
     async def drain(self) -> None:
         async with self.soak.client() as client:
-            if names := [drafter.actor_id for drafter in (await client.status()).drafters]:
+            if names := [one.actor_id for one in (await client.status()).drafters if one.state != "draining"]:
                 await client.drain(self.chance.choice(names))
                 self.hire()
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+import soak_missing
 from soak_memory import Memory, parts
+from soak_missing import LOADED_CPU_S, Missing, Process, process
 from soak_speed import Pace, comeback, problems
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -86,3 +90,31 @@ def test_one_late_return_among_several_is_reported_and_most_are_a_problem():
     slow = comeback(streams((0, 4, 300)), "killed", 0, 4, 6, 10)
     assert problems([]) == problems([fast, fast, slow]) == []
     assert problems([fast, slow, slow])[0].startswith("2 of 3 times")
+
+
+# --- drafters that are not back --------------------------------------------------------------------------------------
+
+
+def missing(*cpu_s: float) -> Missing:
+    """One of two is back, and so many processes are not, which have had so much of a CPU."""
+    return Missing("killed", 2, 1, tuple(Process(7 + at, 170.0, cpu, hired=True) for at, cpu in enumerate(cpu_s)))
+
+
+def test_a_drafter_that_has_had_no_time_to_load_is_reported_and_no_problem():
+    one = missing(1.4)
+    assert soak_missing.problems([one]) == []
+    assert soak_missing.summary([one]) == [
+        "1 of 2 drafters that were killed together were back: pid 7, started by hand 170 s ago, has had 1.4 s of a CPU"
+    ]
+
+
+@pytest.mark.parametrize("others", [(), (LOADED_CPU_S,), (1.4, LOADED_CPU_S)], ids=["gone", "loaded", "one of them"])
+def test_a_drafter_that_nobody_starts_again_or_that_is_loaded_and_not_known_is_a_problem(others):
+    one = missing(*others)
+    assert soak_missing.problems([one]) == [one.told] and soak_missing.summary([one]) == []
+
+
+def test_a_process_is_found_with_its_age_and_time():
+    found = process(os.getpid(), hired=False)
+    assert found is not None and found.age_s > 0 and found.cpu_s > 0
+    assert process(2**22 + 1, hired=False) is None
