@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 PART = 1000  # requests; fewer where all are not three times as many
 GROWTH_MB = 40.0  # that the last part may hold more than the first: caches of texts fill up
-ENOUGH = 300  # requests during which a process must have lived for its own growth to count: it had to load
+ENOUGH = 300  # requests of the run, or of a process's life, for growth in it to count: actors had to load
 
 Size = tuple[int, float]  # requests that were over by then, and megabytes
 
@@ -56,6 +56,8 @@ class Memory:
 
     def grown(self) -> list[str]:
         """Sentences about what holds more in its last thousand than in its first."""
+        if self._seen[-1] - self._seen[0] < ENOUGH:
+            return []
         found = [(f"a {role}", held) for role, held in self.of_roles().items()]
         found += [
             (f"the {role} that lived longest", held)

@@ -40,6 +40,13 @@ def test_a_role_that_grows_is_found():
     assert "a client has grown from 60.0 to 139.0 MB" in memory.grown()
 
 
+def test_where_few_requests_were_made_a_drafter_that_was_loading_during_the_first_has_not_grown():
+    memory = Memory()
+    for requests in range(0, 60, 2):
+        memory.see(requests, {("hired drafter", 3): min(271.0, 37.0 + 8 * requests)})
+    assert memory.grown() == []
+
+
 def test_a_process_that_grows_is_found_although_its_role_held_as_much_before():
     memory = Memory()
     for requests in range(0, 3000, 50):
