@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.engines.training.plan import Plan, Reading, Result
+from actors.engines.training.plan import Plan, Reading, Result, Rounds
 from duoactor import render
 from duoactor.doctor.agreement import agreement
 from duoactor.doctor.forecast import PAYS, Measured, forecasts
@@ -59,8 +59,13 @@ def predicted(result: Result) -> dict[float, tuple[float, float]]:
 
 
 def _speedup(result: Result, step_us: Mapping[int, float], readings: Sequence[Reading]) -> float:
+    return speedup(result.rounds, step_us, readings)
+
+
+def speedup(rounds: Rounds, step_us: Mapping[int, float], readings: Sequence[Reading]) -> float:
+    """Of the best method over the target alone, with a draft whose steps take ``step_us`` by their leaves."""
     seen = agreement([one.ranks for one in readings])
-    return forecasts(Measured(result.target_us, step_us, seen))[0].speedup
+    return forecasts(Measured(rounds.us, step_us, seen, inline=rounds.inline))[0].speedup
 
 
 def verdict(result: Result) -> str:
@@ -101,7 +106,7 @@ def card(plan: Plan, result: Result, picture: bool) -> str:
         "|---|---|---|---|---|---|",
         *map(_line, rows(result)),
         "",
-        f"A step takes {result.after_us[1] / 1000:.2f} ms here, a round of the target {result.target_us[1] / 1000:.2f} "
+        f"A step takes {result.after_us[1] / 1000:.2f} ms here, a round of the target {result.rounds.us[1] / 1000:.2f} "
         "ms. Predicted for text that copies nothing:",
         "",
         "| temperature | before | after |",

@@ -20,7 +20,8 @@ from actors.engines.training.batches import batch_of
 from actors.engines.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
 from actors.engines.training.losses import blend, divergences
 from actors.engines.training.mixture import acceptance, keep_the_best, mix
-from actors.engines.training.plan import Reading, Result
+from actors.engines.training.muon import Muon, orthogonal
+from actors.engines.training.plan import Reading, Result, Rounds
 from actors.engines.training.shapes import STEPS, candidates, fitting, stopwatch
 from actors.engines.training.shards import PER_SHARD, Shards
 from actors.engines.training.start import Shape, chosen_layers, draft_config, first_draft
@@ -160,7 +161,7 @@ def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Result:
         shape="64x1", parameters=0, init=init, cut=True,
             prompts=2, kept_apart=1, answers=1, tokens=1, steps=1, seconds=1.0,
             vocabulary=99, head=99, covered=1.0, share=0.5,
-            target_us={1: 10_000.0, 16: 10_000.0}, before_us={1: 100.0}, after_us={1: 100.0},
+            rounds=Rounds({1: 10_000.0, 16: 10_000.0}, inline=False), before_us={1: 100.0}, after_us={1: 100.0},
         before=next(texts), after=next(texts),
     )  # fmt: skip
 
@@ -179,6 +180,39 @@ def test_the_pictures_legend_covers_no_bar():
     figure.draw_without_rendering()
     axes = figure.axes[0]
     assert not any(axes.get_legend().get_window_extent().overlaps(bar.get_window_extent()) for bar in axes.patches)
+
+
+# --- the optimiser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_bfloat16", [False, True])
+@pytest.mark.parametrize("shape", [(48, 16), (16, 48), (32, 32)])
+def test_an_update_turns_a_matrix_and_stretches_no_direction(shape: tuple[int, int], has_bfloat16: bool, monkeypatch):
+    monkeypatch.setattr("actors.engines.training.muon.cpu_has_bfloat16", lambda: has_bfloat16)
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    found = orthogonal(matrix)
+    stretch = torch.linalg.svdvals(found)
+    assert found.dtype == torch.float32 and 0.3 < float(stretch.min()) <= float(stretch.max()) < 1.3
+    assert float((u @ v * found).sum() / ((u @ v).norm() * found.norm())) > 0.95
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has a Muon of its own since 2.9")
+def test_a_step_is_that_of_torchs_own_muon_where_that_computes_in_the_same_type(monkeypatch):
+    monkeypatch.setattr("actors.engines.training.muon.cpu_has_bfloat16", lambda: True)
+    begin = torch.randn((24, 16), generator=torch.Generator().manual_seed(1))
+    ours, theirs = torch.nn.Parameter(begin.clone()), torch.nn.Parameter(begin.clone())
+    optimizers = (
+        Muon([ours], lr=0.01),
+        torch.optim.Muon([theirs], lr=0.01, weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+    )
+    for step in range(3):
+        gradient = torch.randn((24, 16), generator=torch.Generator().manual_seed(step))
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert not torch.equal(ours, begin)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 
 
 # --- a head over part of the vocabulary -------------------------------------------------------------------------------

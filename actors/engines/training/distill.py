@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from actors.cost import CostModel
 from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft, build_target
 from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, head_size, with_part_head
@@ -25,12 +26,13 @@ from actors.engines.training.batches import epochs
 from actors.engines.training.head import coverage, head_tokens, kept_most_frequent
 from actors.engines.training.learner import Learner, trained_seconds
 from actors.engines.training.mixture import keep_the_best
-from actors.engines.training.plan import Plan, Progress, Reading, Result
+from actors.engines.training.plan import Plan, Progress, Reading, Result, Rounds
 from actors.engines.training.shapes import fitting, step_us, stopwatch
 from actors.engines.training.shards import Shards
 from actors.engines.training.start import Shape, draft_config, first_draft, is_cut
 from actors.engines.training.workspace import Workspace, write_whole
 from actors.replay.logged import LoggedRequest
+from actors.verifier.compute import INLINE_US
 from actors.verifier.timing import measure_target
 from protocols.errors import ConfigError, RequestError
 from protocols.messages import ChatTurn, Sampling
@@ -112,7 +114,7 @@ def distill(plan: Plan, report: Report, timer: Timer = time.monotonic) -> Result
         steps=learner.steps,
         seconds=learner.seconds,
         share=share,
-        target_us=target_us,
+        rounds=Rounds(target_us, device.type == "cpu" and CostModel(target_us)(8) <= INLINE_US),
         before_us=before_us,
         after_us=after_us,
         before=before,

@@ -15,7 +15,7 @@ from actors.engines.checkpoints.draft_vocabulary import columns_of
 from actors.engines.checkpoints.dtypes import cpu_has_bfloat16
 from actors.engines.training.batches import Batch
 from actors.engines.training.losses import LEFT_OUT, blend, divergences
-from protocols.errors import ConfigError
+from actors.engines.training.muon import Muon
 
 MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider models take less
 OTHERS = 1.5e-3  # AdamW's, on embeddings, norms and biases
@@ -29,8 +29,6 @@ class Learner:
     """A draft in training; ``averaged`` is what is to be used."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        if not hasattr(torch.optim, "Muon"):
-            raise ConfigError("training drafts needs torch 2.9 or later; `pip install -U torch` brings it")
         self.model = model.to(device).train()
         self.averaged = copy.deepcopy(self.model).eval().requires_grad_(False)
         self.device = device
@@ -45,7 +43,7 @@ class Learner:
         others = [p for p in model.parameters() if id(p) not in chosen]
         rate = MATRICES * min(1.0, WIDTH / width)
         self._optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=rate, weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+            Muon(matrices, lr=rate),
             torch.optim.AdamW(others, lr=OTHERS, betas=(0.9, 0.95), weight_decay=0.0),
         ]
         self._rates = [group["lr"] for optimizer in self._optimizers for group in optimizer.param_groups]

@@ -15,6 +15,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
 
 
+class Rounds(msgspec.Struct, frozen=True):
+    """What rounds of the target take on this machine, beside a drafter: microseconds by rows. ``inline``: the verifier
+    of such a target drafts by itself, between forwards."""
+
+    us: dict[int, float]
+    inline: bool
+
+
 class Text(msgspec.Struct, frozen=True):
     """A prompt as its user wrote it."""
 
@@ -52,7 +60,7 @@ class Result(msgspec.Struct, kw_only=True):
     steps: int
     seconds: float  # of training
     share: float  # of the weights that is the training's, where the rest is ``--init``'s
-    target_us: dict[int, float]  # a round by its rows, beside a drafter
+    rounds: Rounds
     before_us: dict[int, float]  # a draft step by its leaves
     after_us: dict[int, float]
     before: list[Reading]  # of the answers to the prompts kept apart
