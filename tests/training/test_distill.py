@@ -23,7 +23,7 @@ from actors.engines.training import distill as training
 from actors.engines.training import head
 from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
 from actors.engines.training.batches import batch_of
-from actors.engines.training.distill import distill, kept_apart
+from actors.engines.training.distill import MOST_APART, distill, kept_apart
 from actors.engines.training.learner import Learner, trained_seconds
 from actors.engines.training.mixture import SHARES
 from actors.engines.training.plan import Plan, Progress, Result, Text
@@ -225,6 +225,12 @@ def test_after_ctrl_c_the_command_says_how_to_go_on(tmp_path: Path, capsys, monk
 
 def test_of_every_task_some_prompts_are_kept_apart():
     assert kept_apart(["a"] * 3 + ["b"] + ["c"] * 17) == {2, 11, 19}
+
+
+def test_of_many_prompts_no_more_are_kept_apart_than_tell_how_good_a_draft_is():
+    assert MOST_APART - 1 <= len(kept_apart(["a"] * 100_000)) <= MOST_APART
+    apart = kept_apart(["a"] * 5000 + ["b"] * 20)
+    assert len(apart) <= MOST_APART and {i >= 5000 for i in apart} == {True, False}
 
 
 def test_a_draft_that_is_trained_on_keeps_some_of_what_it_was(tmp_path: Path):

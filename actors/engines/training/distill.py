@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -37,7 +39,8 @@ from actors.verifier.timing import measure_target
 from protocols.errors import ConfigError, RequestError
 from protocols.messages import ChatTurn, Sampling
 
-APART = 8  # every so manieth prompt of a task is kept apart
+APART = 8  # every so manieth prompt of a task is kept apart, or fewer, so that there are no more than
+MOST_APART = 128  # of which the answers at three temperatures, 64 tokens each, tell an agreement to 0.005
 ANSWERING = 1 / 3  # of the time; the rest is training
 MOST_ANSWERS = 100_000
 CHECKPOINT = 60.0  # seconds of training that an interruption loses at most
@@ -123,11 +126,13 @@ def distill(plan: Plan, report: Report, timer: Timer = time.monotonic) -> Result
 
 
 def kept_apart(tasks: Sequence[str]) -> set[int]:
-    """Indices of every ``APART``-th prompt of each task, and of the last where a task has 2 to 7."""
+    """Indices of every ``APART``-th prompt of each task (of fewer, where there are many), and of the last where a task
+    has too few for that, but more than one."""
+    every = max(APART, math.ceil(len(tasks) / MOST_APART))
     apart: set[int] = set()
     for task in dict.fromkeys(tasks):
         members = [i for i, one in enumerate(tasks) if one == task]
-        apart.update(members[APART - 1 :: APART] or members[1:][-1:])
+        apart.update(members[every - 1 :: every] or members[1:][-1:])
     return apart
 
 
@@ -219,7 +224,8 @@ def _answer(
         write_answers(target, prompts, missing, lambda answer: shards.add(answer, spent()), go_on, longest)
         shards.flush()
 
-    tests = (Job(i, t, 1) for t in (GREEDY, *TEMPERATURES) for i in apart)
+    mixed = random.Random(0).sample(apart, len(apart))  # where time is short, some of every task and temperature
+    tests = (Job(i, t, 1) for i in mixed for t in (GREEDY, *TEMPERATURES))
     write("answers to prompts kept apart", held, tests, seconds / 3)
     wanted = (Job(learned[job.prompt], job.temperature, job.seed) for job in jobs(len(learned)))
     write("answers", answers, islice(wanted, MOST_ANSWERS), seconds - min(held.seconds, seconds / 3))
