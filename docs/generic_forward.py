@@ -1,8 +1,9 @@
-"""A forward of the generic engine against one of plain transformers, in turns in one process (docs/experiments.md).
+"""A forward of the generic engine against one of plain transformers, in turns in one process.
 
     taskset -c 0 python docs/generic_forward.py
 
-Times are the thread's own on the processor, so that others on that core cost neither anything but cold caches.
+Times are the thread's own on the processor, so that others on that core cost neither anything but cold caches. What
+came out: docs/experiments/engine-forward.md.
 """
 
 from __future__ import annotations

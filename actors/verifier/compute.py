@@ -4,7 +4,7 @@ where forwards are short and use the same core.
 A target that computes with several OpenMP threads runs on the thread that built it. OpenMP keeps a team of workers for
 each thread that ever ran a parallel region. Once there are more workers than CPUs, libgomp's workers sleep between
 regions instead of spinning, and the kernel has to wake them for each of a forward's hundreds of regions: on two CPUs
-the bundled target made 155 tokens/s with a second thread's team and 350 with the first's (docs/experiments.md).
+the bundled target made 155 tokens/s with a second thread's team and 350 with the first's (docs/experiments/rounds.md).
 Compiled layers have a team of their own that serves any thread (:mod:`actors.engines.backends.compiled.team`).
 """
 
@@ -58,7 +58,7 @@ class InlineCompute:
     """Runs the job in the event loop's thread, in its next turn.
 
     A compute thread of a target on a CPU has no core of its own: waking it, and sharing the interpreter lock with it,
-    cost more than the overlap saves (docs/experiments.md). Tests on a virtual clock use it too.
+    cost more than the overlap saves (docs/experiments/rounds.md). Tests on a virtual clock use it too.
     """
 
     overlaps = False

@@ -22,7 +22,7 @@ def target_dtype(asked: str, device: torch.device, config: Any) -> torch.dtype:
 
     ``auto`` is bfloat16 on a GPU. On a CPU it is bfloat16 for large models where the CPU multiplies that, and for those
     published in bfloat16 whose compiled layers multiply it (answers take 0.6 to 0.95 times as long as in float32, see
-    docs/experiments.md); else float32."""
+    docs/experiments/engine-weights.md); else float32."""
     published = getattr(config, "dtype", None)
     if asked == AUTO and device.type == "cpu" and published == torch.bfloat16 and multiplies_bfloat16(config):
         return torch.bfloat16
