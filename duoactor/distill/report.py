@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
-from actors.engines.training.plan import Plan, Reading, Result, Rounds
+from actors.engines.training.plan import Judgement, Plan, Reading, Result, Rounds
 from duoactor import render
 from duoactor.doctor.agreement import agreement
 from duoactor.doctor.forecast import PAYS, Measured, forecasts
@@ -49,29 +50,29 @@ def _shares(readings: Sequence[Reading]) -> tuple[float, ...]:
 
 def predicted(result: Result) -> dict[float, tuple[float, float]]:
     """Speed-up of the best method before and after, by temperature; by the cost model that also commands it."""
-    return {
-        temperature: (
-            _speedup(result, result.before_us, [one for one in result.before if one.temperature == temperature]),
-            _speedup(result, result.after_us, [one for one in result.after if one.temperature == temperature]),
-        )
-        for temperature in dict.fromkeys(one.temperature for one in result.after)
-    }
+    was = speedups(result.rounds, Judgement(result.before_us, result.before))
+    now = speedups(result.rounds, Judgement(result.after_us, result.after))
+    return {temperature: (was[temperature], now[temperature]) for temperature in now}
 
 
-def _speedup(result: Result, step_us: Mapping[int, float], readings: Sequence[Reading]) -> float:
-    return speedup(result.rounds, step_us, readings)
+def speedups(rounds: Rounds, of: Judgement) -> dict[float, float]:
+    """By temperature, what the best method brings over the target alone with a draft that was so judged."""
+    found = {}
+    for temperature in dict.fromkeys(one.temperature for one in of.readings):
+        seen = agreement([one.ranks for one in of.readings if one.temperature == temperature])
+        found[temperature] = forecasts(Measured(rounds.us, of.step_us, seen, inline=rounds.inline))[0].speedup
+    return found
 
 
-def speedup(rounds: Rounds, step_us: Mapping[int, float], readings: Sequence[Reading]) -> float:
-    """Of the best method over the target alone, with a draft whose steps take ``step_us`` by their leaves."""
-    seen = agreement([one.ranks for one in readings])
-    return forecasts(Measured(rounds.us, step_us, seen, inline=rounds.inline))[0].speedup
+def predict(rounds: Rounds, of: Judgement) -> float:
+    """The mean of :func:`speedups` over the temperatures."""
+    return fmean(speedups(rounds, of).values())
 
 
 def verdict(result: Result) -> str:
     """One sentence: does the draft help on this machine?"""
     gains = predicted(result)
-    was, now = (sum(pair[i] for pair in gains.values()) / len(gains) for i in (0, 1))
+    was, now = map(fmean, zip(*gains.values(), strict=True))
     if now < PAYS:
         return (
             f"It does not help: {now:.2f}x the target alone is predicted for this machine. Train longer, with more "
@@ -94,7 +95,7 @@ def card(plan: Plan, result: Result, picture: bool) -> str:
         f"Made by `duoactor distill`: shape {result.shape}, {result.parameters / 1e6:.2f} M parameters, bfloat16. It "
         f"began with {_start(result)} and made {result.steps} steps ({result.seconds / 60:.1f} minutes) by KL and "
         f"total variation on {result.tokens} tokens in {result.answers} answers of the target, greedy and sampled, to "
-        f"{result.prompts - result.kept_apart} prompts.{_mixed(result)}{_covered(result)}",
+        f"{result.prompts - result.kept_apart} prompts.{_chosen(result)}{_mixed(result)}{_covered(result)}",
         "",
         f"**{verdict(result)}**",
         "",
@@ -124,6 +125,15 @@ def _start(result: Result) -> str:
     if result.cut:
         return "the target's own embedding and some of its layers"
     return "the target's embedding, projected to its own width"
+
+
+def _chosen(result: Result) -> str:
+    if not result.tried:
+        return ""
+    found = ", ".join(f"{shape} {gain:.2f}x" for shape, gain in result.tried.items())
+    return (
+        f" The shape {result.shape} was chosen by what was predicted after a sixteenth of the training each: {found}."
+    )
 
 
 def _mixed(result: Result) -> str:

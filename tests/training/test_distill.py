@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from actors.engines.build import build_draft, build_target
 from actors.engines.checkpoints.loading import load_config
 from actors.engines.drafts.replay import replay_draft
+from actors.engines.training import answering as answering_module
 from actors.engines.training import distill as training
 from actors.engines.training import head
 from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
@@ -31,7 +32,7 @@ from actors.engines.training.shards import Shards
 from actors.engines.training.start import Shape, first_draft
 from actors.replay.logged import LoggedRequest
 from duoactor.cli import main
-from duoactor.distill.report import card
+from duoactor.distill.report import card, predict
 from protocols.errors import ConfigError, ModelError
 
 
@@ -66,7 +67,7 @@ def ticking() -> Callable[[], float]:
 
 
 def made(plan: Plan) -> Result:
-    return distill(plan, ignore, ticking())
+    return distill(plan, predict, ignore, ticking())
 
 
 @pytest.mark.parametrize(("family", "shape"), [("llama", "64x2"), ("qwen2", "64x1"), ("gpt2", "64x1")])
@@ -126,14 +127,14 @@ def interrupted(plan: Plan, phase: str, share: float) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        distill(plan, interrupt, ticking())
+        distill(plan, predict, interrupt, ticking())
 
 
 @pytest.mark.parametrize(("phase", "share", "minutes"), [("answers", 0.4, 4), ("training", 0.5, 2)])
 def test_a_run_that_goes_on_after_an_interruption_divides_its_time_as_one_without(
     phase: str, share: float, minutes: int, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(training, "LONGEST", 8)
+    monkeypatch.setattr(answering_module, "LONGEST", 8)
     target_of("llama", tmp_path / "target")
     interrupted(plan_of(tmp_path, minutes=6), phase, share)
     held, earlier = shards_of(tmp_path)
@@ -150,7 +151,7 @@ def test_a_run_that_goes_on_after_an_interruption_divides_its_time_as_one_withou
 
 
 def test_a_finished_draft_that_is_trained_on_gets_more_answers_as_well(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(training, "LONGEST", 8)
+    monkeypatch.setattr(answering_module, "LONGEST", 8)
     target_of("llama", tmp_path / "target")
     first = made(plan_of(tmp_path, minutes=2))
     second = made(plan_of(tmp_path, minutes=4, resume=True))
@@ -201,7 +202,7 @@ def test_a_narrower_draft_does_not_say_that_it_began_with_layers_of_its_target(t
 def test_on_a_busy_machine_the_command_says_that_it_measures_badly(
     load: float, told: bool, tmp_path, capsys, monkeypatch
 ):
-    def stop(plan: Plan, report: object) -> None:
+    def stop(plan: Plan, *_: object) -> None:
         raise ConfigError("stopped")
 
     monkeypatch.setattr(training, "distill", stop)
@@ -213,7 +214,7 @@ def test_on_a_busy_machine_the_command_says_that_it_measures_badly(
 
 
 def test_after_ctrl_c_the_command_says_how_to_go_on(tmp_path: Path, capsys, monkeypatch):
-    def interrupt(plan: Plan, report: object) -> None:
+    def interrupt(plan: Plan, *_: object) -> None:
         Path(plan.out).mkdir()
         raise KeyboardInterrupt
 
@@ -221,6 +222,44 @@ def test_after_ctrl_c_the_command_says_how_to_go_on(tmp_path: Path, capsys, monk
     monkeypatch.setattr("duoactor.doctor.load.load_average", lambda: 0.0)
     assert main(["distill", "--out", str(tmp_path / "draft")]) == 130
     assert capsys.readouterr().err.strip() == "duoactor: interrupted; the same command with --resume goes on"
+
+
+def test_of_several_shapes_the_one_that_promises_most_after_a_while_is_trained_to_the_end(tmp_path: Path, monkeypatch):
+    target_of("llama", tmp_path / "target")
+    monkeypatch.setattr(training, "contenders", lambda *_: [Shape(64, 2), Shape(64, 1)])
+    gains = iter([1.3, 1.2])
+    seen: list[str] = []
+    result = distill(
+        plan_of(tmp_path, shape="auto"),
+        lambda rounds, judgement: next(gains),
+        lambda at: seen.append(at.text),
+        ticking(),
+    )
+    assert (result.shape, result.tried) == ("64x2", {"64x2": 1.3, "64x1": 1.2})
+    assert json.loads((tmp_path / "draft" / "config.json").read_text())["num_hidden_layers"] == 2
+    assert any(text.startswith("64x1: 1.20x is predicted after") for text in seen)
+    steps = [text for text in seen if text.startswith("step ")]
+    assert sum(text.startswith("step 1,") for text in steps) == 2  # the winner's go on
+    assert steps[-1].startswith(f"step {result.steps},")
+    assert "The shape 64x2 was chosen by" in card(plan_of(tmp_path), result, False)
+    assert not list((tmp_path / "draft" / "training").glob("trial-*"))
+
+
+def test_trials_that_were_interrupted_are_made_again_and_what_was_chosen_stays(tmp_path: Path, monkeypatch):
+    target_of("llama", tmp_path / "target")
+    monkeypatch.setattr(training, "contenders", lambda *_: [Shape(64, 2), Shape(64, 1)])
+    plan = plan_of(tmp_path, shape="auto")
+
+    def interrupt(at: Progress) -> None:
+        if "is predicted after" in at.text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        distill(plan, predict, interrupt, ticking())
+    gains = iter([1.0, 1.0])
+    again = plan_of(tmp_path, shape="auto", resume=True)
+    assert distill(again, lambda *_: next(gains), ignore, ticking()).shape == "64x1"  # the cheapest of equals
+    assert made(again).tried == {"64x2": 1.0, "64x1": 1.0}
 
 
 def test_of_every_task_some_prompts_are_kept_apart():

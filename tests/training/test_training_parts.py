@@ -22,7 +22,7 @@ from actors.engines.training.losses import blend, divergences
 from actors.engines.training.mixture import acceptance, keep_the_best, mix
 from actors.engines.training.muon import Muon, orthogonal
 from actors.engines.training.plan import Reading, Result, Rounds
-from actors.engines.training.shapes import STEPS, candidates, fitting, stopwatch
+from actors.engines.training.shapes import STEPS, candidates, contenders, stopwatch
 from actors.engines.training.shards import PER_SHARD, Shards
 from actors.engines.training.start import Shape, chosen_layers, draft_config, first_draft
 from duoactor.distill.picture import figure_of
@@ -108,17 +108,22 @@ class Tokenizer:
         pass
 
 
-def test_the_largest_shape_whose_steps_fit_into_a_round_is_taken():
+def test_the_largest_shape_whose_steps_fit_is_tried_and_those_of_the_targets_width_that_nearly_do():
     config = make("llama").config
     config.hidden_size, config.num_hidden_layers = 256, 8
     config.head_dim = 64
     shapes = candidates(config)
-    assert (shapes[0], shapes[-1]) == (Shape(256, 4), Shape(64, 1))
-    times = iter(range(10_000, 0, -1000))  # microseconds, from the largest shape on
+    assert (shapes[:3], shapes[-1]) == ([Shape(256, 4), Shape(256, 2), Shape(256, 1)], Shape(64, 1))
     noted: list[str] = []
-    assert fitting(config, Tokenizer(), 8000 * STEPS, lambda directory: next(times), noted.append) == shapes[2]
-    assert len(noted) == 3
-    assert fitting(config, Tokenizer(), 1.0, lambda directory: 5.0, noted.append) == shapes[0]
+
+    def tried(round_us: float, *step_us: float) -> list[Shape]:
+        times = iter(step_us)
+        return contenders(config, Tokenizer(), round_us, lambda directory: next(times), noted.append)
+
+    assert tried(100 * STEPS, 500, 300, 120, 100) == shapes[1:4]  # of 256x4 only five steps fit
+    assert len(noted) == 4
+    assert tried(100 * STEPS, 100) == [Shape(256, 4)]
+    assert tried(1.0, *range(100, 100 - len(shapes), -1)) == [shapes[-1]]  # the cheapest, where none fits
 
 
 def test_models_that_compute_with_one_thread_are_measured_in_the_time_of_the_process():
@@ -160,7 +165,7 @@ def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Result:
     return Result(
         shape="64x1", parameters=0, init=init, cut=True,
             prompts=2, kept_apart=1, answers=1, tokens=1, steps=1, seconds=1.0,
-            vocabulary=99, head=99, covered=1.0, share=0.5,
+            vocabulary=99, head=99, covered=1.0, share=0.5, tried={},
             rounds=Rounds({1: 10_000.0, 16: 10_000.0}, inline=False), before_us={1: 100.0}, after_us={1: 100.0},
         before=next(texts), after=next(texts),
     )  # fmt: skip

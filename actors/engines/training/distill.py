@@ -1,57 +1,46 @@
-"""From a target and prompts to a draft: answers, a start, training, and what it gained on prompts kept apart."""
+"""From a target and prompts to a draft: answers, a shape, training, and what it gained on prompts kept apart."""
 
 from __future__ import annotations
 
-import copy
 import math
-import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from actors.cost import CostModel
-from actors.draft_timing import measure_draft
-from actors.engines.build import build_draft, build_target
-from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, head_size, with_part_head
-from actors.engines.checkpoints.loading import load_config, load_model, load_tokenizer, resolve_device
-from actors.engines.drafts.replay import replay_draft
+from actors.engines.build import build_target
+from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, head_size
+from actors.engines.checkpoints.loading import load_config, load_tokenizer, resolve_device
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec, tokenizer_digest
-from actors.engines.training.answers import GREEDY, LONGEST, TEMPERATURES, Answer, Job, Prompt, jobs, write_answers
+from actors.engines.training import trials
+from actors.engines.training.answering import answer
+from actors.engines.training.answers import Prompt
 from actors.engines.training.batches import epochs
-from actors.engines.training.head import coverage, head_tokens, kept_most_frequent
-from actors.engines.training.learner import Learner, trained_seconds
+from actors.engines.training.head import coverage
+from actors.engines.training.learner import Learner, train, trained_seconds
+from actors.engines.training.making import Maker
 from actors.engines.training.mixture import keep_the_best
-from actors.engines.training.plan import Plan, Progress, Reading, Result, Rounds
-from actors.engines.training.shapes import fitting, step_us, stopwatch
-from actors.engines.training.shards import Shards
-from actors.engines.training.start import Shape, draft_config, first_draft, is_cut
-from actors.engines.training.workspace import Workspace, write_whole
-from actors.replay.logged import LoggedRequest
+from actors.engines.training.plan import Plan, Predict, Progress, Report, Result, Rounds
+from actors.engines.training.shapes import contenders, step_us, stopwatch
+from actors.engines.training.start import Shape, draft_config, is_cut
+from actors.engines.training.workspace import Workspace
 from actors.verifier.compute import INLINE_US
 from actors.verifier.timing import measure_target
 from protocols.errors import ConfigError, RequestError
-from protocols.messages import ChatTurn, Sampling
+from protocols.messages import ChatTurn
 
 APART = 8  # every so manieth prompt of a task is kept apart, or fewer, so that there are no more than
 MOST_APART = 128  # of which the answers at three temperatures, 64 tokens each, tell an agreement to 0.005
 ANSWERING = 1 / 3  # of the time; the rest is training
-MOST_ANSWERS = 100_000
-CHECKPOINT = 60.0  # seconds of training that an interruption loses at most
 WINDOW = 16  # rows of a usual round, by which a draft's shape is chosen
 
-
-Report = Callable[[Progress], None]
 Timer = Callable[[], float]
 
 
-def distill(plan: Plan, report: Report, timer: Timer = time.monotonic) -> Result:
+def distill(plan: Plan, predict: Predict, report: Report, timer: Timer = time.monotonic) -> Result:
     """Write the draft model directory ``plan.out``. ConfigError or ModelError in one sentence."""
     device = resolve_device(plan.device)
     apart = kept_apart([one.task for one in plan.texts])
@@ -69,59 +58,71 @@ def distill(plan: Plan, report: Report, timer: Timer = time.monotonic) -> Result
         _refuse_tokenizer(plan, target)
     work.begin()
     prompts = [Prompt(_tokens(one.text, codec), one.task) for one in plan.texts]
-    shape, target_us = _shape(plan, target, work, report, clock)
+    drafter = "cpu" if device.type == "cpu" else str(device)
+    report(Progress("shape", "measuring rounds of the target"))
+    target_us = measure_target(target, clock)
+    rounds = Rounds(target_us, device.type == "cpu" and CostModel(target_us)(8) <= INLINE_US)
+    shapes = _shapes(plan, rounds, work, drafter, report, clock)
+
     torch.set_num_threads(plan.threads)
     held, answers = work.shards()
     seconds, earlier, trained = plan.minutes * 60, held.seconds + answers.seconds, trained_seconds(work.checkpoint)
     until = (seconds + earlier + trained) * ANSWERING  # of the time of all runs together
-    _answer(target, prompts, (sorted(apart), learned), (held, answers), until, report, timer)
+    answer(target, prompts, (sorted(apart), learned), (held, answers), until, report, timer)
     answering = held.seconds + answers.seconds - earlier
     if not held.answers or not answers.answers:
         raise ConfigError(f"the prompts leave no room for answers in the context of {plan.target}; give shorter ones")
     del target  # its memory is the training's now
+
+    maker = Maker(plan, work, prompts, [prompts[i] for i in learned], answers.answers, held.answers, drafter, clock)
+    training = seconds - min(answering, seconds * ANSWERING)
+
+    def learn(learner: Learner, until: float, end: float, state: Any) -> None:
+        torch.set_num_threads(plan.threads)
+        batches = epochs(prompts, answers.answers, head_size(learner.model.config), device, seed=learner.steps)
+        train(learner, batches, (until, end), state, report, timer)
+
+    def attempt(shape: Shape) -> float:
+        learner = Learner(maker.begin(shape), device)
+        learn(learner, training * trials.SHARE, training, work.trial(shape))
+        gain = predict(rounds, maker.judge(learner.averaged))
+        report(Progress("shape", f"{shape}: {gain:.2f}x is predicted after {learner.steps} steps"))
+        return gain
+
+    choice = trials.decide(shapes, work, attempt) if len(shapes) > 1 else trials.chosen(work)
+    training -= training * trials.SHARE * (len(shapes) - 1)
+    shape = Shape.parse(choice.shape) if choice is not None else shapes[0]
     report(Progress("start", f"a draft of shape {shape}"))
-    source = load_model(plan.init or plan.target, torch.device("cpu"), torch.float32)
-    model = source.requires_grad_(True) if plan.init else first_draft(source, shape)
-    del source
-    size, whole = head_tokens(model.config), int(model.config.get_text_config().vocab_size)  # type: ignore[operator,union-attr]
-    if not plan.init and size < whole:
-        shown = [prompts[i] for i in learned]
-        model = with_part_head(model, kept_most_frequent(work.head, shown, answers.answers, size, whole))
-    drafter = "cpu" if device.type == "cpu" else str(device)
-    report(Progress("start", "reading the answers kept apart"))
-    with TemporaryDirectory() as start:
-        _save(model, plan, Path(start))
-        before_us, before = _judged(start, drafter, prompts, held.answers, clock)
-    torch.set_num_threads(plan.threads)
+    model = maker.begin(shape)
+    before = maker.judge(model)
     learner = Learner(model, device)
     begun = {name: weight.clone() for name, weight in learner.averaged.state_dict().items()} if plan.init else None
-    until = trained + seconds - min(answering, seconds * ANSWERING)
-    _learn(learner, prompts, answers, until, work.checkpoint, report, timer)
+    learn(learner, trained + training, trained + training, work.checkpoint)
     report(Progress("report", "reading the answers kept apart"))
     share = keep_the_best(learner.averaged, begun, prompts, held.answers) if begun is not None else 1.0
-    parameters = sum(p.numel() for p in learner.averaged.parameters())
-    _save(learner.averaged, plan, work.out)
-    after_us, after = _judged(plan.out, drafter, prompts, held.answers, clock)
+    maker.save(learner.averaged, work.out)
+    after = maker.judge_saved(plan.out)
     return Result(
-        shape=str(_shape_of(model)),
-        parameters=parameters,
+        shape=str(_shape_of(model.config)),
+        parameters=sum(p.numel() for p in learner.averaged.parameters()),
         init=plan.init,
         cut=not plan.init and is_cut(load_config(plan.target), shape),
         prompts=len(prompts),
         kept_apart=len(apart),
         answers=len(answers.answers),
         tokens=answers.tokens,
-        vocabulary=whole,
+        vocabulary=int(model.config.get_text_config().vocab_size),  # type: ignore[operator,union-attr]
         head=head_size(model.config),
         covered=coverage(held.answers, draft_vocabulary(model)),
         steps=learner.steps,
         seconds=learner.seconds,
         share=share,
-        rounds=Rounds(target_us, device.type == "cpu" and CostModel(target_us)(8) <= INLINE_US),
-        before_us=before_us,
-        after_us=after_us,
-        before=before,
-        after=after,
+        rounds=rounds,
+        tried=choice.tried if choice is not None else {},
+        before_us=before.step_us,
+        after_us=after.step_us,
+        before=before.readings,
+        after=after.readings,
     )
 
 
@@ -158,131 +159,23 @@ def _refuse_tokenizer(plan: Plan, target: Target) -> None:
         )
 
 
-def _shape(plan: Plan, target: Target, work: Workspace, report: Report, clock: Timer) -> tuple[Shape, dict[int, float]]:
-    """The draft's shape, and what a round of the target takes, by its rows."""
-    report(Progress("shape", "measuring rounds of the target"))
-    target_us = measure_target(target, clock)
+def _shapes(plan: Plan, rounds: Rounds, work: Workspace, device: str, report: Report, clock: Timer) -> Sequence[Shape]:
+    """The draft's shape, or those of which one is to be chosen."""
     if plan.shape != "auto":
-        return Shape.parse(plan.shape), target_us
-    if not work.shape.is_file():
-        write_whole(work.shape, str(_fitting(plan, target_us, report, clock)).encode())
-    return Shape.parse(work.shape.read_text()), target_us  # it stays, whatever is measured when training is resumed
-
-
-def _fitting(plan: Plan, target_us: dict[int, float], report: Report, clock: Timer) -> Shape:
+        return [Shape.parse(plan.shape)]
     if plan.init:
-        return _shape_of_config(load_config(plan.init))
-    drafter = "cpu" if resolve_device(plan.device).type == "cpu" else plan.device
-    return fitting(
+        return [_shape_of(load_config(plan.init))]
+    if (choice := trials.chosen(work)) is not None:
+        return [Shape.parse(choice.shape)]
+    return contenders(
         load_config(plan.target),
         load_tokenizer(plan.target),
-        target_us[max(rows for rows in target_us if rows <= WINDOW)],
-        lambda directory: step_us(directory, drafter, clock),
+        rounds.us[max(rows for rows in rounds.us if rows <= WINDOW)],
+        lambda directory: step_us(directory, device, clock),
         lambda text: report(Progress("shape", text)),
     )
 
 
-def _shape_of(model: nn.Module) -> Shape:
-    return _shape_of_config(model.config)
-
-
-def _shape_of_config(config: Any) -> Shape:
+def _shape_of(config: Any) -> Shape:
     text = config.get_text_config()
     return Shape(int(text.hidden_size), int(text.num_hidden_layers))
-
-
-def _answer(
-    target: Target,
-    prompts: Sequence[Prompt],
-    numbers: tuple[Sequence[int], Sequence[int]],
-    kept: tuple[Shards, Shards],
-    seconds: float,
-    report: Report,
-    timer: Timer,
-) -> None:
-    """Write what is missing of the answers to the prompts kept apart, each greedy and at every temperature, for a third
-    of ``seconds`` at most, and then answers to learn from. ``numbers``, ``kept``: of these and of those."""
-    (apart, learned), (held, answers) = numbers, kept
-    longest = min(LONGEST, target.info.max_context // 2)
-
-    def write(phase: str, shards: Shards, wanted: Iterator[Job], until: float) -> None:
-        begin = timer() - shards.seconds
-        done = shards.done
-
-        def spent() -> float:
-            return timer() - begin
-
-        def go_on() -> bool:
-            left = max(0.0, until - spent())
-            text = f"{len(shards.answers)} answers, {shards.tokens} tokens"
-            report(Progress(phase, text, 1 - left / until, left))
-            return left > 0
-
-        if shards.answers and spent() >= until:
-            return
-        missing = (job for job in wanted if job not in done)
-        write_answers(target, prompts, missing, lambda answer: shards.add(answer, spent()), go_on, longest)
-        shards.flush()
-
-    mixed = random.Random(0).sample(apart, len(apart))  # where time is short, some of every task and temperature
-    tests = (Job(i, t, 1) for i in mixed for t in (GREEDY, *TEMPERATURES))
-    write("answers to prompts kept apart", held, tests, seconds / 3)
-    wanted = (Job(learned[job.prompt], job.temperature, job.seed) for job in jobs(len(learned)))
-    write("answers", answers, islice(wanted, MOST_ANSWERS), seconds - min(held.seconds, seconds / 3))
-
-
-def _learn(
-    learner: Learner,
-    prompts: Sequence[Prompt],
-    answers: Shards,
-    seconds: float,
-    state: Path,
-    report: Report,
-    timer: Timer,
-) -> None:
-    """Train until all runs together have trained for ``seconds``, with a checkpoint every minute."""
-    if state.is_file():
-        learner.load(state)
-    begin, saved = timer() - learner.seconds, learner.seconds
-    columns = head_size(learner.model.config)
-    for batch in epochs(prompts, answers.answers, columns, learner.device, seed=learner.steps):
-        spent = timer() - begin
-        if spent >= seconds:
-            break
-        learner.step(batch, spent / seconds)
-        learner.seconds = timer() - begin
-        if learner.seconds - saved > CHECKPOINT:
-            saved = learner.seconds
-            learner.save(state)
-        text = f"step {learner.steps}, {learner.acceptance:.3f} of the tokens accepted"
-        left = max(0.0, seconds - learner.seconds)
-        report(Progress("training", text, 1 - left / seconds, left))
-    learner.save(state)
-
-
-def _judged(
-    directory: str, device: str, prompts: Sequence[Prompt], answers: Sequence[Answer], clock: Timer
-) -> tuple[dict[int, float], list[Reading]]:
-    """What a draft's steps take, and how it reads the answers, by temperatures and tasks: as a drafter would serve."""
-    draft = build_draft(directory, device, "auto", 0, 1)
-    texts = [
-        LoggedRequest(
-            prompt=prompts[one.job.prompt].tokens,
-            text=tuple(one.tokens.tolist()),
-            sampling=Sampling(temperature=one.job.temperature, seed=one.job.seed),
-            task=prompts[one.job.prompt].task,
-        )
-        for one in answers
-    ]
-    found = [
-        Reading(temperature=text.sampling.temperature, task=text.task, ranks=tuple(ranks.tolist()))
-        for text, ranks in zip(texts, replay_draft(draft, texts), strict=True)
-    ]
-    return measure_draft(draft, clock), sorted(found, key=lambda one: (one.temperature, one.task))
-
-
-def _save(model: nn.Module, plan: Plan, out: Path) -> None:
-    """As any other model's directory: bfloat16 weights, configuration, the target's tokenizer."""
-    kept: Any = copy.deepcopy(model).to("cpu", torch.bfloat16)
-    kept.save_pretrained(out)
-    load_tokenizer(plan.target).save_pretrained(out)

@@ -16,11 +16,13 @@ from actors.engines.checkpoints.dtypes import cpu_has_bfloat16
 from actors.engines.training.batches import Batch
 from actors.engines.training.losses import LEFT_OUT, blend, divergences
 from actors.engines.training.muon import Muon
+from actors.engines.training.plan import Progress, Report
 
 MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider models take less
 OTHERS = 1.5e-3  # AdamW's, on embeddings, norms and biases
 WIDTH = 384
 WARM_UP = 50  # steps
+CHECKPOINT = 60.0  # seconds of training that an interruption loses at most
 AVERAGED = 0.995  # of the weights' running mean, once there are a few hundred steps to average over
 FITTING_FROM = 1 / 3  # of the time: before that it cannot be told which places the draft will never fit
 
@@ -116,6 +118,35 @@ class Learner:
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.steps, self.seconds, self.acceptance = state["figures"]
+
+
+def train(
+    learner: Learner,
+    batches: Iterator[Batch],
+    seconds: tuple[float, float],
+    state: Path,
+    report: Report,
+    timer: Callable[[], float],
+) -> None:
+    """Go on from the checkpoint ``state``, if there is one, with another every minute. ``seconds``: that all runs
+    together have trained for when this one ends, and when the last one will, by which the rate falls."""
+    if state.is_file():
+        learner.load(state)
+    until, end = seconds
+    begin, saved = timer() - learner.seconds, learner.seconds
+    for batch in batches:
+        spent = timer() - begin
+        if spent >= until:
+            break
+        learner.step(batch, spent / end)
+        learner.seconds = timer() - begin
+        if learner.seconds - saved > CHECKPOINT:
+            saved = learner.seconds
+            learner.save(state)
+        text = f"step {learner.steps}, {learner.acceptance:.3f} of the tokens accepted"
+        left = max(0.0, until - learner.seconds)
+        report(Progress("training", text, 1 - left / until, left))
+    learner.save(state)
 
 
 def trained_seconds(path: Path) -> float:

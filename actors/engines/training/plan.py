@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -43,6 +45,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool = False
 
 
+class Judgement(NamedTuple):
+    """Of a draft: what a step takes by its leaves, microseconds, and how it reads the answers kept apart."""
+
+    step_us: dict[int, float]
+    readings: list[Reading]
+
+
 class Result(msgspec.Struct, kw_only=True):
     """``before`` is the draft that training began with: ``--init``'s, or what was taken from the target."""
 
@@ -61,6 +70,7 @@ class Result(msgspec.Struct, kw_only=True):
     seconds: float  # of training
     share: float  # of the weights that is the training's, where the rest is ``--init``'s
     rounds: Rounds
+    tried: dict[str, float]  # shapes that were tried, with the speed-up that was predicted when one was chosen
     before_us: dict[int, float]  # a draft step by its leaves
     after_us: dict[int, float]
     before: list[Reading]  # of the answers to the prompts kept apart
@@ -75,3 +85,7 @@ class Progress:
     text: str
     share: float | None = None
     seconds_left: float | None = None
+
+
+Report = Callable[[Progress], None]
+Predict = Callable[[Rounds, Judgement], float]  # the speed-up that a draft brings, on the average of the temperatures

@@ -1,4 +1,4 @@
-"""Which shape of a draft this machine can afford: the largest whose steps fit into a round of the target."""
+"""Which shapes of a draft this machine can afford: those whose steps fit into a round of the target."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from actors.engines.training.head import head_tokens
 from actors.engines.training.start import HEAD, Shape, draft_config, empty_draft, is_cut
 
 STEPS = 25  # of the draft in a round: with fewer the tree stays small, with more most of it is never verified
+FEWEST = 6  # of a draft that is cut from the target: with fewer a chain of three takes half of a round
 FRACTIONS = (1, 2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 8)  # of the target's width
 LAYERS = (4, 2, 1)
 
@@ -46,21 +47,23 @@ def step_us(directory: str, device: str, timer: Callable[[], float]) -> float:
     return measure_draft(build_draft(directory, device, "auto", 0, 1), timer)[1]
 
 
-def fitting(
+def contenders(
     target: Any, tokenizer: Any, round_us: float, step_us: Callable[[str], float], note: Callable[[str], None]
-) -> Shape:
-    """The largest candidate of which ``STEPS`` steps take no longer than a round, or the cheapest of all."""
-    chosen, least = None, float("inf")
+) -> list[Shape]:
+    """Shapes that are worth a trial, the largest first: those of the target's own width of which ``FEWEST`` steps fit
+    into a round, and the largest of all of which ``STEPS`` do (if none, the cheapest)."""
+    own, steps = list[Shape](), dict[Shape, float]()
     for shape in candidates(target):
         with tempfile.TemporaryDirectory() as directory:
             config = draft_config(target, shape)
             empty_draft(config, head_tokens(config)).save_pretrained(directory)  # type: ignore[operator]
             tokenizer.save_pretrained(directory)
-            step = step_us(directory)
-        note(f"{shape}: a step takes {step / 1000:.2f} ms, {round_us / step:.0f} fit into a round, {STEPS} should")
-        if step * STEPS <= round_us:
-            return shape
-        if step < least:
-            chosen, least = shape, step
-    assert chosen is not None
-    return chosen
+            steps[shape] = step_us(directory)
+        fit = round_us / steps[shape]
+        note(f"{shape}: a step takes {steps[shape] / 1000:.2f} ms, {fit:.0f} fit into a round")
+        if fit >= STEPS:
+            return [*own, shape]
+        if fit >= FEWEST and is_cut(target, shape):
+            own.append(shape)
+    cheapest = min(steps, key=steps.__getitem__)
+    return [*(shape for shape in own if shape != cheapest), cheapest]

@@ -8,6 +8,7 @@ import msgspec
 
 from actors.engines.training.plan import Plan
 from actors.engines.training.shards import Shards
+from actors.engines.training.start import Shape
 from protocols.errors import ConfigError
 
 
@@ -35,14 +36,21 @@ class Workspace:
     def checkpoint(self) -> Path:
         return self._folder / "state.pt"
 
-    @property
-    def head(self) -> Path:
-        """The ids of the tokens that the draft's output layer covers."""
-        return self._folder / "head.npy"
+    def head(self, size: int) -> Path:
+        """The ids of the tokens that an output layer of that size covers."""
+        return self._folder / f"head-{size}.npy"
 
     @property
     def shape(self) -> Path:
         return self._folder / "shape"
+
+    def trial(self, shape: Shape) -> Path:
+        """The checkpoint of a draft whose shape may be chosen."""
+        return self._folder / f"trial-{shape}.pt"
+
+    def forget_trials(self) -> None:
+        for file in self._folder.glob("trial-*.pt"):
+            file.unlink()
 
     def _check_same(self) -> None:
         if not self._plan.is_file():
