@@ -32,7 +32,7 @@ from protocols.errors import ConfigError
     "--shape",
     default="auto",
     metavar="TEXT",
-    help="width and layers such as 768x2; auto: the largest that is fast enough here  [auto]",
+    help="width and layers such as 768x2; auto: the best of those that are fast enough here  [auto]",
 )
 @click.option(
     "--init",
@@ -64,10 +64,10 @@ def distill(
     """Make a draft model out of what a target writes.
 
     The target answers the prompts, greedy and sampled, for a third of the time; a small model that begins with weights
-    of the target learns its distributions for the rest. "auto" takes the largest shape whose steps fit into a round of
-    the target on this machine. Prompts like those that the target will be asked serve best. Some are kept apart:
-    DIR/README.md says how often the draft agrees with the target's answers to them, and whether that helps. After
-    Ctrl-C or a crash the same command with --resume goes on.
+    of the target learns its distributions for the rest. "auto" tries shapes whose steps fit into a round of the target
+    on this machine, and trains the most promising one to the end. Prompts like those that the target will be asked
+    serve best. Some are kept apart: DIR/README.md says how often the draft agrees with the target's answers to them,
+    and whether that helps. After Ctrl-C or a crash the same command with --resume goes on.
 
     \b
     Example:  duoactor distill --target my/model --prompts questions.jsonl --out draft --minutes 60
