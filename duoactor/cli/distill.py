@@ -83,10 +83,10 @@ def distill(
         init=config.resolve_model(init, "draft", "--init") if init else "",
         minutes=minutes,
         device=device,
-        threads=len(available_cpus()),
+        cpus=available_cpus(),
         resume=resume,
     )
-    if (told := busy(plan.threads)) is not None:
+    if (told := busy(len(plan.cpus))) is not None:
         choose = ", or choose the --shape yourself" if shape == "auto" and not init else ""
         click.echo(f"duoactor: {told}{choose}", err=True)
     spinner = render.Spinner(sys.stderr)

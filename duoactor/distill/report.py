@@ -60,7 +60,8 @@ def speedups(rounds: Rounds, of: Judgement) -> dict[float, float]:
     found = {}
     for temperature in dict.fromkeys(one.temperature for one in of.readings):
         seen = agreement([one.ranks for one in of.readings if one.temperature == temperature])
-        found[temperature] = forecasts(Measured(rounds.us, of.step_us, seen, inline=rounds.inline))[0].speedup
+        known = Measured(rounds.us, of.step_us, seen, rounds.lent_us, rounds.inline)
+        found[temperature] = forecasts(known)[0].speedup
     return found
 
 

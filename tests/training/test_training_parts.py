@@ -166,7 +166,7 @@ def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Result:
         shape="64x1", parameters=0, init=init, cut=True,
             prompts=2, kept_apart=1, answers=1, tokens=1, steps=1, seconds=1.0,
             vocabulary=99, head=99, covered=1.0, share=0.5, tried={},
-            rounds=Rounds({1: 10_000.0, 16: 10_000.0}, inline=False), before_us={1: 100.0}, after_us={1: 100.0},
+            rounds=Rounds({1: 10_000.0, 16: 10_000.0}, {}, inline=False), before_us={1: 100.0}, after_us={1: 100.0},
         before=next(texts), after=next(texts),
     )  # fmt: skip
 

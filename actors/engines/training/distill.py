@@ -28,7 +28,7 @@ from actors.engines.training.shapes import contenders, step_us, stopwatch
 from actors.engines.training.start import Shape, draft_config, is_cut
 from actors.engines.training.workspace import Workspace
 from actors.verifier.compute import INLINE_US
-from actors.verifier.timing import measure_target
+from actors.verifier.timing import measure_lent, measure_target
 from protocols.errors import ConfigError, RequestError
 from protocols.messages import ChatTurn
 
@@ -51,8 +51,8 @@ def distill(plan: Plan, predict: Predict, report: Report, timer: Timer = time.mo
         )
     _refuse_shape(plan)
     work = Workspace(plan)
-    threads = max(1, plan.threads - 1)  # beside a drafter, which has one
-    target, codec = build_target(plan.target, str(device), plan.dtype, 0, threads)
+    threads, spare = max(1, len(plan.cpus) - 1), plan.cpus[1:][-1:]  # a drafter has one
+    target, codec = build_target(plan.target, str(device), plan.dtype, 0, threads, spare)
     clock = stopwatch(device, threads)
     if plan.init:
         _refuse_tokenizer(plan, target)
@@ -61,10 +61,14 @@ def distill(plan: Plan, predict: Predict, report: Report, timer: Timer = time.mo
     drafter = "cpu" if device.type == "cpu" else str(device)
     report(Progress("shape", "measuring rounds of the target"))
     target_us = measure_target(target, clock)
-    rounds = Rounds(target_us, device.type == "cpu" and CostModel(target_us)(8) <= INLINE_US)
+    inline = device.type == "cpu" and CostModel(target_us)(8) <= INLINE_US
+    rounds = Rounds(target_us, measure_lent(target, target_us) or {}, inline)
     shapes = _shapes(plan, rounds, work, drafter, report, clock)
 
-    torch.set_num_threads(plan.threads)
+    if target.has_spare_cpus:
+        target.use_spare_cpus(True)  # compiled layers have threads of their own, which torch's would get in the way of
+    else:
+        torch.set_num_threads(len(plan.cpus))
     held, answers = work.shards()
     seconds, earlier, trained = plan.minutes * 60, held.seconds + answers.seconds, trained_seconds(work.checkpoint)
     until = (seconds + earlier + trained) * ANSWERING  # of the time of all runs together
@@ -78,7 +82,7 @@ def distill(plan: Plan, predict: Predict, report: Report, timer: Timer = time.mo
     training = seconds - min(answering, seconds * ANSWERING)
 
     def learn(learner: Learner, until: float, end: float, state: Any) -> None:
-        torch.set_num_threads(plan.threads)
+        torch.set_num_threads(len(plan.cpus))
         batches = epochs(prompts, answers.answers, head_size(learner.model.config), device, seed=learner.steps)
         train(learner, batches, (until, end), state, report, timer)
 

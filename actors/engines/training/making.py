@@ -82,5 +82,5 @@ class Maker:
             for text, ranks in zip(texts, replay_draft(draft, texts), strict=True)
         ]
         found.sort(key=lambda one: (one.temperature, one.task))
-        torch.set_num_threads(self.plan.threads)  # a draft on a CPU is built with one
+        torch.set_num_threads(len(self.plan.cpus))  # a draft on a CPU is built with one
         return Judgement(measure_draft(draft, self.clock), found)

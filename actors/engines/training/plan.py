@@ -18,10 +18,11 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rounds(msgspec.Struct, frozen=True):
-    """What rounds of the target take on this machine, beside a drafter: microseconds by rows. ``inline``: the verifier
-    of such a target drafts by itself, between forwards."""
+    """What rounds of the target take on this machine, microseconds by rows: beside a drafter and (empty: the same) with
+    the drafter's CPUs. ``inline``: the verifier of such a target drafts by itself, between forwards."""
 
     us: dict[int, float]
+    lent_us: dict[int, float]
     inline: bool
 
 
@@ -41,7 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     minutes: float = 30
     device: str = "auto"
     dtype: str = "auto"
-    threads: int = 1
+    cpus: tuple[int, ...] = (0,)  # that may be used; the last one would be a drafter's
     resume: bool = False
 
 

@@ -20,7 +20,7 @@ class Workspace:
         resumed is another one."""
         self.out = Path(plan.out)
         self._folder = self.out / "training"
-        self._asked = msgspec.structs.replace(plan, resume=False, minutes=0, threads=0, out="", device="")
+        self._asked = msgspec.structs.replace(plan, resume=False, minutes=0, cpus=(), out="", device="")
         if plan.resume:
             self._check_same()
         elif self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
