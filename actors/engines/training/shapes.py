@@ -36,10 +36,11 @@ def candidates(target: Any) -> list[Shape]:
 
 
 def stopwatch(device: torch.device, threads: int) -> Callable[[], float]:
-    """What models are measured with. The process's own time, if it computes with one thread: on a busy machine other
-    processes interrupt the target's rounds, and hardly a draft's steps, which are shorter than the scheduler's slices.
-    With ten processes on one core, a round of 9 ms of the bundled target took 76 ms, and a step of 1.0 ms still 1.0."""
-    return time.process_time if device.type == "cpu" and threads == 1 else time.perf_counter
+    """What models are measured with. The thread's own time, if it computes alone: on a busy machine other processes
+    interrupt the target's rounds, and hardly a draft's steps, which are shorter than the scheduler's slices. With ten
+    processes on one core, a round of 9 ms of the bundled target took 76 ms, and a step of 1.0 ms still 1.0. (The
+    process's time has the target's spare thread in it, which looks for work for a while.)"""
+    return time.thread_time if device.type == "cpu" and threads == 1 else time.perf_counter
 
 
 def step_us(directory: str, device: str, timer: Callable[[], float]) -> float:
