@@ -8,8 +8,6 @@ acceptance rises (LK losses, arXiv 2602.23881).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +18,6 @@ GREEDY_AS = 0.4  # temperature in place of 0 for greedy texts: at 0 only ties ha
 # Share of a batch's positions that are left out, those that the draft fits least: capacity spent on them is lost
 # (AdaSPEC, arXiv 2510.19779).
 LEFT_OUT = 0.1
-BLOCK = 1 << 18  # numbers that a CPU's passes over logits are made on at a time: 1 MB
 _LEAST = 1e-6
 
 
@@ -35,54 +32,20 @@ def divergences(logits: Tensor, ids: Tensor, logprobs: Tensor, temperature: Tens
     weight (EAGLE-3 leaves out positions whose likeliest token is not covered). TV counts them as rejected, as they are.
     """
     lacking = ids < 0
-    scale = 1.0 / torch.where(temperature == 0, GREEDY_AS, temperature)[:, None]
-    total, total_scaled = _LogSumExps.apply(logits, scale)  # type: ignore[no-untyped-call]
     own = logits.gather(1, ids.clamp_min(0)).masked_fill(lacking, -torch.inf)
-    ours = own - total
+    ours = own - logits.logsumexp(-1, keepdim=True)
     theirs = logprobs.exp()
     rest_theirs = (1 - theirs.sum(1)).clamp_min(_LEAST)
     rest_ours = (1 - ours.exp().sum(1)).clamp_min(_LEAST)
     of_others = (theirs.masked_fill(lacking, 0.0).sum(1) + rest_theirs).log()  # 0 where the head lacks nothing
     surprise = (logprobs - of_others[:, None] - ours).masked_fill(lacking, 0.0)
     kl = (theirs * surprise).sum(1) + rest_theirs * (rest_theirs.log() - of_others - rest_ours.log())
+    scale = 1.0 / torch.where(temperature == 0, GREEDY_AS, temperature)[:, None]
     plain = scale == 1
     p = torch.where(plain, theirs, (logprobs * scale).softmax(-1))  # sharpened, nothing is left to the others
-    q = (own * scale - total_scaled).exp()
+    q = (own * scale - (logits * scale).logsumexp(-1, keepdim=True)).exp()
     both = torch.minimum(p, q).sum(1) + torch.where(plain[:, 0], torch.minimum(rest_theirs, rest_ours), 0.0)
     return kl, 1 - both
-
-
-class _LogSumExps(torch.autograd.Function):
-    """``log sum exp`` of each row of ``logits`` (n, columns), and of the row times its ``scale`` (n, 1): both (n, 1).
-
-    A few rows at a time, so that what stands between is in the cache, and nothing of it is kept: torch's own operations
-    write some ten arrays of the size of ``logits``, which take half of a small draft's training."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        plain, scaled = logits.new_empty(len(logits), 1), logits.new_empty(len(logits), 1)
-        for rows in _blocks(logits):
-            top = logits[rows].amax(-1, keepdim=True)
-            below = logits[rows] - top
-            scaled[rows] = (below * scale[rows]).exp_().sum(-1, keepdim=True).log_() + top * scale[rows]
-            plain[rows] = below.exp_().sum(-1, keepdim=True).log_() + top
-        ctx.save_for_backward(logits, scale, plain, scaled)
-        return plain, scaled
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None]:
-        logits, scale, plain, scaled = ctx.saved_tensors
-        of_plain, of_scaled = given
-        found = torch.empty_like(logits)
-        for rows in _blocks(logits):
-            other = (logits[rows] * scale[rows]).sub_(scaled[rows]).exp_().mul_(of_scaled[rows] * scale[rows])
-            torch.sub(logits[rows], plain[rows], out=found[rows]).exp_().mul_(of_plain[rows]).add_(other)
-        return found, None
-
-
-def _blocks(logits: Tensor) -> Iterator[slice]:
-    size = max(1, len(logits) if logits.is_cuda else BLOCK // logits.shape[1])
-    return (slice(begin, begin + size) for begin in range(0, len(logits), size))
 
 
 def blend(kl: Tensor, tv: Tensor, acceptance: float, left_out: float = 0.0) -> Tensor:
