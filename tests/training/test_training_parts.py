@@ -150,12 +150,17 @@ def test_answers_come_back_from_disk_and_a_half_written_file_is_not_one(tmp_path
         assert np.array_equal(one.tokens, other.tokens) and np.array_equal(one.logprobs, other.logprobs)
 
 
-def test_each_prompt_is_answered_greedily_once_and_then_sampled_with_new_seeds():
+def test_each_prompt_is_answered_greedily_once_and_sampled_again_and_again():
     first = list(islice(jobs(2), 8))
     assert [(job.prompt, job.temperature) for job in first] == [
-        (0, 0.0), (1, 0.0), (0, 1.0), (1, 1.0), (0, 0.6), (1, 0.6), (0, 1.0), (1, 1.0),
+        (0, 0.0), (0, 1.0), (1, 0.0), (1, 0.6), (0, 0.6), (1, 1.0), (0, 1.0), (1, 0.6),
     ]  # fmt: skip
     assert len(set(islice(jobs(2), 100))) == 100
+
+
+def test_of_more_prompts_than_there_is_time_for_half_of_the_answers_are_sampled():
+    first = [job.temperature for job in islice(jobs(1000), 100)]
+    assert (first.count(0.0), first.count(1.0), first.count(0.6)) == (50, 25, 25)
 
 
 def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Result:

@@ -19,7 +19,7 @@ STREAMS = 64  # answers that are written at once: rows of one forward
 LONGEST = 256  # tokens of an answer
 SHORTEST = 8  # tokens of an answer that must fit behind a prompt, or the prompt is left out
 GREEDY = 0.0
-TEMPERATURES = (1.0, 0.6)  # of the sampled answers, in turn, which follow a greedy one to each prompt
+TEMPERATURES = (1.0, 0.6)  # of the sampled answers, in turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,14 @@ class Answer:
 
 
 def jobs(prompts: int) -> Iterator[Job]:
-    """Jobs without end, the same in each call: first a greedy answer to each prompt, then sampled ones."""
-    for index in range(prompts):
-        yield Job(index, GREEDY, 0)
+    """Jobs without end, the same in each call: to each prompt a greedy answer and a sampled one, so that there are both
+    however early the time is over; then further sampled ones."""
     seed = 1
     while prompts:
         for index in range(prompts):
-            yield Job(index, TEMPERATURES[seed % len(TEMPERATURES) - 1], seed)
+            if seed == 1:
+                yield Job(index, GREEDY, 0)
+            yield Job(index, TEMPERATURES[(index + seed - 1) % len(TEMPERATURES)], seed)
         seed += 1
 
 
