@@ -18,6 +18,7 @@ from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 
 import duoactor.ray  # noqa: E402
 from duoactor.launch.members import DRAFTER_RESOURCE  # noqa: E402
+from duoactor.ray.cluster import hosts_of  # noqa: E402
 
 TEXT = {"max_tokens": 400, "ignore_eos": True, "seed": 1}
 SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
@@ -64,7 +65,7 @@ def cluster(nodes: Nodes) -> Iterator[duoactor.ray.Cluster]:
     with duoactor.ray.up(verifiers=1, drafters=1) as cluster:
         yield cluster
     duoactor.ray.down()
-    assert duoactor.ray._hosts("duoactor") == {}
+    assert hosts_of("duoactor") == {}
 
 
 def below(pid: int) -> list[int]:
