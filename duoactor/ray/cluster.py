@@ -52,20 +52,26 @@ def hosts_of(name: str) -> dict[str, Any]:
     return {one["name"]: ray.get_actor(one["name"], namespace=name) for one in listed if one["namespace"] == name}
 
 
+def find_hosts(name: str) -> dict[str, Any]:
+    """:func:`hosts_of` a set that must be there. ConfigError otherwise."""
+    hosts = hosts_of(name)
+    if f"{VERIFIER}-1" not in hosts:  # Ray's own namespaces hold other actors
+        raise ConfigError(f"no set of actors named {name} is on this Ray cluster: start one with duoactor.ray.up")
+    return hosts
+
+
 def connect(name: str = NAME) -> Cluster:
     """A running set of actors, from any process on the Ray cluster. ConfigError if there is none of that name."""
     connect_to_ray()
-    hosts = hosts_of(name)
-    if not hosts:
-        raise ConfigError(f"no set of actors named {name} is on this Ray cluster: start one with duoactor.ray.up")
-    return Cluster(hosts)
+    return Cluster(name, find_hosts(name))
 
 
 class Cluster:
     """A set of actors as this process reaches it: verifiers have an address on this host that stays the same when Ray
     starts them again elsewhere. Leaving ``with`` closes these; the actors stay (:func:`down`)."""
 
-    def __init__(self, hosts: dict[str, Any]) -> None:
+    def __init__(self, name: str, hosts: dict[str, Any]) -> None:
+        self._name = name
         self.hosts = hosts  # Ray actors by name
         names = [name for name in hosts if name.startswith(f"{VERIFIER}-")]
         self._verifiers = [hosts[name] for name in sorted(names, key=lambda name: (len(name), name))]
@@ -74,6 +80,7 @@ class Cluster:
         keys.write(self._directory.name)
         self.key = str(Path(self._directory.name) / (KeyRole.OPERATOR + SECRET_SUFFIX))
         self.server_key = str(Path(self._directory.name) / (VERIFIER + PUBLIC_SUFFIX))
+        self._ports: list[Forwarder] = []
         self.addresses: tuple[str, ...] = ()
         self._open = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -84,8 +91,8 @@ class Cluster:
 
     async def _forward(self) -> None:
         async with AsyncExitStack() as stack:
-            ports = [await stack.enter_async_context(Forwarder(Find(one))) for one in self._verifiers]
-            self.addresses = tuple(port.address for port in ports)
+            self._ports = [await stack.enter_async_context(Forwarder(Find(one))) for one in self._verifiers]
+            self.addresses = tuple(port.address for port in self._ports)
             self._open.set()
             await self._closed.wait()
 
@@ -101,6 +108,12 @@ class Cluster:
     def actors(self) -> list[dict[str, str]]:
         """Role, name, node and model of each."""
         return list(ray.get([host.describe.remote() for host in self.hosts.values()]))
+
+    def replaced(self) -> bool:
+        """Whether our verifiers are gone for good and others have been started under the same name. Those have other
+        keys: only a new Cluster reaches them."""
+        gone = any(port.ended for port in self._ports)
+        return gone and any(host not in self.hosts.values() for host in hosts_of(self._name).values())
 
     def close(self) -> None:
         """Twice does no harm."""
