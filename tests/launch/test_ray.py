@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from processes import until
+from processes import below, runs, until
 
 pytest.importorskip("ray", reason="needs pip install 'duoactor[ray]'")
 pytestmark = pytest.mark.processes
@@ -66,16 +65,6 @@ def cluster(nodes: Nodes) -> Iterator[duoactor.ray.Cluster]:
         yield cluster
     duoactor.ray.down()
     assert hosts_of("duoactor") == {}
-
-
-def below(pid: int) -> list[int]:
-    """A process and all that it has started, and those in turn."""
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    return [pid, *(one for thread in threads for child in thread.read_text().split() for one in below(int(child)))]
-
-
-def runs(pid: int, role: str) -> bool:
-    return f"-m\0duoactor\0{role}\0" in Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def lose_node(nodes: Nodes, role: str) -> None:
