@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FILES = [p for package in ("protocols", "actors", "duoactor") for p in sorted((ROOT / package).rglob("*.py"))]
-WITH_RAY = {Path("duoactor/ray.py"), Path("duoactor/launch/host.py")}
+WITH_RAY = {Path("duoactor/launch/host.py"), *(p.relative_to(ROOT) for p in (ROOT / "duoactor/ray").glob("*.py"))}
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 
 

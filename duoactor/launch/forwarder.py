@@ -35,6 +35,11 @@ class Forwarder:
         """Stays the same as long as this is entered."""
         return f"tcp://127.0.0.1:{self._port}"
 
+    @property
+    def ended(self) -> bool:
+        """Whether ``find`` has failed: the verifier is gone for good."""
+        return self._work.done()
+
     async def __aenter__(self) -> Forwarder:
         async with await asyncio.start_server(self._forward, "127.0.0.1", 0) as server:
             self._port = server.sockets[0].getsockname()[1]

@@ -22,7 +22,9 @@ OPEN_FOLDER = "/page/"
 
 
 def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
-    """Every key that opens the gateway. ConfigError if the file cannot be read or holds none."""
+    """Every key that opens the gateway. ConfigError if the file cannot be read or holds none, or a key is empty."""
+    if "" in settings.api_key:  # which is what a request without a key would be taken to carry
+        raise ConfigError("an API key is empty: give --api-key a text, or leave it out")
     if not settings.api_key_file:
         return settings.api_key
     path = Path(settings.api_key_file)

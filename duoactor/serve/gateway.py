@@ -54,6 +54,13 @@ class Gateway:
         self._traced = 0  # answers under way that tell how they come about
         self._callings: dict[str, Calling] = {}  # of the verifier's incarnation
 
+    async def aclose(self) -> None:
+        """Cancel what is open and disconnect."""
+        self.draining = True
+        await self.client.aclose()
+        if self.tracing is not None:
+            self.tracing.close()
+
     # --- the verifier ------------------------------------------------------------------------------------------------
 
     async def model(self) -> Model:

@@ -31,23 +31,29 @@ def run_gateway(settings: GatewaySettings) -> int:
     """Serve HTTP until a signal. Returns the process's exit code."""
 
     async def main(stop: asyncio.Event) -> None:
-        keys = read_keys(settings)
+        keyed = bool(read_keys(settings))
         with listen(settings.http) as listener:
             host, port = listener.getsockname()[:2]
-            if not keys and host not in ("127.0.0.1", "::1"):
+            if not keyed and host not in ("127.0.0.1", "::1"):
                 log.warning("whoever reaches %s port %d may use it: --api-key asks for a key", host, port)
-            client = AsyncClient(
-                settings.connect,
-                key=settings.key,
-                server_key=settings.server_key,
-                max_retries=0,  # HTTP clients have their own rules for trying again
-                reconnect_timeout=RECONNECT_TIMEOUT_S,  # streams outlive a verifier that is replaced in order
-            )
-            gateway = Gateway(client, settings.served_model_name, from_environment())
-            app = make_app(gateway, keys=keys, origins=settings.cors_origin, share_caches=settings.share_caches)
+            gateway, app = make_gateway(settings)
             await serve(gateway, app, listener, stop)
 
     return run_actor(main)
+
+
+def make_gateway(settings: GatewaySettings) -> tuple[Gateway, ASGIApp]:
+    """A gateway, not connected yet, and the app that serves it. ConfigError for API keys that cannot be read."""
+    client = AsyncClient(
+        settings.connect,
+        key=settings.key,
+        server_key=settings.server_key,
+        max_retries=0,  # HTTP clients have their own rules for trying again
+        reconnect_timeout=RECONNECT_TIMEOUT_S,  # streams outlive a verifier that is replaced in order
+    )
+    gateway = Gateway(client, settings.served_model_name, from_environment())
+    app = make_app(gateway, keys=read_keys(settings), origins=settings.cors_origin, share_caches=settings.share_caches)
+    return gateway, app
 
 
 async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: asyncio.Event) -> None:
@@ -85,9 +91,7 @@ async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: a
     try:
         await until_one_ends(server.serve(sockets=[listener]), announce(), drain())
     finally:
-        await gateway.client.aclose()
-        if gateway.tracing is not None:
-            gateway.tracing.close()
+        await gateway.aclose()
 
 
 class Server(uvicorn.Server):

@@ -100,6 +100,18 @@ async def refused(address: str) -> None:
             writer.close()
 
 
+async def test_a_verifier_that_is_not_to_be_found_is_gone_for_good():
+    async def find(but: str) -> str:
+        if not but:
+            return address
+        raise RuntimeError("its actor is dead")
+
+    async with verifier(b"one") as address, Forwarder(find) as forwarder:
+        while not forwarder.ended:
+            await asyncio.sleep(0.01)
+        await refused(forwarder.address)
+
+
 async def test_nobody_listens_while_the_verifier_does_not():
     """A connection that is accepted and dropped would tell a client of wrong keys."""
     place = Place()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from processes import until
+from processes import below, runs, until
 
 pytest.importorskip("ray", reason="needs pip install 'duoactor[ray]'")
 pytestmark = pytest.mark.processes
@@ -18,6 +17,7 @@ from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 
 import duoactor.ray  # noqa: E402
 from duoactor.launch.members import DRAFTER_RESOURCE  # noqa: E402
+from duoactor.ray.cluster import hosts_of  # noqa: E402
 
 TEXT = {"max_tokens": 400, "ignore_eos": True, "seed": 1}
 SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
@@ -64,17 +64,7 @@ def cluster(nodes: Nodes) -> Iterator[duoactor.ray.Cluster]:
     with duoactor.ray.up(verifiers=1, drafters=1) as cluster:
         yield cluster
     duoactor.ray.down()
-    assert duoactor.ray._hosts("duoactor") == {}
-
-
-def below(pid: int) -> list[int]:
-    """A process and all that it has started, and those in turn."""
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    return [pid, *(one for thread in threads for child in thread.read_text().split() for one in below(int(child)))]
-
-
-def runs(pid: int, role: str) -> bool:
-    return f"-m\0duoactor\0{role}\0" in Path(f"/proc/{pid}/cmdline").read_text()
+    assert hosts_of("duoactor") == {}
 
 
 def lose_node(nodes: Nodes, role: str) -> None:

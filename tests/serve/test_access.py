@@ -41,6 +41,11 @@ def test_keys_come_from_flags_and_a_file(tmp_path):
         read_keys(GatewaySettings(api_key_file=str(tmp_path / "nothing")))
 
 
+def test_an_empty_key_which_would_admit_everybody_is_refused():
+    with pytest.raises(ConfigError, match="an API key is empty"):
+        read_keys(GatewaySettings(api_key=("k", "")))
+
+
 @pytest.mark.parametrize(("origins", "expected"), [((), None), (("https://app.example",), "https://app.example")])
 async def test_pages_from_elsewhere_may_call_only_if_their_origin_is_named(origins, expected):
     async with served(origins=origins, keys=("k",)) as gateway:

@@ -38,6 +38,16 @@ def until(condition, what: str):
     return result
 
 
+def below(pid: int) -> list[int]:
+    """A process and all that it has started, and those in turn."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [pid, *(one for thread in threads for child in thread.read_text().split() for one in below(int(child)))]
+
+
+def runs(pid: int, role: str) -> bool:
+    return f"-m\0duoactor\0{role}\0" in Path(f"/proc/{pid}/cmdline").read_text()
+
+
 class Up:
     def __init__(self, directory: Path, *flags: str) -> None:
         self.directory = directory

@@ -1,0 +1,190 @@
+"""A running set of actors, as any process on the Ray cluster finds and reaches it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from duoactor.client.async_client import AsyncClient
+from duoactor.client.sync_client import Client
+from duoactor.launch.deployment import reachable_http
+from duoactor.launch.forwarder import Forwarder
+from duoactor.launch.health import healthy_pid
+from duoactor.launch.issue_keys import VERIFIER, KeyFiles
+from duoactor.launch.members import Member
+from duoactor.launch.supervisor import POLL_AGAIN_S, LaunchError
+from duoactor.serve.settings import GatewaySettings
+from protocols.enumerations import KeyRole
+from protocols.errors import ConfigError, ConnectionLost
+from protocols.messages import StatusReport
+from protocols.security import PUBLIC_SUFFIX, SECRET_SUFFIX
+
+NAME = "duoactor"
+# Ray takes 15 to 30 s to find that a node is gone; then the target is loaded elsewhere.
+RECONNECT_TIMEOUT_S = 300.0
+# An answer goes through a forwarder and a handshake, from a verifier that computes on a node that may do much else.
+PROBE_TIMEOUT_S = 5.0
+PATIENCE_S = 10.0  # before it is said what is waited for, and from then on
+
+
+def connect_to_ray() -> None:
+    """Unless we are. ConfigError if there is no Ray cluster."""
+    if not ray.is_initialized():
+        try:
+            ray.init(address="auto", logging_level="ERROR")
+        except ConnectionError:
+            raise ConfigError(
+                "no Ray cluster was found: start one with `ray start --head`, or set RAY_ADDRESS"
+            ) from None
+
+
+def hosts_of(name: str) -> dict[str, Any]:
+    """The Ray actors of a set, by name."""
+    listed = ray.util.list_named_actors(all_namespaces=True)
+    return {one["name"]: ray.get_actor(one["name"], namespace=name) for one in listed if one["namespace"] == name}
+
+
+def find_hosts(name: str) -> dict[str, Any]:
+    """:func:`hosts_of` a set that must be there. ConfigError otherwise."""
+    hosts = hosts_of(name)
+    if f"{VERIFIER}-1" not in hosts:  # Ray's own namespaces hold other actors
+        raise ConfigError(f"no set of actors named {name} is on this Ray cluster: start one with duoactor.ray.up")
+    return hosts
+
+
+def connect(name: str = NAME) -> Cluster:
+    """A running set of actors, from any process on the Ray cluster. ConfigError if there is none of that name."""
+    connect_to_ray()
+    return Cluster(name, find_hosts(name))
+
+
+class Cluster:
+    """A set of actors as this process reaches it: verifiers have an address on this host that stays the same when Ray
+    starts them again elsewhere. Leaving ``with`` closes these; the actors stay (:func:`down`)."""
+
+    def __init__(self, name: str, hosts: dict[str, Any]) -> None:
+        self._name = name
+        self.hosts = hosts  # Ray actors by name
+        names = [name for name in hosts if name.startswith(f"{VERIFIER}-")]
+        self._verifiers = [hosts[name] for name in sorted(names, key=lambda name: (len(name), name))]
+        self._directory = tempfile.TemporaryDirectory(prefix="duoactor-")
+        keys: KeyFiles = ray.get(self._verifiers[0].keys.remote())
+        keys.write(self._directory.name)
+        self.key = str(Path(self._directory.name) / (KeyRole.OPERATOR + SECRET_SUFFIX))
+        self.server_key = str(Path(self._directory.name) / (VERIFIER + PUBLIC_SUFFIX))
+        self._ports: list[Forwarder] = []
+        self.addresses: tuple[str, ...] = ()
+        self._open = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._closed = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._forward(),), daemon=True)
+        self._thread.start()
+        self._open.wait()
+
+    async def _forward(self) -> None:
+        async with AsyncExitStack() as stack:
+            self._ports = [await stack.enter_async_context(Forwarder(Find(one))) for one in self._verifiers]
+            self.addresses = tuple(port.address for port in self._ports)
+            self._open.set()
+            await self._closed.wait()
+
+    @property
+    def address(self) -> str:
+        """Of all verifiers, as a client or ``--connect`` takes it on this host."""
+        return ",".join(self.addresses)
+
+    def client(self, reconnect_timeout: float = RECONNECT_TIMEOUT_S) -> Client:
+        """A client of all verifiers. Its streams wait so many seconds for one that is started again elsewhere."""
+        return Client(self.addresses, key=self.key, server_key=self.server_key, reconnect_timeout=reconnect_timeout)
+
+    def actors(self) -> list[dict[str, str]]:
+        """Role, name, node and model of each."""
+        return list(ray.get([host.describe.remote() for host in self.hosts.values()]))
+
+    def replaced(self) -> bool:
+        """Whether our verifiers are gone for good and others have been started under the same name. Those have other
+        keys: only a new Cluster reaches them."""
+        gone = any(port.ended for port in self._ports)
+        return gone and any(host not in self.hosts.values() for host in hosts_of(self._name).values())
+
+    def close(self) -> None:
+        """Twice does no harm."""
+        if not self._closed.is_set():
+            self._loop.call_soon_threadsafe(self._closed.set)
+            self._thread.join()
+            self._loop.close()
+            self._directory.cleanup()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def wait_for(self, members: Sequence[Member], report: Callable[[str], None]) -> None:
+        """Until all are there. LaunchError with the sentence of one that cannot run."""
+        failures = {self.hosts[one.name].failure.remote(): one.name for one in members}
+        placed = {self.hosts[one.name].role.remote(): one for one in members}
+        told, since = "", time.monotonic()
+        seen = self._there(members)
+        while missing := [one.name for one in members if one.name not in seen]:
+            failed, _ = ray.wait(list(failures), timeout=POLL_AGAIN_S)
+            for ref in failed:
+                raise LaunchError(f"{failures[ref]}: {ray.get(ref)}")
+            _, waiting = ray.wait(list(placed), num_returns=len(placed), timeout=0)
+            unplaced = {placed[ref].name: placed[ref].needs for ref in waiting}
+            said = ", ".join(f"{one} (Ray has no room: {unplaced[one]})" if one in unplaced else one for one in missing)
+            if said != told and time.monotonic() - since > PATIENCE_S:
+                told = said
+                report(f"waiting for {said}")
+            seen |= self._there(members)
+        for ref in failures:
+            ray.cancel(ref)
+
+    def _there(self, members: Iterable[Member]) -> set[str]:
+        """Names of those that are there now."""
+        there: set[str] = set()
+        for number, report in enumerate(asyncio.run(self._ask())):
+            if report is not None:
+                there.add(f"{VERIFIER}-{number + 1}")
+                there.update(drafter.actor_id for drafter in report.drafters)
+                there.update([f"controller-{number + 1}"] if report.controller_pid else [])
+        for one in members:
+            if isinstance(one.settings, GatewaySettings):
+                there.update([one.name] if asyncio.run(healthy_pid(*reachable_http(one.settings.http))) else [])
+        return there
+
+    async def _ask(self) -> list[StatusReport | None]:
+        async def ask(address: str) -> StatusReport | None:
+            try:
+                async with AsyncClient(
+                    address, key=self.key, server_key=self.server_key, timeout=PROBE_TIMEOUT_S
+                ) as client:
+                    return await client.status()
+            except ConnectionLost:
+                return None
+
+        return list(await asyncio.gather(*map(ask, self.addresses)))
+
+
+class Find:
+    """Asks a verifier's host where it is: the :class:`Forwarder`'s ``find``."""
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+
+    async def __call__(self, but: str) -> str:
+        asking = self._host.address.remote(but)
+        try:
+            return str(await asking)
+        except asyncio.CancelledError:
+            ray.cancel(asking)
+            raise
