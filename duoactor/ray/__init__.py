@@ -28,7 +28,7 @@ from duoactor.launch.host import Host
 from duoactor.launch.issue_keys import VERIFIER, issue_keys
 from duoactor.launch.members import Member, plan_members
 from duoactor.launch.wanted import UP_DECIDES, Wanted, read_wanted
-from duoactor.ray.cluster import NAME, Cluster, Find, connect, connect_to_ray, hosts_of
+from duoactor.ray.cluster import NAME, Cluster, Find, check_name, connect, connect_to_ray, hosts_of
 from duoactor.serve.settings import GatewaySettings
 from protocols.enumerations import KeyRole
 from protocols.errors import ConfigError
@@ -66,6 +66,7 @@ def start(
     log_flags: Sequence[str] = (),
 ) -> Cluster:
     """:func:`up`, of settings. ``log_flags`` go to every actor's process."""
+    check_name(name)
     connect_to_ray()
     members = plan_members(wanted, verifiers, has_gpus=ray.cluster_resources().get("GPU", 0) > 0)
     if hosts_of(name):
@@ -89,6 +90,7 @@ def start(
 
 def down(name: str = NAME) -> None:
     """End every actor of a set: the verifiers first, which tell their clients that they go."""
+    check_name(name)
     connect_to_ray()
     hosts = hosts_of(name).values()
     roles = {host.role.remote(): host for host in hosts}

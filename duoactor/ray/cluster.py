@@ -46,6 +46,12 @@ def connect_to_ray() -> None:
             ) from None
 
 
+def check_name(name: str) -> None:
+    """ConfigError for the namespace in which Ray Serve keeps its own actors: `down` would end them."""
+    if name == "serve":
+        raise ConfigError("the name serve is that of Ray Serve's own actors: choose another for the set")
+
+
 def hosts_of(name: str) -> dict[str, Any]:
     """The Ray actors of a set, by name."""
     listed = ray.util.list_named_actors(all_namespaces=True)

@@ -58,6 +58,12 @@ def test_what_is_found_on_the_cluster_is_refused(name: str):
         duoactor.ray.gateway("chat", **{name: "x"})
 
 
+@pytest.mark.parametrize("call", [duoactor.ray.up, duoactor.ray.down])
+def test_a_set_has_not_the_name_under_which_serve_keeps_its_own_actors(call):
+    with pytest.raises(ConfigError, match="the name serve is that of Ray Serve's own actors"):
+        call(name="serve")
+
+
 def test_unknown_options_are_refused():
     with pytest.raises(ConfigError, match=r"^there is no option num_replica: "):
         duoactor.ray.gateway("chat", num_replica=2)
