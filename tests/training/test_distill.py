@@ -262,6 +262,14 @@ def test_trials_that_were_interrupted_are_made_again_and_what_was_chosen_stays(t
     assert made(again).tried == {"64x2": 1.0, "64x1": 1.0}
 
 
+def test_a_shape_that_had_no_rival_stays_when_another_would_fit_now(tmp_path: Path, monkeypatch):
+    target_of("llama", tmp_path / "target")
+    monkeypatch.setattr(training, "contenders", lambda *_: [Shape(64, 1)])
+    assert made(plan_of(tmp_path, shape="auto")).tried == {}
+    monkeypatch.setattr(training, "contenders", lambda *_: [Shape(64, 2)])
+    assert made(plan_of(tmp_path, shape="auto", resume=True)).shape == "64x1"
+
+
 def test_of_every_task_some_prompts_are_kept_apart():
     assert kept_apart(["a"] * 3 + ["b"] + ["c"] * 17) == {2, 11, 19}
 

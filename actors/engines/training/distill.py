@@ -93,7 +93,9 @@ def distill(plan: Plan, predict: Predict, report: Report, timer: Timer = time.mo
         report(Progress("shape", f"{shape}: {gain:.2f}x is predicted after {learner.steps} steps"))
         return gain
 
-    choice = trials.decide(shapes, work, attempt) if len(shapes) > 1 else trials.chosen(work)
+    choice = trials.chosen(work)
+    if choice is None and plan.shape == "auto" and not plan.init:
+        choice = trials.decide(shapes, work, attempt)
     training -= training * trials.SHARE * (len(shapes) - 1)
     shape = Shape.parse(choice.shape) if choice is not None else shapes[0]
     report(Progress("start", f"a draft of shape {shape}"))

@@ -31,12 +31,14 @@ def chosen(work: Workspace) -> Choice | None:
 def decide(shapes: Sequence[Shape], work: Workspace, attempt: Callable[[Shape], float]) -> Choice:
     """``attempt`` trains a draft of a shape, leaves its checkpoint in ``work.trial(shape)`` and returns the speed-up
     that it would bring. The best one's checkpoint becomes that of the training. Of equals the last is taken: the
-    cheapest, where none helps yet. What an interrupted run has left of this is done again."""
+    cheapest, where none helps yet. A shape without a rival is not tried. What an interrupted run has left of this is
+    done again."""
     work.forget_trials()
-    gains = {shape: attempt(shape) for shape in shapes}
-    best = max(reversed(shapes), key=gains.__getitem__)
-    work.trial(best).replace(work.checkpoint)
-    work.forget_trials()
+    gains = {shape: attempt(shape) for shape in shapes} if len(shapes) > 1 else {}
+    best = max(reversed(shapes), key=lambda shape: gains.get(shape, 0.0))
+    if gains:
+        work.trial(best).replace(work.checkpoint)
+        work.forget_trials()
     choice = Choice(str(best), {str(shape): gain for shape, gain in gains.items()})
     write_whole(work.shape, msgspec.json.encode(choice))
     return choice

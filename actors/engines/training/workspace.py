@@ -42,7 +42,7 @@ class Workspace:
 
     @property
     def shape(self) -> Path:
-        return self._folder / "shape"
+        return self._folder / "shape.json"
 
     def trial(self, shape: Shape) -> Path:
         """The checkpoint of a draft whose shape may be chosen."""
