@@ -14,7 +14,7 @@ from duoactor.bench.suites import BUILTIN, load_suite
 from duoactor.cli.announcements import announced
 from duoactor.cli.environment import available_cpus
 from duoactor.cli.options import json_option
-from duoactor.distill.report import ALL, PICTURE, card, predict, predicted, rows, verdict
+from duoactor.distill.report import ALL, PICTURE, card, mean_speedup, predicted, rows, verdict
 from duoactor.doctor.load import busy
 from protocols.errors import ConfigError
 
@@ -99,7 +99,7 @@ def distill(
     spinner.show(f"loading {render.model_name(plan.target)} …")
     try:
         with announced(spinner.show):
-            result = train(plan, predict, report)
+            result = train(plan, mean_speedup, report)
     except KeyboardInterrupt:
         spinner.show("")
         if Path(out).exists():

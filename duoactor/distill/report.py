@@ -65,7 +65,7 @@ def speedups(rounds: Rounds, of: Judgement) -> dict[float, float]:
     return found
 
 
-def predict(rounds: Rounds, of: Judgement) -> float:
+def mean_speedup(rounds: Rounds, of: Judgement) -> float:
     """The mean of :func:`speedups` over the temperatures."""
     return fmean(speedups(rounds, of).values())
 

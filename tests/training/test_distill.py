@@ -19,9 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from actors.engines.build import build_draft, build_target
 from actors.engines.checkpoints.loading import load_config
 from actors.engines.drafts.replay import replay_draft
-from actors.engines.training import answering as answering_module
+from actors.engines.training import collecting, head
 from actors.engines.training import distill as training
-from actors.engines.training import head
 from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
 from actors.engines.training.batches import batch_of
 from actors.engines.training.distill import MOST_APART, distill, kept_apart
@@ -32,7 +31,7 @@ from actors.engines.training.shards import Shards
 from actors.engines.training.start import Shape, first_draft
 from actors.replay.logged import LoggedRequest
 from duoactor.cli import main
-from duoactor.distill.report import card, predict
+from duoactor.distill.report import card, mean_speedup
 from protocols.errors import ConfigError, ModelError
 
 
@@ -67,7 +66,7 @@ def ticking() -> Callable[[], float]:
 
 
 def made(plan: Plan) -> Result:
-    return distill(plan, predict, ignore, ticking())
+    return distill(plan, mean_speedup, ignore, ticking())
 
 
 @pytest.mark.parametrize(("family", "shape"), [("llama", "64x2"), ("qwen2", "64x1"), ("gpt2", "64x1")])
@@ -127,14 +126,14 @@ def interrupted(plan: Plan, phase: str, share: float) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        distill(plan, predict, interrupt, ticking())
+        distill(plan, mean_speedup, interrupt, ticking())
 
 
 @pytest.mark.parametrize(("phase", "share", "minutes"), [("answers", 0.4, 4), ("training", 0.5, 2)])
 def test_a_run_that_goes_on_after_an_interruption_divides_its_time_as_one_without(
     phase: str, share: float, minutes: int, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(answering_module, "LONGEST", 8)
+    monkeypatch.setattr(collecting, "LONGEST", 8)
     target_of("llama", tmp_path / "target")
     interrupted(plan_of(tmp_path, minutes=6), phase, share)
     held, earlier = shards_of(tmp_path)
@@ -151,7 +150,7 @@ def test_a_run_that_goes_on_after_an_interruption_divides_its_time_as_one_withou
 
 
 def test_a_finished_draft_that_is_trained_on_gets_more_answers_as_well(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(answering_module, "LONGEST", 8)
+    monkeypatch.setattr(collecting, "LONGEST", 8)
     target_of("llama", tmp_path / "target")
     first = made(plan_of(tmp_path, minutes=2))
     second = made(plan_of(tmp_path, minutes=4, resume=True))
@@ -255,7 +254,7 @@ def test_trials_that_were_interrupted_are_made_again_and_what_was_chosen_stays(t
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        distill(plan, predict, interrupt, ticking())
+        distill(plan, mean_speedup, interrupt, ticking())
     gains = iter([1.0, 1.0])
     again = plan_of(tmp_path, shape="auto", resume=True)
     assert distill(again, lambda *_: next(gains), ignore, ticking()).shape == "64x1"  # the cheapest of equals

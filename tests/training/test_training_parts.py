@@ -207,7 +207,6 @@ def test_an_update_turns_a_matrix_and_stretches_no_direction(shape: tuple[int, i
     assert float((u @ v * found).sum() / ((u @ v).norm() * found.norm())) > 0.95
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has a Muon of its own since 2.9")
 def test_a_step_is_that_of_torchs_own_muon_where_that_computes_in_the_same_type(monkeypatch):
     monkeypatch.setattr("actors.engines.training.muon.cpu_has_bfloat16", lambda: True)
     begin = torch.randn((24, 16), generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""Has the target answer for a limited time: first the prompts kept apart, then those to learn from."""
+"""Collects the target's answers for a limited time: first to the prompts kept apart, then to those to learn from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.engines.training.shards import Shards
 MOST_ANSWERS = 100_000
 
 
-def answer(
+def collect_answers(
     target: Target,
     prompts: Sequence[Prompt],
     numbers: tuple[Sequence[int], Sequence[int]],

@@ -16,16 +16,16 @@ from actors.engines.checkpoints.loading import load_config, load_tokenizer, reso
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec, tokenizer_digest
 from actors.engines.training import trials
-from actors.engines.training.answering import answer
 from actors.engines.training.answers import Prompt
 from actors.engines.training.batches import epochs
+from actors.engines.training.collecting import collect_answers
 from actors.engines.training.head import coverage
 from actors.engines.training.learner import Learner, train, trained_seconds
-from actors.engines.training.making import Maker
 from actors.engines.training.mixture import keep_the_best
 from actors.engines.training.plan import Plan, Predict, Progress, Report, Result, Rounds
 from actors.engines.training.shapes import contenders, step_us, stopwatch
 from actors.engines.training.start import Shape, draft_config, is_cut
+from actors.engines.training.students import Students
 from actors.engines.training.workspace import Workspace
 from actors.verifier.compute import INLINE_US
 from actors.verifier.timing import measure_lent, measure_target
@@ -33,7 +33,7 @@ from protocols.errors import ConfigError, RequestError
 from protocols.messages import ChatTurn
 
 APART = 8  # every so manieth prompt of a task is kept apart, or fewer, so that there are no more than
-MOST_APART = 128  # of which the answers at three temperatures, 64 tokens each, tell an agreement to 0.005
+MOST_APART = 128  # whose answers, 50 tokens on the average at each temperature, tell an agreement to 0.006
 ANSWERING = 1 / 3  # of the time; the rest is training
 WINDOW = 16  # rows of a usual round, by which a draft's shape is chosen
 
@@ -72,13 +72,15 @@ def distill(plan: Plan, predict: Predict, report: Report, timer: Timer = time.mo
     held, answers = work.shards()
     seconds, earlier, trained = plan.minutes * 60, held.seconds + answers.seconds, trained_seconds(work.checkpoint)
     until = (seconds + earlier + trained) * ANSWERING  # of the time of all runs together
-    answer(target, prompts, (sorted(apart), learned), (held, answers), until, report, timer)
+    collect_answers(target, prompts, (sorted(apart), learned), (held, answers), until, report, timer)
     answering = held.seconds + answers.seconds - earlier
     if not held.answers or not answers.answers:
         raise ConfigError(f"the prompts leave no room for answers in the context of {plan.target}; give shorter ones")
     del target  # its memory is the training's now
 
-    maker = Maker(plan, work, prompts, [prompts[i] for i in learned], answers.answers, held.answers, drafter, clock)
+    students = Students(
+        plan, work, prompts, [prompts[i] for i in learned], answers.answers, held.answers, drafter, clock
+    )
     training = seconds - min(answering, seconds * ANSWERING)
 
     def learn(learner: Learner, until: float, end: float, state: Any) -> None:
@@ -87,9 +89,9 @@ def distill(plan: Plan, predict: Predict, report: Report, timer: Timer = time.mo
         train(learner, batches, (until, end), state, report, timer)
 
     def attempt(shape: Shape) -> float:
-        learner = Learner(maker.begin(shape), device)
+        learner = Learner(students.begin(shape), device)
         learn(learner, training * trials.SHARE, training, work.trial(shape))
-        gain = predict(rounds, maker.judge(learner.averaged))
+        gain = predict(rounds, students.judge(learner.averaged))
         report(Progress("shape", f"{shape}: {gain:.2f}x is predicted after {learner.steps} steps"))
         return gain
 
@@ -99,15 +101,15 @@ def distill(plan: Plan, predict: Predict, report: Report, timer: Timer = time.mo
     training -= training * trials.SHARE * (len(shapes) - 1)
     shape = Shape.parse(choice.shape) if choice is not None else shapes[0]
     report(Progress("start", f"a draft of shape {shape}"))
-    model = maker.begin(shape)
-    before = maker.judge(model)
+    model = students.begin(shape)
+    before = students.judge(model)
     learner = Learner(model, device)
     begun = {name: weight.clone() for name, weight in learner.averaged.state_dict().items()} if plan.init else None
     learn(learner, trained + training, trained + training, work.checkpoint)
     report(Progress("report", "reading the answers kept apart"))
     share = keep_the_best(learner.averaged, begun, prompts, held.answers) if begun is not None else 1.0
-    maker.save(learner.averaged, work.out)
-    after = maker.judge_saved(plan.out)
+    students.save(learner.averaged, work.out)
+    after = students.judge_saved(plan.out)
     return Result(
         shape=str(_shape_of(model.config)),
         parameters=sum(p.numel() for p in learner.averaged.parameters()),

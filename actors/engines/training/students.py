@@ -1,4 +1,5 @@
-"""Begins a draft of a shape, writes it to a directory, and judges it there as a drafter would serve it."""
+"""The student of a distillation is the draft: it begins as a part of its target, is written to a directory, and judged
+there as a drafter would serve it."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
-    """Of the drafts of one training. ``shown``: the prompts to learn from; ``answers``: to those, ``held``: to the
+class Students:
+    """The drafts of one training. ``shown``: the prompts to learn from; ``answers``: to those, ``held``: to the
     prompts kept apart; ``device``: a drafter's; ``clock``: by which its steps are timed."""
 
     plan: Plan
