@@ -12,7 +12,8 @@ from protocols.messages import RoundStats
 
 
 class Forward(NamedTuple):
-    """A target forward that a round had a part in. Times are microseconds."""
+    """A target forward that a round had a part in, or several in a row without drafts. Times are microseconds, of all
+    of them together."""
 
     started_us: float  # since the verifier's start
     started_at: float  # the same in seconds of the verifier's clock
@@ -25,6 +26,7 @@ class Forward(NamedTuple):
     prompts_us: float  # that all forwards since the verifier's start took for prompts
     streams: int  # requests that decode, whether they had a part in this forward or waited
     slowdown: float  # of such forwards against the calibration, as estimated now
+    forwards: int = 1  # how many
 
     def rows_without(self, drafter: bytes) -> int:
         """``decode_rows`` without the drafts of one drafter."""
@@ -81,5 +83,6 @@ def account(
         from_text=credit.text,
         from_memory=credit.memory,
         from_datastore=credit.datastore,
+        forwards=forward.forwards,
     )
     return stats, own_us

@@ -1,7 +1,8 @@
 """What a row of drafts costs in the verifier's own code, beside forward and draft steps: its window is chosen, laid
 out, walked and committed.
 
-Without drafts a round of the bundled target takes 1.4 ms on a CPU, of which the forward takes 1.15 ms. Each node of a
+Without drafts a round of the bundled target takes 1.4 ms on a CPU, of which the forward takes 1.15 ms, where each
+forward has a round of its own. Each node of a
 window adds 0.10 ms to the forward and 0.02 to 0.05 ms here; a price of rows without that lets rows in that cost more
 than they bring. With a large target or on a GPU it is next to nothing. It is learnt as forward times are
 (:class:`actors.cost.CostModel`): from how much longer rounds with more rows took.
@@ -12,13 +13,14 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import partial
 
-from actors.estimate import Slope
+from actors.estimate import Estimate, Slope
 from actors.verifier.forward import Job
 
 # In squared rows, see :class:`actors.estimate.Slope`. A single stream's rounds vary by 0.1 ms for other reasons than
 # their drafts; with 16 squared rows that leaves an error of 0.025 ms a row, half of what a row takes.
 PRIOR = 16.0
 MEMORY = 64 * PRIOR
+PLAIN_MEMORY = 48  # rounds
 
 
 class Bookkeeping:
@@ -26,6 +28,7 @@ class Bookkeeping:
 
     def __init__(self) -> None:
         self._slopes: defaultdict[int, Slope] = defaultdict(partial(Slope, PRIOR, MEMORY))  # by the number's bit length
+        self._plain = Estimate(memory=PLAIN_MEMORY)
 
     def observe(self, job: Job, took_us: float, forward_us: float) -> None:
         """Learn from a round of ``took_us``, of which the forward took ``forward_us``.
@@ -37,6 +40,13 @@ class Bookkeeping:
         streams = len(job.requests)
         beside_us = max(0.0, took_us - forward_us - job.drafting_us)
         self._slopes[streams.bit_length()].add(streams, job.rows - streams, beside_us)
+        if streams == job.load.streams == job.rows == 1:
+            self._plain.add(min(beside_us, forward_us))
+
+    @property
+    def plain_us(self) -> float:
+        """Microseconds of a round beside its forward, of a stream that is alone and has no drafts."""
+        return self._plain.mean
 
     def row_us(self, streams: int) -> float:
         """Microseconds of a row of drafts in a round of ``streams`` requests; 0 while nothing is known."""

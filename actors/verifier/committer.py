@@ -81,7 +81,7 @@ class Committer:
         """Update the cost of rounds, or that of a prompt's rows beside one: a forward tells of one of the two."""
         cost, prompt_row, own = self.state.cost, self.state.prompt_row, len(job.requests)
         if job.piece is None:
-            cost.observe(job.rows, forward_us, own)
+            cost.observe(job.rows, forward_us / job.forwards, own)
         elif cost.seen(own):
             prompt_row.observe(job.prompt_us / (job.piece_rows * cost.row(own)))
         else:
@@ -129,6 +129,7 @@ class Committer:
             prompts_us=self._prompts_us,
             streams=job.load.streams,
             slowdown=state.cost.slowdown(len(job.requests)),
+            forwards=job.forwards,
         )
 
     def _commit_prefill(self, request: Request, outcome: Outcome) -> None:
@@ -151,7 +152,7 @@ class Committer:
         """Returns the rows that the request adds to the next forward (0: it waits, or has ended); and, where its method
         uses drafters and none worked for it, the microseconds of the round without its waits."""
         traced = None if request.trace is None else request.trace.seen(request.spec.tree, chosen, outcome.path)
-        committed = request.spec.commit(chosen, outcome)
+        committed = request.spec.commit(chosen, outcome, forward.forwards)
         _keep_alternatives(request, committed, outcome)
         covered = len(outcome.path) == len(chosen.nodes)
         drafter = self.state.drafters.of(request.drafter)

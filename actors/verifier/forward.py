@@ -1,8 +1,13 @@
-"""One forward of the target: what is computed in it, and which request an exception belongs to."""
+"""One forward of the target, or several in a row: what is computed, and which request an exception belongs to.
+
+Where a round verifies no drafts there is nothing to decide between one forward and the next, and what a round takes
+beside its forward is paid once for several (multi-step decoding).
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.models import Outcome, TargetModel, Window
@@ -22,6 +27,9 @@ class Job:
     rows: int = 0  # of all windows together, their roots included
     piece: Request | None = None  # whose prompt goes on
     piece_rows: int = 0  # tokens of it at most; 0: as many as suit the model
+    most_steps: int = 1  # forwards without drafts that fit between two chunks of a stream
+    steps: int = 1  # forwards in a row at most, each of which brings every request a token; 1 where drafts are verified
+    forwards: int = 1  # that there were
     started: float = 0.0  # seconds of the verifier's clock
     guesses: bool | None = None  # see :meth:`actors.verifier.drafters.judging.Judge.guesses_pay`
     idle: bool = False  # the verifier's own draft model was asked, and no step of it was worth its price
@@ -35,14 +43,20 @@ class Job:
         return [*self.requests, *([self.piece] if self.piece is not None else [])]
 
 
-def compute(model: TargetModel, job: Job) -> list[Outcome | Exception | None]:
-    """Run a forward. Raises nothing.
+def compute(
+    model: TargetModel, job: Job, undisturbed: Callable[[], bool] = lambda: True
+) -> list[Outcome | Exception | None]:
+    """Run a forward, and further ones as far as the job allows. Raises nothing.
 
     For each request of ``job.everybody`` it returns the outcome, None if its prefill is not over, or the exception that
-    its part raised. When the forward raises, its parts are computed again one by one, to find whose part it is."""
+    its part raised. When the forward raises, its parts are computed again one by one, to find whose part it is.
+    ``undisturbed``: whether there is nothing else to do yet; asked before each further forward."""
     windows = [Window(r.handle, w.tokens, w.parents) for r, w in zip(job.requests, job.windows, strict=True)]
     if job.piece is None:
-        return _verify(model, windows)
+        found = _verify(model, windows)
+        while job.forwards < job.steps and undisturbed() and _went_on(model, job, windows, found):
+            job.forwards += 1
+        return found
     if not windows:
         return [_prefill(model, job.piece, job.piece_rows)]
     try:
@@ -71,6 +85,26 @@ def _verify(model: TargetModel, windows: list[Window]) -> list[Outcome | Excepti
             "a round of %d requests failed; each is tried alone and without drafts", len(windows), exc_info=True
         )
     return [_decode_alone(model, window) for window in windows]
+
+
+def _went_on(model: TargetModel, job: Job, windows: list[Window], outcomes: list[Outcome | Exception | None]) -> bool:
+    """Compute another token of every request, and add it to its outcome. False: one of them has ended, or it failed.
+    Nothing was committed then, and the next round meets the fault again."""
+    for request, outcome in zip(job.requests, outcomes, strict=True):
+        if not isinstance(outcome, Outcome) or request.spec.output.ends_with(outcome.tokens[-1]):
+            return False
+    try:
+        for window in windows:
+            model.reserve(window.handle)
+        further = model.verify(windows)
+    except Exception as error:
+        log.debug("a further forward without a decision before it failed: %s", error)
+        return False
+    for outcome, more in zip(outcomes, further, strict=True):
+        assert isinstance(outcome, Outcome)
+        outcome.tokens = [*outcome.tokens, *more.tokens]
+        outcome.logprobs = [*outcome.logprobs, *more.logprobs]
+    return True
 
 
 def _decode_alone(model: TargetModel, window: Window) -> Outcome | Exception:

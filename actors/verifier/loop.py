@@ -123,6 +123,7 @@ class Verifier:
         # Seconds of this round that went into messages and into reading finished texts. They come with requests, not
         # with rounds, and drafts save none of them: they would make the round look longer than it was.
         self._off_round_s = 0.0
+        self._handled = 0  # messages so far
 
     @property
     def address(self) -> str:
@@ -212,6 +213,7 @@ class Verifier:
         if self.floods.drops(peer, self.timer()):
             self.state.counters["flood"] += 1
             return False
+        self._handled += 1
         begin = self.cpu_timer()
         self.dispatcher.receive(peer, frames)
         spent_s = self.cpu_timer() - begin
@@ -292,12 +294,22 @@ class Verifier:
 
     def _start(self, job: Job) -> asyncio.Future[tuple[list[Outcome | Exception | None], float]]:
         job.started = self.clock()
-        model, timer = self.model, self.timer
+        model, timer, handled = self.model, self.timer, self._handled
+
+        messages_s = 0.0  # that messages took between the forwards
+
+        def undisturbed() -> bool:
+            nonlocal messages_s
+            if not self.compute.overlaps:
+                before = self._off_round_s
+                self._handle_arrived()
+                messages_s += self._off_round_s - before
+            return self._handled == handled
 
         def run() -> tuple[list[Outcome | Exception | None], float]:
             begin = timer()
-            results = compute(model, job)
-            return results, (timer() - begin) * 1e6
+            results = compute(model, job, undisturbed)
+            return results, (timer() - begin - messages_s) * 1e6
 
         return self.compute.start(run)
 

@@ -14,7 +14,7 @@ from actors.verifier.forward import Job
 from actors.verifier.plans import round_limits
 from actors.verifier.requests.admission import Admission
 from actors.verifier.requests.faults import Faults
-from actors.verifier.requests.request import Request
+from actors.verifier.requests.request import Request, forwards_in_a_chunk
 from actors.verifier.requests.room import Room
 from actors.verifier.state import State
 
@@ -28,6 +28,11 @@ MAX_DRAFTS = 0.5
 MAX_PIECE = 64  # rows of a piece that others wait for, and of a forward shared with it: the calibration's largest
 LEAST_PIECE = 16  # rows of those that are kept for the prompt
 MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
+
+
+# Between two questions to proposers that are of no use to a stream without other drafts. A question takes some 0.35 ms
+# of a round of the bundled target, 1% of so long.
+ASK_CHUNKS = 2
 
 
 class Turns:
@@ -140,15 +145,58 @@ class Schedule:
         now = self.clock()
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
-            if job.guesses is False and load.streams > 1 and self.judge.may_rest(request):
+            if self._unasked(job, request):
                 chosen: Chosen | None = Chosen([], [], [])
             else:
+                if self._undrafted(job, request):
+                    others = others._replace(start_us=self._ask(request))
                 chosen = self.faults.guard(request, partial(self._window, request, others, now, most))
             if chosen is not None:
                 job.requests.append(request)
                 job.windows.append(chosen)
                 job.rows += 1 + len(chosen.nodes)
+        if not beside:
+            job.steps = self._steps(job)
         return job if job.requests else None
+
+    def _ask(self, request: Request) -> float:
+        """Ask the proposers of a stream that is alone, and decide when to ask again: before each token, if that saves
+        more than several forwards in a row do. Returns the microseconds that any window costs because it ends those."""
+        windows, forward_us = request.spec.windows, self.state.cost.round(1)
+        most = forwards_in_a_chunk(forward_us)
+        ends_us = self.state.bookkeeping.plain_us * (1.0 - 1.0 / most)
+        if windows.hits.pay(forward_us, ends_us):
+            windows.asked(1)
+            return 0.0
+        windows.asked(ASK_CHUNKS * most)
+        return ends_us
+
+    def _steps(self, job: Job) -> int:
+        """See :class:`Job`: as many as no request needs a decision for, and one where somebody's prompt waits."""
+        if job.rows > len(job.requests) or self.state.requests.of("prefill"):
+            return 1
+        most = job.most_steps = forwards_in_a_chunk(self.state.cost.round(len(job.requests)))
+        for request in job.requests:
+            most = min(most, request.left) if most > 1 and request.undecided else 1
+            if most > 1 and request.spec.windows.fallbacks:
+                if self._undrafted(job, request):
+                    most = min(most, request.spec.windows.next_ask())
+                elif not self._unasked(job, request):
+                    most = 1
+        return most
+
+    def _unasked(self, job: Job, request: Request) -> bool:
+        """Whether nothing is retrieved for a request either: drafts do not pay for so many streams, or what was
+        retrieved for a stream that is alone was of no use lately."""
+        if self._undrafted(job, request):
+            return request.spec.windows.next_ask() > 0
+        return job.guesses is False and job.load.streams > 1 and self.judge.may_rest(request)
+
+    def _undrafted(self, job: Job, request: Request) -> bool:
+        """Whether no draft model guesses for a stream that is alone, so that at most something is retrieved."""
+        if job.load.streams > 1 or not request.spec.windows.fallbacks or request.has_drafter:
+            return False
+        return self.state.inline is None or (job.guesses is False and self.judge.may_rest(request))
 
     def _drafts_beside(self, streams: int) -> bool:
         """Whether a forward that is shared with a piece of a prompt may hold drafts of ``streams`` requests.

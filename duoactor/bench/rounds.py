@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from duoactor.bench.results import AcceptedBy, Cost, Round
 from duoactor.monitor.spans import Span, shared
 from protocols import wire
@@ -34,7 +36,7 @@ class Rounds:
             except ProtocolError:
                 continue
             if isinstance(message, RoundStats):
-                self.by_rid.setdefault(message.rid, []).append(message)
+                self.by_rid.setdefault(message.rid, []).extend(singly(message))
                 self._news.set()
 
     async def take(self, rid: str, count: int) -> list[RoundStats]:
@@ -45,6 +47,28 @@ class Rounds:
                     self._news.clear()
                     await self._news.wait()
         return self.by_rid.pop(rid, [])
+
+
+def singly(stats: RoundStats) -> list[RoundStats]:
+    """The rounds that the statistics of several forwards in a row stand for, each with an equal part of their time."""
+    forwards = stats.forwards
+    if forwards == 1:
+        return [stats]
+    forward_us, wait_us = stats.forward_us / forwards, stats.wait_us
+    wall_us = (stats.wall_us - wait_us) / forwards
+    return [
+        msgspec.structs.replace(
+            stats,
+            round=stats.round - forwards + 1 + place,
+            committed=1,
+            forwards=1,
+            started_us=stats.started_us + place * forward_us,
+            forward_us=forward_us,
+            wait_us=0.0 if place else wait_us,
+            wall_us=wall_us if place else wall_us + wait_us,
+        )
+        for place in range(forwards)
+    ]
 
 
 def round_of(one: RoundStats) -> Round:

@@ -3,7 +3,7 @@
 import pytest
 
 from duoactor.bench.results import AcceptedBy
-from duoactor.bench.rounds import cost_of
+from duoactor.bench.rounds import cost_of, singly
 from duoactor.monitor.spans import shared
 from protocols.messages import RequestStats, RoundStats
 
@@ -56,3 +56,18 @@ def test_whose_tokens_were_accepted_is_added_up_over_the_rounds_that_were_told()
     told = cost_of(RequestStats(rounds=3), [one, other]).sources
     assert told == AcceptedBy(draft=1, both=2, text=1, memory=2, datastore=1)
     assert cost_of(RequestStats(rounds=3), []).sources is None
+
+
+def test_forwards_in_a_row_are_so_many_rounds_of_equal_length() -> None:
+    several = RoundStats("r", 9, "vanilla", "", 0, 0, 3, 1, 600.0, 30.0, 930.0, started_us=1000.0, forwards=3)
+    rounds = singly(several)
+    assert [one.round for one in rounds] == [7, 8, 9]
+    assert [one.started_us for one in rounds] == [1000.0, 1200.0, 1400.0]
+    assert [one.wait_us for one in rounds] == [30.0, 0.0, 0.0]
+    for field in ("committed", "forward_us", "wall_us", "forwards"):
+        assert sum(getattr(one, field) for one in rounds) == getattr(several, field)
+
+
+def test_a_single_forward_is_told_as_it_is() -> None:
+    one = RoundStats("r", 9, "vanilla", "", 0, 0, 1, 1, 600.0, 0.0, 900.0)
+    assert singly(one) == [one]

@@ -138,11 +138,16 @@ class Cluster:
         lent=None,
         address: str = ADDRESS,
         chunk_s: float = -1.0,
+        steps: int = 1,
         **settings,
     ) -> None:
         """``lent``: what rounds take with the CPUs of drafters that rest. ``chunk_s``: how long a chunk waits for the
-        next round; as it is set, each round has one of its own, also where rounds take no time."""
-        self.chunks = patch("actors.verifier.requests.request.CHUNK_S", chunk_s)
+        next round; as it is set, each round has one of its own, also where rounds take no time. ``steps``: forwards in
+        a row where no drafts are verified."""
+        self.patches = [
+            patch("actors.verifier.requests.request.CHUNK_S", chunk_s),
+            patch("actors.verifier.schedule.forwards_in_a_chunk", lambda forward_us: steps),
+        ]
         self.compute = compute or (PacedCompute(forward_s) if forward_s else InlineCompute())
         self.tokenizing = tokenizing
         self.sources = sources
@@ -160,12 +165,14 @@ class Cluster:
         self.verifier: Verifier | None = None
 
     async def __aenter__(self) -> Cluster:
-        self.chunks.start()
+        for patched in self.patches:
+            patched.start()
         self.start_verifier()
         return self
 
     async def __aexit__(self, *exc) -> None:
-        self.chunks.stop()
+        for patched in self.patches:
+            patched.stop()
         for stop in self.stops.values():
             stop.set()
         await asyncio.sleep(0)  # what was cancelled ends

@@ -148,7 +148,20 @@ def test_a_text_that_drafts_lose_with_rests_while_others_of_its_kind_go_on() -> 
     assert pool.play(100, streams=1, course=OwnCourse()) > 0.9
 
 
-def test_a_text_in_which_nothing_is_worth_drafting_rests_and_says_nothing_of_others() -> None:
+def test_a_text_in_which_nothing_is_worth_drafting_rests() -> None:
+    pool, course, asked = Pool(beside=0.2, tokens=1.8), OwnCourse(), 0
+    pool.play(300, streams=1, course=OwnCourse())
+    for _ in range(200):
+        time_us = pool.cost.uncorrected(1) * pool.chance.uniform(1.1, 1.3)
+        if pool.own.pay(GREEDY, course):
+            asked += 1
+            pool.own.made(GREEDY, 1, 1, 1.2 * time_us, 1.0, course=course)
+        else:
+            pool.own.without(GREEDY, 1, time_us, course)
+    assert asked < 120
+
+
+def test_a_text_that_is_not_worth_reading_rests_and_says_nothing_of_others() -> None:
     pool, course, asked = Pool(beside=0.2, tokens=1.8), OwnCourse(), 0
     pool.play(300, streams=1, course=OwnCourse())
     gain = pool.own._of(GREEDY).guesses.speedup.mean
@@ -156,11 +169,27 @@ def test_a_text_in_which_nothing_is_worth_drafting_rests_and_says_nothing_of_oth
         time_us = pool.cost.uncorrected(1) * pool.chance.uniform(1.1, 1.3)
         if pool.own.pay(GREEDY, course):
             asked += 1
-            pool.own.idle(GREEDY, 1.2 * time_us, 1.0, course)
+            pool.own.unread(GREEDY, 1.2 * time_us, 1.0, course)
         else:
             pool.own.without(GREEDY, 1, time_us, course)
     assert asked < 120
     assert pool.own._of(GREEDY).guesses.speedup.mean == pytest.approx(gain, rel=0.1)
+
+
+def test_a_first_text_in_which_nothing_is_worth_drafting_does_not_speak_for_its_kind() -> None:
+    pool = Pool(beside=0.2, tokens=1.0)
+    pool.play(40, streams=1, course=OwnCourse())
+    pool.tokens = 1.8
+    assert pool.play(60, streams=1, course=OwnCourse()) > 0.8
+
+
+def test_several_rounds_at_once_count_as_so_many() -> None:
+    pool, course = Pool(beside=0.2, tokens=1.0), OwnCourse()
+    pool.play(400, streams=1, course=course)
+    assert course.resting
+    left = course._left
+    pool.own.without(GREEDY, 1, 5 * pool.cost.uncorrected(1), course, rounds=5)
+    assert course._left == left - 5
 
 
 def test_where_texts_of_a_kind_differ_those_that_gain_have_drafts_though_the_kind_does_not() -> None:

@@ -13,7 +13,8 @@ from actors.tree.methods import strategy_for
 from actors.tree.tree import OWN, TokenTree
 from actors.verifier.decoding.credit import Source
 from actors.verifier.decoding.output import Output
-from actors.verifier.decoding.retrieval import FLOOR, FallbackProposer, SoleProposer, Sources, Trust, fitting
+from actors.verifier.decoding.retrieval import FLOOR, FallbackProposer, Hits, SoleProposer, Sources, Trust, fitting
+from actors.verifier.decoding.rounds import NO_OTHERS, Chosen
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.decoding.waiting import DrafterPace
 from actors.verifier.decoding.windows import Windows
@@ -149,3 +150,43 @@ def test_every_method_that_retrieves_has_a_proposer_and_rest_needs_its_datastore
         assert sources.proposer(method, 31).open([1, 2, 3]) is not None
     with pytest.raises(RequestError, match="duoactor datastore build"):
         sources.proposer(Method.REST, 63)
+
+
+def test_questions_pay_until_they_are_seen_to_give_nothing():
+    hits = Hits()
+    assert hits.pay(token_us=2000.0, question_us=500.0)
+    for _ in range(5):
+        hits.add(0)
+    assert not hits.pay(token_us=2000.0, question_us=500.0)
+    assert hits.pay(token_us=2000.0, question_us=0.0)
+
+
+def test_a_text_that_begins_to_copy_is_asked_about_often_again_after_one_hit():
+    hits = Hits()
+    for _ in range(40):
+        hits.add(0)
+    assert not hits.pay(token_us=2000.0, question_us=500.0)
+    hits.add(8)
+    assert hits.pay(token_us=2000.0, question_us=500.0)
+
+
+def test_a_text_begins_with_what_questions_about_others_gave():
+    usual = Estimate(memory=Hits.USUAL)
+    for _ in range(40):
+        Hits(usual).add(0)
+    assert not Hits(usual).pay(token_us=2000.0, question_us=500.0)
+
+
+def test_proposers_are_asked_again_after_as_many_tokens_as_was_said():
+    windows = Windows(strategy_for(Method.AUTO), Sampling(), Sources(), max_window=15)
+    windows.asked(3)
+    windows.commit(Chosen([], [], []), [], [7])
+    assert windows.next_ask() == 2
+    windows.commit(Chosen([], [], []), [], [8, 9])
+    assert windows.next_ask() == 0
+
+
+def test_a_window_that_ends_a_row_of_forwards_is_priced_with_what_those_share():
+    price = NO_OTHERS._replace(start_us=300.0, row_us=10.0).price(lambda rows: 100.0 * rows)
+    assert price(1) == 110.0
+    assert price(3) == 630.0

@@ -49,6 +49,10 @@ class Output:
                 return count
         return len(tokens)
 
+    def ends_with(self, token: int) -> bool:
+        """Whether that token would end the output."""
+        return token in self._stop_tokens
+
     def spell(self, count: int) -> tuple[list[str], bool]:
         """(the text that each of the next ``count`` tokens completes, whether they are the last of the output)."""
         while len(self._pieces) < count:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from actors.estimate import Estimate
 from actors.models import DEFAULT_NODES
 from actors.proposers.datastore import Datastore
 from actors.proposers.interface import NOTHING, ROOT, Proposal, Proposer, ProposerSession
@@ -34,12 +35,34 @@ SLICE = 256  # tokens that a proposer reads at once, because others decode: some
 FALLBACK_NODES = 16  # of a proposal; the memory's may have more, because long answers recur as a whole
 
 
+class Hits:
+    """How many right tokens a question to the proposers of one text gives. It begins with what others' texts gave."""
+
+    USUAL, MEMORY = 200, 16  # questions that are remembered: of all texts, and of one
+    BORROWED = 8.0  # questions that others' texts count for
+
+    def __init__(self, usual: Estimate | None = None) -> None:
+        self.usual = usual if usual is not None else Estimate(memory=self.USUAL)
+        self.own = Estimate(self.usual.mean, self.BORROWED if self.usual.known else 0.0, self.MEMORY)
+
+    def add(self, tokens: int) -> None:
+        for estimate in (self.own, self.usual):
+            estimate.add(tokens)
+
+    def pay(self, token_us: float, question_us: float) -> bool:
+        """Whether questions save more than they take, where a token takes ``token_us``; as long as nothing is known,
+        they do."""
+        return not self.own.known or self.own.mean * token_us >= question_us
+
+
 class Sources:
     """What one verifier process can retrieve from, and how far each source is to be trusted."""
 
     def __init__(self, datastore: Datastore | None = None, memory: Memory | None = None) -> None:
         self.datastore, self.memory = datastore, memory
         self._trust: dict[tuple[Source, bool], Trust] = {}
+        # by whether texts are sampled: tokens that a question to all sources of a text gives, right ones only
+        self.usual_hits = {sampled: Estimate(memory=Hits.USUAL) for sampled in (False, True)}
 
     def proposer(self, name: str, most_nodes: int, gamma: int | None = None) -> Proposer:
         """The proposer of that name, for windows of at most ``most_nodes``. ``gamma``: draft length; None: its own.

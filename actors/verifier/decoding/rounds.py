@@ -41,13 +41,14 @@ class Others(NamedTuple):
     rows: int = 0  # theirs in the next forward
     rate: float = 0.0  # tokens per microsecond that they reach together
     row_us: float = 0.0  # see :class:`Load`
+    start_us: float = 0.0  # that any drafts make the round longer by, however few they are
 
     def price(self, forward: Cost) -> Cost:
         """Microseconds of a round by its rows, up to a constant: to compare windows by. ``forward``: microseconds of a
         forward that only this request has rows in."""
         if self.streams:
             return lambda rows: rows * self.row_us
-        return lambda rows: forward(rows) + rows * self.row_us
+        return lambda rows: forward(rows) + rows * self.row_us + (self.start_us if rows > 1 else 0.0)
 
 
 NO_OTHERS = Others()
@@ -91,9 +92,9 @@ class Counters:
     wait_us: float = 0.0
     resyncs: int = 0
 
-    def count(self, histogram: list[int], value: int) -> None:
+    def count(self, histogram: list[int], value: int, times: int = 1) -> None:
         histogram.extend([0] * (value + 1 - len(histogram)))
-        histogram[value] += 1
+        histogram[value] += times
 
     def stats(self, method: str, prompt_tokens: int, completion_tokens: int) -> RequestStats:
         return RequestStats(

@@ -229,9 +229,9 @@ class Speculation:
         drafted = self.epoch > 0 or self.inline is not None
         return self.windows.cut(self.tree, limit, cost, rate, others, drafted)
 
-    def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
+    def commit(self, chosen: Chosen, outcome: Outcome, forwards: int = 1) -> Committed:
         """Commit what the target made of a window: extend the text, re-root the tree, count, and see whether the output
-        ends."""
+        ends. ``forwards``: how many it computed in a row, without drafts if they are several."""
         base = len(self.committed)
         tokens = outcome.tokens[: self.output.take(outcome.tokens)]
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
@@ -254,13 +254,14 @@ class Speculation:
             # up what it left of the window.
             self.windows.merge(self.tree, self.committed, self.waiting.agreement.mean)
         c = self.counters
-        c.rounds += 1
+        c.rounds += forwards
         c.drafted += len(chosen.nodes)
         c.accepted += sum(accepted)
         c.forced += sum(forced)
-        c.gamma_sum += self.plan.gamma or len(chosen.nodes)  # a tree without a depth: as many as it had verified
-        c.count(c.histogram, sum(accepted))
-        self.round += 1
+        # a tree without a depth: as many as it had verified
+        c.gamma_sum += forwards * (self.plan.gamma or len(chosen.nodes))
+        c.count(c.histogram, sum(accepted), forwards)
+        self.round += forwards
         logprobs = outcome.logprobs[: len(tokens)]
         named = [rank >= 0 for rank in ranks]
         return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, claim, named)

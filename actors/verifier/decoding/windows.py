@@ -10,7 +10,7 @@ from actors.tree.tree import TokenTree
 from actors.tree.window import Cost, Likely, best_nodes, branches, in_tree_order, likeliest_path, priced_window
 from actors.verifier.decoding.credit import Credit, Source, credited
 from actors.verifier.decoding.grammar import Grammar
-from actors.verifier.decoding.retrieval import FallbackProposer, SoleProposer, Sources
+from actors.verifier.decoding.retrieval import FallbackProposer, Hits, SoleProposer, Sources
 from actors.verifier.decoding.rounds import Chosen, Committed, Others
 from protocols.messages import Method, Sampling
 
@@ -41,10 +41,21 @@ class Windows:
         self.max_window = min(max_window, strategy.nodes)
         self.sole: SoleProposer | None = None  # whose proposal is the whole window
         self.fallbacks: list[FallbackProposer] = []  # whose guesses join the drafter's
+        self.hits = Hits()
+        self._ask_in = 0  # tokens until the proposers are asked for themselves, where no draft model works
         if strategy.window == "proposal":
             self.sole = SoleProposer(sources.proposer(strategy.proposer, self.max_window, gamma))
         elif strategy.proposer:
             self.fallbacks = sources.fallbacks(sampling.temperature > 0, cache_salt)
+            self.hits = Hits(sources.usual_hits[sampling.temperature > 0])
+
+    def next_ask(self) -> int:
+        """In how many tokens the proposers are to be asked, where no draft model works."""
+        return max(0, self._ask_in)
+
+    def asked(self, tokens: int) -> None:
+        """They are asked now, and again in so many tokens."""
+        self._ask_in = tokens
 
     def prepare(self, committed: Sequence[int], most: int) -> None:
         """Let the proposers read the next tokens of the text, at most ``most``, while its prompt is being computed."""
@@ -112,8 +123,12 @@ class Windows:
         of the window, ``tokens`` was committed."""
         if self.sole is not None:
             self.sole.commit(chosen.nodes, sampled, tokens)
+        self._ask_in -= len(tokens)
+        asked = [fallback for fallback in self.fallbacks if fallback.proposal is not None]
         for fallback in self.fallbacks:
             fallback.commit(tokens)
+        if asked:
+            self.hits.add(max(fallback.matched for fallback in asked))
 
     def retrieved(self, committed: Committed) -> int:
         """How many tokens of a round would have been accepted with the proposers and the grammar alone."""

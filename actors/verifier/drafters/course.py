@@ -64,9 +64,9 @@ class Course:
         if plain_known:
             self._rest = min(MAX_REST, 2 * self._rest)
 
-    def rested(self) -> None:
-        """A round without its drafts."""
-        self._left -= 1
+    def rested(self, rounds: int = 1) -> None:
+        """Rounds without its drafts."""
+        self._left -= rounds
         self.resting = self.resting and self._left > 0
 
 

@@ -65,12 +65,12 @@ class Judge:
             plain = state.plain[kind.method]
             if not plain.known:
                 state.drafters.standings.forget(kind.method)
-            overhead_us = undrafted[-1][1] - forward.decode_us
-            plain.observe(state.cost, forward.decode_rows, forward.decode_us, overhead_us, forward.requests)
+            each, overhead_us = forward.decode_us / forward.forwards, undrafted[-1][1] - forward.decode_us
+            plain.observe(state.cost, forward.decode_rows, each, overhead_us / forward.forwards, forward.requests)
             for request in requests:
                 if request.drafter is not None:
-                    request.course(request.drafters[-1]).rested()
-            self._rounds[kind] += len(requests)
+                    request.course(request.drafters[-1]).rested(forward.forwards)
+            self._rounds[kind] += forward.forwards * len(requests)
         for kind, rounds in self._rounds.items():
             for drafter in state.drafters.by_peer.values():  # one that is paused had none of them
                 drafter.standings.of(drafter.who, kind).rested(rounds)
@@ -125,13 +125,14 @@ class Judge:
         group, course = group_of(streams, first.kind), first.own_course if streams == 1 else None
         if not job.guesses:
             if job.rows == own and not any(request.has_drafter for request in job.requests):
-                state.own_drafts.without(group, streams, took_us, course)
+                beside_us = (took_us - forward_us) * job.forwards / max(job.forwards, job.most_steps)
+                state.own_drafts.without(group, streams, forward_us + beside_us, course, job.forwards)
             return
         if streams == 1 and job.windows[0].drafted < len(job.windows[0].nodes):
             return  # some was retrieved: not the draft model's doing
         tokens = sum(len(outcome.tokens) for outcome in outcomes[:own] if isinstance(outcome, Outcome))
         slowdown = forward_us / state.cost.uncorrected(own, job.rows - own) if job.piece is None else None
-        if streams == 1 and job.idle and not job.reading_us:
-            state.own_drafts.idle(first.kind, took_us, slowdown, first.own_course)
+        if course is not None and first.spec.inline is None and not job.reading_us:
+            state.own_drafts.unread(first.kind, took_us, slowdown, course)
         else:
             state.own_drafts.made(group, streams, tokens, took_us, slowdown, job.reading_us, course)

@@ -12,19 +12,21 @@ that, drafts that brought 0.97 at temperature 1 looked as if they brought 1.2. S
 rounds only, which have the text and the machine of the guesses before.
 
 Several streams are judged together, by how many they are. One that is alone is judged by its own text
-(:class:`Course`); its kind rests only where hardly any text of it could gain. What it retrieves costs little there and
-goes on, so only the draft model rests.
+(:class:`Course`); its kind rests only where hardly any text of it could gain. Only the draft model rests there: what is
+retrieved is weighed by itself (:class:`actors.verifier.decoding.retrieval.Hits`). A round in which the draft model was
+asked and no step was worth its price counts like any other, since that it was asked takes time too.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from statistics import NormalDist
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
-from actors.verifier.drafters.course import TEXTS_DIFFER, Course
+from actors.verifier.drafters.course import BORROWED, TEXTS_DIFFER, Course
 from actors.verifier.drafters.standing import (
     FIRST_REST,
     LOOK,
@@ -55,7 +57,7 @@ def _standing(group: Group) -> Standing:
     scatter by 0.17, with two or three by 0.4, alone by 0.4 to 0.6."""
     if isinstance(group, int):
         return Standing(settled=max(2 * LOOK, SETTLED / 2 ** (group - 1)))
-    return Standing(PAYS - TEXTS_DIFFER)
+    return Standing(PAYS - TEXTS_DIFFER, scatter=math.sqrt(BORROWED) * TEXTS_DIFFER)
 
 
 class Pace:
@@ -97,14 +99,14 @@ class _Judged:
         self.until_look, self.look, self.believed = self.gap, LOOK, self.plain.mean
         self.plain.discount(LOOK)
 
-    def without(self, ratio: Callable[[], float], pace: Pace) -> None:
-        """``ratio``: of the round's time to its calibrated forward; rests are mostly longer than it is looked at."""
-        pace.rested += 1
-        if pace.rested <= LOOK and pace.slowdown.known:
-            _add(self.plain, ratio() / pace.slowdown.mean)
-        self.guesses.rested()
-        self.look -= 1
-        if self.look == 0 and self.believed:
+    def without(self, ratio: Callable[[], float], pace: Pace, rounds: int) -> None:
+        """``ratio``: of a round's time to its calibrated forward; rests are mostly longer than it is looked at."""
+        if pace.rested < LOOK and pace.slowdown.known:
+            _add(self.plain, ratio() / pace.slowdown.mean, rounds)
+        pace.rested += rounds
+        self.guesses.rested(rounds)
+        looked, self.look = self.look > 0, self.look - rounds
+        if looked and self.look <= 0 and self.believed:
             changed = self.plain.mean / self.believed
             self.guesses.speedup.scale(changed)
             self.until_look = self.gap = min(MAX_REST, 2 * self.gap) if abs(changed - 1.0) < AGREES else FIRST_REST
@@ -119,11 +121,11 @@ class _Judged:
         return ratio / (slowdown * self.plain.mean) if self.plain.known else 0.0
 
 
-def _add(estimate: Estimate, sample: float) -> float:
+def _add(estimate: Estimate, sample: float, rounds: int = 1) -> float:
     """Returns as much of it as is believed."""
     if estimate.known:
         sample = min(max(sample, estimate.mean / MAX_STALL), MAX_STALL * estimate.mean)
-    estimate.add(sample)
+    estimate.add(sample, rounds)
     return sample
 
 
@@ -151,13 +153,15 @@ class OwnDrafts:
         gain = TEXTS_DIFFER * (NORMAL.pdf(better) + better * NORMAL.cdf(better))  # the mean of what exceeds 1
         return gain / (1.0 + gain)
 
-    def without(self, group: Group, streams: int, time_us: float, course: OwnCourse | None = None) -> None:
-        """A round in which nothing was guessed, while so many streams decoded."""
+    def without(
+        self, group: Group, streams: int, time_us: float, course: OwnCourse | None = None, rounds: int = 1
+    ) -> None:
+        """``rounds`` in ``time_us`` in which nothing was guessed, while so many streams decoded."""
         judged = self._of(group)
-        ratio = lambda: time_us / self.cost.uncorrected(streams)  # noqa: E731
-        judged.without(ratio, judged.pace if course is None else course.pace)
+        ratio = lambda: time_us / rounds / self.cost.uncorrected(streams)  # noqa: E731
+        judged.without(ratio, judged.pace if course is None else course.pace, rounds)
         if course is not None:
-            course.rested()
+            course.rested(rounds)
 
     def made(
         self,
@@ -187,9 +191,9 @@ class OwnDrafts:
             without *= max(0.0, time_us - reading_us) / max(1e-9, time_us)
             course.drafted(tokens, without, judged.guesses.prior(self.promised), plain_known=True)
 
-    def idle(self, kind: RequestKind, time_us: float, slowdown: float | None, course: OwnCourse) -> None:
-        """A round of a stream that is alone, in which the draft model was asked and nothing was worth its price. That
-        it was asked takes some time too; of what its drafts bring to other texts this says nothing."""
+    def unread(self, kind: RequestKind, time_us: float, slowdown: float | None, course: OwnCourse) -> None:
+        """A round of a stream that is alone, whose text is not worth reading for drafts at present. Of what drafts
+        bring to other texts this says nothing."""
         judged = self._of(kind)
         without = judged.made(slowdown, time_us / self.cost.uncorrected(1), course.pace)
         if judged.plain.known:

@@ -28,6 +28,11 @@ KEPT_CONTEXT = 32  # tokens of context that the memory compares
 MAX_DRAFTERS = 64  # named in a request's statistics: the latest that had it
 
 
+def forwards_in_a_chunk(forward_us: float) -> int:
+    """How many forwards fit between two chunks of a stream; at least one."""
+    return max(1, int(CHUNK_S * 1e6 / max(1.0, forward_us)))
+
+
 @dataclass(frozen=True, slots=True)
 class News:
     """A round's result that the client has not been told yet."""
@@ -95,6 +100,19 @@ class Request:
         """Whether it may have crashed the verifier. Such requests are computed alone, one at a time."""
         since = len(self.spec.committed) - self.spec.prompt_len - len(self.message.generated)
         return self.message.attempt > 0 and since < SETTLED_TOKENS
+
+    @property
+    def undecided(self) -> bool:
+        """Whether its next tokens need no decision and no word to others before the client is told: nobody drafts for
+        it, and neither a grammar nor a proposer that makes whole windows follows each token."""
+        if self.has_drafter or self.suspect or self.trace is not None or self.alternatives is not None:
+            return False
+        return self.spec.windows.grammar is None and self.spec.windows.sole is None
+
+    @property
+    def left(self) -> int:
+        """Tokens that its output may still grow by."""
+        return self.spec.prompt_len + self.spec.sampling.max_tokens - len(self.spec.committed)
 
     def begun(self) -> Chunk:
         """An empty chunk, which tells the client that work on its request has begun."""

@@ -1,0 +1,138 @@
+"""Several forwards in a row, where no drafts are verified: the same text, with less work beside the forwards."""
+
+import msgspec
+import pytest
+from cluster import Caller, Cluster, tokens_of
+
+from actors.models import Outcome
+from actors.replay.clock import run
+from actors.verifier.decoding.rounds import Chosen
+from actors.verifier.forward import Job, compute
+from fakes import ToyLanguage, ToyTarget
+from protocols.messages import Chunk, Generate, RoundStats, Sampling
+
+PROMPT = (5, 9, 33)
+LANGUAGE = ToyLanguage()
+SAMPLING = Sampling(max_tokens=50, ignore_eos=True)
+STEPS = 6
+
+
+def replace_sampling(**fields) -> Sampling:
+    return msgspec.structs.replace(SAMPLING, **fields)
+
+
+async def told(caller: Caller, **fields) -> list[Chunk]:
+    caller.send(Generate("r", PROMPT, **{"sampling": SAMPLING, "method": "vanilla", **fields}))
+    chunks: list[Chunk] = []
+    while not chunks or chunks[-1].finish_reason is None:
+        if isinstance(message := await caller.next(), Chunk) and message.token_ids:
+            chunks.append(message)
+    return chunks
+
+
+def answered(steps: int = STEPS, target: ToyTarget | None = None, **fields) -> tuple[list[Chunk], list[RoundStats]]:
+    async def go():
+        async with Cluster(language=LANGUAGE, target=target, steps=steps) as cluster:
+            rounds: list[RoundStats] = []
+            cluster.verifier.committer.publish = lambda stats: rounds.append(stats)
+            return await told(await cluster.caller(), **fields), rounds
+
+    return run(go())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_text_is_that_of_single_steps_and_comes_in_a_chunk_for_several(temperature):
+    sampling = replace_sampling(temperature=temperature)
+    chunks, _ = answered(sampling=sampling)
+    assert tokens_of(chunks) == LANGUAGE.continuation(PROMPT, sampling)
+    assert len(chunks) == 1 + -(-(SAMPLING.max_tokens - 1) // STEPS)
+
+
+def test_each_forward_counts_as_a_round():
+    chunks, rounds = answered()
+    stats = chunks[-1].stats
+    assert stats.rounds == SAMPLING.max_tokens - 1 == sum(one.forwards for one in rounds)
+    assert stats.acceptance_histogram == (SAMPLING.max_tokens - 1,)
+    assert all(one.committed == one.forwards <= STEPS and one.window == 0 for one in rounds)
+
+
+def test_a_stop_token_in_the_middle_ends_the_text_and_the_forwards():
+    text = LANGUAGE.continuation(PROMPT, SAMPLING)
+    stop = next(token for place, token in enumerate(text) if place % STEPS == 3 and token not in text[:place])
+    target = ToyTarget(LANGUAGE)
+    chunks, _ = answered(target=target, sampling=replace_sampling(stop_token_ids=(stop,)))
+    assert tokens_of(chunks) == text[: text.index(stop) + 1]
+    assert target.rounds == text.index(stop)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"method": "pld"}, {"method": "sam"}, {"trace": True}, {"attempt": 1}],
+    ids=["pld", "sam", "trace", "suspect"],
+)
+def test_a_request_that_has_something_to_decide_behind_each_token_has_a_round_for_each(fields):
+    chunks, rounds = answered(sampling=replace_sampling(max_tokens=12), **fields)
+    assert tokens_of(chunks) == LANGUAGE.continuation(PROMPT, replace_sampling(max_tokens=12))
+    assert all(one.forwards == 1 for one in rounds)
+
+
+def test_one_request_of_a_round_that_has_something_to_decide_decides_for_all():
+    async def go():
+        async with Cluster(language=LANGUAGE, steps=STEPS) as cluster:
+            rounds: list[RoundStats] = []
+            cluster.verifier.committer.publish = lambda stats: rounds.append(stats)
+            caller = await cluster.caller()
+            for name, method in (("a", "vanilla"), ("b", "pld")):
+                caller.send(Generate(name, PROMPT, sampling=SAMPLING, method=method))
+            ended = 0
+            while ended < 2:
+                message = await caller.next()
+                ended += isinstance(message, Chunk) and message.finish_reason is not None
+            return rounds
+
+    shared = [one for one in run(go()) if one.streams == 2]
+    assert shared and all(one.forwards == 1 for one in shared)
+
+
+# --- the forwards themselves -----------------------------------------------------------------------------------------
+
+
+def job_of(target: ToyTarget, **sampling) -> Job:
+    """A job of ``STEPS`` forwards for one request whose prompt is computed."""
+
+    class Output:
+        def ends_with(self, token: int) -> bool:
+            return False
+
+    class Spec:
+        output = Output()
+
+    class Asked:
+        spec = Spec()
+        handle = target.open(PROMPT, replace_sampling(**sampling))
+
+    while target.prefill(Asked.handle) is None:
+        pass
+    return Job([Asked()], [Chosen([], [], [])], rows=1, steps=STEPS)
+
+
+def test_whoever_disturbs_ends_them_behind_the_forward_that_runs():
+    target = ToyTarget(LANGUAGE)
+    job, asked = job_of(target), iter([True, True, False])
+    (outcome,) = compute(target, job, lambda: next(asked))
+    assert isinstance(outcome, Outcome) and len(outcome.tokens) == job.forwards == 3
+
+
+def test_one_that_fails_leaves_what_the_others_brought():
+    target = ToyTarget(LANGUAGE)
+    job, verify, left = job_of(target), target.verify, iter([1, 1])
+
+    def failing(windows):
+        if next(left, 0) == 0:
+            raise RuntimeError("no more")
+        return verify(windows)
+
+    target.verify = failing
+    (outcome,) = compute(target, job)
+    assert isinstance(outcome, Outcome) and len(outcome.tokens) == job.forwards == 2
+    assert outcome.tokens == LANGUAGE.continuation(PROMPT, SAMPLING)[1:3]
