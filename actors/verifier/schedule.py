@@ -193,8 +193,9 @@ class Schedule:
         return job.guesses is False and job.load.streams > 1 and self.judge.may_rest(request)
 
     def _undrafted(self, job: Job, request: Request) -> bool:
-        """Whether no draft model guesses for a stream that is alone, so that at most something is retrieved."""
-        if job.load.streams > 1 or not request.spec.windows.fallbacks or request.has_drafter:
+        """Whether no draft model guesses for a stream that is alone, so that at most something is retrieved, and its
+        forwards could follow one another."""
+        if job.load.streams > 1 or not request.spec.windows.fallbacks or not request.undecided:
             return False
         return self.state.inline is None or (job.guesses is False and self.judge.may_rest(request))
 

@@ -9,7 +9,7 @@ from actors.replay.clock import run
 from actors.verifier.decoding.rounds import Chosen
 from actors.verifier.forward import Job, compute
 from fakes import ToyLanguage, ToyTarget
-from protocols.messages import Chunk, Generate, RoundStats, Sampling
+from protocols.messages import Chunk, Generate, Plan, RoundStats, Sampling
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()
@@ -136,3 +136,27 @@ def test_one_that_fails_leaves_what_the_others_brought():
     (outcome,) = compute(target, job)
     assert isinstance(outcome, Outcome) and len(outcome.tokens) == job.forwards == 2
     assert outcome.tokens == LANGUAGE.continuation(PROMPT, SAMPLING)[1:3]
+
+
+@pytest.mark.parametrize(
+    ("fields", "undecided"),
+    [({}, True), ({"trace": object()}, False), ({"alternatives": object()}, False), ({"drafter": b"d"}, False)],
+    ids=["plain", "traced", "learnt from", "drafted for"],
+)
+def test_tokens_that_somebody_follows_one_by_one_are_not_taken_together(fields, undecided):
+    async def go():
+        async with Cluster(language=LANGUAGE, forward_s=0.01) as cluster:
+            caller = await cluster.caller()
+            caller.send(Generate("r", PROMPT, sampling=SAMPLING, method="vanilla"))
+            while not isinstance(await caller.next(), Chunk):
+                pass
+            request = cluster.verifier.state.requests.get("r")
+            request.spec.plan = Plan("tree")  # so that a drafter would be at work
+            for name, value in fields.items():
+                setattr(request, name, value)
+            found = request.undecided
+            for name in fields:
+                setattr(request, name, None)
+            return found
+
+    assert run(go()) is undecided
