@@ -65,6 +65,22 @@ class Estimate:
         return (self.weight * self.mean + strength * prior) / (self.weight + strength)
 
 
+class Pooled(Estimate):
+    """The estimate of one member of a group: it begins with what the group has shown, and what is added to it is added
+    to the group's as well."""
+
+    __slots__ = ("pool",)
+
+    def __init__(self, pool: Estimate, borrowed: float, memory: float) -> None:
+        """``borrowed``: samples that the group's mean counts for."""
+        super().__init__(pool.mean, borrowed if pool.known else 0.0, memory)
+        self.pool = pool
+
+    def add(self, sample: float, weight: float = 1.0) -> None:
+        super().add(sample, weight)
+        self.pool.add(sample, weight)
+
+
 class Slope:
     """The slope of y over x within groups, by least squares: each pair (x, y) is compared with the mean of its group,
     so that differences between groups do not count. Old pairs fade."""

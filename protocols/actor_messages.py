@@ -136,7 +136,8 @@ class Promote(Message, frozen=True):
 
 
 class RoundStats(Message, frozen=True):
-    """One verification round of one request, as published on the telemetry socket; or several in a row."""
+    """One verification round of one request, as published on the telemetry socket; or several in a row without drafts,
+    of which ``round`` is the last one's number."""
 
     rid: RequestId
     round: Count
@@ -169,8 +170,11 @@ class RoundStats(Message, frozen=True):
     from_text: Nodes = 0  # no draft model, but a proposer that reads the request's own text, ...
     from_memory: Nodes = 0  # ... or else one that reads ended requests ...
     from_datastore: Nodes = 0  # ... or else the datastore
-    # in a row, without drafts and each of one token; ``round`` is the last one's, the other fields are of all together
-    forwards: Count = 1
+
+    @property
+    def rounds(self) -> int:
+        """How many it tells of: where no drafts were verified, each token had a forward of its own."""
+        return 1 if self.window else max(1, self.committed)
 
 
 class RoundTrace(Struct, frozen=True):

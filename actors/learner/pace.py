@@ -46,7 +46,7 @@ class Pace:
         """A round ended. What it took beside waiting, against what its rows should take."""
         self._last_round = now
         if not self._alone and stats.wall_us > stats.wait_us:  # else what it began alone may not be over yet
-            ratio = (stats.wall_us - stats.wait_us) / (stats.forwards * self._expected(stats.rows))
+            ratio = (stats.wall_us - stats.wait_us) / (stats.rounds * self._expected(stats.rows))
             (self._working if self._at_work else self._resting).append(ratio)
 
     @property

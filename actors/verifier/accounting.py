@@ -83,6 +83,5 @@ def account(
         from_text=credit.text,
         from_memory=credit.memory,
         from_datastore=credit.datastore,
-        forwards=forward.forwards,
     )
     return stats, own_us

@@ -2,10 +2,9 @@
 out, walked and committed.
 
 Without drafts a round of the bundled target takes 1.4 ms on a CPU, of which the forward takes 1.15 ms, where each
-forward has a round of its own. Each node of a
-window adds 0.10 ms to the forward and 0.02 to 0.05 ms here; a price of rows without that lets rows in that cost more
-than they bring. With a large target or on a GPU it is next to nothing. It is learnt as forward times are
-(:class:`actors.cost.CostModel`): from how much longer rounds with more rows took.
+forward has a round of its own. Each node of a window adds 0.10 ms to the forward and 0.02 to 0.05 ms here; a price of
+rows without that lets rows in that cost more than they bring. With a large target or on a GPU it is next to nothing. It
+is learnt as forward times are (:class:`actors.cost.CostModel`): from how much longer rounds with more rows took.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Committer:
         """Returns the rows that the request adds to the next forward (0: it waits, or has ended); and, where its method
         uses drafters and none worked for it, the microseconds of the round without its waits."""
         traced = None if request.trace is None else request.trace.seen(request.spec.tree, chosen, outcome.path)
-        committed = request.spec.commit(chosen, outcome, forward.forwards)
+        committed = request.spec.commit(chosen, outcome)
         _keep_alternatives(request, committed, outcome)
         covered = len(outcome.path) == len(chosen.nodes)
         drafter = self.state.drafters.of(request.drafter)

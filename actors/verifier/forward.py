@@ -91,7 +91,7 @@ def _went_on(model: TargetModel, job: Job, windows: list[Window], outcomes: list
     """Compute another token of every request, and add it to its outcome. False: one of them has ended, or it failed.
     Nothing was committed then, and the next round meets the fault again."""
     for request, outcome in zip(job.requests, outcomes, strict=True):
-        if not isinstance(outcome, Outcome) or request.spec.output.ends_with(outcome.tokens[-1]):
+        if not isinstance(outcome, Outcome) or request.spec.output.ends_at(outcome.tokens[-1]):
             return False
     try:
         for window in windows:

@@ -28,8 +28,6 @@ MAX_DRAFTS = 0.5
 MAX_PIECE = 64  # rows of a piece that others wait for, and of a forward shared with it: the calibration's largest
 LEAST_PIECE = 16  # rows of those that are kept for the prompt
 MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
-
-
 # Between two questions to proposers that are of no use to a stream without other drafts. A question takes some 0.35 ms
 # of a round of the bundled target, 1% of so long.
 ASK_CHUNKS = 2
@@ -143,20 +141,25 @@ class Schedule:
             most = min(own + int(left_us / cost.row(own)), MAX_PIECE - LEAST_PIECE)
         requests = [request for request in requests if request.state == "decode"]
         now = self.clock()
+        if not self.state.requests.of("prefill"):
+            job.steps = job.most_steps = forwards_in_a_chunk(cost.round(own))
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
-            if self._unasked(job, request):
+            retrieves = self._retrieves(job, request)
+            rests = not retrieves and job.guesses is False and load.streams > 1 and self.judge.may_rest(request)
+            if rests or (retrieves and request.spec.windows.next_ask() > 0):
                 chosen: Chosen | None = Chosen([], [], [])
             else:
-                if self._undrafted(job, request):
+                if retrieves:
                     others = others._replace(start_us=self._ask(request))
                 chosen = self.faults.guard(request, partial(self._window, request, others, now, most))
+            job.steps = min(job.steps, self._steps(request, retrieves, rests))
             if chosen is not None:
                 job.requests.append(request)
                 job.windows.append(chosen)
                 job.rows += 1 + len(chosen.nodes)
-        if not beside:
-            job.steps = self._steps(job)
+        if job.rows > len(job.requests):
+            job.steps = 1
         return job if job.requests else None
 
     def _ask(self, request: Request) -> float:
@@ -171,28 +174,15 @@ class Schedule:
         windows.asked(ASK_CHUNKS * most)
         return ends_us
 
-    def _steps(self, job: Job) -> int:
-        """See :class:`Job`: as many as no request needs a decision for, and one where somebody's prompt waits."""
-        if job.rows > len(job.requests) or self.state.requests.of("prefill"):
-            return 1
-        most = job.most_steps = forwards_in_a_chunk(self.state.cost.round(len(job.requests)))
-        for request in job.requests:
-            most = min(most, request.left) if most > 1 and request.undecided else 1
-            if most > 1 and request.spec.windows.fallbacks:
-                if self._undrafted(job, request):
-                    most = min(most, request.spec.windows.next_ask())
-                elif not self._unasked(job, request):
-                    most = 1
-        return most
+    def _steps(self, request: Request, retrieves: bool, rests: bool) -> int:
+        """How many tokens of a request without drafts need no decision between them. ``retrieves``: see
+        :meth:`_retrieves`; ``rests``: nobody guesses for it, since guesses do not pay for so many streams."""
+        if retrieves:
+            return min(request.left, request.spec.windows.next_ask())
+        decided = not request.undecided or (request.spec.windows.fallbacks and not rests)
+        return 1 if decided else request.left
 
-    def _unasked(self, job: Job, request: Request) -> bool:
-        """Whether nothing is retrieved for a request either: drafts do not pay for so many streams, or what was
-        retrieved for a stream that is alone was of no use lately."""
-        if self._undrafted(job, request):
-            return request.spec.windows.next_ask() > 0
-        return job.guesses is False and job.load.streams > 1 and self.judge.may_rest(request)
-
-    def _undrafted(self, job: Job, request: Request) -> bool:
+    def _retrieves(self, job: Job, request: Request) -> bool:
         """Whether no draft model guesses for a stream that is alone, so that at most something is retrieved, and its
         forwards could follow one another."""
         if job.load.streams > 1 or not request.spec.windows.fallbacks or not request.undecided:

@@ -50,24 +50,22 @@ class Rounds:
 
 
 def singly(stats: RoundStats) -> list[RoundStats]:
-    """The rounds that the statistics of several forwards in a row stand for, each with an equal part of their time."""
-    forwards = stats.forwards
-    if forwards == 1:
+    """Each of the rounds that the statistics tell of, with an equal part of their time."""
+    if stats.rounds == 1:
         return [stats]
-    forward_us, wait_us = stats.forward_us / forwards, stats.wait_us
-    wall_us = (stats.wall_us - wait_us) / forwards
+    forward_us, wait_us = stats.forward_us / stats.rounds, stats.wait_us
+    wall_us = (stats.wall_us - wait_us) / stats.rounds
     return [
         msgspec.structs.replace(
             stats,
-            round=stats.round - forwards + 1 + place,
+            round=stats.round - stats.rounds + 1 + place,
             committed=1,
-            forwards=1,
             started_us=stats.started_us + place * forward_us,
             forward_us=forward_us,
             wait_us=0.0 if place else wait_us,
             wall_us=wall_us if place else wall_us + wait_us,
         )
-        for place in range(forwards)
+        for place in range(stats.rounds)
     ]
 
 

@@ -172,7 +172,8 @@ def _speedup(report: StatusReport, rounds: Sequence[RoundStats]) -> float | None
 
 def _strip(rounds: Sequence[RoundStats]) -> Strip | None:
     """It ends with the last round but one: what drafters did during the last they tell later."""
-    ends = sorted({one.started_us + one.forward_us for one in rounds})
+    told = {one.started_us + one.forward_us: one.rounds for one in rounds}  # streams of one round share it
+    ends = sorted(told)
     if len(ends) < 4:
         return None
     ends = ends[-STRIP_ROUNDS - 2 : -1]
@@ -188,7 +189,7 @@ def _strip(rounds: Sequence[RoundStats]) -> Strip | None:
     return Strip(
         begin=begin,
         end=end,
-        rounds=len(ends) - 1,
+        rounds=sum(told[end] for end in ends[1:]),
         verify=tuple(verifying),
         wait=tuple(union(within(wait, begin, end))),
         draft=lanes,

@@ -59,12 +59,12 @@ def test_whose_tokens_were_accepted_is_added_up_over_the_rounds_that_were_told()
 
 
 def test_forwards_in_a_row_are_so_many_rounds_of_equal_length() -> None:
-    several = RoundStats("r", 9, "vanilla", "", 0, 0, 3, 1, 600.0, 30.0, 930.0, started_us=1000.0, forwards=3)
+    several = RoundStats("r", 9, "vanilla", "", 0, 0, 3, 1, 600.0, 30.0, 930.0, started_us=1000.0)
     rounds = singly(several)
     assert [one.round for one in rounds] == [7, 8, 9]
     assert [one.started_us for one in rounds] == [1000.0, 1200.0, 1400.0]
     assert [one.wait_us for one in rounds] == [30.0, 0.0, 0.0]
-    for field in ("committed", "forward_us", "wall_us", "forwards"):
+    for field in ("committed", "forward_us", "wall_us", "rounds"):
         assert sum(getattr(one, field) for one in rounds) == getattr(several, field)
 
 

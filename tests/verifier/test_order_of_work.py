@@ -21,10 +21,10 @@ def test_drafts_that_came_during_a_forward_are_seen_when_it_is_committed(method,
     foreseen: list[bool] = []  # of each round whether its last token stood below the accepted ones
     commit = Speculation.commit
 
-    def watched(self, chosen, outcome, forwards=1):
+    def watched(self, chosen, outcome):
         tip = chosen.nodes[outcome.path[-1]] if outcome.path else self.tree.root
         foreseen.append(outcome.tokens[-1] in tip.children)
-        return commit(self, chosen, outcome, forwards)
+        return commit(self, chosen, outcome)
 
     monkeypatch.setattr(Speculation, "commit", watched)
     rate(method, inline)

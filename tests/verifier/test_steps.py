@@ -51,9 +51,9 @@ def test_the_text_is_that_of_single_steps_and_comes_in_a_chunk_for_several(tempe
 def test_each_forward_counts_as_a_round():
     chunks, rounds = answered()
     stats = chunks[-1].stats
-    assert stats.rounds == SAMPLING.max_tokens - 1 == sum(one.forwards for one in rounds)
+    assert stats.rounds == SAMPLING.max_tokens - 1 == sum(one.rounds for one in rounds)
     assert stats.acceptance_histogram == (SAMPLING.max_tokens - 1,)
-    assert all(one.committed == one.forwards <= STEPS and one.window == 0 for one in rounds)
+    assert all(one.committed == one.rounds <= STEPS and one.window == 0 for one in rounds)
 
 
 def test_a_stop_token_in_the_middle_ends_the_text_and_the_forwards():
@@ -73,7 +73,7 @@ def test_a_stop_token_in_the_middle_ends_the_text_and_the_forwards():
 def test_a_request_that_has_something_to_decide_behind_each_token_has_a_round_for_each(fields):
     chunks, rounds = answered(sampling=replace_sampling(max_tokens=12), **fields)
     assert tokens_of(chunks) == LANGUAGE.continuation(PROMPT, replace_sampling(max_tokens=12))
-    assert all(one.forwards == 1 for one in rounds)
+    assert all(one.rounds == 1 for one in rounds)
 
 
 def test_one_request_of_a_round_that_has_something_to_decide_decides_for_all():
@@ -91,7 +91,7 @@ def test_one_request_of_a_round_that_has_something_to_decide_decides_for_all():
             return rounds
 
     shared = [one for one in run(go()) if one.streams == 2]
-    assert shared and all(one.forwards == 1 for one in shared)
+    assert shared and all(one.rounds == 1 for one in shared)
 
 
 # --- the forwards themselves -----------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def job_of(target: ToyTarget, **sampling) -> Job:
     """A job of ``STEPS`` forwards for one request whose prompt is computed."""
 
     class Output:
-        def ends_with(self, token: int) -> bool:
+        def ends_at(self, token: int) -> bool:
             return False
 
     class Spec:

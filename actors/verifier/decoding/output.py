@@ -49,7 +49,7 @@ class Output:
                 return count
         return len(tokens)
 
-    def ends_with(self, token: int) -> bool:
+    def ends_at(self, token: int) -> bool:
         """Whether that token would end the output."""
         return token in self._stop_tokens
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.estimate import Estimate
+from actors.estimate import Estimate, Pooled
 
 
 class UsualRates:
@@ -24,18 +24,16 @@ class Rate:
     BORROWED = 4.0  # rounds that the others' rate counts for
     MEMORY = 16  # rounds
 
-    __slots__ = ("own", "usual")
+    __slots__ = ("_own",)
 
     def __init__(self, usual: Estimate | None = None) -> None:
         """``usual``: the rate of all requests of its kind, which this request's rounds are added to as well."""
-        self.usual = usual if usual is not None else Estimate()
-        self.own = Estimate(self.usual.mean, self.BORROWED if self.usual.known else 0.0, self.MEMORY)
+        self._own = Pooled(usual if usual is not None else Estimate(), self.BORROWED, self.MEMORY)
 
     @property
     def value(self) -> float:
         """0 while nothing is known."""
-        return self.own.mean
+        return self._own.mean
 
     def add(self, tokens: int, time_us: float) -> None:
-        for estimate in (self.own, self.usual):
-            estimate.add(tokens / max(1.0, time_us))
+        self._own.add(tokens / max(1.0, time_us))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from actors.estimate import Estimate
+from actors.estimate import Estimate, Pooled
 from actors.models import DEFAULT_NODES
 from actors.proposers.datastore import Datastore
 from actors.proposers.interface import NOTHING, ROOT, Proposal, Proposer, ProposerSession
@@ -35,24 +35,19 @@ SLICE = 256  # tokens that a proposer reads at once, because others decode: some
 FALLBACK_NODES = 16  # of a proposal; the memory's may have more, because long answers recur as a whole
 
 
-class Hits:
+class Hits(Pooled):
     """How many right tokens a question to the proposers of one text gives. It begins with what others' texts gave."""
 
     USUAL, MEMORY = 200, 16  # questions that are remembered: of all texts, and of one
     BORROWED = 8.0  # questions that others' texts count for
 
     def __init__(self, usual: Estimate | None = None) -> None:
-        self.usual = usual if usual is not None else Estimate(memory=self.USUAL)
-        self.own = Estimate(self.usual.mean, self.BORROWED if self.usual.known else 0.0, self.MEMORY)
-
-    def add(self, tokens: int) -> None:
-        for estimate in (self.own, self.usual):
-            estimate.add(tokens)
+        super().__init__(usual if usual is not None else Estimate(), self.BORROWED, self.MEMORY)
 
     def pay(self, token_us: float, question_us: float) -> bool:
         """Whether questions save more than they take, where a token takes ``token_us``; as long as nothing is known,
         they do."""
-        return not self.own.known or self.own.mean * token_us >= question_us
+        return not self.known or self.mean * token_us >= question_us
 
 
 class Sources:

@@ -229,9 +229,9 @@ class Speculation:
         drafted = self.epoch > 0 or self.inline is not None
         return self.windows.cut(self.tree, limit, cost, rate, others, drafted)
 
-    def commit(self, chosen: Chosen, outcome: Outcome, forwards: int = 1) -> Committed:
+    def commit(self, chosen: Chosen, outcome: Outcome) -> Committed:
         """Commit what the target made of a window: extend the text, re-root the tree, count, and see whether the output
-        ends. ``forwards``: how many it computed in a row, without drafts if they are several."""
+        ends. Without a window, each token is of a round of its own."""
         base = len(self.committed)
         tokens = outcome.tokens[: self.output.take(outcome.tokens)]
         accepted = [i < len(outcome.path) for i in range(len(tokens))]
@@ -253,15 +253,15 @@ class Speculation:
             # Guesses surer than the drafter's own are merged before the decision to wait for it; the others only fill
             # up what it left of the window.
             self.windows.merge(self.tree, self.committed, self.waiting.agreement.mean)
-        c = self.counters
-        c.rounds += forwards
+        c, rounds = self.counters, 1 if chosen.nodes else len(tokens)
+        c.rounds += rounds
         c.drafted += len(chosen.nodes)
         c.accepted += sum(accepted)
         c.forced += sum(forced)
         # a tree without a depth: as many as it had verified
-        c.gamma_sum += forwards * (self.plan.gamma or len(chosen.nodes))
-        c.count(c.histogram, sum(accepted), forwards)
-        self.round += forwards
+        c.gamma_sum += rounds * (self.plan.gamma or len(chosen.nodes))
+        c.count(c.histogram, sum(accepted), rounds)
+        self.round += rounds
         logprobs = outcome.logprobs[: len(tokens)]
         named = [rank >= 0 for rank in ranks]
         return Committed(base, tokens, accepted, logprobs, self.output.finish, forced, claim, named)
