@@ -80,7 +80,7 @@ def test_a_models_logits_are_the_same_whether_a_forward_waits_for_memory_or_not(
     found, kinds = [], []
     for waits in (True, False):
         for place in (compiled_body, transformers):
-            monkeypatch.setattr(place, "waits_for_memory", lambda weights, waits=waits: waits)
+            monkeypatch.setattr(place, "waits_for_memory", lambda weights, pairs, waits=waits: waits)
         counted = spied(monkeypatch)
         model = make(family).bfloat16().to(dtype)
         build = LlamaEngine if supports(model.config) else TransformersEngine
@@ -133,9 +133,10 @@ def test_a_matrix_that_would_lose_or_has_too_many_escapes_is_refused(weight):
     assert split(weight) is None
 
 
-def test_a_model_of_twice_the_last_cache_waits_for_memory(monkeypatch):
+@pytest.mark.parametrize("pairs, most", [(False, 1000), (True, 500)])
+def test_a_model_of_twice_the_last_cache_waits_for_memory_and_in_pairs_one_of_its_size(pairs, most, monkeypatch):
     monkeypatch.setattr(twelve_bits, "last_cache", lambda: 1000)
-    assert [twelve_bits.waits_for_memory(weights) for weights in (1000, 1001)] == [False, True]
+    assert [twelve_bits.waits_for_memory(weights, pairs) for weights in (most, most + 1)] == [False, True]
 
 
 @pytest.mark.parametrize("told, found", [("512K", 512 << 10), ("", 32 << 20), (None, 32 << 20)])

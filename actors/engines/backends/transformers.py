@@ -104,7 +104,7 @@ class TransformersEngine:
         self.text_matters = choose_by_request(model, _without_owning(self, TransformersEngine.lengths))
         self._adopt()
         if pack and self.device.type == "cpu":
-            twelve = waits_for_memory(sum(weight.numel() for weight in model.parameters()))
+            twelve = waits_for_memory(sum(weight.numel() for weight in model.parameters()), pairs=False)
             pack_linears(
                 model,
                 partial(quickest_linear, int8=int8, pages=HugePages(), twelve=twelve),

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from actors.engines.backends.compiled.atomics import array_at
+from actors.engines.backends.compiled.pairs import store_rounded
 from actors.engines.backends.compiled.simd import (
     LANES,
     add,
@@ -119,8 +120,11 @@ def keep_heads(qkv, apart, skipped, pool, half, heads, width, size, slots):
 @njit(error_model="numpy")
 def halved(source, start, target, to, count):
     """float32 into the bits of bfloat16, rounded to the nearest, ties to even."""
+    whole = count // LANES * LANES
+    for i in range(0, whole, LANES):  # a loop over single numbers took a fifth of a forward of eight rows
+        store_rounded(target, to + i, load(source, start + i))
     bits = array_at(source.ctypes.data, len(source), np.uint32)
-    for i in range(count):
+    for i in range(whole, count):
         known = bits[start + i]
         rounded = known + np.uint32(0x7FFF) + ((known >> np.uint32(16)) & np.uint32(1))
         target[to + i] = np.int16(rounded >> np.uint32(16))

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import llvmlite.binding
 import llvmlite.ir as ir
+from numba.core import types
 from numba.core.registry import cpu_target
+from numba.extending import intrinsic
 
-from actors.engines.backends.compiled.simd import LANES, VECTOR, WORDS, multiplied, picked
+from actors.engines.backends.compiled.simd import LANES, VECTOR, WORDS, address, multiplied, picked
 
 # as numba sees the processor, since it keeps code by that on disk
 FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
@@ -44,3 +46,16 @@ def rounded(builder, numbers):
     odd = builder.and_(builder.lshr(bits, sixteen), picked([1] * LANES))
     bits = builder.add(builder.add(bits, picked([0x7FFF] * LANES)), odd)
     return builder.trunc(builder.lshr(bits, sixteen), HALF_VECTOR)
+
+
+@intrinsic
+def store_rounded(typing, halves, at, vector):
+    """A vector of float32 into the bits of bfloat16."""
+
+    def generate(context, builder, signature, arguments):
+        place = address(context, builder, signature.args[0], *arguments[:2])
+        numbers = rounded(builder, arguments[2])
+        builder.store(numbers, builder.bitcast(place, HALF_VECTOR.as_pointer()), align=2)
+        return context.get_dummy_value()
+
+    return types.void(halves, types.intp, vector), generate

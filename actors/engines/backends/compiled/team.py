@@ -47,7 +47,7 @@ JOB = np.dtype(
 )
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "5a9a773e77f44815"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "ae3555f3cb088c51"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())

@@ -19,9 +19,10 @@ from torch import Tensor
 
 CACHE_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 LAST_CACHE = 32 << 20  # bytes, where the kernel does not tell
-# Weights in 16 bits over the last cache, from which on a forward waits for memory. The bundled target has 1.03 on the
-# machine where that was tried: 12 bits took 0.88 of the time for a row, but 1.04 for eight rows and up to 1.2 for more
-BEYOND_CACHE = 2
+# Weights in 16 bits over the last cache, from which on 12 bits take less time. The bundled target has 1.03 on the
+# machine where that was tried. With inputs in float32 it took 0.88 of the time for a row, but 1.04 for eight rows and up
+# to 1.2 for more; with pairs of bfloat16 0.67 / 0.73 / 0.87 / 0.98 / 1.03 for 1 / 4 / 8 / 12 / 16 rows
+BEYOND_CACHE, BEYOND_CACHE_IN_PAIRS = 2, 1
 CODES = 16  # of which the first is 0's
 MOST_ESCAPES = 0.01  # of a matrix: each costs a row a nanosecond; the bundled target has 0.0002
 SIGN_AND_MANTISSA = 0x807F
@@ -37,9 +38,10 @@ def last_cache() -> int:
     return LAST_CACHE
 
 
-def waits_for_memory(weights: int) -> bool:
-    """Whether a forward of a model of so many weights reads them from memory each time."""
-    return 2 * weights > BEYOND_CACHE * last_cache()
+def waits_for_memory(weights: int, pairs: bool) -> bool:
+    """Whether forwards of a model of so many weights are shorter if these have 12 bits, because memory is what they
+    wait for. ``pairs``: inputs are bfloat16, too, and multiplied in pairs."""
+    return 2 * weights > (BEYOND_CACHE_IN_PAIRS if pairs else BEYOND_CACHE) * last_cache()
 
 
 @dataclass(frozen=True, slots=True)

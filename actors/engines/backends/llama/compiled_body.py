@@ -46,7 +46,8 @@ class CompiledBody:
         self._jobs: NDArray[Any] = np.empty(4 * len(weights.layers) + 1, dtype=kernels.JOB)
         self._layers: NDArray[Any] = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
 
-        pages, twelve = HugePages(), waits_for_memory(weights.count())
+        pairs = weights.head.weight.dtype == torch.bfloat16
+        pages, twelve = HugePages(), waits_for_memory(weights.count(), pairs)
 
         def product(place: int, matrix: Matrix, behind: bool) -> float:
             panels = Panels(matrix, kernels, team, behind, int8, pages, twelve)
