@@ -15,6 +15,7 @@ from actors.replay.clock import Metered, Process
 from actors.replay.logged import LoggedRequest
 from actors.replay.measured import Measuring, RoundTimes
 from actors.tree.accept import depths_of, walk
+from actors.verifier.compute import Compute
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, FailureCode, FinishReason, Sampling
 
@@ -131,8 +132,8 @@ class LoggedTarget:
         del self._open[handle]
 
 
-class VirtualCompute:
-    """:class:`actors.verifier.compute.Compute`: a thread's work is done at once, and known of when its time is up."""
+class VirtualCompute(Compute):
+    """A thread's work is done at once, and known of when its time is up."""
 
     overlaps = True
 

@@ -29,6 +29,10 @@ class Compute(Protocol):
         """The future of the job's result, or of the exception that it raised."""
         ...
 
+    async def run(self, job: Callable[[], T]) -> T:
+        """The job's result. Where jobs run in the event loop's thread, nobody else has a turn before it."""
+        return await self.start(job)
+
     def close(self) -> None:
         """Start no further job. One that runs is not waited for."""
         ...
@@ -39,7 +43,7 @@ def runs_inline(device: str, openmp_threads: int, forward_us: float) -> bool:
     return device == "cpu" and openmp_threads == 1 and forward_us <= INLINE_US
 
 
-class ThreadCompute:
+class ThreadCompute(Compute):
     """One thread for all jobs: models are not thread-safe, and a second thread would only compete for the core."""
 
     overlaps = True
@@ -54,7 +58,7 @@ class ThreadCompute:
         self.pool.shutdown(wait=False, cancel_futures=True)  # the interpreter joins its thread at exit
 
 
-class InlineCompute:
+class InlineCompute(Compute):
     """Runs the job in the event loop's thread, in its next turn.
 
     A compute thread of a target on a CPU has no core of its own: waking it, and sharing the interpreter lock with it,
@@ -77,6 +81,9 @@ class InlineCompute:
 
         loop.call_soon(run)
         return future
+
+    async def run(self, job: Callable[[], T]) -> T:
+        return job()
 
     def close(self) -> None:
         pass

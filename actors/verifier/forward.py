@@ -28,6 +28,7 @@ class Job:
     piece: Request | None = None  # whose prompt goes on
     piece_rows: int = 0  # tokens of it at most; 0: as many as suit the model
     most_steps: int = 1  # forwards without drafts that fit between two chunks of a stream
+    left_us: float = 0.0  # until the next chunk of a stream is due
     steps: int = 1  # forwards in a row at most, each of which brings every request a token; 1 where drafts are verified
     forwards: int = 1  # that there were
     started: float = 0.0  # seconds of the verifier's clock

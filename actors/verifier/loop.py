@@ -120,6 +120,7 @@ class Verifier:
         self.state, self.leases, self.admission, self.faults = state, leases, admission, faults
         self.learning = learning
         self.floods = Floods(state, self.peers.role)
+        self._begun = self.clock()  # when this round began; a wait for drafts is a part of it
         # Seconds of this round that went into messages and into reading finished texts. They come with requests, not
         # with rounds, and drafts save none of them: they would make the round look longer than it was.
         self._off_round_s = 0.0
@@ -224,7 +225,6 @@ class Verifier:
     # --- decide, compute, commit, tell -------------------------------------------------------------------------------
 
     async def _rounds(self) -> None:
-        begun = self.clock()  # when this round began; a wait for drafts is a part of it
         while True:
             self._share_cpus()
             job = self.schedule.next()
@@ -234,21 +234,36 @@ class Verifier:
                     return
                 await self._idle()
                 if not self.state.streams:
-                    begun, self._off_round_s = self.clock(), 0.0
+                    self._begun, self._off_round_s = self.clock(), 0.0
                 continue
             outcomes, forward_us = await self._forward(job)
-            self._handle_arrived()  # before the commit, which looks at what was drafted
-            self.committer.commit(job, outcomes, forward_us)
-            if job.piece is not None and job.piece.state == "decode" and job.piece.drafter is None:
-                self.leases.lend(job.piece, self.clock())  # if it was not lent while its prompt was computed
-            ended = self.clock()
-            took_us = (ended - begun - self._off_round_s) * 1e6
-            begun, self._off_round_s = ended, 0.0
-            self.state.bookkeeping.observe(job, took_us, forward_us)
-            self.judge.of_own(job, outcomes, took_us, forward_us)
-            if not self.compute.overlaps:
-                self._prepare(job)  # only now: its first token has been sent
-            self._handle_arrived()  # and before the next window is chosen
+            took_us = self._commit(job, outcomes, forward_us)
+            while (following := self._in_a_row(job, took_us)) is not None:
+                job = following
+                outcomes, forward_us = await self.compute.run(self._work(job))
+                took_us = self._commit(job, outcomes, forward_us)
+            self._handle_arrived()  # before the next window is chosen
+
+    def _in_a_row(self, job: Job, took_us: float) -> Job | None:
+        """The next round, if it may begin at once: nobody else has said anything or is to be told of the last one."""
+        if self.compute.overlaps or not self.schedule.goes_on(job) or not self._undisturbed(self._handled):
+            return None
+        return self.schedule.again(job, took_us)
+
+    def _commit(self, job: Job, outcomes: list[Outcome | Exception | None], forward_us: float) -> float:
+        """Commit a round, and learn from it. Returns the microseconds that it took."""
+        self._handle_arrived()  # before the commit, which looks at what was drafted
+        self.committer.commit(job, outcomes, forward_us)
+        if job.piece is not None and job.piece.state == "decode" and job.piece.drafter is None:
+            self.leases.lend(job.piece, self.clock())  # if it was not lent while its prompt was computed
+        ended = self.clock()
+        took_us = (ended - self._begun - self._off_round_s) * 1e6
+        self._begun, self._off_round_s = ended, 0.0
+        self.state.bookkeeping.observe(job, took_us, forward_us)
+        self.judge.of_own(job, outcomes, took_us, forward_us)
+        if not self.compute.overlaps:
+            self._prepare(job)  # only now: its first token has been sent
+        return took_us
 
     def _share_cpus(self) -> None:
         """While no drafter works, the target also computes on the CPUs that drafters have on this machine."""
@@ -282,7 +297,7 @@ class Verifier:
     async def _forward(self, job: Job) -> tuple[list[Outcome | Exception | None], float]:
         """Run a forward, and tell clients of the round before while it runs. Returns what :func:`compute` does, and the
         forward's microseconds."""
-        computing = self._start(job)
+        computing = self.compute.start(self._work(job))
         if self.compute.overlaps:
             self._prepare(job)
         self.committer.tell_clients()
@@ -292,26 +307,32 @@ class Verifier:
             self._off_round_s = 0.0  # it was done while the forward ran, and made the round no longer
         return outcomes, forward_us
 
-    def _start(self, job: Job) -> asyncio.Future[tuple[list[Outcome | Exception | None], float]]:
+    def _work(self, job: Job) -> Callable[[], tuple[list[Outcome | Exception | None], float]]:
+        """What the compute thread has to do. It returns what :func:`compute` does, and the forward's microseconds."""
         job.started = self.clock()
         model, timer, handled = self.model, self.timer, self._handled
-
         messages_s = 0.0  # that messages took between the forwards
 
         def undisturbed() -> bool:
             nonlocal messages_s
-            if not self.compute.overlaps:
-                before = self._off_round_s
-                self._handle_arrived()
-                messages_s += self._off_round_s - before
-            return self._handled == handled
+            before = self._off_round_s
+            alone = self._undisturbed(handled)
+            messages_s += self._off_round_s - before
+            return alone
 
-        def run() -> tuple[list[Outcome | Exception | None], float]:
+        def work() -> tuple[list[Outcome | Exception | None], float]:
             begin = timer()
             results = compute(model, job, undisturbed)
             return results, (timer() - begin - messages_s) * 1e6
 
-        return self.compute.start(run)
+        return work
+
+    def _undisturbed(self, handled: int) -> bool:
+        """Whether no message has come since so many were handled. Where the event loop waits for the forward, nobody
+        else looks."""
+        if not self.compute.overlaps:
+            self._handle_arrived()
+        return self._handled == handled
 
     def _prepare(self, job: Job) -> None:
         """Let the verifier's own proposers read the piece of a prompt that this forward computes, if they will be asked

@@ -99,6 +99,24 @@ class Schedule:
             self._add_piece(job, prompts[0])
         return job
 
+    def goes_on(self, job: Job) -> bool:
+        """Whether that round's stream may have another at once: it is the only request, and nothing but its own text
+        says how it goes on."""
+        if job.piece is not None or len(job.requests) != 1 or len(self.state.requests) != 1:
+            return False
+        (request,) = job.requests
+        return request.state == "decode" and not (request.has_drafter or request.suspect or request.trace is not None)
+
+    def again(self, job: Job, took_us: float) -> Job | None:
+        """Another round right behind that one of ``took_us``, if the time between two chunks has room for it. What
+        :meth:`next` looks after comes between two rows of them."""
+        request, plain_us = job.requests[0], self.state.cost.round(1)
+        left_us = job.left_us - max(job.forwards * plain_us, took_us)
+        if left_us < plain_us / 2 or not self.faults.guard(request, partial(request.spec.ready, self.clock() * 1e6)):
+            return None
+        held = self.room.hold([request])
+        return self._round(held, False, left_us) if held else None
+
     def _goes_beside(self, prompts: Sequence[Request], ready: Sequence[Request]) -> bool:
         """Whether the next piece of a prompt shares the round's forward."""
         if not (prompts and ready and self.room.model.mixes_prompts):
@@ -126,9 +144,10 @@ class Schedule:
         rows = int(left_us / (row_us * self.state.prompt_row.factor))
         job.piece, job.piece_rows = prompt, max(1, min(rows, MAX_PIECE - job.rows))
 
-    def _round(self, requests: list[Request], beside: bool) -> Job | None:
+    def _round(self, requests: list[Request], beside: bool, left_us: float = math.inf) -> Job | None:
         """A round of these requests with their drafts. ``beside``: it shares its time and rows with a piece of a
-        prompt. None: no request is left, since those that failed on the way have ended."""
+        prompt. ``left_us``: of the time between two chunks. None: no request is left, since those that failed on the
+        way have ended."""
         job, most = Job([], [], load := self.state.load()), MAX_ROWS
         if len(requests) > MAX_ROWS:  # the others have the next round
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
@@ -142,7 +161,10 @@ class Schedule:
         requests = [request for request in requests if request.state == "decode"]
         now = self.clock()
         if not self.state.requests.of("prefill"):
-            job.steps = job.most_steps = forwards_in_a_chunk(cost.round(own))
+            plain_us = cost.round(own)
+            job.most_steps = forwards_in_a_chunk(plain_us)
+            job.left_us = min(left_us, job.most_steps * plain_us)
+            job.steps = max(1, round(job.left_us / plain_us))
         for place, request in enumerate(requests, 1):
             others = load.beside(request.spec.rate.value, job.rows + len(requests) - place)
             retrieves = self._retrieves(job, request)

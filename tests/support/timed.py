@@ -17,6 +17,7 @@ from memory_network import MemoryNetwork
 from actors.models import Expansion, Leaf, Outcome, Window
 from actors.replay.clock import Process, now_here
 from actors.tree.accept import depths_of, walk
+from actors.verifier.compute import Compute
 from fakes import INFO, VOCAB
 from protocols.messages import Sampling
 from protocols.transport import Inbox
@@ -259,7 +260,7 @@ class TimedDraft:
     def close(self, handle: int) -> None: ...
 
 
-class TimedCompute:
+class TimedCompute(Compute):
     """A forward on a thread of its own: it happens at its beginning, and is known of at its end."""
 
     overlaps = True

@@ -58,11 +58,16 @@ class Course:
         self._fresh += without
         if self._fresh < LOOK or self.expected(prior) >= PAYS:
             return
-        self.resting, self._fresh = True, 0.0
-        self._left = self._rest if plain_known else round(LOOK)
-        self.speedup.discount(LOOK if plain_known else 0)  # it may be another text when it is over
+        self.speedup.discount(LOOK if plain_known else 0)  # it may be another text when the rest is over
         if plain_known:
-            self._rest = min(MAX_REST, 2 * self._rest)
+            self.rest()
+        else:
+            self.resting, self._fresh, self._left = True, 0.0, round(LOOK)
+
+    def rest(self) -> None:
+        """The stream does without its drafts for a while, each time for longer."""
+        self.resting, self._fresh, self._left = True, 0.0, self._rest
+        self._rest = min(MAX_REST, 2 * self._rest)
 
     def rested(self, rounds: int = 1) -> None:
         """Rounds without its drafts."""

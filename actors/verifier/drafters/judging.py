@@ -132,7 +132,7 @@ class Judge:
             return  # some was retrieved: not the draft model's doing
         tokens = sum(len(outcome.tokens) for outcome in outcomes[:own] if isinstance(outcome, Outcome))
         slowdown = forward_us / state.cost.uncorrected(own, job.rows - own) if job.piece is None else None
-        if course is not None and first.spec.inline is None and not job.reading_us:
+        if course is not None and job.piece is None and first.spec.inline is None and not job.reading_us:
             state.own_drafts.unread(first.kind, took_us, slowdown, course)
         else:
             state.own_drafts.made(group, streams, tokens, took_us, slowdown, job.reading_us, course)

@@ -192,12 +192,10 @@ class OwnDrafts:
             course.drafted(tokens, without, judged.guesses.prior(self.promised), plain_known=True)
 
     def unread(self, kind: RequestKind, time_us: float, slowdown: float | None, course: OwnCourse) -> None:
-        """A round of a stream that is alone, whose text is not worth reading for drafts at present. Of what drafts
-        bring to other texts this says nothing."""
-        judged = self._of(kind)
-        without = judged.made(slowdown, time_us / self.cost.uncorrected(1), course.pace)
-        if judged.plain.known:
-            course.drafted(1, without, judged.guesses.prior(self.promised), plain_known=True)
+        """A round of a stream that is alone, whose text is not worth reading for drafts at present. That says nothing
+        of what drafts bring, and it will be so for a while."""
+        self._of(kind).made(slowdown, time_us / self.cost.uncorrected(1), course.pace)
+        course.rest()
 
     def _of(self, group: Group) -> _Judged:
         judged = self._known.get(group)
