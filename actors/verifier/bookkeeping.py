@@ -28,6 +28,7 @@ class Bookkeeping:
     def __init__(self) -> None:
         self._slopes: defaultdict[int, Slope] = defaultdict(partial(Slope, PRIOR, MEMORY))  # by the number's bit length
         self._plain = Estimate(memory=PLAIN_MEMORY)
+        self.question = Estimate(memory=PLAIN_MEMORY)  # microseconds of asking proposers what follows a token
 
     def observe(self, job: Job, took_us: float, forward_us: float) -> None:
         """Learn from a round of ``took_us``, of which the forward took ``forward_us``.

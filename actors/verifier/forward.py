@@ -30,6 +30,9 @@ class Job:
     most_steps: int = 1  # forwards without drafts that fit between two chunks of a stream
     left_us: float = 0.0  # until the next chunk of a stream is due
     steps: int = 1  # forwards in a row at most, each of which brings every request a token; 1 where drafts are verified
+    # whether a further token of a stream that is alone ends them, because something is to be verified behind it
+    ends: Callable[[int], bool] | None = None
+    ends_us: float = 0.0  # that asking for that took
     forwards: int = 1  # that there were
     started: float = 0.0  # seconds of the verifier's clock
     guesses: bool | None = None  # see :meth:`actors.verifier.drafters.judging.Judge.guesses_pay`
@@ -93,6 +96,8 @@ def _went_on(model: TargetModel, job: Job, windows: list[Window], outcomes: list
     Nothing was committed then, and the next round meets the fault again."""
     for request, outcome in zip(job.requests, outcomes, strict=True):
         if not isinstance(outcome, Outcome) or request.spec.output.ends_at(outcome.tokens[-1]):
+            return False
+        if job.ends is not None and job.ends(outcome.tokens[-1]):
             return False
     try:
         for window in windows:

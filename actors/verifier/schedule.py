@@ -55,7 +55,10 @@ class Schedule:
         committer: Committer,
         faults: Faults,
         clock: Callable[[], float],
+        looks: bool,
     ) -> None:
+        """``looks``: whether forwards run where proposers may be asked, which is in the event loop's thread."""
+        self._looks = looks
         self.state, self.judge, self.room, self.admission = state, judge, room, admission
         self.committer, self.faults = committer, faults
         self.clock = clock
@@ -173,9 +176,10 @@ class Schedule:
                 chosen: Chosen | None = Chosen([], [], [])
             else:
                 if retrieves:
-                    others = others._replace(start_us=self._ask(request))
+                    self._ask(job, request)
+                    others = others._replace(start_us=self.state.bookkeeping.plain_us)
                 chosen = self.faults.guard(request, partial(self._window, request, others, now, most))
-            job.steps = min(job.steps, self._steps(request, retrieves, rests))
+            job.steps = min(job.steps, self._steps(request, retrieves, rests, job.ends is not None))
             if chosen is not None:
                 job.requests.append(request)
                 job.windows.append(chosen)
@@ -184,23 +188,34 @@ class Schedule:
             job.steps = 1
         return job if job.requests else None
 
-    def _ask(self, request: Request) -> float:
-        """Ask the proposers of a stream that is alone, and decide when to ask again: before each token, if that saves
-        more than several forwards in a row do. Returns the microseconds that any window costs because it ends those."""
+    def _ask(self, job: Job, request: Request) -> None:
+        """Ask the proposers of a stream that is alone, and decide when to ask again: behind each token, also of several
+        forwards in a row, if that saves more than it takes."""
         windows, forward_us = request.spec.windows, self.state.cost.round(1)
-        most = forwards_in_a_chunk(forward_us)
-        ends_us = self.state.bookkeeping.plain_us * (1.0 - 1.0 / most)
-        if windows.hits.pay(forward_us, ends_us):
+        if self._looks and windows.hits.pay(forward_us, self.state.bookkeeping.question.mean):
+            job.ends = partial(self._ends, job, request, forward_us)
             windows.asked(1)
-            return 0.0
-        windows.asked(ASK_CHUNKS * most)
-        return ends_us
+        else:
+            windows.asked(ASK_CHUNKS * forwards_in_a_chunk(forward_us))
 
-    def _steps(self, request: Request, retrieves: bool, rests: bool) -> int:
+    def _ends(self, job: Job, request: Request, forward_us: float, token: int) -> bool:
+        """Whether the proposers expect more behind that token of a row of forwards than it costs to end the row."""
+        spec, books, begun = request.spec, self.state.bookkeeping, self.clock()
+        expected = self.faults.guard(request, partial(spec.windows.look, token, len(spec.committed)))
+        spent_us = (self.clock() - begun) * 1e6
+        books.question.add(spent_us)
+        job.ends_us += spent_us
+        if expected is None or expected * forward_us > books.plain_us:
+            return True
+        spec.windows.in_vain()
+        return False
+
+    def _steps(self, request: Request, retrieves: bool, rests: bool, looks: bool) -> int:
         """How many tokens of a request without drafts need no decision between them. ``retrieves``: see
-        :meth:`_retrieves`; ``rests``: nobody guesses for it, since guesses do not pay for so many streams."""
+        :meth:`_retrieves`; ``rests``: nobody guesses for it, since guesses do not pay for so many streams; ``looks``:
+        the proposers are asked behind each token."""
         if retrieves:
-            return min(request.left, request.spec.windows.next_ask())
+            return request.left if looks else min(request.left, request.spec.windows.next_ask())
         decided = not request.undecided or (request.spec.windows.fallbacks and not rests)
         return 1 if decided else request.left
 

@@ -220,11 +220,12 @@ class FallbackProposer(_Consulted):
         """Add the nodes whose path is accepted with a chance of at least ``least``, and of ``FLOOR``, to the tree. The
         proposer is asked once a round."""
         if self.proposal is None:
-            self._ask(tree, committed)
-        assert self.proposal is not None
+            session = self.prepare(committed)
+            self.proposal = self._asked(session, tree.root.best_child())
         if not self.proposal.tokens:
             return
         held = self.held
+        held.setdefault(ROOT, tree.root)
         bound = math.log(least) if least > FLOOR else LOG_FLOOR
         if bound < self.bound:
             self._weigh(self.proposal, bound)
@@ -234,16 +235,26 @@ class FallbackProposer(_Consulted):
             if total >= bound and row not in held:
                 held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
 
-    def _ask(self, tree: TokenTree, committed: Sequence[int]) -> None:
-        self.likely, self.held, self.bound = [], {ROOT: tree.root}, 0.0
-        if self.costly:
-            best = tree.root.best_child()
-            if self.rest > 0 or (best is not None and best.logprob > NEARLY_CERTAIN):
-                self.rest -= self.rest > 0
-                self.proposal = NOTHING
-                return
-        session = self.prepare(committed)
-        self.proposal = session.propose(DEFAULT_NODES) if session is not None else NOTHING
+    def look(self, token: int, place: int) -> float:
+        """Read the token that stands behind ``place`` others, before it is committed, and ask what follows. Returns how
+        many of those should be right."""
+        if self.session is None or self.seen != place:
+            return 0.0
+        self.session.extend((token,))
+        self.seen += 1
+        self.proposal = self._asked(self.session, None)
+        if self.proposal.tokens:
+            self._weigh(self.proposal, LOG_FLOOR)
+        return sum([math.exp(total) for _, _, _, total in self.likely])
+
+    def _asked(self, session: ProposerSession | None, best: Node | None) -> Proposal:
+        """The proposal of ``session``, None if that has not read the whole text. ``best``: the likeliest token of whose
+        the tree has."""
+        self.likely, self.held, self.bound = [], {}, 0.0
+        if self.costly and (self.rest > 0 or (best is not None and best.logprob > NEARLY_CERTAIN)):
+            self.rest -= self.rest > 0
+            return NOTHING
+        return session.propose(DEFAULT_NODES) if session is not None else NOTHING
 
     def _weigh(self, proposal: Proposal, bound: float) -> None:
         """Find the nodes whose path has a log chance of at least ``bound``."""

@@ -43,6 +43,7 @@ class Windows:
         self.fallbacks: list[FallbackProposer] = []  # whose guesses join the drafter's
         self.hits = Hits()
         self._ask_in = 0  # tokens until the proposers are asked for themselves, where no draft model works
+        self._seen = 0  # tokens of a row of forwards that the proposers know, and that are not committed yet
         if strategy.window == "proposal":
             self.sole = SoleProposer(sources.proposer(strategy.proposer, self.max_window, gamma))
         elif strategy.proposer:
@@ -56,6 +57,20 @@ class Windows:
     def asked(self, tokens: int) -> None:
         """They are asked now, and again in so many tokens."""
         self._ask_in = tokens
+
+    def look(self, token: int, committed: int) -> float:
+        """A row of forwards without drafts has brought a further token, behind ``committed`` ones and those that were
+        looked at. Returns how many right tokens the proposers expect behind it."""
+        place, self._seen = committed + self._seen, self._seen + 1
+        expected = 0.0
+        for fallback in self.fallbacks:
+            fallback.commit((token,))
+            expected = max(expected, fallback.look(token, place))
+        return expected
+
+    def in_vain(self) -> None:
+        """The proposers were asked, and nothing of what they said was worth a window."""
+        self.hits.add(0.0)
 
     def prepare(self, committed: Sequence[int], most: int) -> None:
         """Let the proposers read the next tokens of the text, at most ``most``, while its prompt is being computed."""
@@ -124,11 +139,14 @@ class Windows:
         if self.sole is not None:
             self.sole.commit(chosen.nodes, sampled, tokens)
         self._ask_in -= len(tokens)
+        tokens, self._seen = tokens[self._seen :], 0
+        if not tokens:
+            return
         asked = [fallback for fallback in self.fallbacks if fallback.proposal is not None]
         for fallback in self.fallbacks:
             fallback.commit(tokens)
         if asked:
-            self.hits.add(max(fallback.matched for fallback in asked))
+            self.hits.add(min(len(chosen.nodes), max(fallback.matched for fallback in asked)))
 
     def retrieved(self, committed: Committed) -> int:
         """How many tokens of a round would have been accepted with the proposers and the grammar alone."""

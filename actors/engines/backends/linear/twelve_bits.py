@@ -20,8 +20,8 @@ from torch import Tensor
 CACHE_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 LAST_CACHE = 32 << 20  # bytes, where the kernel does not tell
 # Weights in 16 bits over the last cache, from which on 12 bits take less time. The bundled target has 1.03 on the
-# machine where that was tried. With inputs in float32 it took 0.88 of the time for a row, but 1.04 for eight rows and up
-# to 1.2 for more; with pairs of bfloat16 0.67 / 0.73 / 0.87 / 0.98 / 1.03 for 1 / 4 / 8 / 12 / 16 rows
+# machine where that was tried. With inputs in float32 it took 0.88 of the time for a row, but 1.04 for eight rows and
+# up to 1.2 for more; with pairs of bfloat16 0.67 / 0.73 / 0.87 / 0.98 / 1.03 for 1 / 4 / 8 / 12 / 16 rows
 BEYOND_CACHE, BEYOND_CACHE_IN_PAIRS = 2, 1
 CODES = 16  # of which the first is 0's
 MOST_ESCAPES = 0.01  # of a matrix: each costs a row a nanosecond; the bundled target has 0.0002
