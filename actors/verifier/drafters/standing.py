@@ -32,11 +32,11 @@ SLACK = 1.15  # hits over claimed hits of an honest drafter vary by about a tent
 class Standing:
     """Of one drafter with one kind of requests, over all of them."""
 
-    def __init__(self, pays: float = PAYS, settled: float = SETTLED, scatter: float = 0.0) -> None:
+    def __init__(self, pays: float = PAYS, settled: float = SETTLED, scatter: float = 0.0, sure: float = SURE) -> None:
         """``pays``: the least speed-up with which it is lent anything. ``settled``: rounds' worth after which the
         mean's sign decides. ``scatter``: by how much a round's ratio is taken to differ from others at least, because
-        those seen may be of one text."""
-        self.pays, self.settled, self.scatter = pays, settled, scatter
+        those seen may be of one text. ``sure``: standard errors by which the mean must be below."""
+        self.pays, self.settled, self.scatter, self.sure = pays, settled, scatter, sure
         self.speedup = Estimate(1.0, memory=settled)  # over decoding without it; weighs rounds of that
         self.rate = Estimate(memory=10)  # tokens per second of one of its streams; remembers so many seconds
         self.claims = Estimate(1.0, weight=1, memory=60)  # right drafts over those that its probabilities promised
@@ -73,7 +73,7 @@ class Standing:
             return False
         settled = self.speedup.weight >= self.settled and self.speedup.mean < self.pays
         error = max(self.speedup.error, self.scatter / math.sqrt(self.speedup.weight))
-        return settled or self.speedup.mean + SURE * error < self.pays
+        return settled or self.speedup.mean + self.sure * error < self.pays
 
     def pause(self) -> None:
         """It loses: nothing for a while, each time for longer; then it is judged anew."""
