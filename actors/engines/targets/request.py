@@ -10,9 +10,12 @@ import torch
 from actors.engines.cache.prefix_index import Region
 from actors.engines.flat_batch import FlatBatch, Mask, State, align, causal
 from actors.engines.sampling.sampler import Rows, SamplerState, logprobs
+from actors.engines.targets.selfcheck import LARGE
 from actors.models import Constraint, Window
 from actors.tree.accept import depths_of
 from protocols.messages import TokenLogprobs
+
+PATH: Mask = np.tri(max(LARGE), dtype=np.bool_)  # what the nodes of a path see of one another
 
 
 @dataclass(slots=True)
@@ -67,11 +70,16 @@ class TargetRequest:
         root, rows = self.length - 1, 1 + len(depths)
         visible: Mask = np.zeros((rows, align(root + rows)), dtype=np.bool_)
         visible[:, : self.length] = True
-        paths: list[list[int]] = [[]]
-        for row, (parent, token) in enumerate(zip(window.parents, window.tokens, strict=True), 1):
-            visible[row, self.length :] = visible[parent + 1, self.length :]
-            visible[row, root + row] = True
-            paths.append([*paths[parent + 1], token] if self.sampler.penalised else [])
+        if depths and depths[-1] == len(depths):  # a path
+            visible[1:, self.length : root + rows] = PATH[: rows - 1, : rows - 1]
+        else:
+            for row, parent in enumerate(window.parents, 1):
+                visible[row, self.length :] = visible[parent + 1, self.length :]
+                visible[row, root + row] = True
+        paths: list[list[int]] = [[] for _ in range(rows)]
+        if self.sampler.penalised:
+            for row, (parent, token) in enumerate(zip(window.parents, window.tokens, strict=True), 1):
+                paths[row] = [*paths[parent + 1], token]
         positions = [root, *(root + depth for depth in depths)]
         slots = list(range(self.base + root, self.base + root + rows))
         batch.add(self.base, [self.root, *window.tokens], positions, slots, visible, self.text, self.state)
