@@ -1,4 +1,7 @@
-"""Several forwards in a row, where no drafts are verified: the same text, with less work beside the forwards."""
+"""Several rounds in a row, and several forwards in a row where no drafts are verified: the same text, with less work
+beside the forwards."""
+
+import asyncio
 
 import msgspec
 import pytest
@@ -9,7 +12,7 @@ from actors.replay.clock import run
 from actors.verifier.decoding.rounds import Chosen
 from actors.verifier.forward import Job, compute
 from fakes import ToyLanguage, ToyTarget
-from protocols.messages import Chunk, Generate, Plan, RoundStats, Sampling
+from protocols.messages import Cancel, Chunk, Generate, Plan, RoundStats, Sampling
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()
@@ -21,8 +24,8 @@ def replace_sampling(**fields) -> Sampling:
     return msgspec.structs.replace(SAMPLING, **fields)
 
 
-async def told(caller: Caller, **fields) -> list[Chunk]:
-    caller.send(Generate("r", PROMPT, **{"sampling": SAMPLING, "method": "vanilla", **fields}))
+async def told(caller: Caller, prompt: tuple[int, ...] = PROMPT, **fields) -> list[Chunk]:
+    caller.send(Generate("r", prompt, **{"sampling": SAMPLING, "method": "vanilla", **fields}))
     chunks: list[Chunk] = []
     while not chunks or chunks[-1].finish_reason is None:
         if isinstance(message := await caller.next(), Chunk) and message.token_ids:
@@ -30,9 +33,13 @@ async def told(caller: Caller, **fields) -> list[Chunk]:
     return chunks
 
 
-def answered(steps: int = STEPS, target: ToyTarget | None = None, **fields) -> tuple[list[Chunk], list[RoundStats]]:
+def answered(
+    steps: int = STEPS, target: ToyTarget | None = None, forward_s: float = 0.0, **fields
+) -> tuple[list[Chunk], list[RoundStats]]:
+    """``forward_s``: a round takes so long, on the test's clock; without it rows of drafts look dear."""
+
     async def go():
-        async with Cluster(language=LANGUAGE, target=target, steps=steps) as cluster:
+        async with Cluster(language=LANGUAGE, target=target, steps=steps, forward_s=forward_s) as cluster:
             rounds: list[RoundStats] = []
             cluster.verifier.committer.publish = lambda stats: rounds.append(stats)
             return await told(await cluster.caller(), **fields), rounds
@@ -74,6 +81,73 @@ def test_a_request_that_has_something_to_decide_behind_each_token_has_a_round_fo
     chunks, rounds = answered(sampling=replace_sampling(max_tokens=12), **fields)
     assert tokens_of(chunks) == LANGUAGE.continuation(PROMPT, replace_sampling(max_tokens=12))
     assert all(one.rounds == 1 for one in rounds)
+
+
+# --- rounds of a stream that is alone --------------------------------------------------------------------------------
+
+TEXT = LANGUAGE.continuation(PROMPT, SAMPLING)
+COPIED = (*TEXT[20:45], *PROMPT)  # a prompt behind which the text is another for 20 tokens, and then a copy
+
+
+@pytest.mark.parametrize("method", ["pld", "sam", "auto"])
+def test_rounds_of_a_stream_that_is_alone_share_a_chunk(method):
+    chunks, rounds = answered(method=method)
+    assert tokens_of(chunks) == TEXT
+    assert len(chunks) <= 2 + 1.5 * sum(one.rounds for one in rounds) / STEPS
+
+
+def test_a_message_that_arrives_ends_the_row_of_rounds():
+    async def go():
+        target = ToyTarget(LANGUAGE)
+        async with Cluster(language=LANGUAGE, target=target, steps=40) as cluster:
+            caller, verify = await cluster.caller(), target.verify
+
+            def interrupted(windows):
+                if target.rounds == 2:
+                    caller.send(Cancel("r"))
+                return verify(windows)
+
+            target.verify = interrupted
+            caller.send(Generate("r", PROMPT, sampling=SAMPLING, method="pld"))
+            while cluster.verifier.state.requests or not target.rounds:
+                await asyncio.sleep(0)
+            return target.rounds
+
+    assert run(go()) == 3
+
+
+def test_two_streams_have_their_rounds_one_by_one():
+    async def go():
+        async with Cluster(language=LANGUAGE, steps=STEPS) as cluster:
+            caller, again = await cluster.caller(), []
+            go_on = cluster.verifier.schedule.again
+            cluster.verifier.schedule.again = lambda job, took_us: again.append(job.load.streams) or go_on(job, took_us)
+            for name in ("a", "b"):
+                caller.send(Generate(name, PROMPT, sampling=SAMPLING, method="pld"))
+            ended = 0
+            while ended < 2:
+                message = await caller.next()
+                ended += isinstance(message, Chunk) and message.finish_reason is not None
+            return again
+
+    assert 2 not in run(go())
+
+
+def test_a_row_of_forwards_ends_where_something_is_found_behind_it():
+    chunks, rounds = answered(prompt=COPIED, method="auto", forward_s=0.02)
+    assert tokens_of(chunks) == LANGUAGE.continuation(COPIED, SAMPLING)
+    copied = next(place for place, one in enumerate(rounds) if one.accepted)
+    assert max(one.rounds for one in rounds[:copied]) > 1  # forwards in a row before it
+    assert sum(one.committed for one in rounds[:copied]) < 26  # and a window at once, with the first tokens that match
+    assert rounds[copied].accepted >= 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_texts_that_copy_are_the_same_with_rows_as_without(temperature):
+    sampling = replace_sampling(temperature=temperature)
+    asked = {"prompt": COPIED, "method": "auto", "sampling": sampling, "forward_s": 0.02}
+    found = [answered(steps, **asked)[0] for steps in (1, STEPS)]
+    assert tokens_of(found[0]) == tokens_of(found[1]) == LANGUAGE.continuation(COPIED, sampling)
 
 
 def test_one_request_of_a_round_that_has_something_to_decide_decides_for_all():

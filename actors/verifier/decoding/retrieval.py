@@ -235,11 +235,11 @@ class FallbackProposer(_Consulted):
             if total >= bound and row not in held:
                 held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
 
-    def look(self, token: int, place: int) -> float:
+    def look(self, token: int, place: int) -> float | None:
         """Read the token that stands behind ``place`` others, before it is committed, and ask what follows. Returns how
-        many of those should be right."""
+        many of those should be right; None: it has not read the text so far."""
         if self.session is None or self.seen != place:
-            return 0.0
+            return None
         self.session.extend((token,))
         self.seen += 1
         self.proposal = self._asked(self.session, None)

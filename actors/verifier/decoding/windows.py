@@ -58,15 +58,16 @@ class Windows:
         """They are asked now, and again in so many tokens."""
         self._ask_in = tokens
 
-    def look(self, token: int, committed: int) -> float:
+    def look(self, token: int, committed: int) -> float | None:
         """A row of forwards without drafts has brought a further token, behind ``committed`` ones and those that were
-        looked at. Returns how many right tokens the proposers expect behind it."""
+        looked at. Returns how many right tokens the proposers expect behind it; None: one has not read the text yet."""
         place, self._seen = committed + self._seen, self._seen + 1
-        expected = 0.0
+        expected: list[float | None] = []
         for fallback in self.fallbacks:
             fallback.commit((token,))
-            expected = max(expected, fallback.look(token, place))
-        return expected
+            expected.append(fallback.look(token, place))
+        known = [one for one in expected if one is not None]
+        return max(known) if len(known) == len(expected) else None
 
     def in_vain(self) -> None:
         """The proposers were asked, and nothing of what they said was worth a window."""
