@@ -154,7 +154,7 @@ class Schedule:
         job, most = Job([], [], load := self.state.load()), MAX_ROWS
         if len(requests) > MAX_ROWS:  # the others have the next round
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
-        job.guesses = self.judge.guesses_pay(load.streams, requests)
+        job.guesses = self.judge.guesses_pay(load, requests)
         cost, own = self.state.cost, len(requests)
         drafts_us = MAX_DRAFTS * cost.round(own) if not beside or self._drafts_beside(own) else 0.0
         self._draft_inline(job, requests, drafts_us if beside or load.streams > 1 else math.inf, beside)

@@ -224,6 +224,15 @@ def test_a_long_text_is_read_where_the_answer_is_long_enough_to_repay_it(answer,
     assert (model.tokens_read > 0) is reads
 
 
+def test_a_text_that_is_not_worth_reading_rests_unasked():
+    draft, asked = inline(Unread()), []
+    grow = draft.grow
+    draft.grow = lambda requests, *rest, **more: (asked.append(len(requests)), grow(requests, *rest, **more))
+    prompt = tuple(2 + i % 50 for i in range(600))
+    run(one_stream(cluster(draft.model, inline=draft), Sampling(max_tokens=8, ignore_eos=True), prompt=prompt))
+    assert asked == []
+
+
 def test_the_next_turn_of_a_chat_is_not_read_again():
     model = ToyDraft()
     opened = []

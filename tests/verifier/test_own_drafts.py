@@ -161,21 +161,6 @@ def test_a_text_in_which_nothing_is_worth_drafting_rests() -> None:
     assert asked < 120
 
 
-def test_a_text_that_is_not_worth_reading_rests_at_once_and_says_nothing_of_others() -> None:
-    pool, course, asked = Pool(beside=0.2, tokens=1.8), OwnCourse(), 0
-    pool.play(300, streams=1, course=OwnCourse())
-    gain = pool.own._of(GREEDY).guesses.speedup.mean
-    for _ in range(200):
-        time_us = pool.cost.uncorrected(1) * pool.chance.uniform(1.1, 1.3)
-        if pool.own.pay(GREEDY, course):
-            asked += 1
-            pool.own.unread(GREEDY, 1.2 * time_us, 1.0, course)
-        else:
-            pool.own.without(GREEDY, 1, time_us, course)
-    assert asked < 20
-    assert pool.own._of(GREEDY).guesses.speedup.mean == pytest.approx(gain, rel=0.1)
-
-
 def test_a_first_text_in_which_nothing_is_worth_drafting_does_not_speak_for_its_kind() -> None:
     pool = Pool(beside=0.2, tokens=1.0)
     pool.play(40, streams=1, course=OwnCourse())

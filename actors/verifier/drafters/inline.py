@@ -102,9 +102,7 @@ class InlineDraft:
         are expected to save. ``room_us``: how long reading and drafting may take. ``reads``: whether texts are read
         that were not. Sets ``idle`` and ``reading_us``."""
         until = self.timer() + room_us / 1e6
-        if self._generation != self.generations.newest:  # it has not failed yet
-            self._generation, self._failures = self.generations.newest, 0
-            self.generations.retire(())
+        self._renew()
         self.idle, self.reading_us = True, 0.0
         trees: dict[InlineTree, Speculation] = {}
         for request in requests:
@@ -136,6 +134,24 @@ class InlineDraft:
             return
         if read_us is not None:
             self.read_us.add(read_us, weight=READ)
+
+    def reads(self, request: Request, rate: float, saves: Callable[[Request], float]) -> bool:
+        """Whether it can draft for the request: it has read its text, or that is worth the time. Arguments as in
+        :meth:`grow`. Sets ``idle`` where it cannot."""
+        self._renew()
+        tree, missing = request.spec.inline, len(request.spec.committed)
+        able = request.rid not in self._unable and self._failures < MAX_FAILURES and not (tree and tree.lost)
+        if able and tree is not None and tree.model is self.model:
+            missing = self.model.missing(tree.handle)
+        able = able and (missing <= UNREAD or self._repays(request, missing, rate, saves))
+        self.idle = self.idle or not able
+        return able
+
+    def _renew(self) -> None:
+        """Weights that took the latest ones' place have not failed yet."""
+        if self._generation != self.generations.newest:
+            self._generation, self._failures = self.generations.newest, 0
+            self.generations.retire(())
 
     def _left_us(self, until: float) -> float:
         return max(0.0, until - self.timer()) * 1e6

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from actors.models import Outcome
 from actors.verifier.accounting import Forward
-from actors.verifier.decoding.rounds import Committed
+from actors.verifier.decoding.rounds import Committed, Load
+from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.drafters.own_drafts import group_of
 from actors.verifier.drafters.prospects import prior_speedup, speedup_without_drafter
 from actors.verifier.drafters.registry import DrafterPeer
@@ -78,18 +80,27 @@ class Judge:
 
     # --- the verifier's own ------------------------------------------------------------------------------------------
 
-    def guesses_pay(self, streams: int, requests: Sequence[Request]) -> bool | None:
-        """Whether the verifier itself drafts or retrieves for this round of so many streams, as :class:`OwnDrafts`
-        found it to pay. None: it is not asked, because a drafter is at work or a request's method or draft length
-        leaves no choice."""
+    def guesses_pay(self, load: Load, requests: Sequence[Request]) -> bool | None:
+        """Whether the verifier itself drafts or retrieves for this round, as :class:`OwnDrafts` found it to pay. None:
+        it is not asked, because a drafter is at work or a request's method or draft length leaves no choice."""
         if any(request.has_drafter for request in requests) or not any(map(self.may_rest, requests)):
             return None
-        first = requests[0]
-        if streams > 1:
-            return self.state.own_drafts.pay(group_of(streams, first.kind))
+        first, own = requests[0], self.state.own_drafts
+        if load.streams > 1:
+            return own.pay(group_of(load.streams, first.kind))
         if self.state.inline is None or not first.spec.strategy.inline:
             return None
-        return self.state.own_drafts.pay(group_of(streams, first.kind), first.own_course)
+        pays = own.pay(group_of(1, first.kind), first.own_course)
+        if pays and not self._reads(self.state.inline, first, load):
+            first.own_course.rest()  # it will be so for a while
+            return False
+        return pays
+
+    def _reads(self, inline: InlineDraft, request: Request, load: Load) -> bool:
+        """Whether the verifier's own draft model knows the text of a stream that is alone, or it is worth reading."""
+        cost = self.state.cost
+        saves = partial(self.saves, 1, partial(inline.promise, cost))
+        return inline.reads(request, load.rate or 1.0 / cost.round(1), saves)
 
     def asks(self, request: Request) -> bool:
         """Whether the request's proposers are going to be asked as things stand."""
@@ -132,7 +143,4 @@ class Judge:
             return  # some was retrieved: not the draft model's doing
         tokens = sum(len(outcome.tokens) for outcome in outcomes[:own] if isinstance(outcome, Outcome))
         slowdown = forward_us / state.cost.uncorrected(own, job.rows - own) if job.piece is None else None
-        if course is not None and job.piece is None and first.spec.inline is None and not job.reading_us:
-            state.own_drafts.unread(first.kind, took_us, slowdown, course)
-        else:
-            state.own_drafts.made(group, streams, tokens, took_us, slowdown, job.reading_us, course)
+        state.own_drafts.made(group, streams, tokens, took_us, slowdown, job.reading_us, course)

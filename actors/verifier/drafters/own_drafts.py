@@ -14,7 +14,8 @@ rounds only, which have the text and the machine of the guesses before.
 Several streams are judged together, by how many they are. One that is alone is judged by its own text
 (:class:`Course`); its kind rests only where hardly any text of it could gain. Only the draft model rests there: what is
 retrieved is weighed by itself (:class:`actors.verifier.decoding.retrieval.Hits`). A round in which the draft model was
-asked and no step was worth its price counts like any other, since that it was asked takes time too.
+asked and no step was worth its price counts like any other, since that it was asked takes time too. A text that it has
+not read, and that is not worth reading, rests unasked.
 """
 
 from __future__ import annotations
@@ -194,12 +195,6 @@ class OwnDrafts:
         if course is not None:
             without *= max(0.0, time_us - reading_us) / max(1e-9, time_us)
             course.drafted(tokens, without, judged.guesses.prior(self.promised), plain_known=True)
-
-    def unread(self, kind: RequestKind, time_us: float, slowdown: float | None, course: OwnCourse) -> None:
-        """A round of a stream that is alone, whose text is not worth reading for drafts at present. That says nothing
-        of what drafts bring, and it will be so for a while."""
-        self._of(kind).made(slowdown, time_us / self.cost.uncorrected(1), course.pace)
-        course.rest()
 
     def _of(self, group: Group) -> _Judged:
         judged = self._known.get(group)
