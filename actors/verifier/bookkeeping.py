@@ -23,11 +23,12 @@ PLAIN_MEMORY = 48  # rounds
 
 
 class Bookkeeping:
-    """The microseconds of a row, by the number of streams that share a round."""
+    """The microseconds of a row, by the number of streams that share a round, and for one that is alone by its method:
+    a lookup's window is less work than a tree's."""
 
     def __init__(self) -> None:
-        self._slopes: defaultdict[int, Slope] = defaultdict(partial(Slope, PRIOR, MEMORY))  # by the number's bit length
-        self._plain = Estimate(memory=PLAIN_MEMORY)
+        self._slopes: defaultdict[int | str, Slope] = defaultdict(partial(Slope, PRIOR, MEMORY))
+        self._plain: defaultdict[str, Estimate] = defaultdict(partial(Estimate, memory=PLAIN_MEMORY))  # by method
         self.question = Estimate(memory=PLAIN_MEMORY)  # microseconds of asking proposers what follows a token
 
     def observe(self, job: Job, took_us: float, forward_us: float) -> None:
@@ -37,17 +38,22 @@ class Bookkeeping:
         prompt; and rounds with a grammar, whose time for a row is priced on its own."""
         if job.piece is not None or any(r.has_drafter or r.spec.windows.grammar is not None for r in job.requests):
             return
-        streams = len(job.requests)
+        streams, method = len(job.requests), job.requests[0].method if job.requests else ""
         beside_us = max(0.0, took_us - forward_us - job.drafting_us)
-        self._slopes[streams.bit_length()].add(streams, job.rows - streams, beside_us)
+        self._slopes[_alike(streams, method)].add(streams, job.rows - streams, beside_us)
         if streams == job.load.streams == job.rows == 1:
-            self._plain.add(min(beside_us, forward_us))
+            self._plain[method].add(min(beside_us, forward_us))
 
-    @property
-    def plain_us(self) -> float:
-        """Microseconds of a round beside its forward, of a stream that is alone and has no drafts."""
-        return self._plain.mean
+    def plain_us(self, method: str) -> float:
+        """Microseconds of a round beside its forward, of a stream of that method that is alone and has no drafts."""
+        return self._plain[method].mean
 
-    def row_us(self, streams: int) -> float:
-        """Microseconds of a row of drafts in a round of ``streams`` requests; 0 while nothing is known."""
-        return max(0.0, self._slopes[streams.bit_length()].towards(0.0))
+    def row_us(self, streams: int, method: str) -> float:
+        """Microseconds of a row of drafts in a round of ``streams`` requests, or of one of that method; 0 while nothing
+        is known."""
+        return max(0.0, self._slopes[_alike(streams, method)].towards(0.0))
+
+
+def _alike(streams: int, method: str) -> int | str:
+    """Rounds that tell of one another: of about as many streams, or of the method of one that is alone."""
+    return method if streams == 1 else streams.bit_length()

@@ -177,7 +177,7 @@ class Schedule:
             else:
                 if retrieves:
                     self._ask(job, request)
-                    others = others._replace(start_us=self.state.bookkeeping.plain_us)
+                    others = others._replace(start_us=self.state.bookkeeping.plain_us(request.method))
                 chosen = self.faults.guard(request, partial(self._window, request, others, now, most))
             job.steps = min(job.steps, self._steps(request, retrieves, rests, job.ends is not None))
             if chosen is not None:
@@ -205,7 +205,7 @@ class Schedule:
         spent_us = (self.clock() - begun) * 1e6
         books.question.add(spent_us)
         job.ends_us += spent_us
-        if expected is None or expected * forward_us > books.plain_us:
+        if expected is None or expected * forward_us > books.plain_us(request.method):
             return True
         spec.windows.in_vain()
         return False
@@ -257,7 +257,8 @@ class Schedule:
             own = [request for request in own if request.state == "decode"]
             since = lambda: (self.clock() - state.started) * 1e6  # noqa: E731
             promised = cache(partial(inline.promise, state.cost, load.streams))  # the same for all
-            saves, row = partial(self.judge.saves, load.streams, promised), rate * state.row_us(load.streams)
+            saves = partial(self.judge.saves, load.streams, promised)
+            row = rate * state.row_us(load.streams, requests[0].method)
             inline.grow(own, state.cost, rate, since, row, saves, room_us, reads=not beside)
             job.idle, job.reading_us = inline.idle, inline.reading_us
         if not beside:

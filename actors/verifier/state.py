@@ -116,8 +116,10 @@ class State:
         decoding = self.requests.of("decode")
         rate = sum(request.spec.rate.value for request in (*decoding, *self.requests.of("prefill")))
         streams = len(decoding)
-        return Load(streams, rate, self.row_us(streams) if streams > 1 else self.bookkeeping.row_us(streams))
+        beside_us = self.bookkeeping.row_us(streams, decoding[0].method) if decoding else 0.0
+        return Load(streams, rate, beside_us + (self.cost.row(streams) if streams > 1 else 0.0))
 
-    def row_us(self, streams: int) -> float:
-        """Microseconds that a further row of drafts adds to a round that ``streams`` requests share."""
-        return self.cost.row(streams) + self.bookkeeping.row_us(streams)
+    def row_us(self, streams: int, method: str) -> float:
+        """Microseconds that a further row of drafts adds to a round that ``streams`` requests share, or one of that
+        method."""
+        return self.cost.row(streams) + self.bookkeeping.row_us(streams, method)

@@ -8,9 +8,9 @@ from actors.verifier.decoding.rounds import Load
 from actors.verifier.forward import Job
 
 
-def of_round(streams, drafts, drafting_us=0.0, lent=False, piece=None, grammar=None):
+def of_round(streams, drafts, drafting_us=0.0, lent=False, piece=None, grammar=None, method="auto"):
     spec = SimpleNamespace(windows=SimpleNamespace(grammar=grammar))
-    requests = [SimpleNamespace(has_drafter=lent, spec=spec)] * streams
+    requests = [SimpleNamespace(has_drafter=lent, spec=spec, method=method)] * streams
     return Job(requests, [], rows=streams + drafts, drafting_us=drafting_us, piece=piece)  # type: ignore[arg-type]
 
 
@@ -24,24 +24,29 @@ def seen(rounds=300, row_us=50.0, stream_us=200.0, streams=(1,), **job):
 
 
 def test_nothing_is_said_of_rows_before_any_was_seen():
-    assert Bookkeeping().row_us(1) == 0.0
+    assert Bookkeeping().row_us(1, "auto") == 0.0
 
 
 def test_what_a_row_takes_beside_forward_and_drafting_is_learnt():
-    assert seen().row_us(1) == pytest.approx(50.0, abs=10.0)
+    assert seen().row_us(1, "auto") == pytest.approx(50.0, abs=10.0)
 
 
 def test_streams_of_different_numbers_are_not_compared():
-    assert seen(streams=(8, 15), stream_us=500.0).row_us(9) == pytest.approx(50.0, abs=10.0)
+    assert seen(streams=(8, 15), stream_us=500.0).row_us(9, "auto") == pytest.approx(50.0, abs=10.0)
+
+
+def test_what_a_lone_stream_of_another_method_takes_tells_nothing():
+    assert seen(method="pld").row_us(1, "auto") == 0.0
+    assert seen(method="pld", streams=(8,)).row_us(8, "auto") > 0.0
 
 
 def test_a_machine_that_does_it_for_nothing_is_no_gain():
-    assert seen(row_us=-50.0).row_us(1) == 0.0
+    assert seen(row_us=-50.0).row_us(1, "auto") == 0.0
 
 
 @pytest.mark.parametrize("other", [{"lent": True}, {"piece": SimpleNamespace()}, {"grammar": SimpleNamespace()}])
 def test_rounds_that_wait_or_share_their_forward_with_a_prompt_or_follow_a_grammar_tell_nothing(other):
-    assert seen(**other).row_us(1) == 0.0
+    assert seen(**other).row_us(1, "auto") == 0.0
 
 
 def test_a_row_of_a_lone_stream_costs_its_bookkeeping_on_top_of_the_forward():
