@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from actors.cost import CostModel
@@ -32,6 +32,7 @@ from actors.verifier.floods import Floods
 from actors.verifier.forward import Job, compute
 from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
+from actors.verifier.reception import Reception
 from actors.verifier.requests.admission import Admission
 from actors.verifier.requests.faults import Faults
 from actors.verifier.requests.request_log import RequestLog
@@ -44,13 +45,6 @@ from protocols.messages import Drain, Message
 from protocols.transport import Listener
 
 log = logging.getLogger("duoactor.verifier")
-# Messages handled between two pieces of work. A round brings one Grow per stream, so drafters that follow the protocol
-# stay far below it.
-MAX_HANDLED = 256
-# Messages of a flood that are dropped between two pieces of work, some 4 µs each. libzmq reads connections in turns, so
-# every other peer has had as many messages read by then.
-MAX_DROPPED = 4
-FLOOD_PAUSE_S = 0.001  # before the next ones are dropped
 # How long the verifier waits for clients to confirm that it leaves. Closing a connection discards what its reader has
 # not read yet, and a reader on a busy machine is some 0.1 s late.
 FAREWELL_S = 1.0
@@ -80,8 +74,6 @@ class Verifier:
         retrieved from beside a request's own text; ``inline`` is a draft model that drafts between forwards."""
         self.model, self.compute, self.timer = model, compute, timer
         self.clock = clock or asyncio.get_running_loop().time
-        # Peers are charged for CPU time, not wall time: a preempted thread has not worked for the sender of a message.
-        self.cpu_timer = time.thread_time if timer is time.perf_counter else timer
         self.listener = listener
         self.wake = asyncio.Event()
         tokenizing = tokenizing or InlineCompute()
@@ -122,11 +114,9 @@ class Verifier:
         self.state, self.leases, self.admission, self.faults = state, leases, admission, faults
         self.learning = learning
         self.floods = Floods(state, self.peers.role)
+        self.reception = Reception(listener, self.dispatcher, self.floods, state.counters, self.wake.set, timer)
         self._begun = self.clock()  # when this round began; a wait for drafts is a part of it
-        # Seconds of this round that went into messages and into reading finished texts. They come with requests, not
-        # with rounds, and drafts save none of them: they would make the round look longer than it was.
-        self._off_round_s = 0.0
-        self._handled = 0  # messages so far
+        self._reading_s = 0.0  # of this round, that finished texts were read
 
     @property
     def address(self) -> str:
@@ -140,7 +130,7 @@ class Verifier:
         An exception in our own code ends the verifier without a farewell: its clients wait for the successor that the
         supervisor starts."""
         try:
-            await until_one_ends(self._receive(), self._rounds(), self._watch_peers(), self._shut_down(stop))
+            await until_one_ends(self.reception.run(), self._rounds(), self._watch_peers(), self._shut_down(stop))
             await self._farewell()
         finally:
             self.listener.close()
@@ -179,50 +169,11 @@ class Verifier:
             self.committer.publish_rounds()
             self.learning.tell()
             self.floods.forget(self.timer())
-            self.peers.expire(late_s, read_all=self._handle_arrived())
+            self.peers.expire(late_s, read_all=self.reception.read())
             self.leases.offer(self.clock())
             for drafter in self.state.drafters.by_peer.values():
                 self.state.budgets.prepare(self.state.settings.method, drafter)
             self.wake.set()
-
-    # --- receive -----------------------------------------------------------------------------------------------------
-
-    async def _receive(self) -> None:
-        while True:
-            dropped = not self._handle(*await self.listener.receive())
-            read_all = self._handle_arrived()
-            self.wake.set()
-            if not read_all:  # a flood does not keep the loop to itself
-                await asyncio.sleep(FLOOD_PAUSE_S if dropped else 0)
-
-    def _handle_arrived(self) -> bool:
-        """Handle the messages that have arrived, up to a bound; return whether those were all.
-
-        Where forwards run in the event loop, the socket is not read during one. Drafts that arrived meanwhile must be
-        merged before the next step of the loop, or they would be used a round late and look as if they came too late.
-        """
-        dropped = 0
-        for _ in range(MAX_HANDLED):
-            item = self.listener.receive_nowait()
-            if item is None:
-                return True
-            dropped += not self._handle(*item)
-            if dropped == MAX_DROPPED:
-                break
-        return False
-
-    def _handle(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        """Return False if the message was dropped unread."""
-        if self.floods.drops(peer, self.timer()):
-            self.state.counters["flood"] += 1
-            return False
-        self._handled += 1
-        begin = self.cpu_timer()
-        self.dispatcher.receive(peer, frames)
-        spent_s = self.cpu_timer() - begin
-        self.floods.charge(peer, spent_s, self.timer())
-        self._off_round_s += spent_s
-        return True
 
     # --- decide, compute, commit, tell -------------------------------------------------------------------------------
 
@@ -236,7 +187,8 @@ class Verifier:
                     return
                 await self._idle()
                 if not self.state.streams:
-                    self._begun, self._off_round_s = self.clock(), 0.0
+                    self._begun = self.clock()
+                    self._off_round_s()
                 continue
             outcomes, forward_us = await self._forward(job)
             took_us = self._commit(job, outcomes, forward_us)
@@ -244,28 +196,34 @@ class Verifier:
                 job = following
                 outcomes, forward_us = await self.compute.run(self._work(job))
                 took_us = self._commit(job, outcomes, forward_us)
-            self._handle_arrived()  # before the next window is chosen
+            self.reception.read()  # before the next window is chosen
 
     def _in_a_row(self, job: Job, took_us: float) -> Job | None:
         """The next round, if it may begin at once: nobody else has said anything or is to be told of the last one."""
-        if self.compute.overlaps or not self.schedule.goes_on(job) or not self._undisturbed(self._handled):
+        if self.compute.overlaps or not self.schedule.goes_on(job) or not self._undisturbed(self.reception.handled):
             return None
         return self.schedule.again(job, took_us)
 
     def _commit(self, job: Job, outcomes: list[Outcome | Exception | None], forward_us: float) -> float:
         """Commit a round, and learn from it. Returns the microseconds that it took."""
-        self._handle_arrived()  # before the commit, which looks at what was drafted
+        self.reception.read()  # before the commit, which looks at what was drafted
         self.committer.commit(job, outcomes, forward_us)
         if job.piece is not None and job.piece.state == "decode" and job.piece.drafter is None:
             self.leases.lend(job.piece, self.clock())  # if it was not lent while its prompt was computed
         ended = self.clock()
-        took_us = (ended - self._begun - self._off_round_s) * 1e6
-        self._begun, self._off_round_s = ended, 0.0
+        took_us = (ended - self._begun - self._off_round_s()) * 1e6
+        self._begun = ended
         self.state.bookkeeping.observe(job, took_us, forward_us)
         self.judge.of_own(job, outcomes, took_us, forward_us)
         if not self.compute.overlaps:
             self._prepare(job)  # only now: its first token has been sent
         return took_us
+
+    def _off_round_s(self) -> float:
+        """Seconds since the last call that went into messages and into reading finished texts. They come with requests,
+        not with rounds, and drafts save none of them: they would make the round look longer than it was."""
+        spent_s, self.reception.spent_s, self._reading_s = self.reception.spent_s + self._reading_s, 0.0, 0.0
+        return spent_s
 
     def _share_cpus(self) -> None:
         """While no drafter works, the target also computes on the CPUs that drafters have on this machine."""
@@ -306,20 +264,20 @@ class Verifier:
         self._read_finished_texts()
         outcomes, forward_us = await computing
         if self.compute.overlaps:
-            self._off_round_s = 0.0  # it was done while the forward ran, and made the round no longer
+            self._off_round_s()  # it was done while the forward ran, and made the round no longer
         return outcomes, forward_us
 
     def _work(self, job: Job) -> Callable[[], tuple[list[Outcome | Exception | None], float]]:
         """What the compute thread has to do. It returns what :func:`compute` does, and the forward's microseconds."""
         job.started = self.clock()
-        model, timer, handled = self.model, self.timer, self._handled
+        model, timer, handled = self.model, self.timer, self.reception.handled
         messages_s = 0.0  # that messages took between the forwards
 
         def undisturbed() -> bool:
             nonlocal messages_s
-            before = self._off_round_s
+            before = self.reception.spent_s
             alone = self._undisturbed(handled)
-            messages_s += self._off_round_s - before
+            messages_s += self.reception.spent_s - before
             return alone
 
         def work() -> tuple[list[Outcome | Exception | None], float]:
@@ -333,8 +291,8 @@ class Verifier:
         """Whether no message has come since so many were handled. Where the event loop waits for the forward, nobody
         else looks."""
         if not self.compute.overlaps:
-            self._handle_arrived()
-        return self._handled == handled
+            self.reception.read()
+        return self.reception.handled == handled
 
     def _prepare(self, job: Job) -> None:
         """Let the verifier's own proposers read the piece of a prompt that this forward computes, if they will be asked
@@ -349,7 +307,7 @@ class Verifier:
         """Index another slice of the texts of ended requests, from which drafts for later ones are retrieved."""
         begin = self.clock()
         self.state.sources.read()
-        self._off_round_s += self.clock() - begin
+        self._reading_s += self.clock() - begin
 
     # --- sending -----------------------------------------------------------------------------------------------------
 

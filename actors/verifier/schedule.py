@@ -159,8 +159,8 @@ class Schedule:
         drafts_us = MAX_DRAFTS * cost.round(own) if not beside or self._drafts_beside(own) else 0.0
         self._draft_inline(job, requests, drafts_us if beside or load.streams > 1 else math.inf, beside)
         if beside:
-            left_us = max(0.0, drafts_us - job.drafting_us)
-            most = min(own + int(left_us / cost.row(own)), MAX_PIECE - LEAST_PIECE)
+            rows_us = max(0.0, drafts_us - job.drafting_us)
+            most = min(own + int(rows_us / cost.row(own)), MAX_PIECE - LEAST_PIECE)
         requests = [request for request in requests if request.state == "decode"]
         now = self.clock()
         if not self.state.requests.of("prefill"):
