@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 from actors.verifier.committer import Committer
-from actors.verifier.decoding.rounds import Chosen, Others
+from actors.verifier.decoding.rounds import NO_OTHERS, Chosen, Others
 from actors.verifier.drafters.judging import Judge
 from actors.verifier.forward import Job
 from actors.verifier.plans import round_limits
@@ -177,7 +177,7 @@ class Schedule:
             else:
                 if retrieves:
                     self._ask(job, request)
-                    others = others._replace(start_us=self.state.bookkeeping.plain_us(request.method))
+                    others = self._alone(request)
                 chosen = self.faults.guard(request, partial(self._window, request, others, now, most))
             job.steps = min(job.steps, self._steps(request, retrieves, rests, job.ends is not None))
             if chosen is not None:
@@ -193,19 +193,26 @@ class Schedule:
         forwards in a row, if that saves more than it takes."""
         windows, forward_us = request.spec.windows, self.state.cost.round(1)
         if self._looks and windows.hits.pay(forward_us, self.state.bookkeeping.question.mean):
-            job.ends = partial(self._ends, job, request, forward_us)
+            job.ends = partial(self._ends, job, request)
             windows.asked(1)
         else:
             windows.asked(ASK_CHUNKS * forwards_in_a_chunk(forward_us))
 
-    def _ends(self, job: Job, request: Request, forward_us: float, token: int) -> bool:
-        """Whether the proposers expect more behind that token of a row of forwards than it costs to end the row."""
-        spec, books, begun = request.spec, self.state.bookkeeping, self.clock()
-        expected = self.faults.guard(request, partial(spec.windows.look, token, len(spec.committed)))
+    def _alone(self, request: Request) -> Others:
+        """What the rows of a stream cost that is alone and could go on without drafts: any window ends a row of
+        forwards."""
+        books = self.state.bookkeeping
+        return NO_OTHERS._replace(row_us=books.row_us(1, request.method), start_us=books.plain_us(request.method))
+
+    def _ends(self, job: Job, request: Request, token: int) -> bool:
+        """Whether a window behind that token of a row of forwards is worth more than it costs to end the row."""
+        spec, cost, begun = request.spec, self.state.cost, self.clock()
+        price, rate = self._alone(request).price(cost), spec.rate.value or 1.0 / cost(1)
+        gain = self.faults.guard(request, partial(spec.windows.look, token, len(spec.committed), price, rate))
         spent_us = (self.clock() - begun) * 1e6
-        books.question.add(spent_us)
+        self.state.bookkeeping.question.add(spent_us)
         job.ends_us += spent_us
-        if expected is None or expected * forward_us > books.plain_us(request.method):
+        if gain is None or gain > 0.0:
             return True
         spec.windows.in_vain()
         return False

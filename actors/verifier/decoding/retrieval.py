@@ -235,9 +235,9 @@ class FallbackProposer(_Consulted):
             if total >= bound and row not in held:
                 held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
 
-    def look(self, token: int, place: int) -> float | None:
-        """Read the token that stands behind ``place`` others, before it is committed, and ask what follows. Returns how
-        many of those should be right; None: it has not read the text so far."""
+    def look(self, token: int, place: int) -> list[float] | None:
+        """Read the token that stands behind ``place`` others, before it is committed, and ask what follows. Returns the
+        chances of what is likely enough; None: it has not read the text so far."""
         if self.session is None or self.seen != place:
             return None
         self.session.extend((token,))
@@ -245,7 +245,7 @@ class FallbackProposer(_Consulted):
         self.proposal = self._asked(self.session, None)
         if self.proposal.tokens:
             self._weigh(self.proposal, LOG_FLOOR)
-        return sum([math.exp(total) for _, _, _, total in self.likely])
+        return [math.exp(total) for _, _, _, total in self.likely]
 
     def _asked(self, session: ProposerSession | None, best: Node | None) -> Proposal:
         """The proposal of ``session``, None if that has not read the whole text. ``best``: the likeliest token of whose

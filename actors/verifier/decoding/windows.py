@@ -58,16 +58,22 @@ class Windows:
         """They are asked now, and again in so many tokens."""
         self._ask_in = tokens
 
-    def look(self, token: int, committed: int) -> float | None:
+    def look(self, token: int, committed: int, price: Cost, rate: float) -> float | None:
         """A row of forwards without drafts has brought a further token, behind ``committed`` ones and those that were
-        looked at. Returns how many right tokens the proposers expect behind it; None: one has not read the text yet."""
+        looked at. Returns how many tokens more than in the same time without it a window behind it promises, by what
+        the likeliest of the proposers says; None: one has not read the text yet. Arguments as of
+        :func:`priced_window`."""
         place, self._seen = committed + self._seen, self._seen + 1
-        expected: list[float | None] = []
+        best, unread = 0.0, False
         for fallback in self.fallbacks:
             fallback.commit((token,))
-            expected.append(fallback.look(token, place))
-        known = [one for one in expected if one is not None]
-        return max(known) if len(known) == len(expected) else None
+            chances = fallback.look(token, place)
+            unread = unread or chances is None
+            expected = 0.0
+            for count, chance in enumerate(sorted(chances or (), reverse=True), 1):
+                expected += chance
+                best = max(best, expected - rate * (price(1 + count) - price(1)))
+        return None if unread else best
 
     def in_vain(self) -> None:
         """The proposers were asked, and nothing of what they said was worth a window."""
