@@ -67,6 +67,12 @@ def test_an_inflated_model_computes_the_same_logits(tmp_path, model_class, confi
         torch.testing.assert_close(logits_of(tmp_path / str(number), ids), expected, rtol=1e-4, atol=2e-5)
 
 
+def test_an_mlp_that_grows_in_proportion_has_a_size_that_real_models_have(tmp_path):
+    source = saved(tmp_path, LlamaForCausalLM, LlamaConfig(**SMALL))
+    inflate(source, tmp_path / "big", layers=2, hidden=80)
+    assert json.loads((tmp_path / "big" / "config.json").read_text())["intermediate_size"] == 128  # 48 * 80 / 32 is 120
+
+
 def test_the_bundled_target_inflated_gives_the_same_logits_and_the_same_greedy_text(tmp_path, bundled):
     inflate(bundled, tmp_path / "big", layers=12, hidden=768, intermediate=3072, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "big")
