@@ -1,7 +1,8 @@
 #!/bin/sh
 # Measures a section of docs/benchmarks anew, and puts its report and pictures there:
 #
-#   docs/benchmarks.sh bundled            one of: bundled inflated sampled sweep load load-inflated spec-bench humaneval
+#   docs/benchmarks.sh bundled            one of: bundled inflated larger sampled sweep load load-inflated spec-bench
+#                                         humaneval
 #   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes some 12 minutes
 #                                         on two cores, and those two sections have every prompt of the built-in suite
 #
@@ -42,6 +43,10 @@ inflated_target() { # the bundled target's function at the cost of 91M parameter
     [ -d "$results/big" ] || duoactor inflate bundled "$results/big" --layers 12 --hidden 768
 }
 
+larger_target() { # the same at the cost of some 0.5B
+    [ -d "$results/larger" ] || duoactor inflate bundled "$results/larger" --layers 24 --hidden 1280
+}
+
 ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
 duo=duodecoding-1,duodecoding-2,duodecoding-3,duodecoding-lockstep,duodecoding
 for section in "$@"; do
@@ -50,6 +55,10 @@ for section in "$@"; do
     inflated)
         inflated_target
         bench inflated 0 --target "$results/big" --repeats 1 --max-tokens 80 --methods "$ours"
+        ;;
+    larger)
+        larger_target
+        bench larger 2 --target "$results/larger" --repeats 1 --max-tokens 80 --methods "$ours"
         ;;
     sampled)
         bench sampled 4 --temperature 1 --repeats 2 --max-tokens 80 --methods "$ours"
