@@ -3,8 +3,9 @@
 #
 #   docs/benchmarks.sh bundled            one of: bundled inflated larger sampled sweep load load-inflated spec-bench
 #                                         humaneval
-#   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes some 12 minutes
-#                                         on two cores, and those two sections have every prompt of the built-in suite
+#   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes one to five minutes
+#                                         on two cores (load: more), and the sections bundled and inflated have every
+#                                         prompt of the built-in suite
 #
 # What was interrupted goes on where it was when it is called again. Results lie in build/benchmarks (RESULTS=DIR:
 # elsewhere); remove a section's directory there to measure it from the start. Sections spec-bench and humaneval need

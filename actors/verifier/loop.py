@@ -32,7 +32,7 @@ from actors.verifier.floods import Floods
 from actors.verifier.forward import Job, compute
 from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
-from actors.verifier.reception import Reception
+from actors.verifier.receiver import Receiver
 from actors.verifier.requests.admission import Admission
 from actors.verifier.requests.faults import Faults
 from actors.verifier.requests.request_log import RequestLog
@@ -99,7 +99,7 @@ class Verifier:
         self.committer = Committer(state, leases, self.judge, admission, self.peers, faults, send, publish, clock)
         room = Room(state, model, leases, learning, admission, faults, send, clock)
         self.schedule = Schedule(
-            state, self.judge, room, admission, self.committer, faults, clock, looks=not compute.overlaps
+            state, self.judge, room, admission, self.committer, faults, clock, asks_behind=not compute.overlaps
         )
         self.dispatcher = Dispatcher(
             state,
@@ -114,7 +114,7 @@ class Verifier:
         self.state, self.leases, self.admission, self.faults = state, leases, admission, faults
         self.learning = learning
         self.floods = Floods(state, self.peers.role)
-        self.reception = Reception(listener, self.dispatcher, self.floods, state.counters, self.wake.set, timer)
+        self.receiver = Receiver(listener, self.dispatcher, self.floods, state.counters, self.wake.set, timer)
         self._begun = self.clock()  # when this round began; a wait for drafts is a part of it
         self._reading_s = 0.0  # of this round, that finished texts were read
 
@@ -130,7 +130,7 @@ class Verifier:
         An exception in our own code ends the verifier without a farewell: its clients wait for the successor that the
         supervisor starts."""
         try:
-            await until_one_ends(self.reception.run(), self._rounds(), self._watch_peers(), self._shut_down(stop))
+            await until_one_ends(self.receiver.run(), self._rounds(), self._watch_peers(), self._shut_down(stop))
             await self._farewell()
         finally:
             self.listener.close()
@@ -169,7 +169,7 @@ class Verifier:
             self.committer.publish_rounds()
             self.learning.tell()
             self.floods.forget(self.timer())
-            self.peers.expire(late_s, read_all=self.reception.read())
+            self.peers.expire(late_s, read_all=self.receiver.read())
             self.leases.offer(self.clock())
             for drafter in self.state.drafters.by_peer.values():
                 self.state.budgets.prepare(self.state.settings.method, drafter)
@@ -188,30 +188,30 @@ class Verifier:
                 await self._idle()
                 if not self.state.streams:
                     self._begun = self.clock()
-                    self._off_round_s()
+                    self._take_off_round_s()
                 continue
+            handled = self.receiver.handled
             outcomes, forward_us = await self._forward(job)
             took_us = self._commit(job, outcomes, forward_us)
-            while (following := self._in_a_row(job, took_us)) is not None:
+            while handled == self.receiver.handled and (following := self._in_a_row(job, took_us)) is not None:
                 job = following
                 outcomes, forward_us = await self.compute.run(self._work(job))
                 took_us = self._commit(job, outcomes, forward_us)
-            self.reception.read()  # before the next window is chosen
+            self.receiver.read()  # before the next window is chosen
 
     def _in_a_row(self, job: Job, took_us: float) -> Job | None:
-        """The next round, if it may begin at once: nobody else has said anything or is to be told of the last one."""
-        if self.compute.overlaps or not self.schedule.goes_on(job) or not self._undisturbed(self.reception.handled):
-            return None
-        return self.schedule.again(job, took_us)
+        """The next round, if it may begin at once, because nobody is to be told of the last one yet."""
+        goes_on = not self.compute.overlaps and self.schedule.goes_on(job)
+        return self.schedule.again(job, took_us) if goes_on else None
 
     def _commit(self, job: Job, outcomes: list[Outcome | Exception | None], forward_us: float) -> float:
         """Commit a round, and learn from it. Returns the microseconds that it took."""
-        self.reception.read()  # before the commit, which looks at what was drafted
+        self.receiver.read()  # before the commit, which looks at what was drafted
         self.committer.commit(job, outcomes, forward_us)
         if job.piece is not None and job.piece.state == "decode" and job.piece.drafter is None:
             self.leases.lend(job.piece, self.clock())  # if it was not lent while its prompt was computed
         ended = self.clock()
-        took_us = (ended - self._begun - self._off_round_s()) * 1e6
+        took_us = (ended - self._begun - self._take_off_round_s()) * 1e6
         self._begun = ended
         self.state.bookkeeping.observe(job, took_us, forward_us)
         self.judge.of_own(job, outcomes, took_us, forward_us)
@@ -219,10 +219,10 @@ class Verifier:
             self._prepare(job)  # only now: its first token has been sent
         return took_us
 
-    def _off_round_s(self) -> float:
+    def _take_off_round_s(self) -> float:
         """Seconds since the last call that went into messages and into reading finished texts. They come with requests,
         not with rounds, and drafts save none of them: they would make the round look longer than it was."""
-        spent_s, self.reception.spent_s, self._reading_s = self.reception.spent_s + self._reading_s, 0.0, 0.0
+        spent_s, self.receiver.spent_s, self._reading_s = self.receiver.spent_s + self._reading_s, 0.0, 0.0
         return spent_s
 
     def _share_cpus(self) -> None:
@@ -264,21 +264,22 @@ class Verifier:
         self._read_finished_texts()
         outcomes, forward_us = await computing
         if self.compute.overlaps:
-            self._off_round_s()  # it was done while the forward ran, and made the round no longer
+            self._take_off_round_s()  # it was done while the forward ran, and made the round no longer
         return outcomes, forward_us
 
     def _work(self, job: Job) -> Callable[[], tuple[list[Outcome | Exception | None], float]]:
         """What the compute thread has to do. It returns what :func:`compute` does, and the forward's microseconds."""
         job.started = self.clock()
-        model, timer, handled = self.model, self.timer, self.reception.handled
+        model, timer, handled = self.model, self.timer, self.receiver.handled
         messages_s = 0.0  # that messages took between the forwards
 
         def undisturbed() -> bool:
             nonlocal messages_s
-            before = self.reception.spent_s
-            alone = self._undisturbed(handled)
-            messages_s += self.reception.spent_s - before
-            return alone
+            if not self.compute.overlaps:  # where the event loop waits for the forward, nobody else looks
+                before = self.receiver.spent_s
+                self.receiver.read()
+                messages_s += self.receiver.spent_s - before
+            return self.receiver.handled == handled
 
         def work() -> tuple[list[Outcome | Exception | None], float]:
             begin = timer()
@@ -286,13 +287,6 @@ class Verifier:
             return results, (timer() - begin - messages_s) * 1e6 - job.ends_us
 
         return work
-
-    def _undisturbed(self, handled: int) -> bool:
-        """Whether no message has come since so many were handled. Where the event loop waits for the forward, nobody
-        else looks."""
-        if not self.compute.overlaps:
-            self.reception.read()
-        return self.reception.handled == handled
 
     def _prepare(self, job: Job) -> None:
         """Let the verifier's own proposers read the piece of a prompt that this forward computes, if they will be asked

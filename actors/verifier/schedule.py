@@ -55,10 +55,10 @@ class Schedule:
         committer: Committer,
         faults: Faults,
         clock: Callable[[], float],
-        looks: bool,
+        asks_behind: bool,
     ) -> None:
-        """``looks``: whether forwards run where proposers may be asked, which is in the event loop's thread."""
-        self._looks = looks
+        """``asks_behind``: whether proposers may be asked between two forwards of a row: in the event loop's thread."""
+        self._asks_behind = asks_behind
         self.state, self.judge, self.room, self.admission = state, judge, room, admission
         self.committer, self.faults = committer, faults
         self.clock = clock
@@ -192,7 +192,7 @@ class Schedule:
         """Ask the proposers of a stream that is alone, and decide when to ask again: behind each token, also of several
         forwards in a row, if that saves more than it takes."""
         windows, forward_us = request.spec.windows, self.state.cost.round(1)
-        if self._looks and windows.hits.pay(forward_us, self.state.bookkeeping.question.mean):
+        if self._asks_behind and windows.hits.pay(forward_us, self.state.bookkeeping.question.mean):
             job.ends = partial(self._ends, job, request)
             windows.asked(1)
         else:
@@ -208,7 +208,7 @@ class Schedule:
         """Whether a window behind that token of a row of forwards is worth more than it costs to end the row."""
         spec, cost, begun = request.spec, self.state.cost, self.clock()
         price, rate = self._alone(request).price(cost), spec.rate.value or 1.0 / cost(1)
-        gain = self.faults.guard(request, partial(spec.windows.look, token, len(spec.committed), price, rate))
+        gain = self.faults.guard(request, partial(spec.windows.ask_behind, token, len(spec.committed), price, rate))
         spent_us = (self.clock() - begun) * 1e6
         self.state.bookkeeping.question.add(spent_us)
         job.ends_us += spent_us
@@ -217,12 +217,12 @@ class Schedule:
         spec.windows.in_vain()
         return False
 
-    def _steps(self, request: Request, retrieves: bool, rests: bool, looks: bool) -> int:
+    def _steps(self, request: Request, retrieves: bool, rests: bool, asks: bool) -> int:
         """How many tokens of a request without drafts need no decision between them. ``retrieves``: see
-        :meth:`_retrieves`; ``rests``: nobody guesses for it, since guesses do not pay for so many streams; ``looks``:
+        :meth:`_retrieves`; ``rests``: nobody guesses for it, since guesses do not pay for so many streams; ``asks``:
         the proposers are asked behind each token."""
         if retrieves:
-            return request.left if looks else min(request.left, request.spec.windows.next_ask())
+            return request.left if asks else min(request.left, request.spec.windows.next_ask())
         decided = not request.undecided or (request.spec.windows.fallbacks and not rests)
         return 1 if decided else request.left
 

@@ -138,8 +138,8 @@ def test_a_flooding_drafter_is_dropped_while_an_honest_one_drafts():
             cluster.start_drafter("honest")
             await cluster.connected("honest")
             looks = iter(range(1 << 30))
-            reception = cluster.verifier.reception
-            reception.timer = reception.cpu_timer = lambda: next(looks) * 50e-6  # for each look
+            receiver = cluster.verifier.receiver
+            receiver.timer = receiver.cpu_timer = lambda: next(looks) * 50e-6  # for each look
             flooder = Caller(cluster.network, "flooder")
             digest, size = INFO.tokenizer_digest, INFO.vocab_size
             await flooder.hello(role=Role.DRAFTER, tokenizer_digest=digest, vocab_size=size, max_context=1)

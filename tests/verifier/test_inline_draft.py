@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from cluster import Cluster, tokens_of
@@ -231,6 +232,15 @@ def test_a_text_that_is_not_worth_reading_rests_unasked():
     prompt = tuple(2 + i % 50 for i in range(600))
     run(one_stream(cluster(draft.model, inline=draft), Sampling(max_tokens=8, ignore_eos=True), prompt=prompt))
     assert asked == []
+
+
+def test_a_text_that_weights_have_lost_is_read_with_those_that_took_their_place():
+    draft = inline(ToyDraft())
+    tree = SimpleNamespace(lost=True, model=draft.model)
+    request = SimpleNamespace(rid="r", spec=SimpleNamespace(inline=tree, committed=[5, 9, 33]))
+    assert not draft.reads(request, 1.0, lambda request: 1.0)
+    tree.model = ToyDraft()
+    assert draft.reads(request, 1.0, lambda request: 1.0)
 
 
 def test_the_next_turn_of_a_chat_is_not_read_again():

@@ -38,7 +38,7 @@ from protocols.errors import ConfigError, ModelError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 COPIED = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "*.jinja")
-WHOLE = 64  # sizes of real models are multiples of it; our kernels need multiples of 16
+MLP_MULTIPLE = 64  # sizes of real models are multiples of it; our kernels need multiples of 16
 MARK = "duoactor_inflated"  # key in config.json: where the function came from, so that reports can say it
 
 Progress = Callable[[int, int], None]  # bytes written, bytes in all
@@ -77,9 +77,9 @@ def inflate(
 ) -> Shape:
     """Inflate the checkpoint directory ``source`` into the new directory ``destination``; returns the new shape.
 
-    ``intermediate`` 0 grows the MLP in proportion to ``hidden``, to a multiple of ``WHOLE``; ``dtype`` (torch's, or its
-    name) None keeps the source's. One shard at a time is in memory. Raises ConfigError for sizes that cannot work,
-    ModelError for a source that cannot be read or is of another family.
+    ``intermediate`` 0 grows the MLP in proportion to ``hidden``, to a multiple of ``MLP_MULTIPLE``; ``dtype`` (torch's,
+    or its name) None keeps the source's. One shard at a time is in memory. Raises ConfigError for sizes that cannot
+    work, ModelError for a source that cannot be read or is of another family.
     """
     source, destination = Path(source), Path(destination)
     config = _read_config(source)
@@ -253,7 +253,7 @@ def _grown(old: Shape, layers: int, hidden: int, intermediate: int) -> Shape:
             f"--hidden {hidden} does not give whole heads; choose a multiple of {step}, "
             f"such as {max(1, round(hidden / step)) * step}"
         )
-    in_proportion = -(-old.intermediate * hidden // (WHOLE * old.hidden)) * WHOLE
+    in_proportion = -(-old.intermediate * hidden // (MLP_MULTIPLE * old.hidden)) * MLP_MULTIPLE
     grown = intermediate or (in_proportion if hidden > old.hidden else old.intermediate)
     if grown < old.intermediate:
         raise ConfigError(f"--intermediate {grown} is below the source's {old.intermediate}; inflating only widens")

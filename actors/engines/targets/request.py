@@ -15,7 +15,7 @@ from actors.models import Constraint, Window
 from actors.tree.accept import depths_of
 from protocols.messages import TokenLogprobs
 
-PATH: Mask = np.tri(max(LARGE), dtype=np.bool_)  # what the nodes of a path see of one another
+CHAIN: Mask = np.tri(max(LARGE), dtype=np.bool_)  # what the nodes of a path see of one another
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class TargetRequest:
         visible: Mask = np.zeros((rows, align(root + rows)), dtype=np.bool_)
         visible[:, : self.length] = True
         if depths and depths[-1] == len(depths):  # a path
-            visible[1:, self.length : root + rows] = PATH[: rows - 1, : rows - 1]
+            visible[1:, self.length : root + rows] = CHAIN[: rows - 1, : rows - 1]
         else:
             for row, parent in enumerate(window.parents, 1):
                 visible[row, self.length :] = visible[parent + 1, self.length :]

@@ -235,7 +235,7 @@ class FallbackProposer(_Consulted):
             if total >= bound and row not in held:
                 held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
 
-    def look(self, token: int, place: int) -> list[float] | None:
+    def ask_behind(self, token: int, place: int) -> list[float] | None:
         """Read the token that stands behind ``place`` others, before it is committed, and ask what follows. Returns the
         chances of what is likely enough; None: it has not read the text so far."""
         if self.session is None or self.seen != place:
@@ -248,8 +248,8 @@ class FallbackProposer(_Consulted):
         return [math.exp(total) for _, _, _, total in self.likely]
 
     def _asked(self, session: ProposerSession | None, best: Node | None) -> Proposal:
-        """The proposal of ``session``, None if that has not read the whole text. ``best``: the likeliest token of whose
-        the tree has."""
+        """The proposal of ``session``; None: that has not read the whole text. ``best``: the likeliest token that the
+        tree has already."""
         self.likely, self.held, self.bound = [], {}, 0.0
         if self.costly and (self.rest > 0 or (best is not None and best.logprob > NEARLY_CERTAIN)):
             self.rest -= self.rest > 0

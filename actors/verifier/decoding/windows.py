@@ -58,21 +58,21 @@ class Windows:
         """They are asked now, and again in so many tokens."""
         self._ask_in = tokens
 
-    def look(self, token: int, committed: int, price: Cost, rate: float) -> float | None:
+    def ask_behind(self, token: int, committed: int, price: Cost, rate: float) -> float | None:
         """A row of forwards without drafts has brought a further token, behind ``committed`` ones and those that were
-        looked at. Returns how many tokens more than in the same time without it a window behind it promises, by what
+        asked about. Returns how many tokens more than in the same time without it a window behind it promises, by what
         the likeliest of the proposers says; None: one has not read the text yet. Arguments as of
         :func:`priced_window`."""
         place, self._seen = committed + self._seen, self._seen + 1
-        best, unread = 0.0, False
+        best, unread, plain_us = 0.0, False, price(1)
         for fallback in self.fallbacks:
             fallback.commit((token,))
-            chances = fallback.look(token, place)
+            chances = fallback.ask_behind(token, place)
             unread = unread or chances is None
             expected = 0.0
             for count, chance in enumerate(sorted(chances or (), reverse=True), 1):
                 expected += chance
-                best = max(best, expected - rate * (price(1 + count) - price(1)))
+                best = max(best, expected - rate * (price(1 + count) - plain_us))
         return None if unread else best
 
     def in_vain(self) -> None:

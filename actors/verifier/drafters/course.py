@@ -59,15 +59,13 @@ class Course:
         if self._fresh < LOOK or self.expected(prior) >= PAYS:
             return
         self.speedup.discount(LOOK if plain_known else 0)  # it may be another text when the rest is over
-        if plain_known:
-            self.rest()
-        else:
-            self.resting, self._fresh, self._left = True, 0.0, round(LOOK)
+        self.rest(look=not plain_known)
 
-    def rest(self) -> None:
-        """The stream does without its drafts for a while, each time for longer."""
-        self.resting, self._fresh, self._left = True, 0.0, self._rest
-        self._rest = min(MAX_REST, 2 * self._rest)
+    def rest(self, look: bool = False) -> None:
+        """The stream does without its drafts for a while, each time for longer, or for a ``look`` at rounds without."""
+        self.resting, self._fresh, self._left = True, 0.0, round(LOOK) if look else self._rest
+        if not look:
+            self._rest = min(MAX_REST, 2 * self._rest)
 
     def rested(self, rounds: int = 1) -> None:
         """Rounds without its drafts."""

@@ -140,12 +140,18 @@ class InlineDraft:
         :meth:`grow`. Sets ``idle`` where it cannot."""
         self._renew()
         tree, missing = request.spec.inline, len(request.spec.committed)
-        able = request.rid not in self._unable and self._failures < MAX_FAILURES and not (tree and tree.lost)
+        able = self._able(request)
         if able and tree is not None and tree.model is self.model:
             missing = self.model.missing(tree.handle)
-        able = able and (missing <= UNREAD or self._repays(request, missing, rate, saves))
-        self.idle = self.idle or not able
-        return able
+        reads = able and (missing <= UNREAD or self._repays(request, missing, rate, saves))
+        self.idle = self.idle or not reads
+        return reads
+
+    def _able(self, request: Request) -> bool:
+        """Whether the model can mirror the request's text, as far as is known."""
+        tree = request.spec.inline
+        lost = tree is not None and tree.lost and tree.model is self.model
+        return not (lost or request.rid in self._unable or self._failures >= MAX_FAILURES)
 
     def _renew(self) -> None:
         """Weights that took the latest ones' place have not failed yet."""
@@ -167,7 +173,7 @@ class InlineDraft:
             tree = request.spec.inline = None
         if tree is not None:
             tree.catch_up()
-        if request.rid in self._unable or self._failures >= MAX_FAILURES or (tree is not None and tree.lost):
+        if not self._able(request):
             return None
         if tree is not None and (missing := self.model.missing(tree.handle)) <= UNREAD:
             return tree

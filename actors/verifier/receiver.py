@@ -24,7 +24,7 @@ MAX_DROPPED = 4
 FLOOD_PAUSE_S = 0.001  # before the next ones are dropped
 
 
-class Reception:
+class Receiver:
     def __init__(
         self,
         listener: Listener,
