@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.models import Expansion, Leaf, ModelInfo, common_prefix
+from actors.models import Expansion, Leaf, ModelInfo, common_prefix, path_of
 from actors.proposers.datastore import Datastore
 from actors.proposers.interface import ROOT, Proposal, Proposer, ProposerSession
 from actors.proposers.prompt_lookup import PromptLookup
@@ -99,13 +99,16 @@ class ProposerDraft:
         mirror.read = max(mirror.read, min(end, len(mirror.text)))
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
-        return [self._expand(self._mirrors[leaf.handle], leaf) for leaf in leaves]
+        found: list[Expansion] = []
+        for leaf in leaves:
+            found.append(self._expand(self._mirrors[leaf.handle], leaf, path_of(leaf, leaves, found)))
+        return found
 
-    def _expand(self, mirror: _Mirror, leaf: Leaf) -> Expansion:
+    def _expand(self, mirror: _Mirror, leaf: Leaf, above: tuple[int, ...]) -> Expansion:
         slot = ROOT
         path: tuple[int, ...] = ()
         if not leaf.is_root:
-            path = (*(mirror.paths[leaf.path[-1]] if leaf.path else ()), leaf.token)
+            path = (*(mirror.paths[above[-1]] if above else ()), leaf.token)
             slot = next(s for s in range(self._scratch_slots) if s not in mirror.paths)
             mirror.paths[slot] = path
         if mirror.proposal is None:

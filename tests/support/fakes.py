@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from actors.models import Expansion, Leaf, Likeliest, ModelInfo, Outcome, Window, common_prefix
+from actors.models import Expansion, Leaf, Likeliest, ModelInfo, Outcome, Window, common_prefix, path_of
 from actors.proposers.datastore import Datastore, build
 from actors.tree.accept import walk
 from actors.verifier.decoding.retrieval import Sources
@@ -203,7 +203,8 @@ class ToyDraft:
                 assert leaf.token == context[-1], "the root is the last committed token"
                 path, slot = [], -1
             else:
-                path = [*(self.paths[leaf.handle, leaf.path[-1]] if leaf.path else []), leaf.token]
+                above = path_of(leaf, leaves, out)
+                path = [*(self.paths[leaf.handle, above[-1]] if above else []), leaf.token]
                 used = {s for h, s in self.paths if h == leaf.handle}
                 slot = next(s for s in range(self.scratch_slots + 1) if s not in used)
                 assert slot < self.scratch_slots, "the lease asked for more slots than there are"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from memory_network import MemoryNetwork
 
-from actors.models import Expansion, Leaf, Outcome, Window
+from actors.models import Expansion, Leaf, Outcome, Window, path_of
 from actors.replay.clock import Process, now_here
 from actors.tree.accept import depths_of, walk
 from actors.verifier.compute import Compute
@@ -208,7 +208,10 @@ class TimedDraft:
         took = self.stage.world.step(len(leaves)) * self.chance.uniform(0.95, 1.1)
         took += sum(self._see(leaf.handle, self.missing(leaf.handle)) for leaf in leaves if leaf.is_root)
         self._spend(took)
-        return [self._expand(leaf) for leaf in leaves]
+        found: list[Expansion] = []
+        for leaf in leaves:
+            found.append(self._expand(leaf, path_of(leaf, leaves, found)))
+        return found
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
         self.seen[handle] = min(self.seen[handle], len(prefix))  # all texts of a stage are one text
@@ -234,14 +237,14 @@ class TimedDraft:
         self.worked.append((self.process.clock(), took_us / 1e6))
         self.process.compute(took_us / 1e6)
 
-    def _expand(self, leaf: Leaf) -> Expansion:
+    def _expand(self, leaf: Leaf, path: Sequence[int]) -> Expansion:
         fate, length = self.stage.fate, self.lengths[leaf.handle]
         if leaf.is_root:
             self.seen[leaf.handle] = length
             return Expansion(-1, *fate.candidates(length, True, self.stage.world))
         position, right = length, True
-        if leaf.path:
-            above, right = self.right[leaf.handle, leaf.path[-1]]
+        if path:
+            above, right = self.right[leaf.handle, path[-1]]
             position = above + 1
         right = right and fate.truth[position] == leaf.token
         slot = self.free[leaf.handle].pop()

@@ -167,8 +167,10 @@ class Draft:
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         groups: dict[int, list[int]] = {}
+        depths: list[int] = []  # below the root
         for index, leaf in enumerate(leaves):
-            if leaf.is_root or self._mirrors[leaf.handle].length + len(leaf.path) < self.info.max_context:
+            depths.append(depths[leaf.above] + 1 if leaf.above >= 0 else 0 if leaf.is_root else 1 + len(leaf.path))
+            if leaf.is_root or self._mirrors[leaf.handle].length + depths[-1] <= self.info.max_context:
                 groups.setdefault(leaf.handle, []).append(index)
         expansions = [Expansion(-1, (), ())] * len(leaves)  # of leaves beyond the context
         if not groups:
@@ -177,10 +179,12 @@ class Draft:
         try:
             for handle, members in groups.items():
                 if leaves[members[0]].is_root:
-                    assert len(members) == 1, "a root is the only leaf of its request"
                     self._add_root(batch, handle, members[0])
+                    members = members[1:]
                 else:
-                    self._add_nodes(batch, handle, members, [leaves[index] for index in members])
+                    self.prefill(handle, self.missing(handle) + 1)
+                if members:
+                    self._add_nodes(batch, handle, members, leaves)
             select = None if len(batch.wanted) == len(batch.tokens) else batch.wanted
             candidates = self._candidates(batch, select)
         except BaseException:
@@ -215,20 +219,23 @@ class Draft:
         batch.roots.append(m)
 
     def _add_nodes(self, batch: _Batch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
-        """Add ``leaves`` of one request, each in a new scratch slot. ``members``: their indices among all leaves."""
+        """Add leaves of one request, each in a new scratch slot. ``members``: their indices among all ``leaves``."""
         m = self._mirrors[handle]
-        self.prefill(handle, m.length - m.computed)
         taken: list[int] = []
-        for leaf in leaves:
-            taken.append(m.take(leaf.token))
-            batch.taken.append((m, taken[-1]))
+        paths: dict[int, tuple[int, ...]] = {}  # slots of the ancestors of a member and its own
+        for index in members:
+            leaf = leaves[index]
+            slot = m.take(leaf.token)
+            taken.append(slot)
+            batch.taken.append((m, slot))
+            paths[index] = (*paths.get(leaf.above, leaf.path), slot)
         batch.wanted += range(len(batch.tokens), len(batch.tokens) + len(taken))
-        positions = [m.length + len(leaf.path) for leaf in leaves]
-        base, visible = m.view(leaves, taken)
+        positions = [m.length + len(paths[index]) - 1 for index in members]
+        base, visible = m.view([*paths.values()])
         slots = [m.base + slot for slot in taken]
-        batch.add(base, [leaf.token for leaf in leaves], positions, slots, visible, m.room)
-        for index, leaf, slot, position in zip(members, leaves, taken, positions, strict=True):
-            path = [*(m.held[above] for above in leaf.path), leaf.token] if m.sampler.penalised else []
+        batch.add(base, [leaves[index].token for index in members], positions, slots, visible, m.room)
+        for index, slot, position in zip(members, taken, positions, strict=True):
+            path = [m.held[above] for above in paths[index]] if m.sampler.penalised else []
             batch.rows.append(Row(index, slot, m.sampler, position + 1, path))
 
     # --- replay ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import numpy as np
 
 from actors.engines.flat_batch import SPAN, FlatBatch, Mask, align, causal
 from actors.engines.sampling.sampler import SamplerState
-from actors.models import Leaf
 from protocols.errors import PoolFull
 
 
@@ -53,15 +52,14 @@ class Mirror:
         slots = [*range(self.home + start, self.home + end)]
         batch.add(self.home, self.tokens[start:end], [*range(start, end)], slots, causal(start, end), self.room)
 
-    def view(self, leaves: Sequence[Leaf], slots: Sequence[int]) -> tuple[int, Mask]:
-        """What leaves in scratch ``slots`` see: the committed text, their ancestors and themselves. Returns the first
-        slot of the pool in the mask, and the mask with a row for each leaf."""
-        start = min(slot for leaf, own in zip(leaves, slots, strict=True) for slot in (own, *leaf.path)) // SPAN * SPAN
+    def view(self, paths: Sequence[Sequence[int]]) -> tuple[int, Mask]:
+        """What leaves see: the committed text, and the scratch slots of their ancestors and themselves, ``paths``.
+        Returns the first slot of the pool in the mask, and the mask with a row for each leaf."""
+        start = min(min(path) for path in paths) // SPAN * SPAN
         home = len(self.held) - start
-        visible: Mask = np.zeros((len(leaves), home + align(self.length)), dtype=np.bool_)
+        visible: Mask = np.zeros((len(paths), home + align(self.length)), dtype=np.bool_)
         visible[:, home : home + self.length] = True
-        for row, leaf, slot in zip(visible, leaves, slots, strict=True):
-            row[slot - start] = True
-            for above in leaf.path:
-                row[above - start] = True
+        for row, path in zip(visible, paths, strict=True):
+            for slot in path:
+                row[slot - start] = True
         return self.base + start, visible
