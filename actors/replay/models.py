@@ -133,12 +133,11 @@ class LoggedTarget:
 
 
 class VirtualCompute(Compute):
-    """A thread's work is done at once, and known of when its time is up."""
+    """A job's work is done at once, and known of when its time is up."""
 
-    overlaps = True
-
-    def __init__(self, target: LoggedTarget, process: Metered) -> None:
-        self._target, self._process = target, process
+    def __init__(self, target: LoggedTarget, process: Metered, overlaps: bool) -> None:
+        """``overlaps``: as of a thread's jobs; those of the event loop's own do not."""
+        self._target, self._process, self.overlaps = target, process, overlaps
         self._known_s = 0.0  # of what was computed, that has passed
 
     def start(self, job: Callable[[], R]) -> asyncio.Future[R]:

@@ -124,7 +124,7 @@ async def _replay(
         NoText(),
         cost,
         listener,
-        VirtualCompute(target, process),
+        VirtualCompute(target, process, overlaps=times.inline_step is None),
         "replay",
         clock=process.clock,
         timer=lambda: target.spent_s,
