@@ -20,6 +20,7 @@ FORCED = -2  # the only token that a grammar allows
 
 
 NO_SLOT = -1  # of a node that no draft model holds
+BY_DRAFT, BY_RETRIEVAL = 1, 2
 
 _logprob = attrgetter("logprob")
 
@@ -30,7 +31,8 @@ class Node:
 
     # fmt: off
     __slots__ = (
-        "children", "expanded", "fits", "logprob", "parent", "position", "rank", "sent", "slot", "token", "total",
+        "children", "drafted", "expanded", "fits", "logprob", "named", "parent", "position", "rank", "retrieved",
+        "sent", "slot", "stale", "token", "total",
     )
     # fmt: on
 
@@ -41,9 +43,14 @@ class Node:
         self.logprob = logprob
         self.total: float = logprob + (parent.total if parent is not None else 0.0)
         self.rank = rank  # among the candidates of its parent, 0 the likeliest; or OWN or FORCED
+        # log of the chance that a draft model gives it, and that proposers do; None: they did not name it
+        self.drafted: float | None = logprob if rank >= 0 else None
+        self.retrieved: float | None = logprob if rank == OWN else None
         self.children: dict[int, Node] = {}  # by token
         self.slot = NO_SLOT  # draft model: scratch slot of its K/V, once expanded
         self.expanded = False  # draft model: its candidates are known
+        self.named = 0  # verifier: by whom children of it were named, BY_DRAFT | BY_RETRIEVAL
+        self.stale = False  # verifier: by both, and they have not been weighed since
         self.sent = False  # drafter: the verifier has been sent it
         self.fits = False  # verifier: the grammar allows it, and the tokens that must follow it are in the tree
 
@@ -90,20 +97,35 @@ class TokenTree:
         return self.root.position + 1
 
     def add(self, parent: Node, token: int, logprob: float, rank: int = 0) -> Node:
-        """The child of ``parent`` with that token, new or not. The higher of two confidences stays."""
+        """The child of ``parent`` with that token, new or not. The higher of two confidences stays, until they are
+        weighed (:class:`actors.tree.pooling.OpinionPool`)."""
         node = parent.children.get(token)
         if node is None:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
             self.size += 1
-            return node
-        if node.rank == OWN or rank == FORCED:
-            node.rank = rank  # a guess that a draft model shares counts as its own
-        if logprob > node.logprob:
-            gain = logprob - node.logprob
-            node.logprob = logprob
-            for below in node.subtree():
-                below.total += gain
+        else:
+            if node.rank == OWN or rank == FORCED:
+                node.rank = rank  # a guess that a draft model shares counts as its own
+            if rank == OWN:
+                if node.retrieved is not None and logprob <= node.retrieved:
+                    return node
+                node.retrieved = logprob
+            elif rank >= 0:
+                if node.drafted is not None and logprob <= node.drafted:
+                    return node
+                node.drafted = logprob
+            if logprob > node.logprob:
+                node.logprob = logprob
+                self.settle(parent)
+        parent.named |= BY_RETRIEVAL if rank == OWN else BY_DRAFT if rank >= 0 else 0
+        parent.stale = parent.named == BY_DRAFT | BY_RETRIEVAL
         return node
+
+    def settle(self, node: Node) -> None:
+        """Confidences in nodes below ``node`` have changed: so have those of whole paths."""
+        for above in node.subtree():
+            for child in above.children.values():
+                child.total = above.total + child.logprob
 
     def drop(self, node: Node) -> None:
         """Remove a node, which is not the root, and its subtree."""

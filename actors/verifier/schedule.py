@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 
+from actors.tree.window import Cost
 from actors.verifier.committer import Committer
 from actors.verifier.decoding.rounds import NO_OTHERS, Chosen, Others
 from actors.verifier.drafters.judging import Judge
@@ -196,7 +197,7 @@ class Schedule:
             job.ends = partial(self._ends, job, request)
             windows.asked(1)
         else:
-            windows.asked(ASK_CHUNKS * forwards_in_a_chunk(forward_us))
+            windows.asked(ASK_CHUNKS * windows.hits.rarer * forwards_in_a_chunk(forward_us))
 
     def _alone(self, request: Request) -> Others:
         """What the rows of a stream cost that is alone and could go on without drafts: any window ends a row of
@@ -204,10 +205,15 @@ class Schedule:
         books = self.state.bookkeeping
         return NO_OTHERS._replace(row_us=books.row_us(1, request.method), start_us=books.plain_us(request.method))
 
+    def _price_alone(self, request: Request) -> tuple[Cost, float]:
+        """Microseconds of its rounds by their rows, and its tokens for each."""
+        cost = self.state.cost
+        return self._alone(request).price(cost), request.spec.rate.value or 1.0 / cost(1)
+
     def _ends(self, job: Job, request: Request, token: int) -> bool:
         """Whether a window behind that token of a row of forwards is worth more than it costs to end the row."""
-        spec, cost, begun = request.spec, self.state.cost, self.clock()
-        price, rate = self._alone(request).price(cost), spec.rate.value or 1.0 / cost(1)
+        spec, begun = request.spec, self.clock()
+        price, rate = self._price_alone(request)
         gain = self.faults.guard(request, partial(spec.windows.ask_behind, token, len(spec.committed), price, rate))
         spent_us = (self.clock() - begun) * 1e6
         self.state.bookkeeping.question.add(spent_us)
@@ -262,6 +268,10 @@ class Schedule:
                 request.spec.waiting.begins(self.clock() * 1e6)
                 self.faults.guard(request, partial(request.spec.guess, load.least))
             own = [request for request in own if request.state == "decode"]
+            if load.streams == 1 and own:
+                price, own_rate = self._price_alone(own[0])
+                _, nodes = own[0].spec.windows.retrieval_alone(price, own_rate)
+                job.retrieved = nodes, price(1 + nodes) - price(1)
             since = lambda: (self.clock() - state.started) * 1e6  # noqa: E731
             promised = cache(partial(inline.promise, state.cost, load.streams))  # the same for all
             saves = partial(self.judge.saves, load.streams, promised)

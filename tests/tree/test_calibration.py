@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from actors.tree.calibration import MEMORY, Calibration, TextCalibration, acceptance_bias
+from actors.tree.calibration import MEMORY, Calibration, TextBias, TextCalibration, log_odds
 
 
 def teach(calibration: Calibration, truth, rounds: int, seed: int) -> None:
@@ -56,7 +56,7 @@ def test_a_text_that_agrees_less_bends_the_shared_map_for_itself_alone():
     before = shared.probability(0, 0.6)
     text = TextCalibration(shared)
     assert text.probability(0, 0.6) == pytest.approx(before)
-    for _ in range(12):
+    for _ in range(24):
         text.observe((0.6, 0.2), hit=-1)
     assert text.probability(0, 0.6) < 0.5 * before
     assert TextCalibration(shared).probability(0, 0.6) > 0.85 * before
@@ -71,13 +71,23 @@ def test_a_text_is_never_believed_to_be_certain():
 
 
 def test_what_a_text_was_like_long_ago_fades():
-    bias = acceptance_bias()
+    bias, even = TextBias(), log_odds(0.5)
     for _ in range(1000):
-        bias.add_ratio(1.0, 0.5)
-    assert bias.mean > 1.8
+        bias.observe(even, True)
+    assert bias.chance(even) > 0.9
     for _ in range(300):
-        bias.add_ratio(0.0, 0.5)
-    assert bias.mean < 0.2
+        bias.observe(even, False)
+    assert bias.chance(even) < 0.1
+
+
+def test_a_text_that_copies_a_few_short_matches_is_not_believed_to_copy_long_ones_for_certain():
+    bias = TextBias()
+    for _ in range(15):  # half of what is usually right once in five times
+        bias.observe(log_odds(0.2), True)
+        bias.observe(log_odds(0.2), False)
+    assert 0.35 < bias.chance(log_odds(0.2)) < 0.5
+    assert 0.6 < bias.chance(log_odds(0.6)) < 0.9
+    assert bias.chance(log_odds(0.999)) < 1.0
 
 
 def test_what_a_new_text_is_expected_to_be_like_is_what_others_were():

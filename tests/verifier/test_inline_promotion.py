@@ -12,6 +12,7 @@ from actors.draft_timing import PROBES
 from actors.models import Expansion
 from actors.replay.clock import run
 from actors.tree.calibration import Calibration, TextCalibration
+from actors.tree.pooling import OpinionPool
 from actors.tree.tree import TokenTree
 from actors.verifier.decoding.inline_tree import InlineTree
 from actors.verifier.drafters.inline import MAX_FAILURES
@@ -125,16 +126,18 @@ def test_promotion_and_undo_in_mid_stream_leave_the_text_equal(sampling):
 
 def test_what_the_weights_before_have_expanded_is_expanded_again():
     tree, calibration = TokenTree(3, 7), TextCalibration(Calibration())
-    before, after = (InlineTree("r", tree, ToyDraft(LANGUAGE), 1, frozenset(), 100, calibration) for _ in range(2))
-    before.begin()
+    before, after = (
+        InlineTree("r", tree, ToyDraft(LANGUAGE), 1, frozenset(), 100, calibration, OpinionPool()) for _ in range(2)
+    )
+    before.begin(-1.0, 0.0)
     root = tree.root
-    before.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)
-    before.expanded(root.children[5], Expansion(0, (8,), (0.7,)), 64)
+    before.expanded([root], [Expansion(-1, (5, 6), (0.7, 0.2))], 64)
+    before.expanded([root.children[5]], [Expansion(0, (8,), (0.7,))], 64)
     before.leave()
-    after.begin()
-    assert [node for _, node in after.promises(-1.0)] == [root]
-    after.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)
-    assert {node.token for _, node in after.promises(-1.0)} == {5, 6}
+    after.begin(-1.0, 0.0)
+    assert [along for _, along in after.promises()] == [[root]]
+    after.expanded([root], [Expansion(-1, (5, 6), (0.7, 0.2))], 64)
+    assert {node.token for _, (node,) in after.promises()} == {5, 6}
 
 
 def test_nothing_is_believed_of_new_weights_that_those_before_have_shown():

@@ -52,7 +52,7 @@ def test_a_draft_that_works_is_not_measured_for_its_own_sake():
     draft = inline(model)
     probed = []
     run_probe = draft.probe.run
-    draft.probe.run = lambda model, now: probed.append(run_probe(model, now))
+    draft.probe.run = lambda *asked: probed.append(run_probe(*asked))
     run(one_stream(as_calibrated(cluster(model, inline=draft)), LONG))
     assert [one for one in probed if one is not None] == []
 

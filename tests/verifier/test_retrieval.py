@@ -166,8 +166,9 @@ def test_a_text_that_begins_to_copy_is_asked_about_often_again_after_one_hit():
     for _ in range(40):
         hits.add(0)
     assert not hits.pay(token_us=2000.0, question_us=500.0)
+    assert hits.rarer == Hits.RAREST
     hits.add(8)
-    assert hits.pay(token_us=2000.0, question_us=500.0)
+    assert hits.pay(token_us=2000.0, question_us=500.0) and hits.rarer == 1
 
 
 def test_a_text_begins_with_what_questions_about_others_gave():

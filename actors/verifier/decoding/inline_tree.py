@@ -11,6 +11,7 @@ from operator import itemgetter
 from actors.estimate import Estimate
 from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.calibration import TextCalibration
+from actors.tree.pooling import OpinionPool
 from actors.tree.tree import NO_SLOT, Node, TokenTree
 from protocols.errors import CannotDraft, PoolFull
 
@@ -18,10 +19,12 @@ log = logging.getLogger("duoactor.verifier")
 # As in the trees of drafters, see :class:`actors.drafter.growth.TreeGrowth`.
 BRANCHES = 4
 MIN_CHANCE = 0.01
+MAX_LEAVES = 64  # of one step
 DOUBT = 0.03  # weight of the usual agreement in a round without drafts: slowly, a text is believed to be like others
 
 
-_first: Callable[[tuple[float, Node]], float] = itemgetter(0)
+Along = list[Node]  # a leaf, and the retrieved nodes below it that are expanded in the same step
+_first: Callable[[tuple[float, Along]], float] = itemgetter(0)
 
 
 class InlineTree:
@@ -34,50 +37,95 @@ class InlineTree:
         stop_tokens: frozenset[int],
         end: int,
         calibration: TextCalibration,
+        pool: OpinionPool,
     ) -> None:
-        """``tree``: the request's, which proposers add to as well. ``handle``: the mirror's. Nothing is drafted behind
-        ``stop_tokens``, nor at positions from ``end`` on."""
+        """``tree``: the request's, which proposers add to as well; ``pool`` weighs what they named. ``handle``: the
+        mirror's. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
         self.rid, self.tree, self.model, self.handle = rid, tree, model, handle
-        self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
+        self.stop_tokens, self.end, self.calibration, self.pool = stop_tokens, end, calibration, pool
         self.agreement = Estimate(calibration.usual, weight=4, memory=48)  # how often the draft's first choice is right
         self.lost = False  # the model cannot mirror the text any more
         self._expansions: dict[Node, Expansion] = {}  # the candidates behind each expanded node
         self._slots: set[int] = set()  # scratch slots that are in use
-        self._leaves: list[Node] = []  # nodes that may be expanded next
+        self._leaves: dict[Node, tuple[float, Along]] = {}  # nodes that may be expanded next, with what they promise
+        self._row = self._node = 0.0
         self._untold: list[int] = []  # committed tokens that the model has not been told of
 
     # --- growing -----------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Before a round: find the leaves of the tree as it is."""
+    def begin(self, row: float, node: float) -> None:
+        """Before a round: find the leaves of the tree as it is. ``row``, ``node``: tokens that the time for a row of
+        the target's forward, and for a further node of a draft step, would bring otherwise."""
+        self._row, self._node = row, node
+        self._leaves.clear()
         tree = self.tree
-        self._leaves = [*self._expandable(tree.nodes())] if tree.root.expanded else [tree.root]
+        self._open(self._expandable(tree.nodes()) if tree.root.expanded else (tree.root,))
+
+    def _open(self, nodes: Iterable[Node]) -> None:
+        """They are leaves now. What a leaf promises does not change when another is expanded."""
+        for node in nodes:
+            self._leaves[node] = self._along(node)
 
     def _expandable(self, nodes: Iterable[Node]) -> Iterator[Node]:
         """Those of ``nodes`` that may be expanded next: all their ancestors are expanded."""
         for node in nodes:
-            above = node.parent
-            leaf = not node.expanded and above is not None and above.expanded
-            if leaf and node.token not in self.stop_tokens and node.position + 1 < self.end:
+            if node.parent is not None and node.parent.expanded and self._may_expand(node):
                 yield node
 
-    def promises(self, least: float) -> list[tuple[float, Node]]:
-        """Leaves to expand, each with the accepted tokens that it should bring, where those are more than ``least``. No
-        more than there are scratch slots for. The root is the only leaf until it is expanded."""
-        room = self.model.scratch_slots - len(self._slots)
-        found = [(promise, node) for node in self._leaves if (promise := self._promise(node)) > least]
-        return found if len(found) <= room else sorted(found, key=_first, reverse=True)[:room]
+    def _may_expand(self, node: Node) -> bool:
+        return not node.expanded and node.token not in self.stop_tokens and node.position + 1 < self.end
+
+    def promises(self) -> list[tuple[float, Along]]:
+        """Leaves to expand, each with the accepted tokens that it should bring, where those are worth a row: no more
+        nodes than one step has, and than there are scratch slots for. The root is the only leaf until it is expanded.
+        """
+        room = self._room()
+        found = [one for one in self._leaves.values() if one[0] > self._row]
+        if sum([len(along) for _, along in found]) <= room:
+            return found
+        kept = list[tuple[float, Along]]()
+        for one in sorted(found, key=_first, reverse=True):
+            room -= len(one[1])
+            if room < 0:
+                break
+            kept.append(one)
+        return kept
+
+    def _room(self) -> int:
+        return min(self.model.scratch_slots - len(self._slots), MAX_LEAVES)
+
+    def _along(self, node: Node) -> tuple[float, Along]:
+        """``node`` and what to read below it, with what all of them promise.
+
+        What was retrieved below it is known before it is expanded, so that a step can read all of that: the target
+        would do the same, at the price of its own rows."""
+        along, promise, room = [node], self._promise(node), self._room()
+        while (child := node.best_child()) is not None and child.retrieved is not None and self._may_expand(child):
+            more = self._promise(child)
+            if more <= self._node or len(along) >= room:
+                break
+            node, promise = child, promise + more
+            along.append(node)
+        return promise, along
 
     def _promise(self, node: Node) -> float:
-        """The chance that the path to ``node`` is accepted, times the draft's agreement, less the chance of the
-        children that the tree has already: those were retrieved, and the draft would only repeat them."""
+        """The chance that the path to ``node`` is accepted, times what is then expected of the draft's children.
+
+        Where nothing was retrieved, that is the draft's agreement. Where tokens were, of a chance of ``known``, the
+        draft has something new to say when they are wrong; and what it says of them decides whether the window goes on
+        there, which is worth most where that is open."""
         known = 0.0
         for child in node.children.values():
             known += math.exp(child.logprob)
-        return math.exp(min(0.0, self.tree.total(node))) * max(0.0, self.agreement.mean - known)
+        wrong = max(0.0, 1.0 - known)
+        return math.exp(min(0.0, self.tree.total(node))) * wrong * (self.agreement.mean + known)
 
-    def leaf(self, node: Node) -> Leaf:
-        """``node`` as the draft model is asked to expand it."""
+    def leaves(self, along: Along, first: int) -> list[Leaf]:
+        """These nodes as the draft model is asked to expand them in one step. ``first``: of them among its leaves."""
+        below = [Leaf(self.handle, node.token, (), above=first + i) for i, node in enumerate(along[1:])]
+        return [self._leaf(along[0]), *below]
+
+    def _leaf(self, node: Node) -> Leaf:
         root = self.tree.root
         if node is root:
             return Leaf(self.handle, node.token, (), is_root=True)
@@ -88,22 +136,35 @@ class InlineTree:
             above = above.parent
         return Leaf(self.handle, node.token, tuple(reversed(path)))
 
-    def expanded(self, node: Node, expansion: Expansion, vocab_size: int) -> None:
-        """The draft model has expanded ``node``: its likely children join the tree. ``vocab_size``: the target's; ids
-        beyond it are no candidates."""
+    def expanded(self, along: Along, expansions: Sequence[Expansion], vocab_size: int) -> None:
+        """The draft model has expanded these nodes: their likely children join the tree. ``vocab_size``: the target's;
+        ids beyond it are no candidates."""
+        path = math.exp(min(0.0, self.tree.total(along[0])))
+        for node, expansion in zip(along, expansions, strict=True):
+            if node is not along[0]:
+                path *= math.exp(node.logprob)
+            self._expanded(node, expansion, vocab_size, max(MIN_CHANCE, self._row) / max(path, MIN_CHANCE))
+        self.tree.settle(along[0])
+        del self._leaves[along[0]]
+        for node in along:
+            self._open(self._expandable(node.children.values()))
+
+    def _expanded(self, node: Node, expansion: Expansion, vocab_size: int, least: float) -> None:
+        """``least``: chance of a child that is worth a node, but for the likeliest."""
         node.expanded, node.slot = True, expansion.slot
         if expansion.slot >= 0:
             self._slots.add(expansion.slot)
-        known = [(t, p) for t, p in zip(expansion.tokens, expansion.probs, strict=True) if t < vocab_size][:BRANCHES]
-        tokens, probs = tuple(t for t, _ in known), tuple(p for _, p in known)
+        tokens, probs = expansion.tokens[:BRANCHES], expansion.probs[:BRANCHES]
+        if max(tokens, default=0) >= vocab_size:
+            known = [(t, p) for t, p in zip(expansion.tokens, expansion.probs, strict=True) if t < vocab_size]
+            tokens, probs = tuple(t for t, _ in known[:BRANCHES]), tuple(p for _, p in known[:BRANCHES])
         self._expansions[node] = Expansion(expansion.slot, tokens, probs)
-        for rank, (token, prob) in enumerate(known):
+        for rank, (token, prob) in enumerate(zip(tokens, probs, strict=True)):
             chance = min(0.999, max(1e-9, self.calibration.probability(rank, prob)))
-            if rank and chance < MIN_CHANCE:
+            if rank and chance < least:
                 break
             self.tree.add(node, token, math.log(chance), rank)
-        self._leaves.remove(node)
-        self._leaves.extend(self._expandable(node.children.values()))
+        self.pool.weigh(node)
 
     def leave(self) -> None:
         """The draft model stops drafting for the request. Its nodes stay in the tree as if they had been retrieved, for

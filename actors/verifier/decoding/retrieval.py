@@ -20,7 +20,8 @@ from actors.proposers.ngram_pool import Lookahead, LookaheadSession
 from actors.proposers.prompt_lookup import PromptLookup
 from actors.proposers.rest import Retrieval
 from actors.proposers.suffix_automaton import SuffixAutomaton
-from actors.tree.calibration import Calibration, acceptance_bias
+from actors.tree.calibration import Calibration, TextBias, log_odds
+from actors.tree.pooling import OpinionPool
 from actors.tree.tree import OWN, Node, TokenTree
 from actors.verifier.decoding.credit import Source
 from protocols.errors import RequestError
@@ -40,9 +41,20 @@ class Hits(Pooled):
 
     USUAL, MEMORY = 200, 16  # questions that are remembered: of all texts, and of one
     BORROWED = 8.0  # questions that others' texts count for
+    RAREST, PATIENCE = 4, 4  # times as rare as usual are questions at most: the more, the more of these were in vain
 
     def __init__(self, usual: Estimate | None = None) -> None:
         super().__init__(usual if usual is not None else Estimate(), self.BORROWED, self.MEMORY)
+        self._in_vain = 0  # of the latest questions
+
+    def add(self, sample: float, weight: float = 1.0) -> None:
+        super().add(sample, weight)
+        self._in_vain = 0 if sample > 0 else self._in_vain + 1
+
+    @property
+    def rarer(self) -> int:
+        """How many times as rarely as usual proposers are asked that do not pay."""
+        return min(self.RAREST, 1 + self._in_vain // self.PATIENCE)
 
     def pay(self, token_us: float, question_us: float) -> bool:
         """Whether questions save more than they take, where a token takes ``token_us``; as long as nothing is known,
@@ -56,7 +68,9 @@ class Sources:
     def __init__(self, datastore: Datastore | None = None, memory: Memory | None = None) -> None:
         self.datastore, self.memory = datastore, memory
         self._trust: dict[tuple[Source, bool], Trust] = {}
-        # by whether texts are sampled: tokens that a question to all sources of a text gives, right ones only
+        # By whether texts are sampled: what to believe where a draft model has spoken, too, and how many right tokens
+        # a question to all sources of a text gives.
+        self.pools = {sampled: OpinionPool() for sampled in (False, True)}
         self.usual_hits = {sampled: Estimate(memory=Hits.USUAL) for sampled in (False, True)}
 
     def proposer(self, name: str, most_nodes: int, gamma: int | None = None) -> Proposer:
@@ -178,12 +192,11 @@ class Trust:
         self._known: dict[float, float] = {}
         self._age = 0
 
-    def logprob(self, score: float) -> float:
-        """Log of the chance that the target picks a token of that score."""
+    def log_odds(self, score: float) -> float:
+        """Of the target's picking a token of that score."""
         known = self._known.get(score)
         if known is None:
-            chance = self.calibration.probability(0, score)
-            known = self._known[score] = math.log(min(max(chance, 1e-6), 0.999))
+            known = self._known[score] = log_odds(self.calibration.probability(0, score))
         return known
 
     def observe(self, score: float, right: bool) -> None:
@@ -213,7 +226,7 @@ class FallbackProposer(_Consulted):
         self.likely: list[tuple[int, int, float, float]] = []
         self.bound = 0.0  # least log chance of a whole path among those
         self.held: dict[int, Node] = {}  # nodes of the proposal that are in the tree, by index
-        self.bias = acceptance_bias()  # of this text
+        self.bias = TextBias()
         self.matched = 0  # how many tokens of the latest commit it had proposed, from the first on
 
     def merge(self, tree: TokenTree, committed: Sequence[int], least: float = FLOOR) -> None:
@@ -235,17 +248,21 @@ class FallbackProposer(_Consulted):
             if total >= bound and row not in held:
                 held[row] = tree.add(held[parent], self.proposal.tokens[row], logprob, OWN)
 
-    def ask_behind(self, token: int, place: int) -> list[float] | None:
-        """Read the token that stands behind ``place`` others, before it is committed, and ask what follows. Returns the
-        chances of what is likely enough; None: it has not read the text so far."""
+    def ask_behind(self, token: int, place: int) -> bool:
+        """Read the token that stands behind ``place`` others, before it is committed, and ask what follows. Returns
+        whether it could: it may not have read the text so far."""
         if self.session is None or self.seen != place:
-            return None
+            return False
         self.session.extend((token,))
         self.seen += 1
         self.proposal = self._asked(self.session, None)
         if self.proposal.tokens:
             self._weigh(self.proposal, LOG_FLOOR)
-        return [math.exp(total) for _, _, _, total in self.likely]
+        return True
+
+    def chances(self) -> list[float]:
+        """Of the paths to what is likely enough of its answer, highest first."""
+        return sorted([math.exp(total) for _, _, _, total in self.likely], reverse=True)
 
     def _asked(self, session: ProposerSession | None, best: Node | None) -> Proposal:
         """The proposal of ``session``; None: that has not read the whole text. ``best``: the likeliest token that the
@@ -260,12 +277,12 @@ class FallbackProposer(_Consulted):
         """Find the nodes whose path has a log chance of at least ``bound``."""
         self.likely, self.bound = [], bound
         totals = {ROOT: 0.0}
-        bias = math.log(self.bias.mean)
+        shift = self.bias.shift
         for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
             above = totals.get(parent)
             if above is None:
                 continue
-            logprob = min(SUREST, self.trust.logprob(score) + bias)
+            logprob = min(SUREST, -math.log1p(math.exp(-(self.trust.log_odds(score) + shift))))
             total = above + logprob
             if total >= bound:
                 totals[row] = total
@@ -285,7 +302,7 @@ class FallbackProposer(_Consulted):
             if depth < len(tokens):
                 right = proposal.tokens[row] == tokens[depth]
                 score = proposal.scores[row]
-                self.bias.add_ratio(right, math.exp(self.trust.logprob(score)))
+                self.bias.observe(self.trust.log_odds(score), right)
                 self.trust.observe(score, right)
                 if right:
                     depths[row] = depth + 1

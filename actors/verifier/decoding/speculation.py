@@ -238,8 +238,10 @@ class Speculation:
         ranks = [chosen.nodes[node].rank for node in outcome.path[: len(tokens)]]
         forced = [rank == FORCED for rank in ranks]
         best = self._best_draft() if self.epoch else None
-        claim = (math.exp(best.logprob), best.token == tokens[0]) if best is not None else None
+        claim = (math.exp(best.drafted or 0.0), best.token == tokens[0]) if best is not None else None
         self.waiting.observe(best, tokens[0])
+        if self.windows.fallbacks:
+            self.windows.pool.learn(self.tree, tokens)
         self.committed.extend(tokens)
         if self.windows.grammar is not None:
             self.windows.grammar.commit(tokens)
@@ -269,7 +271,7 @@ class Speculation:
     def _best_draft(self) -> Node | None:
         """The drafter's likeliest next token."""
         drafted = (node for node in self.tree.root.children.values() if node.rank >= 0)
-        return max(drafted, key=lambda node: node.logprob, default=None)
+        return max(drafted, key=lambda node: node.drafted or 0.0, default=None)
 
     def first(self, outcome: Outcome) -> Committed:
         """Commit the target's token that ends the prefill, or the replay of a resumed stream. It counts as no round."""

@@ -42,6 +42,7 @@ class Windows:
         self.sole: SoleProposer | None = None  # whose proposal is the whole window
         self.fallbacks: list[FallbackProposer] = []  # whose guesses join the drafter's
         self.hits = Hits()
+        self.pool = sources.pools[sampling.temperature > 0]  # of their guesses and a draft model's
         self._ask_in = 0  # tokens until the proposers are asked for themselves, where no draft model works
         self._seen = 0  # tokens of a row of forwards that the proposers know, and that are not committed yet
         if strategy.window == "proposal":
@@ -64,16 +65,24 @@ class Windows:
         the likeliest of the proposers says; None: one has not read the text yet. Arguments as of
         :func:`priced_window`."""
         place, self._seen = committed + self._seen, self._seen + 1
-        best, unread, plain_us = 0.0, False, price(1)
+        read = True
         for fallback in self.fallbacks:
             fallback.commit((token,))
-            chances = fallback.ask_behind(token, place)
-            unread = unread or chances is None
+            read = fallback.ask_behind(token, place) and read
+        return self.retrieval_alone(price, rate)[0] if read else None
+
+    def retrieval_alone(self, price: Cost, rate: float) -> tuple[float, int]:
+        """The window that the likeliest proposer's answer would be worth without anybody else: how many tokens more it
+        promises than would come in the same time without it, and its nodes. Arguments as of :func:`priced_window`."""
+        best, nodes, plain_us = 0.0, 0, price(1)
+        for fallback in self.fallbacks:
             expected = 0.0
-            for count, chance in enumerate(sorted(chances or (), reverse=True), 1):
+            for count, chance in enumerate(fallback.chances(), 1):
                 expected += chance
-                best = max(best, expected - rate * (price(1 + count) - plain_us))
-        return None if unread else best
+                gain = expected - rate * (price(1 + count) - plain_us)
+                if gain > best:
+                    best, nodes = gain, count
+        return best, nodes
 
     def in_vain(self) -> None:
         """The proposers were asked, and nothing of what they said was worth a window."""
@@ -100,9 +109,14 @@ class Windows:
         return _laid_out(tree, best_nodes(tree, limit))
 
     def merge(self, tree: TokenTree, committed: Sequence[int], least: float = 0.0) -> None:
-        """Add to the tree what the proposers expect next, where the chance of acceptance is at least ``least``."""
+        """Add to the tree what the proposers expect next, where the chance of acceptance is at least ``least``, and
+        weigh it against what a draft model has named."""
         for fallback in self.fallbacks:
             fallback.merge(tree, committed, least)
+        if stale := [node for fallback in self.fallbacks for node in fallback.held.values() if node.stale]:
+            for node in stale:
+                self.pool.weigh(node)
+            tree.settle(tree.root)
 
     def guess(self, tree: TokenTree, committed: Sequence[int], least: float = 0.0) -> None:
         """:meth:`merge`, then remove from the tree what the grammar forbids, and add what it forces."""
@@ -153,12 +167,17 @@ class Windows:
         for fallback in self.fallbacks:
             fallback.commit(tokens)
         if asked:
-            self.hits.add(min(len(chosen.nodes), max(fallback.matched for fallback in asked)))
+            self.hits.add(min(len(chosen.nodes), self.matched))
+
+    @property
+    def matched(self) -> int:
+        """How many tokens of the latest commit its proposers had proposed, from the first on."""
+        return max((fallback.matched for fallback in self.fallbacks), default=0)
 
     def retrieved(self, committed: Committed) -> int:
         """How many tokens of a round would have been accepted with the proposers and the grammar alone."""
         forced = next((i for i, one in enumerate(committed.forced) if not one), len(committed.forced))
-        return min(max((forced, *(fallback.matched for fallback in self.fallbacks))), len(committed.tokens) - 1)
+        return min(max(forced, self.matched), len(committed.tokens) - 1)
 
     def credit(self, committed: Committed) -> Credit:
         """Who had named the draft tokens that a round accepted."""

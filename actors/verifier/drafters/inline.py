@@ -20,10 +20,9 @@ from actors.cost import CostModel
 from actors.draft_timing import Probe
 from actors.estimate import Estimate
 from actors.generations import Generations, Loader
-from actors.models import DraftModel
+from actors.models import DraftModel, Leaf
 from actors.tree.calibration import USUAL, Calibration, TextCalibration
-from actors.tree.tree import Node
-from actors.verifier.decoding.inline_tree import InlineTree
+from actors.verifier.decoding.inline_tree import MAX_LEAVES, Along, InlineTree
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.requests.request import Request
 from protocols.errors import CannotDraft, PoolFull
@@ -31,12 +30,11 @@ from protocols.messages import Load
 
 log = logging.getLogger("duoactor.verifier")
 MAX_STEPS = 16  # of one round
-MAX_LEAVES = 64  # of one step
 READ = 256  # tokens of a text that are read before a round, at most; a longer one is read over several rounds
 UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
 MAX_FAILURES = 3  # in a row: then it is the model, not the text
-_worth: Callable[[tuple[float, InlineTree, Node]], float] = itemgetter(0)
+_worth: Callable[[tuple[float, InlineTree, Along]], float] = itemgetter(0)
 
 
 class InlineDraft:
@@ -56,7 +54,7 @@ class InlineDraft:
         self._generation = 0  # of the latest round
         self.model_id = model.info.model_id  # whatever the directory is called where other weights of it lie
         self.steps = CostModel(step_us)
-        self.beside_us = Estimate()  # what a step takes beside the model: leaves are chosen, candidates join trees
+        self.beside_us = Estimate()  # of a node, beside the model: leaves are chosen, candidates join trees
         self.read_us = Estimate(self.steps(UNREAD) / UNREAD, weight=READ, memory=8 * READ)  # of a token of a text
         self.probe = Probe(self.steps, timer)
         self.vocab_size, self.eos = vocab_size, eos | model.info.eos_token_ids
@@ -108,18 +106,20 @@ class InlineDraft:
         for request in requests:
             if (tree := self._read(request, rate, saves, reads, until)) is not None:
                 trees[tree] = request.spec
+        node = rate * (self.steps.row(1) + self.beside_us.mean)
         for tree in trees:
-            tree.begin()
+            tree.begin(row, node)
         for _ in range(MAX_STEPS):
             begin = self.timer()
             batch = self._worthwhile(trees, rate, row)
-            if not batch or self.steps(len(batch)) > self._left_us(until):
+            nodes = sum([len(along) for _, along in batch])
+            if not batch or self.steps(nodes) > self._left_us(until):
                 break
             spent_us = self._expand(batch, trees, now_us)
             if spent_us is None:
                 break
             self.idle = False
-            self.beside_us.add((self.timer() - begin) * 1e6 - spent_us)
+            self.beside_us.add(((self.timer() - begin) * 1e6 - spent_us) / nodes, weight=nodes)
 
     def measure(self, now: float) -> None:
         """Between two rounds. Where nothing was drafted for a while, a busy machine may have made it look too dear, and
@@ -128,7 +128,7 @@ class InlineDraft:
         if self._failures >= MAX_FAILURES:
             return
         try:
-            read_us = self.probe.run(self.model, now)
+            read_us = self.probe.run(self.model, now, self.read_us.mean)
         except Exception as error:
             self._fail((), error)
             return
@@ -223,42 +223,51 @@ class InlineDraft:
         stop = (frozenset() if sampling.ignore_eos else self.eos) | set(sampling.stop_token_ids)
         end = min(spec.prompt_len + sampling.max_tokens, self.model.info.max_context)
         calibration = TextCalibration(weights.calibrations.setdefault(sampling.temperature > 0, Calibration()))
-        return InlineTree(request.rid, spec.tree, weights.model, handle, stop, end, calibration)
+        return InlineTree(request.rid, spec.tree, weights.model, handle, stop, end, calibration, spec.windows.pool)
 
-    def _worthwhile(self, trees: Iterable[InlineTree], rate: float, row: float) -> list[tuple[InlineTree, Node]]:
+    def _worthwhile(self, trees: Iterable[InlineTree], rate: float, row: float) -> list[tuple[InlineTree, Along]]:
         """The leaves of the next step: as many of the most promising as bring most beyond the price of the step, and of
         a ``row`` of the forward for each. None, where that is nothing."""
-        found = [(promise - row, tree, node) for tree in trees for promise, node in tree.promises(row)]
+        found = [(promise - row, tree, along) for tree in trees for promise, along in tree.promises()]
         found.sort(key=_worth, reverse=True)
-        best, most, gain = 0, 0.0, 0.0
-        for count, (worth, _, _) in enumerate(found[:MAX_LEAVES], 1):
+        best, most, gain, nodes = 0, 0.0, 0.0, 0
+        for count, (worth, _, along) in enumerate(found, 1):
             gain += worth
-            left = gain - rate * (self.steps(count) + self.beside_us.mean)
+            nodes += len(along)
+            if nodes > MAX_LEAVES:
+                break
+            left = gain - rate * (self.steps(nodes) + nodes * self.beside_us.mean)
             if left > most:
                 best, most = count, left
-        return [(tree, node) for _, tree, node in found[:best]]
+        return [(tree, along) for _, tree, along in found[:best]]
 
     def _expand(
         self,
-        batch: list[tuple[InlineTree, Node]],
+        batch: list[tuple[InlineTree, Along]],
         requests: Mapping[InlineTree, Speculation],
         now_us: Callable[[], float],
     ) -> float | None:
         """One draft step. Returns what the model took, in microseconds; None if it failed."""
-        # A root computes what its text misses as well.
-        rows = len(batch) + sum(self.model.missing(tree.handle) for tree, node in batch if node.parent is None)
+        leaves: list[Leaf] = []
+        missing = 0
+        for tree, along in batch:
+            leaves += tree.leaves(along, len(leaves))
+            if along[0].parent is None:  # a root computes what its text misses as well
+                missing += self.model.missing(tree.handle)
         began_us, begin = now_us(), self.timer()
         try:
-            expansions = self.model.expand([tree.leaf(node) for tree, node in batch])
+            expansions = self.model.expand(leaves)
         except Exception as error:
             self._fail((tree for tree, _ in batch), error)
             return None
         spent_us = (self.timer() - begin) * 1e6
         self._failures = 0
-        self.steps.observe(rows, spent_us)
+        self.steps.observe(len(leaves) + missing, spent_us)
         self.probe.spare(began_us / 1e6)
-        for (tree, node), expansion in zip(batch, expansions, strict=True):
-            tree.expanded(node, expansion, self.vocab_size)
+        first = 0
+        for tree, along in batch:
+            tree.expanded(along, expansions[first : first + len(along)], self.vocab_size)
+            first += len(along)
         for tree in {tree for tree, _ in batch}:
             requests[tree].drafted(began_us, spent_us)
         return spent_us

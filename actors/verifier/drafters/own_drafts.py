@@ -24,6 +24,7 @@ import logging
 import math
 from collections.abc import Callable
 from statistics import NormalDist
+from typing import NamedTuple
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
@@ -50,6 +51,17 @@ MAX_STALL = 1.5  # of the usual time: what is longer tells of the machine, not o
 PROBABLY = 1.0
 NORMAL = NormalDist()
 Group = int | RequestKind  # so many streams, by the binary digits of their number; or a stream that is alone
+
+
+class Retrieved(NamedTuple):
+    """What a stream that is alone would have verified in a round without the draft model: how many tokens of it were
+    right, and the microseconds that it would have taken beside a round without guesses."""
+
+    tokens: int = 0
+    time_us: float = 0.0
+
+
+NOTHING_RETRIEVED = Retrieved()
 
 
 def group_of(streams: int, kind: RequestKind) -> Group:
@@ -177,15 +189,19 @@ class OwnDrafts:
         slowdown: float | None,
         reading_us: float = 0.0,
         course: OwnCourse | None = None,
+        retrieved: Retrieved = NOTHING_RETRIEVED,
     ) -> None:
         """A round in which something was guessed, or might have been; ``tokens``: of all its streams. ``slowdown``: of
         its forward, against the calibration; None where that also read a prompt. ``reading_us``: of ``time_us``, what
-        reading texts for drafts took; whoever goes on with a text has that behind it."""
+        reading texts for drafts took; whoever goes on with a text has that behind it. ``retrieved``: what would have
+        come without the draft model."""
         judged = self._of(group)
         pace = judged.pace if course is None else course.pace
-        without = judged.made(slowdown, time_us / self.cost.uncorrected(streams), pace)
+        calibrated_us = self.cost.uncorrected(streams)
+        without = judged.made(slowdown, time_us / calibrated_us, pace)
         if not judged.plain.known:
             return
+        without *= (1 + retrieved.tokens) / (1 + retrieved.time_us / calibrated_us / judged.plain.mean)
         committed = tokens / streams
         judged.guesses.round(committed, without, time_us)
         if judged.guesses.loses:
