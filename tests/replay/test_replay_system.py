@@ -97,10 +97,10 @@ def test_rounds_take_what_was_measured_of_them():
     assert ms_a_token(replay(logged(), ToyDraft(LANGUAGE), slow, Policy("vanilla"))) == pytest.approx(14.0, rel=0.01)
 
 
-def decoded(times):
+def decoded(times, requests=4):
     """Milliseconds of a token, of drafts between forwards; and draft tokens that were verified."""
     own = dataclasses.replace(times, step={1: 50_000.0}, inline_step={1: 500.0, 8: 700.0})  # no drafter is of use
-    found = replay(logged(4, ignore_eos=True), ToyDraft(LANGUAGE, 0.85), own, Policy("auto"))
+    found = replay(logged(requests, ignore_eos=True), ToyDraft(LANGUAGE, 0.85), own, Policy("auto"))
     return ms_a_token(found), sum(one.stats.draft_tokens for one in found)
 
 
@@ -116,7 +116,7 @@ def test_where_rounds_with_drafts_take_longer_there_is_less_to_gain():
 
 
 def test_a_path_beside_the_first_has_its_price():
-    branchy, plain = (decoded(dataclasses.replace(FLAT, branch=part)) for part in (0.2, 0.0))
+    branchy, plain = (decoded(dataclasses.replace(FLAT, branch=part), requests=12) for part in (0.2, 0.0))
     assert branchy[0] > plain[0] and branchy[1] < plain[1]
 
 
