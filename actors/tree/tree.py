@@ -98,7 +98,7 @@ class TokenTree:
 
     def add(self, parent: Node, token: int, logprob: float, rank: int = 0) -> Node:
         """The child of ``parent`` with that token, new or not. The higher of two confidences stays, until they are
-        weighed (:class:`actors.tree.pooling.OpinionPool`)."""
+        weighed (:class:`actors.tree.opinion_pool.OpinionPool`)."""
         node = parent.children.get(token)
         if node is None:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
@@ -115,8 +115,8 @@ class TokenTree:
                     return node
                 node.drafted = logprob
             if logprob > node.logprob:
-                node.logprob = logprob
-                self.settle(parent)
+                node.logprob, node.total = logprob, parent.total + logprob
+                self.settle(node)
         parent.named |= BY_RETRIEVAL if rank == OWN else BY_DRAFT if rank >= 0 else 0
         parent.stale = parent.named == BY_DRAFT | BY_RETRIEVAL
         return node

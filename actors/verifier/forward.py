@@ -38,7 +38,7 @@ class Job:
     guesses: bool | None = None  # see :meth:`actors.verifier.drafters.judging.Judge.guesses_pay`
     idle: bool = False  # the verifier's own draft model was asked, and no step of it was worth its price
     # of the window that a stream that is alone would have without its draft model: nodes, and microseconds for them
-    retrieved: tuple[int, float] = (0, 0.0)
+    retrieval_alone: tuple[int, float] = (0, 0.0)
     drafting_us: float = 0.0  # that the verifier's own draft model took before the forward
     reading_us: float = 0.0  # of that, the time for texts that it had not read
     prompt_us: float = 0.0  # of the forward, the time that the piece of a prompt took

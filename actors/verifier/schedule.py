@@ -271,7 +271,7 @@ class Schedule:
             if load.streams == 1 and own:
                 price, own_rate = self._price_alone(own[0])
                 _, nodes = own[0].spec.windows.retrieval_alone(price, own_rate)
-                job.retrieved = nodes, price(1 + nodes) - price(1)
+                job.retrieval_alone = nodes, price(1 + nodes) - price(1)
             since = lambda: (self.clock() - state.started) * 1e6  # noqa: E731
             promised = cache(partial(inline.promise, state.cost, load.streams))  # the same for all
             saves = partial(self.judge.saves, load.streams, promised)

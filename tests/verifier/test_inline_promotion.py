@@ -12,7 +12,7 @@ from actors.draft_timing import PROBES
 from actors.models import Expansion
 from actors.replay.clock import run
 from actors.tree.calibration import Calibration, TextCalibration
-from actors.tree.pooling import OpinionPool
+from actors.tree.opinion_pool import OpinionPool
 from actors.tree.tree import TokenTree
 from actors.verifier.decoding.inline_tree import InlineTree
 from actors.verifier.drafters.inline import MAX_FAILURES
@@ -135,7 +135,7 @@ def test_what_the_weights_before_have_expanded_is_expanded_again():
     before.expanded([root.children[5]], [Expansion(0, (8,), (0.7,))], 64)
     before.leave()
     after.begin(-1.0, 0.0)
-    assert [along for _, along in after.promises()] == [[root]]
+    assert [chain for _, chain in after.promises()] == [[root]]
     after.expanded([root], [Expansion(-1, (5, 6), (0.7, 0.2))], 64)
     assert {node.token for _, (node,) in after.promises()} == {5, 6}
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from actors.tree.calibration import Calibration, TextCalibration
-from actors.tree.pooling import OpinionPool
+from actors.tree.opinion_pool import OpinionPool
 from actors.tree.tree import OWN, TokenTree
 from actors.verifier.decoding.inline_tree import InlineTree
 from fakes import ToyDraft
@@ -37,12 +37,12 @@ def drafted(tree: InlineTree) -> None:
     """The root and its likeliest child are expanded."""
     tree.begin(0.0, 0.0)
     for _ in range(2):
-        _, along = max(tree.promises(), key=lambda found: found[0])
-        expand(tree, along)
+        _, chain = max(tree.promises(), key=lambda found: found[0])
+        expand(tree, chain)
 
 
-def expand(tree: InlineTree, along) -> None:
-    tree.expanded(along, tree.model.expand(tree.leaves(along, 0)), 64)
+def expand(tree: InlineTree, chain) -> None:
+    tree.expanded(chain, tree.model.expand(tree.leaves(chain, 0)), 64)
 
 
 def retrieved(tree: InlineTree, tokens, chance=0.6) -> None:
@@ -90,16 +90,16 @@ def test_what_was_retrieved_is_read_in_the_same_step():
     tree = tree_of(ToyDraft())
     retrieved(tree, [7, 8, 9])
     tree.begin(0.0, 0.0)
-    [(promise, along)] = tree.promises()
-    assert [node.token for node in along] == [PROMPT[-1], 7, 8, 9]
+    [(promise, chain)] = tree.promises()
+    assert [node.token for node in chain] == [PROMPT[-1], 7, 8, 9]
     alone = tree_of(ToyDraft())
     retrieved(alone, [7])
     alone.begin(0.0, 0.0)
     [(less, _)] = alone.promises()
     assert less < promise
-    expand(tree, along)
-    assert all(node.expanded and node.children for node in along)
-    slots = [node.slot for node in along]
+    expand(tree, chain)
+    assert all(node.expanded and node.children for node in chain)
+    slots = [node.slot for node in chain]
     assert slots[0] < 0 <= min(slots[1:]) and len(set(slots)) == 4
     tree.begin(0.0, 0.0)
     assert all(len(deeper) == 1 for _, deeper in tree.promises())  # nothing below it was retrieved
@@ -111,8 +111,8 @@ def test_a_node_is_read_as_long_as_that_is_worth_its_row():
 
     def read(node):
         tree.begin(0.0, node)
-        [(_, along)] = tree.promises()
-        return len(along)
+        [(_, chain)] = tree.promises()
+        return len(chain)
 
     assert read(0.0) == 13
     assert 1 < read(0.05) < 8
@@ -123,17 +123,17 @@ def test_nothing_is_read_behind_a_token_that_ends_the_text():
     tree = tree_of(ToyDraft(), stop_tokens=frozenset((8,)))
     retrieved(tree, [7, 8, 9])
     tree.begin(0.0, 0.0)
-    [(_, along)] = tree.promises()
-    assert [node.token for node in along] == [PROMPT[-1], 7]
+    [(_, chain)] = tree.promises()
+    assert [node.token for node in chain] == [PROMPT[-1], 7]
 
 
 def test_a_step_has_no_more_nodes_than_there_are_scratch_slots():
     tree = tree_of(ToyDraft(scratch_slots=3))
     retrieved(tree, range(7, 17), chance=0.9)
     tree.begin(0.0, 0.0)
-    [(_, along)] = tree.promises()
-    assert len(along) == 3
-    expand(tree, along)
+    [(_, chain)] = tree.promises()
+    assert len(chain) == 3
+    expand(tree, chain)
     tree.begin(0.0, 0.0)
     assert sum(len(deeper) for _, deeper in tree.promises()) <= 1
 

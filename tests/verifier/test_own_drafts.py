@@ -9,7 +9,7 @@ from actors.cost import CostModel
 from actors.models import Outcome
 from actors.verifier.decoding.rounds import Load
 from actors.verifier.drafters.judging import Judge
-from actors.verifier.drafters.own_drafts import NOTHING_RETRIEVED, OwnCourse, OwnDrafts, Retrieved, group_of
+from actors.verifier.drafters.own_drafts import NO_RETRIEVAL, OwnCourse, OwnDrafts, RetrievalAlone, group_of
 from actors.verifier.drafters.standing import FIRST_REST, LOOK, RequestKind
 
 GREEDY, SAMPLED = RequestKind("auto", False), RequestKind("auto", True)
@@ -114,8 +114,8 @@ def test_a_machine_that_others_slow_down_between_two_looks_says_nothing_against_
         assert pool.play(500, streams=streams) > 0.9
 
 
-@pytest.mark.parametrize("retrieved", [Retrieved(2, 50.0), NOTHING_RETRIEVED])
-def test_what_was_retrieved_would_have_come_without_the_draft_model(retrieved: Retrieved) -> None:
+@pytest.mark.parametrize("retrieved", [RetrievalAlone(2, 50.0), NO_RETRIEVAL])
+def test_what_was_retrieved_would_have_come_without_the_draft_model(retrieved: RetrievalAlone) -> None:
     own = OwnDrafts(CostModel(CURVE))
     plain_us = own.cost(1)
     own.made(GREEDY, 1, 1, plain_us, 1.0)
@@ -123,7 +123,7 @@ def test_what_was_retrieved_would_have_come_without_the_draft_model(retrieved: R
         own.without(GREEDY, 1, plain_us)
     for _ in range(200):
         own.made(GREEDY, 1, 3, 1.4 * plain_us, 1.0, retrieved=retrieved)
-    assert own.brings(GREEDY) > 1.5 if retrieved is NOTHING_RETRIEVED else own.brings(GREEDY) == 1.0
+    assert own.brings(GREEDY) > 1.5 if retrieved is NO_RETRIEVAL else own.brings(GREEDY) == 1.0
 
 
 def test_where_that_has_changed_they_are_back_after_the_pause() -> None:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from actors.estimate import Estimate
 from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.calibration import TextCalibration
-from actors.tree.pooling import OpinionPool
+from actors.tree.opinion_pool import OpinionPool
 from actors.tree.tree import NO_SLOT, Node, TokenTree
 from protocols.errors import CannotDraft, PoolFull
 
@@ -23,8 +23,8 @@ MAX_LEAVES = 64  # of one step
 DOUBT = 0.03  # weight of the usual agreement in a round without drafts: slowly, a text is believed to be like others
 
 
-Along = list[Node]  # a leaf, and the retrieved nodes below it that are expanded in the same step
-_first: Callable[[tuple[float, Along]], float] = itemgetter(0)
+Chain = list[Node]  # a leaf, and the retrieved nodes below it that are expanded in the same step
+_first: Callable[[tuple[float, Chain]], float] = itemgetter(0)
 
 
 class InlineTree:
@@ -37,26 +37,26 @@ class InlineTree:
         stop_tokens: frozenset[int],
         end: int,
         calibration: TextCalibration,
-        pool: OpinionPool,
+        opinions: OpinionPool,
     ) -> None:
-        """``tree``: the request's, which proposers add to as well; ``pool`` weighs what they named. ``handle``: the
+        """``tree``: the request's, which proposers add to as well; ``opinions`` weighs what they named. ``handle``: the
         mirror's. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
         self.rid, self.tree, self.model, self.handle = rid, tree, model, handle
-        self.stop_tokens, self.end, self.calibration, self.pool = stop_tokens, end, calibration, pool
+        self.stop_tokens, self.end, self.calibration, self.opinions = stop_tokens, end, calibration, opinions
         self.agreement = Estimate(calibration.usual, weight=4, memory=48)  # how often the draft's first choice is right
         self.lost = False  # the model cannot mirror the text any more
         self._expansions: dict[Node, Expansion] = {}  # the candidates behind each expanded node
         self._slots: set[int] = set()  # scratch slots that are in use
-        self._leaves: dict[Node, tuple[float, Along]] = {}  # nodes that may be expanded next, with what they promise
-        self._row = self._node = 0.0
+        self._leaves: dict[Node, tuple[float, Chain]] = {}  # nodes that may be expanded next, with what they promise
+        self._row = self._further = 0.0
         self._untold: list[int] = []  # committed tokens that the model has not been told of
 
     # --- growing -----------------------------------------------------------------------------------------------------
 
-    def begin(self, row: float, node: float) -> None:
-        """Before a round: find the leaves of the tree as it is. ``row``, ``node``: tokens that the time for a row of
+    def begin(self, row: float, further: float) -> None:
+        """Before a round: find the leaves of the tree as it is. ``row``, ``further``: tokens that the time for a row of
         the target's forward, and for a further node of a draft step, would bring otherwise."""
-        self._row, self._node = row, node
+        self._row, self._further = row, further
         self._leaves.clear()
         tree = self.tree
         self._open(self._expandable(tree.nodes()) if tree.root.expanded else (tree.root,))
@@ -64,7 +64,7 @@ class InlineTree:
     def _open(self, nodes: Iterable[Node]) -> None:
         """They are leaves now. What a leaf promises does not change when another is expanded."""
         for node in nodes:
-            self._leaves[node] = self._along(node)
+            self._leaves[node] = self._chain(node)
 
     def _expandable(self, nodes: Iterable[Node]) -> Iterator[Node]:
         """Those of ``nodes`` that may be expanded next: all their ancestors are expanded."""
@@ -75,15 +75,15 @@ class InlineTree:
     def _may_expand(self, node: Node) -> bool:
         return not node.expanded and node.token not in self.stop_tokens and node.position + 1 < self.end
 
-    def promises(self) -> list[tuple[float, Along]]:
+    def promises(self) -> list[tuple[float, Chain]]:
         """Leaves to expand, each with the accepted tokens that it should bring, where those are worth a row: no more
         nodes than one step has, and than there are scratch slots for. The root is the only leaf until it is expanded.
         """
         room = self._room()
         found = [one for one in self._leaves.values() if one[0] > self._row]
-        if sum([len(along) for _, along in found]) <= room:
+        if sum([len(chain) for _, chain in found]) <= room:
             return found
-        kept = list[tuple[float, Along]]()
+        kept = list[tuple[float, Chain]]()
         for one in sorted(found, key=_first, reverse=True):
             room -= len(one[1])
             if room < 0:
@@ -94,19 +94,19 @@ class InlineTree:
     def _room(self) -> int:
         return min(self.model.scratch_slots - len(self._slots), MAX_LEAVES)
 
-    def _along(self, node: Node) -> tuple[float, Along]:
+    def _chain(self, node: Node) -> tuple[float, Chain]:
         """``node`` and what to read below it, with what all of them promise.
 
         What was retrieved below it is known before it is expanded, so that a step can read all of that: the target
         would do the same, at the price of its own rows."""
-        along, promise, room = [node], self._promise(node), self._room()
+        chain, promise, room = [node], self._promise(node), self._room()
         while (child := node.best_child()) is not None and child.retrieved is not None and self._may_expand(child):
             more = self._promise(child)
-            if more <= self._node or len(along) >= room:
+            if more <= self._further or len(chain) >= room:
                 break
             node, promise = child, promise + more
-            along.append(node)
-        return promise, along
+            chain.append(node)
+        return promise, chain
 
     def _promise(self, node: Node) -> float:
         """The chance that the path to ``node`` is accepted, times what is then expected of the draft's children.
@@ -120,10 +120,10 @@ class InlineTree:
         wrong = max(0.0, 1.0 - known)
         return math.exp(min(0.0, self.tree.total(node))) * wrong * (self.agreement.mean + known)
 
-    def leaves(self, along: Along, first: int) -> list[Leaf]:
+    def leaves(self, chain: Chain, first: int) -> list[Leaf]:
         """These nodes as the draft model is asked to expand them in one step. ``first``: of them among its leaves."""
-        below = [Leaf(self.handle, node.token, (), above=first + i) for i, node in enumerate(along[1:])]
-        return [self._leaf(along[0]), *below]
+        below = [Leaf(self.handle, node.token, (), above=first + i) for i, node in enumerate(chain[1:])]
+        return [self._leaf(chain[0]), *below]
 
     def _leaf(self, node: Node) -> Leaf:
         root = self.tree.root
@@ -136,17 +136,17 @@ class InlineTree:
             above = above.parent
         return Leaf(self.handle, node.token, tuple(reversed(path)))
 
-    def expanded(self, along: Along, expansions: Sequence[Expansion], vocab_size: int) -> None:
+    def expanded(self, chain: Chain, expansions: Sequence[Expansion], vocab_size: int) -> None:
         """The draft model has expanded these nodes: their likely children join the tree. ``vocab_size``: the target's;
         ids beyond it are no candidates."""
-        path = math.exp(min(0.0, self.tree.total(along[0])))
-        for node, expansion in zip(along, expansions, strict=True):
-            if node is not along[0]:
-                path *= math.exp(node.logprob)
-            self._expanded(node, expansion, vocab_size, max(MIN_CHANCE, self._row) / max(path, MIN_CHANCE))
-        self.tree.settle(along[0])
-        del self._leaves[along[0]]
-        for node in along:
+        reached = math.exp(min(0.0, self.tree.total(chain[0])))
+        for node, expansion in zip(chain, expansions, strict=True):
+            if node is not chain[0]:
+                reached *= math.exp(node.logprob)
+            self._expanded(node, expansion, vocab_size, max(MIN_CHANCE, self._row) / max(reached, MIN_CHANCE))
+        self.tree.settle(chain[0])
+        del self._leaves[chain[0]]
+        for node in chain:
             self._open(self._expandable(node.children.values()))
 
     def _expanded(self, node: Node, expansion: Expansion, vocab_size: int, least: float) -> None:
@@ -164,7 +164,7 @@ class InlineTree:
             if rank and chance < least:
                 break
             self.tree.add(node, token, math.log(chance), rank)
-        self.pool.weigh(node)
+        self.opinions.weigh(node)
 
     def leave(self) -> None:
         """The draft model stops drafting for the request. Its nodes stay in the tree as if they had been retrieved, for

@@ -21,7 +21,7 @@ from actors.proposers.prompt_lookup import PromptLookup
 from actors.proposers.rest import Retrieval
 from actors.proposers.suffix_automaton import SuffixAutomaton
 from actors.tree.calibration import Calibration, TextBias, log_odds
-from actors.tree.pooling import OpinionPool
+from actors.tree.opinion_pool import OpinionPool
 from actors.tree.tree import OWN, Node, TokenTree
 from actors.verifier.decoding.credit import Source
 from protocols.errors import RequestError
@@ -70,7 +70,7 @@ class Sources:
         self._trust: dict[tuple[Source, bool], Trust] = {}
         # By whether texts are sampled: what to believe where a draft model has spoken, too, and how many right tokens
         # a question to all sources of a text gives.
-        self.pools = {sampled: OpinionPool() for sampled in (False, True)}
+        self.opinions = {sampled: OpinionPool() for sampled in (False, True)}
         self.usual_hits = {sampled: Estimate(memory=Hits.USUAL) for sampled in (False, True)}
 
     def proposer(self, name: str, most_nodes: int, gamma: int | None = None) -> Proposer:

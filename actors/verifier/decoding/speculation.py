@@ -241,7 +241,7 @@ class Speculation:
         claim = (math.exp(best.drafted or 0.0), best.token == tokens[0]) if best is not None else None
         self.waiting.observe(best, tokens[0])
         if self.windows.fallbacks:
-            self.windows.pool.learn(self.tree, tokens)
+            self.windows.opinions.learn(self.tree, tokens)
         self.committed.extend(tokens)
         if self.windows.grammar is not None:
             self.windows.grammar.commit(tokens)

@@ -42,7 +42,7 @@ class Windows:
         self.sole: SoleProposer | None = None  # whose proposal is the whole window
         self.fallbacks: list[FallbackProposer] = []  # whose guesses join the drafter's
         self.hits = Hits()
-        self.pool = sources.pools[sampling.temperature > 0]  # of their guesses and a draft model's
+        self.opinions = sources.opinions[sampling.temperature > 0]  # of their guesses and a draft model's
         self._ask_in = 0  # tokens until the proposers are asked for themselves, where no draft model works
         self._seen = 0  # tokens of a row of forwards that the proposers know, and that are not committed yet
         if strategy.window == "proposal":
@@ -115,7 +115,7 @@ class Windows:
             fallback.merge(tree, committed, least)
         if stale := [node for fallback in self.fallbacks for node in fallback.held.values() if node.stale]:
             for node in stale:
-                self.pool.weigh(node)
+                self.opinions.weigh(node)
             tree.settle(tree.root)
 
     def guess(self, tree: TokenTree, committed: Sequence[int], least: float = 0.0) -> None:

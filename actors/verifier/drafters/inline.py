@@ -22,7 +22,7 @@ from actors.estimate import Estimate
 from actors.generations import Generations, Loader
 from actors.models import DraftModel, Leaf
 from actors.tree.calibration import USUAL, Calibration, TextCalibration
-from actors.verifier.decoding.inline_tree import MAX_LEAVES, Along, InlineTree
+from actors.verifier.decoding.inline_tree import MAX_LEAVES, Chain, InlineTree
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.requests.request import Request
 from protocols.errors import CannotDraft, PoolFull
@@ -34,7 +34,7 @@ READ = 256  # tokens of a text that are read before a round, at most; a longer o
 UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
 MAX_FAILURES = 3  # in a row: then it is the model, not the text
-_worth: Callable[[tuple[float, InlineTree, Along]], float] = itemgetter(0)
+_worth: Callable[[tuple[float, InlineTree, Chain]], float] = itemgetter(0)
 
 
 class InlineDraft:
@@ -106,13 +106,13 @@ class InlineDraft:
         for request in requests:
             if (tree := self._read(request, rate, saves, reads, until)) is not None:
                 trees[tree] = request.spec
-        node = rate * (self.steps.row(1) + self.beside_us.mean)
+        further = rate * (self.steps.row(1) + self.beside_us.mean)
         for tree in trees:
-            tree.begin(row, node)
+            tree.begin(row, further)
         for _ in range(MAX_STEPS):
             begin = self.timer()
             batch = self._worthwhile(trees, rate, row)
-            nodes = sum([len(along) for _, along in batch])
+            nodes = sum([len(chain) for _, chain in batch])
             if not batch or self.steps(nodes) > self._left_us(until):
                 break
             spent_us = self._expand(batch, trees, now_us)
@@ -223,36 +223,36 @@ class InlineDraft:
         stop = (frozenset() if sampling.ignore_eos else self.eos) | set(sampling.stop_token_ids)
         end = min(spec.prompt_len + sampling.max_tokens, self.model.info.max_context)
         calibration = TextCalibration(weights.calibrations.setdefault(sampling.temperature > 0, Calibration()))
-        return InlineTree(request.rid, spec.tree, weights.model, handle, stop, end, calibration, spec.windows.pool)
+        return InlineTree(request.rid, spec.tree, weights.model, handle, stop, end, calibration, spec.windows.opinions)
 
-    def _worthwhile(self, trees: Iterable[InlineTree], rate: float, row: float) -> list[tuple[InlineTree, Along]]:
+    def _worthwhile(self, trees: Iterable[InlineTree], rate: float, row: float) -> list[tuple[InlineTree, Chain]]:
         """The leaves of the next step: as many of the most promising as bring most beyond the price of the step, and of
         a ``row`` of the forward for each. None, where that is nothing."""
-        found = [(promise - row, tree, along) for tree in trees for promise, along in tree.promises()]
+        found = [(promise - row, tree, chain) for tree in trees for promise, chain in tree.promises()]
         found.sort(key=_worth, reverse=True)
         best, most, gain, nodes = 0, 0.0, 0.0, 0
-        for count, (worth, _, along) in enumerate(found, 1):
+        for count, (worth, _, chain) in enumerate(found, 1):
             gain += worth
-            nodes += len(along)
+            nodes += len(chain)
             if nodes > MAX_LEAVES:
                 break
             left = gain - rate * (self.steps(nodes) + nodes * self.beside_us.mean)
             if left > most:
                 best, most = count, left
-        return [(tree, along) for _, tree, along in found[:best]]
+        return [(tree, chain) for _, tree, chain in found[:best]]
 
     def _expand(
         self,
-        batch: list[tuple[InlineTree, Along]],
+        batch: list[tuple[InlineTree, Chain]],
         requests: Mapping[InlineTree, Speculation],
         now_us: Callable[[], float],
     ) -> float | None:
         """One draft step. Returns what the model took, in microseconds; None if it failed."""
         leaves: list[Leaf] = []
         missing = 0
-        for tree, along in batch:
-            leaves += tree.leaves(along, len(leaves))
-            if along[0].parent is None:  # a root computes what its text misses as well
+        for tree, chain in batch:
+            leaves += tree.leaves(chain, len(leaves))
+            if chain[0].parent is None:  # a root computes what its text misses as well
                 missing += self.model.missing(tree.handle)
         began_us, begin = now_us(), self.timer()
         try:
@@ -265,9 +265,9 @@ class InlineDraft:
         self.steps.observe(len(leaves) + missing, spent_us)
         self.probe.spare(began_us / 1e6)
         first = 0
-        for tree, along in batch:
-            tree.expanded(along, expansions[first : first + len(along)], self.vocab_size)
-            first += len(along)
+        for tree, chain in batch:
+            tree.expanded(chain, expansions[first : first + len(chain)], self.vocab_size)
+            first += len(chain)
         for tree in {tree for tree, _ in batch}:
             requests[tree].drafted(began_us, spent_us)
         return spent_us

@@ -15,7 +15,7 @@ from actors.models import Outcome
 from actors.verifier.accounting import Forward
 from actors.verifier.decoding.rounds import Committed, Load
 from actors.verifier.drafters.inline import InlineDraft
-from actors.verifier.drafters.own_drafts import NOTHING_RETRIEVED, Retrieved, group_of
+from actors.verifier.drafters.own_drafts import NO_RETRIEVAL, RetrievalAlone, group_of
 from actors.verifier.drafters.prospects import prior_speedup, speedup_without_drafter
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.drafters.standing import RequestKind
@@ -139,12 +139,12 @@ class Judge:
                 beside_us = (took_us - forward_us) * job.forwards / max(job.forwards, job.most_steps)
                 state.own_drafts.without(group, streams, forward_us + beside_us, course, job.forwards)
             return
-        retrieved = self._retrieved(job) if streams == 1 else NOTHING_RETRIEVED
+        retrieved = self._retrieval_alone(job) if streams == 1 else NO_RETRIEVAL
         tokens = sum(len(outcome.tokens) for outcome in outcomes[:own] if isinstance(outcome, Outcome))
         slowdown = forward_us / state.cost.uncorrected(own, job.rows - own) if job.piece is None else None
         state.own_drafts.made(group, streams, tokens, took_us, slowdown, job.reading_us, course, retrieved)
 
-    def _retrieved(self, job: Job) -> Retrieved:
+    def _retrieval_alone(self, job: Job) -> RetrievalAlone:
         """What a stream that is alone would have had without the draft model, too."""
-        nodes, nodes_us = job.retrieved
-        return Retrieved(min(nodes, job.requests[0].spec.windows.matched), nodes_us)
+        nodes, nodes_us = job.retrieval_alone
+        return RetrievalAlone(min(nodes, job.requests[0].spec.windows.matched), nodes_us)

@@ -53,7 +53,7 @@ NORMAL = NormalDist()
 Group = int | RequestKind  # so many streams, by the binary digits of their number; or a stream that is alone
 
 
-class Retrieved(NamedTuple):
+class RetrievalAlone(NamedTuple):
     """What a stream that is alone would have verified in a round without the draft model: how many tokens of it were
     right, and the microseconds that it would have taken beside a round without guesses."""
 
@@ -61,7 +61,7 @@ class Retrieved(NamedTuple):
     time_us: float = 0.0
 
 
-NOTHING_RETRIEVED = Retrieved()
+NO_RETRIEVAL = RetrievalAlone()
 
 
 def group_of(streams: int, kind: RequestKind) -> Group:
@@ -189,7 +189,7 @@ class OwnDrafts:
         slowdown: float | None,
         reading_us: float = 0.0,
         course: OwnCourse | None = None,
-        retrieved: Retrieved = NOTHING_RETRIEVED,
+        retrieved: RetrievalAlone = NO_RETRIEVAL,
     ) -> None:
         """A round in which something was guessed, or might have been; ``tokens``: of all its streams. ``slowdown``: of
         its forward, against the calibration; None where that also read a prompt. ``reading_us``: of ``time_us``, what
@@ -197,11 +197,10 @@ class OwnDrafts:
         come without the draft model."""
         judged = self._of(group)
         pace = judged.pace if course is None else course.pace
-        calibrated_us = self.cost.uncorrected(streams)
-        without = judged.made(slowdown, time_us / calibrated_us, pace)
+        without = judged.made(slowdown, time_us / self.cost.uncorrected(streams), pace)
         if not judged.plain.known:
             return
-        without *= (1 + retrieved.tokens) / (1 + retrieved.time_us / calibrated_us / judged.plain.mean)
+        without *= (1 + retrieved.tokens) / (1 + retrieved.time_us * without / max(1e-9, time_us))
         committed = tokens / streams
         judged.guesses.round(committed, without, time_us)
         if judged.guesses.loses:

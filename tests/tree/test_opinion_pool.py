@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from actors.tree.pooling import OpinionPool
+from actors.tree.opinion_pool import OpinionPool
 from actors.tree.tree import FORCED, OWN, TokenTree
 
 
