@@ -1,4 +1,4 @@
-"""Loads, stores and sums in an array of int64 that several threads share, and arrays and functions by address."""
+"""Loads, stores, sums and exchanges in an array of int64 that several threads share; arrays and functions by address."""
 
 from __future__ import annotations
 
@@ -38,6 +38,17 @@ def add(typing, state, at, more):
         return builder.atomic_rmw("add", place, arguments[2], "seq_cst")
 
     return types.int64(state, types.intp, types.int64), generate
+
+
+@intrinsic
+def compare_exchange(typing, state, at, known, new):
+    """``new`` takes the place of ``known``; False where something else was there."""
+
+    def generate(context, builder, signature, arguments):
+        place = address(context, builder, signature.args[0], *arguments[:2])
+        return builder.extract_value(builder.cmpxchg(place, *arguments[2:], "seq_cst"), 1)
+
+    return types.boolean(state, types.intp, types.int64, types.int64), generate
 
 
 @intrinsic

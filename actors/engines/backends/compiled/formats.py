@@ -40,6 +40,7 @@ class Numbers:
     """Inputs in float32; weights in float32, in int8, or the bits of float16 in uint16."""
 
     inputs = 1  # elements of a row that an iteration takes
+    once = False  # whether weights are read once, however many rows there are
 
     def __init__(self, kind):
         self._kind, self.size = kind, PANEL * kind.bitwidth // 8  # bytes of weights that an iteration takes
@@ -91,7 +92,7 @@ class Twelve(Pairs):
     of the other two.
     """
 
-    inputs = GROUP // 2
+    inputs, once = GROUP // 2, True
 
     def __init__(self):
         super().__init__()

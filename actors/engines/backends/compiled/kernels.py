@@ -18,7 +18,7 @@ from actors.engines.backends.compiled.pairs import HAS_BFLOAT16
 from actors.engines.backends.compiled.pool_attention import shared_slots
 from actors.engines.backends.compiled.products import ESCAPE
 from actors.engines.backends.compiled.simd import LANES
-from actors.engines.backends.compiled.team import JOB, SIZE, Team, perform, product
+from actors.engines.backends.compiled.team import JOB, TODO, Team, perform, product
 
 __all__ = [
     "BODY",
@@ -59,7 +59,7 @@ BODY = np.dtype(
     + [("eps", np.float32)]
 )
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "ae3555f3cb088c51"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "348fed95384f670f"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -130,7 +130,7 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
     )  # fmt: skip
     layers, jobs = array_at(body.layers, body.depth + 1, LAYER), array_at(body.jobs, 4 * body.depth + 1, JOB)
     turns = array_at(body.turns, body.reach * width, np.float32).reshape(body.reach, width)
-    current, state = array_at(body.current, 1, JOB), array_at(body.state, SIZE, np.int64)
+    current, state = array_at(body.current, 1, JOB), array_at(body.state, TODO, np.int64)
     rows, kept, number, span = numbers[:HEAD]
     tokens, positions, slots = numbers[HEAD : HEAD + 3 * rows].reshape(3, rows)
     keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 3)

@@ -15,7 +15,10 @@ from actors.engines.backends.compiled.tile import multiply_tile
 
 # Inputs whose weights in a panel stay in the second cache (96 KiB in 16 bits) while rows pass by in eights
 DEPTH = 1024
-NEAR = 8192  # bytes between the weights that one pass computes with and those that it asks for
+# Bytes between the weights that one pass computes with and those that it asks for. The bundled target took 1.05 of the
+# time with 8 KiB (1 to 8 rows), and 0.97 with 16, a third of the first cache where others have 32; 91M, 8 rows: 1.16 of
+# it with 4.5
+NEAR = 12 << 10
 # Of 12 bits, where several passes read them unpacked from the first cache, of 48 KiB. Sixteen rows of 91M parameters:
 # 9.8 ms with 128, 9.6 with 256, 11.1 with 512
 UNPACKED_DEPTH = 128
@@ -26,34 +29,49 @@ ESCAPE = np.dtype([("input", np.int32), ("output", np.int32), ("weight", np.floa
 
 
 @njit(error_model="numpy")
-def multiply_panels(x, rows, size, weights, panel, count, out, to, columns):
-    """The outputs of ``count`` panels, which begin at ``out[to]``, for all rows of ``size`` elements each."""
-    passes = (rows + ROWS - 1) // ROWS
-    for k in range(0, size, DEPTH):
-        depth, start, wide = min(DEPTH, size - k), (panel * size + k) * PANEL, PANEL * weights.itemsize
-        for number in range(passes):
-            row, following = rows * number // passes, rows * (number + 1) // passes
-            # by the end of the last pass all weights that the next passes read have been asked for
-            ahead = depth * (passes - 1 + number) // passes * wide + NEAR
-            multiply_tile(
-                *(following - row, count, x, row * size + k, size, weights, start, size * PANEL, depth, out),
-                *(row * columns + to, columns),
-                *(k > 0, weights.ctypes.data + start * weights.itemsize + ahead, wide // passes, None),
-            )
+def _ahead(here, at, size, wide, then):
+    """What to ask for: input ``at`` of panels whose inputs, of ``wide`` bytes, begin at the address ``here``, and
+    behind the last of ``size`` what is read ``then``; 0: what lies behind them."""
+    return then + (at - size) * wide if then != 0 and at >= size else here + at * wide
 
 
 @njit(error_model="numpy")
-def multiply_packed_panels(x, rows, size, share, weights, panel, count, out, to, columns, room):
+def multiply_panels(x, rows, size, weights, panel, count, out, to, columns, then):
+    """The outputs of ``count`` panels, which begin at ``out[to]``, for all rows of ``size`` elements each. ``then``:
+    the address that is read next, or 0: what lies behind these panels."""
+    passes, wide = (rows + ROWS - 1) // ROWS, PANEL * weights.itemsize
+    here, lead, k = weights.ctypes.data + panel * size * wide, NEAR // wide, 0
+    while k < size:
+        depth = min(DEPTH, size - k)
+        if then != 0 and k < size - lead:
+            depth = min(depth, size - lead - k)
+        for number in range(passes):
+            row, following = rows * number // passes, rows * (number + 1) // passes
+            # by the end of the last pass all weights that the next passes read have been asked for
+            ahead = _ahead(here, k + depth * (passes - 1 + number) // passes + lead, size, wide, then)
+            multiply_tile(
+                *(following - row, count, x, row * size + k, size, weights, (panel * size + k) * PANEL, size * PANEL),
+                *(depth, out, row * columns + to, columns, k > 0, ahead, wide // passes, None),
+            )
+        k += depth
+
+
+@njit(error_model="numpy")
+def multiply_packed_panels(x, rows, size, share, weights, panel, count, out, to, columns, room, then):
     """The same with weights of 12 bits, which are unpacked once. ``share``: inputs in an element of ``x``; ``room``:
     for ``ROOM`` pairs. ``count``: 1 where there are more than ``ROWS`` rows."""
     passes, wide = (rows + ROWS - 1) // ROWS, share * TWELVE
     most = (DEPTH if passes == 1 else UNPACKED_DEPTH) // share
-    for k in range(0, size, most):
-        depth, start = min(most, size - k), TABLE + (panel * size + k) * wide
+    here, lead, k = weights.ctypes.data + TABLE + panel * size * wide, NEAR // (GROUP * TWELVE) * GROUP // share, 0
+    while k < size:
+        depth = min(most, size - k)
+        if then != 0 and k < size - lead:
+            depth = min(depth, size - lead - k)
+        start = TABLE + (panel * size + k) * wide
         for number in range(passes):
             row, following = rows * number // passes, rows * (number + 1) // passes
             at, there = row * size + k, row * columns + to
-            ahead = weights.ctypes.data + start + depth * (passes - 1 + number) // passes * wide + NEAR
+            ahead = _ahead(here, k + depth * (passes - 1 + number) // passes + lead, size, wide, then)
             if passes == 1:
                 multiply_tile(
                     *(rows, count, x, at, size, weights, start, size * wide, depth, out, there, columns, k > 0),
@@ -69,6 +87,7 @@ def multiply_packed_panels(x, rows, size, share, weights, panel, count, out, to,
                     *(following - row, 1, x, at, size, room, 0, 0, depth, out, there, columns, k > 0),
                     *(ahead, 2 * TWELVE // passes, None),
                 )
+        k += depth
 
 
 @njit(error_model="numpy")

@@ -98,12 +98,13 @@ def picked(lanes):
     return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
 
 
-def asked(builder, place):
-    """Ask for a line of the cache, ``LINE`` bytes: for reading, into the second level."""
+def asked(builder, place, once=False):
+    """Ask for a line of the cache, ``LINE`` bytes, for reading: into the second level, or, where it is read ``once``,
+    into the first one alone, so that it does not take the place of others."""
     pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-    builder.call(function, [builder.bitcast(place, pointer), number(0), number(2), number(1)])
+    builder.call(function, [builder.bitcast(place, pointer), number(0), number(0 if once else 2), number(1)])
 
 
 @intrinsic

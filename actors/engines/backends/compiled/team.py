@@ -22,32 +22,35 @@ from actors.engines.backends.compiled.between import halved
 from actors.engines.backends.compiled.formats import BESIDE, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.backends.compiled.pool_attention import attend_piece
 from actors.engines.backends.compiled.products import ESCAPE, ROOM, add_escapes, multiply_packed_panels, multiply_panels
+from actors.engines.backends.compiled.shares import APART, begin_of, is_left, share_out, take_first, take_last
 
-# places in the state: those that threads write to have cache lines of their own; TAKE: the address of what takes
-# pieces; ROUNDED: of room for a product's input in bfloat16; ROOMS: of ``ROOM`` for each thread
-LEFT, DONE, STOP, AWAKE, TAKE, ROUNDED, ROOMS, SIZE = 0, 8, 16, 17, 18, 19, 20, 24
+# places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
+# ROUNDED: of room for a product's input in bfloat16; ROOMS: of each thread's ``ROOM``; TODO: where their shares begin
+STOP, AWAKE, TAKE, ROUNDED, ROOMS, THREADS, DONE, TODO = 0, 1, 2, 3, 4, 5, APART, 2 * APART
 SPIN = 200_000  # looks for work, some 0.2 ms, longer than what stands between two jobs: then others may have the core
 # Some 30 ms: rounds are nearer to each other (with 1 ms it slept into every other forward: 1.14x)
 YIELD = SPIN + 100_000
 NAP_US = 1_000
 REST = YIELD + 1_000  # naps in a row, a second: then they are longer
 PATIENCE = 10_000  # looks for the last piece, some 10 us
+PAGE = 1024  # numbers: 4 KiB, within which a processor fetches ahead of its own accord
+ROOM_APART = -(-ROOM // PAGE) * PAGE + PAGE  # numbers
 PIECE = 96 // PANEL  # panels: the bundled target's smallest product has four pieces
 
 # A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
 # of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``escapes``:
 # weights beside the matrix, or 0, and ``starts``: where each panel's begin; ``steps``, ``bias``: by which outputs are
-# multiplied and what is added, or 0
+# multiplied and what is added, or 0; ``then``: the product behind it, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
     + [(name, np.int64) for name in ("bits", "half", "weights", "panels", "outputs", "steps", "bias")]
-    + [(name, np.int64) for name in ("starts", "escapes")]
+    + [(name, np.int64) for name in ("starts", "escapes", "then")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "shares", "ends", "requests", "scores", "own_scores")]
 )
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "ae3555f3cb088c51"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "348fed95384f670f"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -76,30 +79,30 @@ def _attend(job, piece, coming, me, out):
 
 
 @njit(error_model="numpy")
-def _multiply(job, panel, number, me, rooms, out):
+def _multiply(job, panel, number, me, rooms, out, then):
     """The outputs of ``number`` panels. The last panel of a matrix ends with its last output, so it may have some
-    outputs in common with the one before."""
+    outputs in common with the one before. ``then``: the address of what is read next, if not what lies behind."""
     rows, size, apart = job.rows, job.columns, job.apart
     to = min(panel * PANEL, apart - PANEL)
     count, pairs = job.panels * size * PANEL, size // 2
-    room = array_at(rooms + 4 * me * ROOM, ROOM, np.uint32)
+    room = array_at(rooms + 4 * me * ROOM_APART, ROOM, np.uint32)
     packed = array_at(job.weights, TABLE + job.panels * size * TWELVE, np.uint8)
     x = array_at(job.x, rows * size, np.float32)
     paired = array_at(job.x, rows * pairs, np.uint32)
     if job.half and job.bits == 12:
-        multiply_packed_panels(paired, rows, pairs, 2, packed, panel, number, out, to, apart, room)
+        multiply_packed_panels(paired, rows, pairs, 2, packed, panel, number, out, to, apart, room, then)
     elif job.half:
         multiply_panels(
-            paired, rows, pairs, array_at(job.weights, count // 2, np.uint32), panel, number, out, to, apart
+            paired, rows, pairs, array_at(job.weights, count // 2, np.uint32), panel, number, out, to, apart, then
         )
     elif job.bits == 12:
-        multiply_packed_panels(x, rows, size, 1, packed, panel, number, out, to, apart, room)
+        multiply_packed_panels(x, rows, size, 1, packed, panel, number, out, to, apart, room, then)
     elif job.bits == 32:
-        multiply_panels(x, rows, size, array_at(job.weights, count, np.float32), panel, number, out, to, apart)
+        multiply_panels(x, rows, size, array_at(job.weights, count, np.float32), panel, number, out, to, apart, then)
     elif job.bits == 16:
-        multiply_panels(x, rows, size, array_at(job.weights, count, np.uint16), panel, number, out, to, apart)
+        multiply_panels(x, rows, size, array_at(job.weights, count, np.uint16), panel, number, out, to, apart, then)
     else:
-        multiply_panels(x, rows, size, array_at(job.weights, count, np.int8), panel, number, out, to, apart)
+        multiply_panels(x, rows, size, array_at(job.weights, count, np.int8), panel, number, out, to, apart, then)
     if job.escapes != 0:
         starts = array_at(job.starts, job.panels + 1, np.int64)
         escapes = array_at(job.escapes, starts[job.panels], ESCAPE)
@@ -107,20 +110,20 @@ def _multiply(job, panel, number, me, rooms, out):
 
 
 @njit(error_model="numpy")
-def _compute(job, piece, coming, me, rooms):
+def _compute(job, piece, following, me, state):
+    """``following``: the piece that this thread takes next, if it is known, or a negative number."""
     out = array_at(job.out, job.rows * job.apart, np.float32)
     if job.bits == 0:
-        _attend(job, piece, coming, me, out)
+        _attend(job, piece, following, me, out)
         return
-    first = PIECE * piece
     # one thread computes the last two panels, which may have outputs in common
-    end = job.panels if piece + 1 == _pieces(job) else first + PIECE
+    panel, end = PIECE * piece, job.panels if piece + 1 == _pieces(job) else PIECE * (piece + 1)
+    then = _first_weights(job.then, me, 1 + state[AWAKE]) if following < 0 else 0
     most = BESIDE[min(job.rows, ROWS)]
-    panel = first
     while panel < end:
         # the last one alone: what it has in common with the one before is computed again, escapes too
         number = max(1, min(most, min(end, job.panels - 1) - panel))
-        _multiply(job, panel, number, me, rooms, out)
+        _multiply(job, panel, number, me, state[ROOMS], out, then if panel + number == end else 0)
         panel += number
 
 
@@ -129,16 +132,34 @@ def _pieces(job):
     return job.requests * job.heads if job.bits == 0 else max(1, job.panels // PIECE)
 
 
+@njit(error_model="numpy")
+def _first_weights(place, me, threads):
+    """The address of those that thread ``me`` of so many multiplies first in the job at that address, or 0."""
+    if place == 0:
+        return 0
+    job = array_at(place, 1, JOB)[0]
+    begin = PIECE * begin_of(_pieces(job), me, threads) * job.columns * PANEL
+    return job.weights + (TABLE if job.bits == 12 else 0) + begin * job.bits // 8
+
+
 @cfunc("void(int64, int64, int64)", cache=True)
 def _take(jobs, states, me):
-    """Compute pieces until all are taken. What a job consists of is read behind a piece of it, so it is that job's."""
-    job, state = array_at(jobs, 1, JOB), array_at(states, SIZE, np.int64)
-    while read(state, LEFT) > 0:
-        piece = add(state, LEFT, -1) - 1
-        if piece >= 0:
-            coming = piece - 1 - state[AWAKE]  # as long as all threads take pieces in turns
-            _compute(job[0], piece, coming, me, state[ROOMS])
-            add(state, DONE, 1)
+    """Compute the pieces of one's own share in their order, then those of others from the last on. What a job consists
+    of is read behind a piece of it, so it is that job's."""
+    job, state = array_at(jobs, 1, JOB), array_at(states, TODO, np.int64)
+    done = 0
+    piece, following = take_first(state, TODO, me)
+    while piece >= 0:
+        _compute(job[0], piece, following, me, state)
+        done += 1
+        piece, following = take_first(state, TODO, me)
+    for other in range(state[THREADS]):
+        piece = take_last(state, TODO, other)
+        while piece >= 0:
+            _compute(job[0], piece, -1, me, state)
+            done += 1
+            piece = take_last(state, TODO, other)
+    add(state, DONE, done)
 
 
 @njit(types.void(_job, _state, types.int64), **_kept)
@@ -147,7 +168,7 @@ def help_out(job, state, me):
     idle = 0
     while read(state, STOP) == 0:
         idle += 1
-        if me <= read(state, AWAKE) and read(state, LEFT) > 0:
+        if is_left(state, TODO, me):
             call(state[TAKE], job.ctypes.data, state.ctypes.data, me)
             idle = 0
         elif idle > YIELD:
@@ -166,7 +187,7 @@ def perform(job, x, rows, out, current, state):
         halved(x, 0, array_at(state[ROUNDED], rows * job.columns, np.int16), 0, rows * job.columns)
     pieces = _pieces(job)
     write(state, DONE, 0)
-    write(state, LEFT, pieces)
+    share_out(state, TODO, pieces, 1 + state[AWAKE])
     call(state[TAKE], current.ctypes.data, state.ctypes.data, 0)
     waited = 0
     while read(state, DONE) < pieces:
@@ -197,10 +218,11 @@ class Team:
     def __init__(self, helpers: int, spare_cpus: Sequence[int] = ()) -> None:
         """``spare_cpus``: where there is one more helper each, that sleeps until it is told to work."""
         self.size, self._own = 1 + helpers + len(spare_cpus), helpers
-        self.job, self.state = np.zeros(1, JOB), np.zeros(SIZE, dtype=np.int64)
+        self.job, self.state = np.zeros(1, JOB), np.zeros(TODO + APART * self.size, dtype=np.int64)
         self._rounded = np.empty(0, dtype=np.int16)
-        self._rooms = np.empty((self.size, ROOM), dtype=np.uint32)
-        self.state[AWAKE], self.state[TAKE], self.state[ROOMS] = helpers, _take.address, self._rooms.ctypes.data
+        self._rooms = self.rooms(ROOM)
+        self.state[THREADS], self.state[AWAKE] = self.size, helpers
+        self.state[TAKE], self.state[ROOMS] = _take.address, self._rooms.ctypes.data
         places: list[int | None] = [*[None] * helpers, *spare_cpus]
         self.threads = [
             threading.Thread(target=self._help, args=(self.job, self.state, me, cpu), name="helper", daemon=True)
@@ -216,6 +238,15 @@ class Team:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, {cpu})  # of this thread
         help_out(job, state, me)
+
+    def rooms(self, numbers: int) -> np.ndarray:
+        """Room for each thread, float32 ``(threads, at least that many)``. No two write to one page or to neighbours:
+        else a processor fetches the beginning of what another one writes to, again and again (more than eight rows in
+        12 bits took 1.3 times as long, where two cores have no cache in common)."""
+        apart = -(-numbers // PAGE) * PAGE + PAGE
+        room = np.empty(self.size * apart + PAGE, dtype=np.float32)
+        first = -(room.ctypes.data // 4) % PAGE
+        return room[first : first + self.size * apart].reshape(self.size, apart)
 
     def make_room(self, numbers: int) -> None:
         """For the largest input of a product in bfloat16."""

@@ -65,7 +65,7 @@ def multiply_tile(
             for panel_beside in range(number):
                 away = builder.mul(between, _INT(panel_beside))
                 for byte in range(0, form.size, LINE):
-                    asked(builder, builder.gep(line, [builder.add(away, _INT(byte))]))
+                    asked(builder, builder.gep(line, [builder.add(away, _INT(byte))]), form.once)
                 left = None if kinds[15] == types.none else keep
                 for element, vectors in enumerate(form.read(builder, builder.gep(place, [away]), known, left)):
                     for row, numbers in enumerate(inputs):

@@ -69,6 +69,8 @@ class CompiledBody:
             mine["down_scale"] = product(place + 3, layer.down, True)
             mine["keys"], mine["values"] = pool.keys[index].data_ptr(), pool.values[index].data_ptr()
         self._layers[-1]["inputs"] = address(weights.norm * product(-1, weights.head, False))
+        for index in range(len(self._jobs)):  # behind the head the next forward
+            self._jobs[index]["then"] = self._jobs.ctypes.data + (index + 1) % len(self._jobs) * self._jobs.itemsize
         self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
         self._attention["half"] = pool.whole.dtype == torch.bfloat16
         shape = self.shape
@@ -84,7 +86,7 @@ class CompiledBody:
         self._numbers = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
         self._turns: Tensor | None = None
         self._angles: Array = np.empty((0, shape.width), np.float32)
-        self._room, self._scores, self._looks = _NONE, _NONE, np.empty(0, np.int64)
+        self._room, self._scores, self._looks = _NONE, np.empty((0, 0), np.float32), np.empty(0, np.int64)
 
     def _tell(self, **fields: float) -> None:
         for name, value in fields.items():
@@ -145,6 +147,6 @@ class CompiledBody:
             self._looks = np.empty(rows * (span + 2) + segments, np.int64)
             self._tell(looks=self._looks.ctypes.data)
         own = most * shape.heads // shape.kv_heads * (span + 2 * shape.width) + self._kernels.LANES * shape.width
-        if len(self._scores) < self._team.size * own:
-            self._scores = np.empty(self._team.size * own, np.float32)
-            self._tell(scores=self._scores.ctypes.data, own_scores=own)
+        if self._scores.shape[1] < own:
+            self._scores = self._team.rooms(own)
+            self._tell(scores=self._scores.ctypes.data, own_scores=self._scores.shape[1])

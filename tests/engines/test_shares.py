@@ -1,0 +1,63 @@
+"""Every piece of a job is taken once, by whomever."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from actors.engines.backends.compiled.shares import APART, begin_of, is_left, share_out, take_first, take_last
+from actors.engines.backends.compiled.team import PAGE, Team
+
+TODO = 8
+
+
+def shares(pieces, threads):
+    state = np.zeros(TODO + APART * threads, np.int64)
+    share_out(state, TODO, pieces, threads)
+    return state
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("pieces", [0, 1, 2, 5, 64, 86])
+def test_shares_are_neighbours_that_differ_by_a_piece_at_most(pieces, threads):
+    begins = [begin_of(pieces, thread, threads) for thread in range(threads + 1)]
+    sizes = [end - begin for begin, end in itertools.pairwise(begins)]
+    assert begins[0] == 0 and begins[-1] == pieces and max(sizes) - min(sizes) <= 1
+    state = shares(pieces, threads)
+    assert [is_left(state, TODO, thread) for thread in range(threads)] == [size > 0 for size in sizes]
+
+
+def test_ones_own_pieces_come_in_order_and_each_tells_which_is_next():
+    state = shares(7, 2)
+    found = [take_first(state, TODO, 1) for _ in range(5)]
+    assert found == [(3, 4), (4, 5), (5, 6), (6, -1), (-1, -1)]
+    assert not is_left(state, TODO, 1) and is_left(state, TODO, 0)
+
+
+def test_what_others_take_is_the_last_that_is_left():
+    state = shares(7, 2)
+    assert take_first(state, TODO, 1) == (3, 4)
+    assert [take_last(state, TODO, 1) for _ in range(4)] == [6, 5, 4, -1]
+    assert take_first(state, TODO, 1) == (-1, -1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_takes_and_whenever_every_piece_is_taken_once(seed):
+    chance = random.Random(seed)
+    threads, pieces = chance.randrange(1, 6), chance.randrange(90)
+    state, taken = shares(pieces, threads), []
+    while any(is_left(state, TODO, thread) for thread in range(threads)):
+        thread = chance.randrange(threads)
+        taken.append(take_last(state, TODO, thread) if chance.random() < 0.3 else take_first(state, TODO, thread)[0])
+    assert sorted(piece for piece in taken if piece >= 0) == list(range(pieces))
+
+
+def test_no_two_threads_have_room_in_one_page_or_in_neighbours():
+    team = Team(2)
+    rooms = team.rooms(PAGE + 1)
+    begins = [room.ctypes.data // 4 for room in rooms]
+    assert all(begin % PAGE == 0 for begin in begins)
+    assert all(later - begin >= 3 * PAGE for begin, later in itertools.pairwise(begins))
