@@ -1,4 +1,4 @@
-"""Loads, stores, sums and exchanges in an array of int64 that several threads share; arrays and functions by address."""
+"""Loads, stores, sums and exchanges in an array of int64 that threads share; arrays and functions by their address."""
 
 from __future__ import annotations
 
