@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from actors.engines.backends.compiled.shares import APART, begin_of, is_left, share_out, take_first, take_last
+from actors.engines.backends.compiled.shares import APART, begin_of, is_left, share_out, take_first, take_over
 from actors.engines.backends.compiled.team import PAGE, Team
 
 TODO = 8
@@ -37,11 +37,22 @@ def test_ones_own_pieces_come_in_order_and_each_tells_which_is_next():
     assert not is_left(state, TODO, 1) and is_left(state, TODO, 0)
 
 
-def test_what_others_take_is_the_last_that_is_left():
-    state = shares(7, 2)
-    assert take_first(state, TODO, 1) == (3, 4)
-    assert [take_last(state, TODO, 1) for _ in range(4)] == [6, 5, 4, -1]
-    assert take_first(state, TODO, 1) == (-1, -1)
+def test_what_another_takes_over_is_the_latter_half_of_what_is_left():
+    state = shares(12, 2)
+    assert take_first(state, TODO, 1) == (6, 7)
+    while take_first(state, TODO, 0)[0] >= 0:
+        pass
+    assert take_over(state, TODO, 0, 1)
+    assert [take_first(state, TODO, 0) for _ in range(4)] == [(9, 10), (10, 11), (11, -1), (-1, -1)]
+    assert [take_first(state, TODO, 1) for _ in range(3)] == [(7, 8), (8, -1), (-1, -1)]
+    assert not take_over(state, TODO, 0, 1)
+
+
+def test_a_single_piece_that_is_left_is_taken_over_whole():
+    state = shares(2, 2)
+    assert take_first(state, TODO, 0) == (0, -1)
+    assert take_over(state, TODO, 0, 1)
+    assert take_first(state, TODO, 0) == (1, -1) and take_first(state, TODO, 1) == (-1, -1)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -50,9 +61,12 @@ def test_whoever_takes_and_whenever_every_piece_is_taken_once(seed):
     threads, pieces = chance.randrange(1, 6), chance.randrange(90)
     state, taken = shares(pieces, threads), []
     while any(is_left(state, TODO, thread) for thread in range(threads)):
-        thread = chance.randrange(threads)
-        taken.append(take_last(state, TODO, thread) if chance.random() < 0.3 else take_first(state, TODO, thread)[0])
-    assert sorted(piece for piece in taken if piece >= 0) == list(range(pieces))
+        thread, other = chance.randrange(threads), chance.randrange(threads)
+        if is_left(state, TODO, thread):
+            taken.append(take_first(state, TODO, thread)[0])
+        else:
+            take_over(state, TODO, thread, other)
+    assert sorted(taken) == list(range(pieces))
 
 
 def test_no_two_threads_have_room_in_one_page_or_in_neighbours():

@@ -22,7 +22,7 @@ from actors.engines.backends.compiled.between import halved
 from actors.engines.backends.compiled.formats import BESIDE, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.backends.compiled.pool_attention import attend_piece
 from actors.engines.backends.compiled.products import ESCAPE, ROOM, add_escapes, multiply_packed_panels, multiply_panels
-from actors.engines.backends.compiled.shares import APART, begin_of, is_left, share_out, take_first, take_last
+from actors.engines.backends.compiled.shares import APART, begin_of, is_left, share_out, take_first, take_over
 
 # places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
 # ROUNDED: of room for a product's input in bfloat16; ROOMS: of each thread's ``ROOM``; TODO: where their shares begin
@@ -50,7 +50,7 @@ JOB = np.dtype(
 )
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "74124ab563f2e9e7"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "15b5ab6642d09ec5"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -144,21 +144,17 @@ def _first_weights(place, me, threads):
 
 @cfunc("void(int64, int64, int64)", cache=True)
 def _take(jobs, states, me):
-    """Compute the pieces of one's own share in their order, then those of others from the last on. What a job consists
-    of is read behind a piece of it, so it is that job's."""
+    """Compute pieces until all are taken. What a job consists of is read behind a piece of it, so it is that job's."""
     job, state = array_at(jobs, 1, JOB), array_at(states, TODO, np.int64)
-    done = 0
-    piece, following = take_first(state, TODO, me)
-    while piece >= 0:
-        _compute(job[0], piece, following, me, state)
-        done += 1
+    done, other = 0, 0
+    while other < state[THREADS]:
         piece, following = take_first(state, TODO, me)
-    for other in range(state[THREADS]):
-        piece = take_last(state, TODO, other)
         while piece >= 0:
-            _compute(job[0], piece, -1, me, state)
+            _compute(job[0], piece, following, me, state)
             done += 1
-            piece = take_last(state, TODO, other)
+            piece, following = take_first(state, TODO, me)
+        if not take_over(state, TODO, me, other):
+            other += 1
     add(state, DONE, done)
 
 
