@@ -59,7 +59,7 @@ BODY = np.dtype(
     + [("eps", np.float32)]
 )
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "15b5ab6642d09ec5"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "47b17984db9d28c3"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -120,9 +120,6 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
     slot; the kept rows in ascending order; rows, base and span of each segment. ``visible``: which slots of its span
     each row sees. ``choices``: none, or of each kept row, whose ``ids`` are the likeliest then and have those
     ``probabilities``, or, where there is no room for any, begin with the token that sampling chooses.
-
-    From half ``first`` to ``last``: a layer's halves end before and behind its attention, which is left out where the
-    range ends with a first half or begins with a second. The head comes behind the last.
     """
     body = model[0]
     hidden, heads, kv_heads, width, inner, pool = (
