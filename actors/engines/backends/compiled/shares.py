@@ -1,4 +1,4 @@
-"""Which thread computes which pieces of a job: each its own share of neighbours, then half of what is left of another's.
+"""Which thread computes which pieces of a job: each its own share of neighbours, then half of what another has left.
 
 A share lies in one stretch of memory, so that what a thread asks for ahead is what it reads next; and a layer's outputs
 and keys are written and read by the same core in every forward, where two cores that have no cache in common take 30 to

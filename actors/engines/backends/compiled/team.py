@@ -50,7 +50,7 @@ JOB = np.dtype(
 )
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "47b17984db9d28c3"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "4d52878399e8323f"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
