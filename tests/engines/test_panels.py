@@ -45,6 +45,35 @@ def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, input
         assert (panels.multiply(given[:rows].numpy()) == whole[:rows]).all(), rows
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_is_asked_for_ahead_of_the_next_product_changes_no_bit(packed, kind, team):
+    chance = torch.Generator().manual_seed(0)
+    team.make_room(19 * 1200)
+
+    def panels(outputs, inputs):
+        weight = torch.randn(outputs, inputs, generator=chance).to(kind)
+        return Panels(Matrix(weight), compiled_kernels(), team, behind=True, twelve=packed)
+
+    x = torch.randn(19, 1200, generator=chance).numpy()
+    for outputs in (72, 500):
+        first, then = panels(outputs, 1200), panels(96, 48)
+        without = [first.multiply(x[:rows]) for rows in range(1, 20)]
+        first.job["then"] = then.job.ctypes.data
+        assert all((first.multiply(x[:rows]) == without[rows - 1]).all() for rows in range(1, 20))
+
+
+def test_products_in_a_row_by_more_threads_than_cores_are_all_computed_whole():
+    """Whoever is through takes from the others, and some are put aside in the middle."""
+    chance, alone, several = torch.Generator().manual_seed(0), Team(0), Team(3)
+    matrices = [Matrix(torch.randn(outputs, 64, generator=chance)) for outputs in (48, 96, 500, 1100)]
+    pairs = [[Panels(one, compiled_kernels(), team, behind=True) for team in (alone, several)] for one in matrices]
+    x = torch.randn(9, 64, generator=chance).numpy()
+    for number in range(600):
+        expected, found = (panels.multiply(x[: 1 + number % 9]) for panels in pairs[number % len(pairs)])
+        assert (expected == found).all(), number
+
+
 @pytest.mark.parametrize("outputs, inputs", [(40, 48), (72, 2200), (192, 48)])
 def test_panels_of_bfloat16_multiply_inputs_rounded_to_it_and_every_row_has_its_own_bits(outputs, inputs, team):
     chance = torch.Generator().manual_seed(0)
