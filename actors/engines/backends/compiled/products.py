@@ -36,15 +36,20 @@ def _ahead(here, at, size, wide, then):
 
 
 @njit(error_model="numpy")
+def _depth(k, size, most, lead, then):
+    """How many inputs from ``k`` on are multiplied next: what is asked for meanwhile lies in one place."""
+    depth = min(most, size - k)
+    return min(depth, size - lead - k) if then != 0 and k < size - lead else depth
+
+
+@njit(error_model="numpy")
 def multiply_panels(x, rows, size, weights, panel, count, out, to, columns, then):
     """The outputs of ``count`` panels, which begin at ``out[to]``, for all rows of ``size`` elements each. ``then``:
     the address that is read next, or 0: what lies behind these panels."""
     passes, wide = (rows + ROWS - 1) // ROWS, PANEL * weights.itemsize
     here, lead, k = weights.ctypes.data + panel * size * wide, NEAR // wide, 0
     while k < size:
-        depth = min(DEPTH, size - k)
-        if then != 0 and k < size - lead:
-            depth = min(depth, size - lead - k)
+        depth = _depth(k, size, DEPTH, lead, then)
         for number in range(passes):
             row, following = rows * number // passes, rows * (number + 1) // passes
             # by the end of the last pass all weights that the next passes read have been asked for
@@ -64,9 +69,7 @@ def multiply_packed_panels(x, rows, size, share, weights, panel, count, out, to,
     most = (DEPTH if passes == 1 else UNPACKED_DEPTH) // share
     here, lead, k = weights.ctypes.data + TABLE + panel * size * wide, NEAR // (GROUP * TWELVE) * GROUP // share, 0
     while k < size:
-        depth = min(most, size - k)
-        if then != 0 and k < size - lead:
-            depth = min(depth, size - lead - k)
+        depth = _depth(k, size, most, lead, then)
         start = TABLE + (panel * size + k) * wide
         for number in range(passes):
             row, following = rows * number // passes, rows * (number + 1) // passes

@@ -22,10 +22,10 @@ from actors.engines.backends.compiled.between import halved
 from actors.engines.backends.compiled.formats import BESIDE, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.backends.compiled.pool_attention import attend_piece
 from actors.engines.backends.compiled.products import ESCAPE, ROOM, add_escapes, multiply_packed_panels, multiply_panels
-from actors.engines.backends.compiled.shares import APART, begin_of, is_left, share_out, take_first, take_over
+from actors.engines.backends.compiled.work_stealing import APART, assign, begin_of, has_work, pop, steal_half
 
 # places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
-# ROUNDED: of room for a product's input in bfloat16; ROOMS: of each thread's ``ROOM``; TODO: where their shares begin
+# ROUNDED: of room for a product's input in bfloat16; ROOMS: of each thread's ``ROOM``; TODO: where their ranges are
 STOP, AWAKE, TAKE, ROUNDED, ROOMS, THREADS, DONE, TODO = 0, 1, 2, 3, 4, 5, APART, 2 * APART
 SPIN = 200_000  # looks for work, some 0.2 ms, longer than what stands between two jobs: then others may have the core
 # Some 30 ms: rounds are nearer to each other (with 1 ms it slept into every other forward: 1.14x)
@@ -34,7 +34,6 @@ NAP_US = 1_000
 REST = YIELD + 1_000  # naps in a row, a second: then they are longer
 PATIENCE = 10_000  # looks for the last piece, some 10 us
 PAGE = 1024  # numbers: 4 KiB, within which a processor fetches ahead of its own accord
-ROOM_APART = -(-ROOM // PAGE) * PAGE + PAGE  # numbers
 PIECE = 96 // PANEL  # panels: the bundled target's smallest product has four pieces
 
 # A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
@@ -48,9 +47,19 @@ JOB = np.dtype(
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "shares", "ends", "requests", "scores", "own_scores")]
 )
+
+
+def _apart(numbers: int) -> int:
+    """Numbers from the beginning of a thread's buffer of so many to the next one's: no two are in one page or in
+    neighbours. Else a processor fetches the beginning of what another one writes to, again and again (more than eight
+    rows in 12 bits took 1.3 times as long, where two cores have no cache in common)."""
+    return -(-numbers // PAGE) * PAGE + PAGE
+
+
+ROOM_APART = _apart(ROOM)
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "4d52878399e8323f"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "7a5d4e9074e2916e"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -148,12 +157,12 @@ def _take(jobs, states, me):
     job, state = array_at(jobs, 1, JOB), array_at(states, TODO, np.int64)
     done, other = 0, 0
     while other < state[THREADS]:
-        piece, following = take_first(state, TODO, me)
+        piece, following = pop(state, TODO, me)
         while piece >= 0:
             _compute(job[0], piece, following, me, state)
             done += 1
-            piece, following = take_first(state, TODO, me)
-        if not take_over(state, TODO, me, other):
+            piece, following = pop(state, TODO, me)
+        if not steal_half(state, TODO, me, other):
             other += 1
     add(state, DONE, done)
 
@@ -164,7 +173,7 @@ def help_out(job, state, me):
     idle = 0
     while read(state, STOP) == 0:
         idle += 1
-        if is_left(state, TODO, me):
+        if has_work(state, TODO, me):
             call(state[TAKE], job.ctypes.data, state.ctypes.data, me)
             idle = 0
         elif idle > YIELD:
@@ -183,7 +192,7 @@ def perform(job, x, rows, out, current, state):
         halved(x, 0, array_at(state[ROUNDED], rows * job.columns, np.int16), 0, rows * job.columns)
     pieces = _pieces(job)
     write(state, DONE, 0)
-    share_out(state, TODO, pieces, 1 + state[AWAKE])
+    assign(state, TODO, pieces, 1 + state[AWAKE])
     call(state[TAKE], current.ctypes.data, state.ctypes.data, 0)
     waited = 0
     while read(state, DONE) < pieces:
@@ -216,7 +225,7 @@ class Team:
         self.size, self._own = 1 + helpers + len(spare_cpus), helpers
         self.job, self.state = np.zeros(1, JOB), np.zeros(TODO + APART * self.size, dtype=np.int64)
         self._rounded = np.empty(0, dtype=np.int16)
-        self._rooms = self.rooms(ROOM)
+        self._rooms = self.buffers(ROOM)
         self.state[THREADS], self.state[AWAKE] = self.size, helpers
         self.state[TAKE], self.state[ROOMS] = _take.address, self._rooms.ctypes.data
         places: list[int | None] = [*[None] * helpers, *spare_cpus]
@@ -235,14 +244,12 @@ class Team:
                 os.sched_setaffinity(0, {cpu})  # of this thread
         help_out(job, state, me)
 
-    def rooms(self, numbers: int) -> np.ndarray:
-        """Room for each thread, float32 ``(threads, at least that many)``. No two write to one page or to neighbours:
-        else a processor fetches the beginning of what another one writes to, again and again (more than eight rows in
-        12 bits took 1.3 times as long, where two cores have no cache in common)."""
-        apart = -(-numbers // PAGE) * PAGE + PAGE
-        room = np.empty(self.size * apart + PAGE, dtype=np.float32)
-        first = -(room.ctypes.data // 4) % PAGE
-        return room[first : first + self.size * apart].reshape(self.size, apart)
+    def buffers(self, numbers: int) -> np.ndarray:
+        """One for each thread, float32 ``(threads, at least that many)``, see :func:`_apart`."""
+        apart = _apart(numbers)
+        whole = np.empty(self.size * apart + PAGE, dtype=np.float32)
+        first = -(whole.ctypes.data // 4) % PAGE
+        return whole[first : first + self.size * apart].reshape(self.size, apart)
 
     def make_room(self, numbers: int) -> None:
         """For the largest input of a product in bfloat16."""

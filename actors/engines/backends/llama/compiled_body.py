@@ -148,5 +148,5 @@ class CompiledBody:
             self._tell(looks=self._looks.ctypes.data)
         own = most * shape.heads // shape.kv_heads * (span + 2 * shape.width) + self._kernels.LANES * shape.width
         if self._scores.shape[1] < own:
-            self._scores = self._team.rooms(own)
+            self._scores = self._team.buffers(own)
             self._tell(scores=self._scores.ctypes.data, own_scores=self._scores.shape[1])
