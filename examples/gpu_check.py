@@ -104,7 +104,9 @@ def run(*command: str) -> str:
 
 
 def tests() -> str:
-    said = run(sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-rs", "tests/engines")
+    root = Path(__file__).parent.parent
+    said = run(sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-rs", "-c", str(root / "pyproject.toml"),
+               str(root / "tests" / "engines"))  # fmt: skip
     return f"```\n{said[-800:].strip()}\n```"
 
 

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.graphs import Direct
 from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.cache.kv_cache import CHUNK
 from actors.engines.drafts.draft import Draft
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
@@ -89,8 +90,18 @@ def test_a_recorded_greedy_round_is_sent_without_waiting(fake_cuda, family):  # 
     assert {shape.streams for _, shape in target.engine.graphs._replays} == {1, 4}
 
 
-def test_a_prompt_does_not_keep_rounds_from_being_recorded(fake_cuda):  # noqa: F811
-    assert not Target(engine_of("llama", torch.bfloat16), rows_agree=ROWS).mixes_prompts
+def test_a_prompt_is_cut_in_one_way_and_kept_apart_from_rounds(fake_cuda):  # noqa: F811
+    """Its kernels depend on the number of its rows, even where those of rounds do not."""
+    target = Target(engine_of("llama", torch.bfloat16), rows_agree=ROWS)
+    assert target.chunk == CHUNK and not target.mixes_prompts
+    first, second = begun(target), begun(target)
+    target.verify([Window(first, [7, 8], [-1, 0])])
+    target.close(first)
+    target.close(second)
+    again = target.open([*PROMPT, 0, 0], Sampling(max_tokens=5))
+    while (outcome := target.prefill(again)) is None:
+        pass
+    assert outcome.reused == CHUNK  # whole chunks of a prompt, and nothing that rounds have computed
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

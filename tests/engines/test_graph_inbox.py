@@ -1,19 +1,21 @@
 """What a recorded round reads: its size in buckets, and its numbers and what its attention is told in one copy."""
 
+import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from recorded_rounds import lay_out
 from tiny import info, make
 
 from actors.engines.backends.branches import BLOCK, View
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.gathered import Gathered, GatheredShape, _Plan, copies_bucket, span_bucket
-from actors.engines.backends.llama.graphs import Direct
+from actors.engines.backends.llama.graphs import Direct, Graphs
 from actors.engines.backends.llama.in_place import InPlace
 from actors.engines.backends.llama.inbox import Inbox, power_bucket
-from actors.engines.flat_batch import Segment
+from actors.engines.flat_batch import FlatBatch, Segment
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def gathered(body):
 
 def arrived(plan, tokens, positions, slots, spare=4096):
     """What the device finds, where an earlier round's bytes lay."""
-    inbox = Inbox(plan.shape.bytes + 100, torch.device("cpu"))
+    inbox = Inbox(plan.bytes + 100, torch.device("cpu"))
     inbox._host[:] = 255
     inbox.send(plan, tokens, positions, slots, spare)
     return inbox.unpack(plan.shape)
@@ -106,35 +108,84 @@ def test_several_requests_have_places_of_their_own_and_the_last_one_fills_up(gat
     assert set(told.copies[0].tolist()) == {0} and set(told.copies[2].tolist()) == {2000}
 
 
+def kernels(tile: int, split: int = 128) -> SimpleNamespace:
+    return SimpleNamespace(SPLIT=split, tile_rows=lambda heads, kv_heads: tile, Partial=lambda *sizes: None)
+
+
 def test_in_place_rows_are_told_how_far_their_slots_are_in_a_row_and_where_the_others_are(body):
-    layout = InPlace(body, SimpleNamespace(SPLIT=512, tile_rows=lambda heads, kv_heads: 2))
+    layout = InPlace(body, kernels(tile=2), gpu=None)
     plan = layout.plan(8, three_requests())
-    assert plan.shape == (8, 4, 1, 1)
+    assert plan.shape == (8,)
     sent = arrived(plan, [5, 1, 2, 3, 6], [39, 250, 251, 251, 69], [39, 1250, 1251, 1252, 2069])
-    tiles, bases, prefixes, lengths, tails = layout.unpack(plan.shape, sent.told)
-    assert tiles.tolist() == [[0, 1], [1, 2], [3, 1], [4, 1]]
+    count, starts, bases, prefixes, lengths, tails, items = layout.unpack(plan.shape, sent.told)
+    # the first part of 251 tokens is computed for two rows at once
+    assert count.tolist() == [7]
+    assert items[:7].tolist() == [[0, 1, 0], [1, 2, 0], [1, 1, 1], [2, 1, 1], [3, 1, 0], [3, 1, 1], [4, 1, 0]]
+    assert starts.tolist() == [0, 1, 3, 5, 7, 0, 0, 0]
     assert bases.tolist() == [0, 1000, 1000, 1000, 2000, 0, 0, 0]
     assert prefixes.tolist() == [40, 251, 252, 251, 70, 0, 0, 0]
     assert lengths.tolist() == [40, 251, 252, 252, 70, 0, 0, 0]
-    assert tails[:5, 0].tolist() == [0, 0, 0, 1252, 0]
+    assert tails[3, 0] == 1252
 
 
 def test_the_tail_of_a_drafts_node_lies_in_front_of_its_text():
     model = make("llama")
     body = LlamaEngine(model, info(model), 4096, exact=False, recorder=Direct()).graphs.body
-    layout = InPlace(body, SimpleNamespace(SPLIT=512, tile_rows=lambda heads, kv_heads: 2))
+    layout = InPlace(body, kernels(tile=2), gpu=None)
     visible = np.zeros((2, 256), dtype=bool)
     visible[:, 64:200] = True  # the text; nodes in the slots before it
     visible[0, [0, 63]] = visible[1, 5] = True
     plan = layout.plan(2, [Segment(2, 1000, 256, visible)])
-    assert plan.shape == (2, 1, 1, 16)
-    tiles, bases, prefixes, lengths, tails = layout.unpack(plan.shape, arrived(plan, [1, 2], [9, 9], [5, 6]).told)
-    assert (tiles.tolist(), bases.tolist(), prefixes.tolist()) == ([[0, 2]], [1064, 1064], [136, 136])
-    assert lengths.tolist() == [138, 137] and tails[:, :2].tolist() == [[1000, 1063], [1005, 0]]
+    told = arrived(plan, [1, 2], [9, 9], [5, 6]).told
+    count, starts, bases, prefixes, lengths, tails, items = layout.unpack(plan.shape, told)
+    assert items[: int(count)].tolist() == [[0, 2, 0], [0, 1, 1], [1, 1, 1]]
+    assert (starts.tolist(), bases.tolist(), prefixes.tolist()) == ([0, 2], [1064, 1064], [136, 136])
+    assert lengths.tolist() == [138, 137] and tails[0, :2].tolist() == [1000, 1063] and tails[1, 0] == 1005
 
 
-def test_in_place_texts_are_cut_into_parts_and_too_many_of_them_run_as_usual(body):
-    layout = InPlace(body, SimpleNamespace(SPLIT=512, tile_rows=lambda heads, kv_heads: 4))
-    text = [Segment(1, 0, 3200, np.arange(3200)[None] < 3100)]
-    assert layout.plan(1, text).shape == (1, 1, 8, 1)
-    assert layout.plan(2048, text) is None
+def test_in_place_every_part_of_every_row_is_in_one_item():
+    model = make("llama")
+    body = LlamaEngine(model, info(model), 4096, recorder=Direct()).graphs.body
+    layout = InPlace(body, kernels(tile=4, split=16), gpu=None)
+    chance = random.Random(0)
+    for _ in range(60):
+        batch, base = FlatBatch(), 0
+        for _ in range(chance.randrange(1, 4)):
+            parents = [chance.randrange(-1, node) for node in range(chance.randrange(12))]
+            length = chance.randrange(1, 200)
+            lay_out(batch, base, length, [1] * (1 + len(parents)), parents)
+            base += 256
+        plan = layout.plan(64, batch.segments)
+        done = [(first + row, part) for first, count, part in plan.items.tolist() for row in range(count)]
+        starts, _, prefixes, lengths = plan.rows
+        parts = -(-lengths // 16)
+        assert sorted(done) == [(row, part) for row, count in enumerate(parts.tolist()) for part in range(count)]
+        assert starts.tolist() == [int(parts[:row].sum()) for row in range(len(parts))]
+        for first, count, part in plan.items.tolist():
+            assert count == 1 or prefixes[first : first + count].min() >= 16 * (part + 1)
+
+
+def test_in_place_rounds_of_too_many_parts_run_as_usual(body):
+    layout = InPlace(body, kernels(tile=4), gpu=None)
+    text = Segment(1, 0, 3200, np.arange(3200)[None] < 3100)
+    assert layout.plan(1, [text]).shape == (1,)
+    assert layout.plan(1024, [text] * 700) is None
+
+
+def test_what_a_smaller_round_is_told_leaves_nothing_of_a_larger_one(body):
+    layout = InPlace(body, kernels(tile=4), gpu=None)
+    larger, smaller = layout.plan(8, three_requests()), layout.plan(8, three_requests()[:1])
+    host = np.zeros(layout.bytes, dtype=np.uint8)
+    for plan in (larger, smaller):
+        plan.pack(host[: plan.bytes])
+    count, starts, bases, prefixes, lengths, _, items = layout.unpack(smaller.shape, torch.from_numpy(host))
+    assert (count.tolist(), items[0].tolist()) == ([1], [0, 1, 0])
+    assert all(not numbers[1:].any() for numbers in (starts, bases, prefixes, lengths))
+
+
+def test_the_usual_rounds_are_recorded_before_the_first(body, monkeypatch):
+    layout = InPlace(body, kernels(tile=4), gpu=None)
+    monkeypatch.setattr(layout, "attend", lambda queries, *rest: queries.flatten(1))
+    graphs = Graphs(body, Direct(), body.shape.vocabulary, False, layout)
+    graphs.record_ahead(torch.zeros(4, body.shape.width // 2, dtype=torch.complex64))
+    assert len(graphs) == 9  # 1, 2, 4, ... 256 rows

@@ -6,23 +6,27 @@ import random
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from recorded_rounds import fill, torch_alone, tree_round  # noqa: F401
+from recorded_rounds import fill, lay_out, torch_alone, tree_round  # noqa: F401
 from test_graphs_of_several import TEXTS, some_trees, together
 from test_llama import close
 from tiny import info, make
 from triton.runtime import interpreter
 
-from actors.engines.backends.llama import triton_attention as kernels
+from actors.engines.backends.linear.layers import plain
+from actors.engines.backends.llama import torch_body
 from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.graphs import Direct
+from actors.engines.backends.llama.graphs import Direct, Graphs
 from actors.engines.backends.llama.in_place import InPlace, in_place
+from actors.engines.backends.llama.triton_body import TritonRounds, error_of, triton_rounds
+from actors.engines.backends.triton_kernels import attention as kernels
+from actors.engines.backends.triton_kernels import between, gpu, linear
 from actors.engines.drafts.draft import Draft
+from actors.engines.flat_batch import FlatBatch
 from actors.models import Leaf
 from protocols.messages import Sampling
-
-kernels.SPLIT = 128  # fewer steps for as many parts
 
 
 def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpreter.TensorHandle:
@@ -34,11 +38,14 @@ def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpret
 
 
 interpreter.InterpreterBuilder.create_dot = dot_in_one_order
-NAME = "actors.engines.backends.llama.triton_attention"
+GPU = gpu.Gpu(shared=1 << 16, processors=1, overlaps=False)  # four programs
+NAME = "actors.engines.backends.triton_kernels"
 
 
-def int32(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
+@pytest.fixture(autouse=True)
+def plain_layers(monkeypatch):
+    """Those of a GPU: torch's own, which keep their matrices."""
+    monkeypatch.setattr(torch_body, "fast", lambda matrix, *rest: plain(matrix))
 
 
 def exact(query, keys, values, slots, scale):
@@ -55,46 +62,120 @@ def exact(query, keys, values, slots, scale):
 )
 def test_a_row_sees_its_text_wherever_that_lies_and_has_the_bits_that_it_has_alone(heads, kv_heads, width, dtype):
     chance = torch.Generator().manual_seed(heads)
-    keys, values = (torch.randn(kv_heads, 2500, width, generator=chance).to(dtype) for _ in range(2))
-    requests = [(100, 70, [-1, 0, 0, 1, -1]), (300, kernels.SPLIT + 88, []), (1200, 2 * kernels.SPLIT - 1, [-1, -1, 0])]
-    rows, tiles, tails, looks = [], [], [], []
-    for base, length, parents in requests:
-        first, count = len(rows), 1 + len(parents)
-        for node in range(-1, len(parents)):
-            path = []
-            while node >= 0:
-                path.insert(0, base + length + node)
-                node = parents[node]
-            looks.append([*range(base, base + length), *path])
-            in_a_row = next((n for n, slot in enumerate(looks[-1]) if slot != base + n), len(looks[-1]))
-            rows.append((base, in_a_row, len(looks[-1])))
-            tails.append((looks[-1][in_a_row:] + [0] * 8)[:8])
-        tile = kernels.tile_rows(heads, kv_heads)
-        tiles += [(at, min(tile, first + count - at)) for at in range(first, first + count, tile)]
-    query = torch.randn(len(rows) + 1, heads, width, generator=chance).to(dtype)
-    scale = width**-0.5
-    told = [int32(part) for part in zip(*rows, (0, 0, 0), strict=True)]
-    found = kernels.attend(
-        query, keys, values, int32([*tiles, (0, 0)]), *told, int32([*tails, [0] * 8]), splits=4, scale=scale
+    pool, part = 2500, kernels.SPLIT
+    keys, values = (torch.randn(kv_heads, pool, width, generator=chance).to(dtype) for _ in range(2))
+    body = SimpleNamespace(
+        pool=SimpleNamespace(keys=[keys], values=[values], slots=pool),
+        shape=SimpleNamespace(heads=heads, kv_heads=kv_heads, width=width),
+        exact=True,
+        device=keys.device,
     )
+    layout = InPlace(body, kernels, GPU)
+
+    def attended(batch: FlatBatch, query: torch.Tensor, rows: int) -> torch.Tensor:
+        plan = layout.plan(rows, batch.segments)
+        host = np.zeros(plan.bytes, dtype=np.uint8)
+        plan.pack(host)
+        return layout.look(plan.shape, torch.from_numpy(host))(0, query)
+
+    batch = FlatBatch()
+    for base, length, parents in [(100, 70, [-1, 0, 0, 1, -1]), (300, part + 88, []), (1200, 9 * part - 1, [-1, -1])]:
+        lay_out(batch, base, length, range(1 + len(parents)), parents)
+    rows = len(batch.tokens)
+    query = torch.randn(rows + 1, heads, width, generator=chance).to(dtype)
+    found = attended(batch, query, rows + 1)
     assert not found[-1].any()  # of no length
-    for row, look in enumerate(looks):
-        tolerance = 1e-5 if dtype == torch.float32 else 2e-3
-        assert (found[row] - exact(query[row], keys, values, look, scale)).abs().max() < tolerance
-        moved = [part.clone() for part in (keys, values)]
-        for there, here in zip(moved, (keys, values), strict=True):
-            there[:, 9 : 9 + len(look)] = here[:, look]
-        length = int32([len(look)])
-        alone = kernels.attend(
-            query[row : row + 1], *moved, int32([(0, 1)]), int32([9]), length, length, int32([[0]]), 3, scale
-        )
-        assert torch.equal(alone[0], found[row])
+    row = 0
+    for segment in batch.segments:
+        for visible in segment.visible:
+            look = (segment.base + np.flatnonzero(visible)).tolist()
+            tolerance = 1e-5 if dtype == torch.float32 else 2e-3
+            assert (found[row] - exact(query[row], keys, values, look, width**-0.5)).abs().max() < tolerance
+            kept = [part.clone() for part in (keys, values)]
+            for there, here in zip((keys, values), kept, strict=True):
+                there[:, 9 : 9 + len(look)] = here[:, look]
+            lay_out(alone := FlatBatch(), 9, len(look), [0], [])
+            assert torch.equal(attended(alone, query[row : row + 1], 1)[0], found[row])
+            for there, here in zip((keys, values), kept, strict=True):
+                there.copy_(here)
+            row += 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("columns, depth", [(70, 96), (200, 400), (24, 2100)])
+def test_a_row_of_a_linear_layer_has_the_bits_that_it_has_alone(columns, depth, dtype):
+    chance = torch.Generator().manual_seed(depth)
+    x = torch.randn(40, depth, generator=chance).to(dtype)
+    weight, bias = ((torch.randn(*size, generator=chance) / 20).to(dtype) for size in ((columns, depth), (columns,)))
+    for given in (None, bias):
+        found = linear.multiply(x, weight, given, GPU)
+        assert (len(found) > 1) == (depth > 2000)
+        right = x.double() @ weight.double().T + (0 if given is None else given.double())
+        assert (found.double().sum(0) - right).abs().max() < 1e-4
+        for rows in (1, 3, 17):
+            assert torch.equal(linear.multiply(x[:rows], weight, given, GPU), found[:, :rows])
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_gated_layer_is_silu_of_one_half_times_the_other(biased):
+    chance = torch.Generator().manual_seed(1)
+    x, weight = torch.randn(19, 72, generator=chance), torch.randn(140, 72, generator=chance) / 8
+    bias = torch.randn(140, generator=chance) if biased else None
+    gate, up = torch.nn.functional.linear(x, weight, bias).split(70, 1)
+    found = linear.multiply_gated(x, weight, bias, GPU)
+    torch.testing.assert_close(found, torch.nn.functional.silu(gate) * up, atol=1e-5, rtol=1e-5)
+    assert torch.equal(linear.multiply_gated(x[:2].contiguous(), weight, bias, GPU), found[:2])
+
+
+def test_splits_are_added_up_in_order_before_the_norm():
+    chance = torch.Generator().manual_seed(2)
+    x, parts, weight = (torch.randn(*size, generator=chance) for size in ((5, 200), (3, 5, 200), (200,)))
+    begun = x.clone()
+    found = between.add_norm(x, parts, weight, 1e-5, GPU)
+    torch.testing.assert_close(x, begun + parts.sum(0))
+    torch.testing.assert_close(found, torch.nn.functional.rms_norm(x, (200,), weight, 1e-5))
+    kept = x.clone()
+    assert torch.equal(between.add_norm(x, None, weight, 1e-5, GPU), found) and torch.equal(x, kept)
+
+
+def test_the_cut_of_a_layer_does_not_depend_on_its_rows():
+    for columns, depth in ((4096, 4096), (4096, 11008), (22016, 4096), (512, 512)):
+        for gated in (False, True):
+            cuts = [linear.cut_of(rows, columns, depth, 2, gated, 100_000) for rows in (1, 16, 17, 64, 256)]
+            assert len({(cut.depth, cut.splits, cut.reach) for cut in cuts}) == 1
+            assert [cut.rows for cut in cuts] == [16, 16, 32, 64, 128]
+            assert all(1 <= cut.stages <= linear.STAGES and cut.reach * cut.splits >= depth for cut in cuts)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_rounds_by_triton_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone(family):
+    model = make(family)
+    engine, plain = (LlamaEngine(make(family), info(model), 2048, recorder=Direct()) for _ in range(2))
+    engine.graphs = by_triton(engine)
+    assert error_of(engine.graphs.rounds, engine.graphs.body) < 1e-5
+    for base, text in TEXTS.items():
+        for each in (engine, plain):
+            fill(each, base, text)
+    parts = list(some_trees(random.Random(5), TEXTS, 7))
+    found = together(engine, parts)
+    close(found, together(plain, parts))
+    first = 0
+    for base, length, tokens, parents in parts:
+        alone = tree_round(engine, base, length, tokens, parents)
+        assert torch.equal(alone, found[first : first + len(tokens)])
+        first += len(tokens)
+
+
+def by_triton(engine: LlamaEngine) -> Graphs:
+    body = engine.graphs.body
+    layout, rounds = InPlace(body, kernels, GPU), TritonRounds(body, linear, between, GPU)
+    return Graphs(body, Direct(), body.shape.vocabulary, False, layout, rounds)
 
 
 def engine_in_place() -> LlamaEngine:
     model = make("qwen3")
     engine = LlamaEngine(model, info(model), 2048, recorder=Direct())
-    engine.graphs.layout = InPlace(engine.graphs.body, kernels)
+    engine.graphs = by_triton(engine)
     return engine
 
 
@@ -123,7 +204,7 @@ def test_every_branch_of_every_request_has_the_logits_of_the_plain_model_and_the
 def test_a_draft_grows_the_tree_that_it_grows_without_graphs():
     model = make("llama")
     engines = [LlamaEngine(make("llama"), info(model), 2048, exact=False, recorder=Direct()) for _ in range(2)]
-    engines[0].graphs.layout = InPlace(engines[0].graphs.body, kernels)
+    engines[0].graphs = by_triton(engines[0])
     engines[1].graphs = None
     grown = []
     for engine in engines:
@@ -139,23 +220,29 @@ def test_a_draft_grows_the_tree_that_it_grows_without_graphs():
         assert ours.probs == pytest.approx(theirs.probs, abs=1e-5)
 
 
+@pytest.mark.parametrize("part", ["attention", "linear"])
 @pytest.mark.parametrize("fault", ["wrong", "raises", None])
-def test_kernels_that_fail_or_err_on_this_machine_are_not_used(fault, monkeypatch, caplog):
-    def attend(query, *rest):
+def test_kernels_that_fail_or_err_on_this_machine_are_not_used(part, fault, monkeypatch, caplog):
+    module, name = {"attention": (kernels, "attend"), "linear": (linear, "multiply")}[part]
+    usual = getattr(module, name)
+
+    def broken(*given):
         if fault == "raises":
             raise RuntimeError("PTX was compiled for another GPU\nand so on")
-        return kernels.attend(query, *rest) + (0.1 if fault == "wrong" else 0.0)
+        return usual(*given) + (0.1 if fault == "wrong" else 0.0)
 
-    own = SimpleNamespace(attend=attend, SPLIT=kernels.SPLIT, tile_rows=kernels.tile_rows)
-    monkeypatch.setattr(importlib.import_module("actors.engines.backends.llama"), "triton_attention", own)
+    monkeypatch.setattr(module, name, broken)
+    monkeypatch.setattr(gpu, "gpu_of", lambda device: GPU)
     body = engine_in_place().graphs.body
-    layout = in_place(body)
-    assert (layout is None) == (fault is not None)
-    assert ("Triton's attention failed" in caplog.text) == (fault is not None)
+    found = in_place(body) if part == "attention" else triton_rounds(body)
+    assert (found is None) == (fault is not None)
+    assert ("Triton's" in caplog.text) == (fault is not None)
     assert "and so on" not in caplog.text
 
 
-def test_without_triton_rounds_copy_what_they_attend_to(monkeypatch):
-    monkeypatch.delattr(importlib.import_module("actors.engines.backends.llama"), "triton_attention")
-    monkeypatch.setitem(sys.modules, NAME, None)
-    assert in_place(engine_in_place().graphs.body) is None
+def test_without_triton_torch_computes_rounds(monkeypatch):
+    body = engine_in_place().graphs.body
+    for name in ("attention", "linear", "between", "gpu"):
+        monkeypatch.delattr(importlib.import_module(NAME), name)
+        monkeypatch.setitem(sys.modules, f"{NAME}.{name}", None)
+    assert in_place(body) is None and triton_rounds(body) is None

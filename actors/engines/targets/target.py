@@ -47,8 +47,9 @@ class Target:
         if self._recurrence is not None:  # a request needs as many states as its window has rows
             self._max_window = max(1, min(self._max_window, self._recurrence.limit // STREAMS - 1))
         # Where bits do not depend on the number of rows, a prompt may be computed in pieces of any length, and decoded
-        # tokens have the K/V that a prefill would give them.
-        self._whole_chunks = bool(self._buckets) or self._recurrence is not None
+        # tokens have the K/V that a prefill would give them. On a GPU other kernels compute prompts than rounds.
+        on_gpu = engine.device.type != "cpu"
+        self._whole_chunks = bool(self._buckets) or self._recurrence is not None or on_gpu
         self.chunk = CHUNK if self._whole_chunks else max(self._rows_agree)
         self._shares_answers = not self._whole_chunks and found.branches
         self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else SHARED)
@@ -90,8 +91,7 @@ class Target:
 
     @property
     def mixes_prompts(self) -> bool:
-        # on a GPU rounds are CUDA graphs; with a piece of a prompt beside them each kernel would be launched by itself
-        return not self._whole_chunks and self.engine.device.type == "cpu"
+        return not self._whole_chunks
 
     @property
     def has_spare_cpus(self) -> bool:

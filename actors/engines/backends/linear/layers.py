@@ -31,6 +31,7 @@ class Linear:
     multiply: Multiply
     scale: float = 1.0
     kind: str = "plain"  # "plain", "packed", "half", "int8"
+    matrix: Matrix | None = None  # what is multiplied, where it is kept as it was
 
 
 def rows_for(rows: int) -> int:
@@ -42,7 +43,7 @@ def rows_for(rows: int) -> int:
 def plain(matrix: Matrix) -> Linear:
     """torch's own layer, on any device."""
     weight, bias = matrix.weight, matrix.bias
-    return Linear(lambda x: functional.linear(x, weight, bias))
+    return Linear(lambda x: functional.linear(x, weight, bias), matrix=matrix)
 
 
 def fast(matrix: Matrix, dtype: torch.dtype, int8: bool, exact: bool, behind: bool) -> Linear:

@@ -87,6 +87,7 @@ class LlamaEngine:
             self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
             if recorder is not None:
                 self.graphs = Graphs(self._body, recorder, self._candidates, self._pads)
+                self.graphs.record_ahead(self._turns)
         weights.spend()
 
     def _cpu_body(self, weights: Weights, int8: bool, exact: bool) -> TorchBody | NumpyBody | CompiledBody:

@@ -91,6 +91,10 @@ class _Plan(NamedTuple):
     segments: Sequence[Segment]
     looks: Sequence[View]
 
+    @property
+    def bytes(self) -> int:
+        return self.shape.bytes
+
     def pack(self, host: NDArray[np.uint8]) -> None:
         """int32 numbers (:attr:`GatheredShape.parts`), then what each row sees, one bit per slot. Requests beyond the
         segments repeat the last one."""
@@ -147,6 +151,10 @@ class Gathered:
         alone = GatheredShape(MAX_WINDOW, 1, MAX_WINDOW, self._longest, 2 * MAX_WINDOW).bytes
         numbers = 3 * MAX_ROWS + MAX_SCORED // STEP + MAX_GATHERED + MAX_SCORED // BLOCK
         return max(alone, 4 * numbers + MAX_SCORED // 8)
+
+    @property
+    def usual(self) -> Sequence[Shape]:
+        return ()
 
     def plan(self, rows: int, segments: Sequence[Segment]) -> _Plan | None:
         looks = [view(one) if self._exact else View(one.visible) for one in segments]

@@ -22,7 +22,8 @@ from actors.engines.backends.linear.layers import rows_for
 from actors.engines.backends.llama.gathered import Gathered
 from actors.engines.backends.llama.in_place import in_place
 from actors.engines.backends.llama.inbox import MAX_ROWS, Inbox, Layout, Shape, power_bucket
-from actors.engines.backends.llama.torch_body import TorchBody
+from actors.engines.backends.llama.torch_body import Rounds, TorchBody
+from actors.engines.backends.llama.triton_body import triton_rounds
 from actors.engines.flat_batch import FlatBatch
 
 MAX_GRAPHS = 96
@@ -84,12 +85,20 @@ class Graphs:
     """
 
     def __init__(
-        self, body: TorchBody, recorder: Recorder, vocabulary: int, pads: bool, layout: Layout | None = None
+        self,
+        body: TorchBody,
+        recorder: Recorder,
+        vocabulary: int,
+        pads: bool,
+        layout: Layout | None = None,
+        rounds: Rounds | None = None,
     ) -> None:
-        """``pads``: row counts are rounded up further, to those whose rows are added up alike on a CPU. ``layout``:
-        None: in place where that works, gathered elsewhere."""
+        """``pads``: row counts are rounded up further, to those whose rows are added up alike on a CPU. ``layout`` and
+        ``rounds``: None: on a GPU by Triton where that works, elsewhere by torch."""
         self.body = body
-        self.layout: Layout = layout or (in_place(body) if body.device.type == "cuda" else None) or Gathered(body)
+        on_gpu = body.device.type == "cuda"
+        self.layout: Layout = layout or (in_place(body) if on_gpu else None) or Gathered(body)
+        self.rounds: Rounds = rounds or (triton_rounds(body) if on_gpu else None) or body
         self._recorder = recorder
         self._vocabulary = vocabulary
         self._pads = pads
@@ -102,6 +111,13 @@ class Graphs:
         self._logits = torch.zeros((MAX_ROWS, body.shape.vocabulary), dtype=torch.float32, device=device)
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int32, device=device)
         self.best: Tensor | None = None
+
+    @torch.inference_mode()
+    def record_ahead(self, turns: Tensor) -> None:
+        """Record the usual rounds, so that none of them has to wait for it. ``turns``: see :meth:`forward`."""
+        self._read(turns)
+        for shape in self.layout.usual:
+            self._replay(shape)
 
     def __len__(self) -> int:
         return len(self._replays)
@@ -123,14 +139,17 @@ class Graphs:
         plan = self.layout.plan(self._rows(count), own)
         if plan is None:
             return None
-        if turns is not self._turns:  # another table lies elsewhere; recordings that read the old one are never used
-            self._table += 1
-            self._turns = turns
+        self._read(turns)
         used = sum(segment.rows for segment in own)
         self._inbox.send(plan, batch.tokens[:used], batch.positions[:used], batch.slots[:used], self.body.pool.slots)
         self._replay(plan.shape)()
         self.best = self._best[:count]
         return self._logits[:count].clone()  # the next round writes there
+
+    def _read(self, turns: Tensor) -> None:
+        if turns is not self._turns:  # another table lies elsewhere; recordings that read the old one are never used
+            self._table += 1
+            self._turns = turns
 
     def _rows(self, count: int) -> int:
         rows = power_bucket(count)
@@ -155,14 +174,14 @@ class Graphs:
 
     def _program(self, shape: Shape) -> Program:
         """What one round of that shape does, reading nothing but device memory that stays where it is."""
-        body, turns = self.body, self._turns
+        rounds, turns = self.rounds, self._turns
         assert turns is not None
 
         def program() -> None:
             sent = self._inbox.unpack(shape)
             look = self.layout.look(shape, sent.told)
-            x = body.layers(sent.tokens, turns.index_select(0, sent.positions), sent.slots, look)
-            self._logits[: shape.rows].copy_(body.logits(x))
+            logits = rounds.decode(sent.tokens, turns.index_select(0, sent.positions), sent.slots, look)
+            self._logits[: shape.rows].copy_(logits)
             self._best[: shape.rows].copy_(self._logits[: shape.rows, : self._vocabulary].argmax(-1))
 
         return program

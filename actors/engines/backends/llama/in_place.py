@@ -1,4 +1,8 @@
-"""A round's attention by our Triton kernels: rows read their keys and values where they lie in the pool."""
+"""A round's attention by kernels of ours, which read keys and values where they lie, for a GPU with Triton.
+
+What a row sees is told in a few numbers: its text is consecutive slots, and only the tokens of its own branch may lie
+elsewhere. A recording depends on few sizes, so few are needed.
+"""
 
 from __future__ import annotations
 
@@ -13,109 +17,127 @@ from torch import Tensor
 
 from actors.engines.backends.attention import MAX_ROUND as MAX_WINDOW
 from actors.engines.backends.attention import attend
-from actors.engines.backends.llama.inbox import MAX_ROWS, Shape, power_bucket
+from actors.engines.backends.llama.inbox import MAX_ROWS, Shape
 from actors.engines.backends.llama.torch_body import Look, TorchBody
 from actors.engines.flat_batch import Segment
 
 log = logging.getLogger("duoactor.engines")
-TAILS = (1, 16, MAX_WINDOW)  # slots of a row's tail: one at most, those of a usual tree, those of the deepest
-MAX_PARTS = 1 << 13  # rows times parts of their texts: at 32 heads of 128 their sums take 134 MB
+MAX_PARTS = 1 << 14  # parts of all rows' texts: at 32 heads of 128 their sums take 268 MB
 CLOSE = 2e-2  # of outputs around 1 in 16 bits
 
 
 class InPlaceShape(NamedTuple):
-    """What is recorded: ``rows`` in a row, in at most so many ``tiles``; the longest text has ``splits`` parts or
-    fewer, and a row ``tail`` tokens that are not next to the others."""
+    """What is recorded: so many rows. All else is data."""
 
     rows: int
-    tiles: int
-    splits: int
-    tail: int
 
     @property
-    def parts(self) -> tuple[int, ...]:
-        """Lengths of the numbers: see :func:`actors.engines.backends.llama.triton_attention.attend`."""
-        return 2 * self.tiles, self.rows, self.rows, self.rows, self.rows * self.tail
-
-    @property
-    def bytes(self) -> int:
-        return 4 * sum(self.parts)
+    def lengths(self) -> tuple[int, ...]:
+        """Of the numbers in front of the items: see :func:`actors.engines.backends.triton_kernels.attention.attend`."""
+        return 1, self.rows, self.rows, self.rows, self.rows, self.rows * MAX_WINDOW
 
 
 class _Plan(NamedTuple):
     shape: InPlaceShape
-    tiles: list[tuple[int, int]]
-    rows: list[tuple[int, int, int]]  # base, prefix and length of each
+    items: NDArray[np.int32]  # (n, 3)
+    rows: NDArray[np.int32]  # (4, n): parts of the rows before, base, prefix and length of each
     tails: dict[int, NDArray[np.int64]]  # by row
 
+    @property
+    def bytes(self) -> int:
+        return 4 * (sum(self.shape.lengths) + self.items.size)
+
     def pack(self, host: NDArray[np.uint8]) -> None:
-        """int32 numbers. Tiles and rows beyond the segments' are empty."""
-        host[:] = 0
-        tiles, *rows, tails = np.split(host.view(np.int32), np.cumsum(self.shape.parts)[:-1])
-        tiles[: 2 * len(self.tiles)] = np.ravel(self.tiles)
-        for part, numbers in zip(rows, zip(*self.rows, strict=True), strict=True):
-            part[: len(numbers)] = numbers
+        """int32 numbers. Rows beyond the segments' are empty."""
+        numbers = host.view(np.int32)
+        count, *rows, tails, items = np.split(numbers, np.cumsum(self.shape.lengths))
+        count[0], items[:] = len(self.items), self.items.ravel()
+        for part, given in zip(rows, self.rows, strict=True):
+            part[: len(given)], part[len(given) :] = given, 0
         for row, tail in self.tails.items():
-            tails[row * self.shape.tail :][: len(tail)] = tail
+            tails[row * MAX_WINDOW :][: len(tail)] = tail
 
 
 class InPlace:
     """:class:`actors.engines.backends.llama.inbox.Layout`."""
 
-    def __init__(self, body: TorchBody, kernels: Any) -> None:
-        """``kernels``: :mod:`actors.engines.backends.llama.triton_attention`."""
-        self._pool, self._scale, self._kernels = body.pool, body.shape.width**-0.5, kernels
+    def __init__(self, body: TorchBody, kernels: Any, gpu: Any) -> None:
+        """``kernels``: :mod:`actors.engines.backends.triton_kernels.attention`. ``gpu``: what its launches ask."""
+        self._pool, self._scale = body.pool, body.shape.width**-0.5
+        self._kernels, self._gpu = kernels, gpu
         self._exact = body.exact
         self.split: int = kernels.SPLIT
         self._tile = kernels.tile_rows(body.shape.heads, body.shape.kv_heads)
+        self._partial = kernels.Partial(MAX_PARTS, body.shape.heads, body.shape.width, body.device)
 
     @property
     def bytes(self) -> int:
-        return InPlaceShape(MAX_ROWS, MAX_ROWS, 1, MAX_WINDOW).bytes
+        return 4 * (sum(InPlaceShape(MAX_ROWS).lengths) + 3 * MAX_PARTS)
+
+    @property
+    def usual(self) -> list[InPlaceShape]:
+        return [InPlaceShape(1 << power) for power in range(MAX_ROWS.bit_length())]
 
     def plan(self, rows: int, segments: Sequence[Segment]) -> _Plan | None:
-        tiles: list[tuple[int, int]] = []
-        told: list[tuple[int, int, int]] = []
+        items: list[tuple[int, int, int]] = []
+        told: list[NDArray[np.int64]] = []
         tails: dict[int, NDArray[np.int64]] = {}
+        first = 0
         for segment in segments:
-            begin = 0 if self._exact else _longest_run(segment.visible)  # a draft's nodes lie in front of its text
-            tiles += [
-                (len(told) + start, min(self._tile, segment.rows - start))
-                for start in range(0, segment.rows, self._tile)
-            ]
-            for visible in segment.visible:
-                length = int(np.count_nonzero(visible))
-                prefix = length
-                if not visible[begin : begin + length].all():
-                    prefix = int(visible[begin:].argmin()) if not visible[begin:].all() else len(visible) - begin
-                    apart = visible.copy()
-                    apart[begin : begin + prefix] = False
-                    tails[len(told)] = segment.base + np.flatnonzero(apart)
-                told.append((segment.base + begin, prefix, length))
-        tail = max(map(len, tails.values()), default=0)
-        splits = power_bucket(-(-max(length for _, _, length in told) // self.split))
-        if tail > MAX_WINDOW or rows * splits > MAX_PARTS:
+            visible = segment.visible
+            begin = 0 if self._exact else _longest_run(visible)  # a draft's nodes lie in front of its text
+            lengths = np.count_nonzero(visible, axis=1)
+            text = visible[:, begin:]
+            prefixes = np.where(text.all(1), text.shape[1], text.argmin(1))
+            told.append(np.stack([np.full(segment.rows, segment.base + begin), prefixes, lengths]))
+            for row in np.flatnonzero(lengths > prefixes).tolist():
+                apart = visible[row].copy()
+                apart[begin : begin + prefixes[row]] = False
+                tails[first + row] = segment.base + np.flatnonzero(apart)
+            items += self._items(first, prefixes, -(-lengths // self.split))
+            first += segment.rows
+        if max(map(len, tails.values()), default=0) > MAX_WINDOW:
             return None
-        shape = InPlaceShape(rows, power_bucket(len(tiles)), splits, next(size for size in TAILS if size >= tail))
-        return _Plan(shape, tiles, told, tails)
+        numbers = np.concatenate(told, 1)
+        parts = -(-numbers[2] // self.split)
+        ends = np.cumsum(parts)
+        if ends[-1] > MAX_PARTS:
+            return None
+        starts = np.stack([ends - parts, *numbers]).astype(np.int32)
+        return _Plan(InPlaceShape(rows), np.array(items, np.int32), starts, tails)
+
+    def _items(self, first: int, prefixes: NDArray[np.int64], parts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+        """Of one request: parts that all rows of a tile see whole are computed together, the rest row by row."""
+        items = []
+        for start in range(0, len(parts), self._tile):
+            tile = range(start, min(start + self._tile, len(parts)))
+            whole = int(prefixes[tile.start : tile.stop].min()) // self.split if len(tile) > 1 else 0
+            items += [(first + start, len(tile), part) for part in range(whole)]
+            items += [(first + row, 1, part) for row in tile for part in range(whole, int(parts[row]))]
+        return items
 
     def look(self, shape: Shape, told: Tensor) -> Look:
         assert isinstance(shape, InPlaceShape)
         numbers = self.unpack(shape, told)
 
         def look(layer: int, queries: Tensor) -> Tensor:
-            return self.attend(queries, self._pool.keys[layer], self._pool.values[layer], numbers, shape.splits)
+            return self.attend(queries, self._pool.keys[layer], self._pool.values[layer], numbers)
 
         return look
 
     @staticmethod
     def unpack(shape: InPlaceShape, told: Tensor) -> tuple[Tensor, ...]:
-        """int32 tiles (n, 2), bases, prefixes, lengths (rows,) and tails (rows, most)."""
-        tiles, *rows, tails = torch.split(told.view(torch.int32), list(shape.parts))
-        return tiles.view(-1, 2), *rows, tails.view(shape.rows, -1)
+        """int32 count, starts, bases, prefixes, lengths (rows,), tails (rows, most) and items (n, 3)."""
+        numbers = told[: len(told) // 4 * 4].view(torch.int32)
+        begin = sum(shape.lengths)
+        count, *rows, tails = torch.split(numbers[:begin], list(shape.lengths))
+        items = numbers[begin : begin + (len(numbers) - begin) // 3 * 3]
+        return count, *rows, tails.view(shape.rows, -1), items.view(-1, 3)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, numbers: tuple[Tensor, ...], splits: int) -> Tensor:
-        seen: Tensor = self._kernels.attend(queries, keys, values, *numbers, splits, self._scale)
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, numbers: tuple[Tensor, ...]) -> Tensor:
+        seen: Tensor = self._kernels.attend(
+            queries.contiguous(), keys, values, *numbers, self._partial, self._scale, self._gpu
+        )
         return seen
 
 
@@ -128,12 +150,12 @@ def _longest_run(visible: NDArray[np.bool_]) -> int:
 def in_place(body: TorchBody) -> InPlace | None:
     """None where there is no Triton, or where its kernels do not give what attention is."""
     try:
-        from actors.engines.backends.llama import triton_attention
+        from actors.engines.backends.triton_kernels import attention, gpu
     except ImportError:
         log.info("decode rounds copy what they attend to, which is slower: Triton is not installed")
         return None
-    layout = InPlace(body, triton_attention)
     try:
+        layout = InPlace(body, attention, gpu.gpu_of(body.device))
         wrong = error_of(layout, body)
     except Exception as error:  # of a compiler: it may be any
         wrong, reason = float("inf"), str(error).partition("\n")[0]
@@ -153,7 +175,7 @@ def error_of(layout: InPlace, body: TorchBody) -> float:
     visible[1, length] = visible[2, length + 1] = True
     plan = layout.plan(rows, [Segment(rows, 0, length + rows, visible)])
     assert plan is not None
-    host = np.zeros(plan.shape.bytes, dtype=np.uint8)
+    host = np.zeros(plan.bytes, dtype=np.uint8)
     plan.pack(host)
     numbers = layout.unpack(plan.shape, torch.from_numpy(host).to(body.device))
     chance = torch.Generator().manual_seed(0)
@@ -163,7 +185,7 @@ def error_of(layout: InPlace, body: TorchBody) -> float:
 
     keys, values = (random(shape.kv_heads, length + rows, shape.width) for _ in range(2))
     queries = random(rows, shape.heads, shape.width)
-    found = layout.attend(queries, keys, values, numbers, plan.shape.splits)
+    found = layout.attend(queries, keys, values, numbers)
     mask = torch.zeros(visible.shape).masked_fill(~torch.from_numpy(visible), float("-inf")).to(body.device)
     exact = attend(queries.transpose(0, 1).float(), keys.float(), values.float(), mask, shape.width**-0.5)
     return float((found.float() - exact.transpose(0, 1).reshape(rows, -1)).abs().max())

@@ -21,12 +21,10 @@ def power_bucket(count: int) -> int:
 
 
 class Shape(Hashable, Protocol):
-    """What a round is recorded for. ``bytes``: what its attention is told."""
+    """What a round is recorded for."""
 
     @property
     def rows(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
 
 
 class Plan(Protocol):
@@ -34,6 +32,11 @@ class Plan(Protocol):
 
     @property
     def shape(self) -> Shape: ...
+    @property
+    def bytes(self) -> int:
+        """What its attention is told."""
+        ...
+
     def pack(self, host: NDArray[np.uint8]) -> None:
         """Write what its attention is told."""
 
@@ -44,6 +47,11 @@ class Layout(Protocol):
     @property
     def bytes(self) -> int:
         """Of the largest round."""
+        ...
+
+    @property
+    def usual(self) -> Sequence[Shape]:
+        """Shapes to record before the first round; empty if there are too many."""
         ...
 
     def plan(self, rows: int, segments: Sequence[Segment]) -> Plan | None:
@@ -61,7 +69,7 @@ class Sent(NamedTuple):
     tokens: Tensor  # int64 (rows,), as are
     positions: Tensor
     slots: Tensor
-    told: Tensor  # uint8, what its attention is told
+    told: Tensor  # uint8, what its attention is told, and more behind it
 
 
 class Inbox:
@@ -82,7 +90,7 @@ class Inbox:
         if self._sent is not None:
             self._sent.synchronize()  # the last round's copy may still be reading the pinned memory
         count, rows = len(tokens), plan.shape.rows
-        end = 12 * rows + plan.shape.bytes
+        end = 12 * rows + plan.bytes
         ids, turns, where = self._host[: 12 * rows].view(np.int32).reshape(3, rows)
         ids[:count], ids[count:] = tokens, tokens[-1]
         turns[:count], turns[count:] = positions, positions[-1]
@@ -95,4 +103,4 @@ class Inbox:
     def unpack(self, shape: Shape) -> Sent:
         numbers = self._device[: 12 * shape.rows].view(torch.int32).long()
         tokens, positions, slots = numbers.view(3, shape.rows).unbind()
-        return Sent(tokens, positions, slots, self._device[12 * shape.rows : 12 * shape.rows + shape.bytes])
+        return Sent(tokens, positions, slots, self._device[12 * shape.rows :])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +29,14 @@ class Block:
     inner_norm: Tensor
     gate_up: Linear
     down: Linear
+
+
+class Rounds(Protocol):
+    """What computes a decode round over a pool."""
+
+    def decode(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look) -> Tensor:
+        """Logits ``(rows, vocabulary)``: see :meth:`TorchBody.layers`."""
+        ...
 
 
 class TorchBody:
@@ -94,6 +103,10 @@ class TorchBody:
             gate, up = inner[:, : shape.inner], inner[:, shape.inner :]
             x.add_(block.down.multiply(functional.silu(gate).mul_(up)), alpha=block.down.scale)
         return x
+
+    def decode(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look) -> Tensor:
+        """The logits of a round: see :meth:`layers`."""
+        return self.logits(self.layers(ids, turns, where, look))
 
     def logits(self, x: Tensor) -> Tensor:
         """In the model's type, or float32 where the kernel gives that."""
