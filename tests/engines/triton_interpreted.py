@@ -20,7 +20,9 @@ from actors.engines.backends.llama import torch_body
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.graphs import Direct, Graphs
 from actors.engines.backends.llama.in_place import InPlace, in_place
-from actors.engines.backends.llama.triton_body import TritonRounds, error_of, triton_rounds
+from actors.engines.backends.llama.torch_body import TorchBody
+from actors.engines.backends.llama.triton_body import TritonBody, error_of, gpu_body
+from actors.engines.backends.llama.weights import take_weights
 from actors.engines.backends.triton_kernels import attention as kernels
 from actors.engines.backends.triton_kernels import between, gpu, linear
 from actors.engines.drafts.draft import Draft
@@ -38,7 +40,7 @@ def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpret
 
 
 interpreter.InterpreterBuilder.create_dot = dot_in_one_order
-GPU = gpu.Gpu(shared=1 << 16, processors=1, overlaps=False)  # four programs
+GPU = gpu.Gpu(shared=1 << 16, processors=1)  # four programs
 NAME = "actors.engines.backends.triton_kernels"
 
 
@@ -131,11 +133,11 @@ def test_splits_are_added_up_in_order_before_the_norm():
     chance = torch.Generator().manual_seed(2)
     x, parts, weight = (torch.randn(*size, generator=chance) for size in ((5, 200), (3, 5, 200), (200,)))
     begun = x.clone()
-    found = between.add_norm(x, parts, weight, 1e-5, GPU)
+    found = between.add_norm(x, parts, weight, 1e-5)
     torch.testing.assert_close(x, begun + parts.sum(0))
     torch.testing.assert_close(found, torch.nn.functional.rms_norm(x, (200,), weight, 1e-5))
     kept = x.clone()
-    assert torch.equal(between.add_norm(x, None, weight, 1e-5, GPU), found) and torch.equal(x, kept)
+    assert torch.equal(between.add_norm(x, None, weight, 1e-5), found) and torch.equal(x, kept)
 
 
 def test_the_cut_of_a_layer_does_not_depend_on_its_rows():
@@ -151,8 +153,8 @@ def test_the_cut_of_a_layer_does_not_depend_on_its_rows():
 def test_rounds_by_triton_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_alone(family):
     model = make(family)
     engine, plain = (LlamaEngine(make(family), info(model), 2048, recorder=Direct()) for _ in range(2))
-    engine.graphs = by_triton(engine)
-    assert error_of(engine.graphs.rounds, engine.graphs.body) < 1e-5
+    by_triton(engine, family)
+    assert error_of(engine.graphs.body) < 1e-5
     for base, text in TEXTS.items():
         for each in (engine, plain):
             fill(each, base, text)
@@ -166,16 +168,19 @@ def test_rounds_by_triton_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_a
         first += len(tokens)
 
 
-def by_triton(engine: LlamaEngine) -> Graphs:
-    body = engine.graphs.body
-    layout, rounds = InPlace(body, kernels, GPU), TritonRounds(body, linear, between, GPU)
-    return Graphs(body, Direct(), body.shape.vocabulary, False, layout, rounds)
+def by_triton(engine: LlamaEngine, family: str) -> None:
+    """The engine computes as it does on a GPU."""
+    body = TritonBody(
+        take_weights(make(family)), engine.pool, engine.dtype, engine.graphs.body.exact, linear, between, GPU
+    )
+    engine._body = body
+    engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, False, InPlace(body, kernels, GPU))
 
 
 def engine_in_place() -> LlamaEngine:
     model = make("qwen3")
     engine = LlamaEngine(model, info(model), 2048, recorder=Direct())
-    engine.graphs = by_triton(engine)
+    by_triton(engine, "qwen3")
     return engine
 
 
@@ -204,7 +209,7 @@ def test_every_branch_of_every_request_has_the_logits_of_the_plain_model_and_the
 def test_a_draft_grows_the_tree_that_it_grows_without_graphs():
     model = make("llama")
     engines = [LlamaEngine(make("llama"), info(model), 2048, exact=False, recorder=Direct()) for _ in range(2)]
-    engines[0].graphs = by_triton(engines[0])
+    by_triton(engines[0], "llama")
     engines[1].graphs = None
     grown = []
     for engine in engines:
@@ -233,16 +238,22 @@ def test_kernels_that_fail_or_err_on_this_machine_are_not_used(part, fault, monk
 
     monkeypatch.setattr(module, name, broken)
     monkeypatch.setattr(gpu, "gpu_of", lambda device: GPU)
-    body = engine_in_place().graphs.body
-    found = in_place(body) if part == "attention" else triton_rounds(body)
-    assert (found is None) == (fault is not None)
+    engine = engine_in_place()
+    if part == "attention":
+        used = in_place(engine.graphs.body) is not None
+    else:
+        weights = take_weights(make("qwen3"))
+        used = isinstance(gpu_body(weights, engine.pool, engine.dtype, exact=True), TritonBody)
+    assert used == (fault is None)
     assert ("Triton's" in caplog.text) == (fault is not None)
     assert "and so on" not in caplog.text
 
 
 def test_without_triton_torch_computes_rounds(monkeypatch):
-    body = engine_in_place().graphs.body
+    engine = engine_in_place()
     for name in ("attention", "linear", "between", "gpu"):
         monkeypatch.delattr(importlib.import_module(NAME), name)
         monkeypatch.setitem(sys.modules, f"{NAME}.{name}", None)
-    assert in_place(body) is None and triton_rounds(body) is None
+    assert in_place(engine.graphs.body) is None
+    body = gpu_body(take_weights(make("qwen3")), engine.pool, engine.dtype, exact=True)
+    assert type(body) is TorchBody

@@ -21,6 +21,7 @@ from actors.engines.backends.llama.inbox import MAX_ROWS
 from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.padded_batch import PaddedBatch
 from actors.engines.backends.llama.torch_body import TorchBody
+from actors.engines.backends.llama.triton_body import gpu_body
 from actors.engines.backends.llama.weights import Weights, take_weights
 from actors.engines.cache.pool import KVPool
 from actors.engines.engine import Choice, Picks
@@ -84,7 +85,10 @@ class LlamaEngine:
         if recorder is None and self.device.type == "cpu" and self.dtype in (torch.float32, torch.bfloat16):
             self._body = self._cpu_body(weights, int8, exact)
         else:
-            self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
+            if self.device.type == "cuda":
+                self._body = gpu_body(weights, self.pool, self.dtype, exact)
+            else:
+                self._body = TorchBody(weights, self.pool, self.dtype, int8, exact)
             if recorder is not None:
                 self.graphs = Graphs(self._body, recorder, self._candidates, self._pads)
                 self.graphs.record_ahead(self._turns)

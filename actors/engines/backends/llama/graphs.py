@@ -22,8 +22,7 @@ from actors.engines.backends.linear.layers import rows_for
 from actors.engines.backends.llama.gathered import Gathered
 from actors.engines.backends.llama.in_place import in_place
 from actors.engines.backends.llama.inbox import MAX_ROWS, Inbox, Layout, Shape, power_bucket
-from actors.engines.backends.llama.torch_body import Rounds, TorchBody
-from actors.engines.backends.llama.triton_body import triton_rounds
+from actors.engines.backends.llama.torch_body import TorchBody
 from actors.engines.flat_batch import FlatBatch
 
 MAX_GRAPHS = 96
@@ -85,20 +84,12 @@ class Graphs:
     """
 
     def __init__(
-        self,
-        body: TorchBody,
-        recorder: Recorder,
-        vocabulary: int,
-        pads: bool,
-        layout: Layout | None = None,
-        rounds: Rounds | None = None,
+        self, body: TorchBody, recorder: Recorder, vocabulary: int, pads: bool, layout: Layout | None = None
     ) -> None:
-        """``pads``: row counts are rounded up further, to those whose rows are added up alike on a CPU. ``layout`` and
-        ``rounds``: None: on a GPU by Triton where that works, elsewhere by torch."""
+        """``pads``: row counts are rounded up further, to those whose rows are added up alike on a CPU. ``layout``:
+        None: in place where that works, gathered elsewhere."""
         self.body = body
-        on_gpu = body.device.type == "cuda"
-        self.layout: Layout = layout or (in_place(body) if on_gpu else None) or Gathered(body)
-        self.rounds: Rounds = rounds or (triton_rounds(body) if on_gpu else None) or body
+        self.layout: Layout = layout or (in_place(body) if body.device.type == "cuda" else None) or Gathered(body)
         self._recorder = recorder
         self._vocabulary = vocabulary
         self._pads = pads
@@ -174,14 +165,14 @@ class Graphs:
 
     def _program(self, shape: Shape) -> Program:
         """What one round of that shape does, reading nothing but device memory that stays where it is."""
-        rounds, turns = self.rounds, self._turns
+        body, turns = self.body, self._turns
         assert turns is not None
 
         def program() -> None:
             sent = self._inbox.unpack(shape)
             look = self.layout.look(shape, sent.told)
-            logits = rounds.decode(sent.tokens, turns.index_select(0, sent.positions), sent.slots, look)
-            self._logits[: shape.rows].copy_(logits)
+            x = body.layers(sent.tokens, turns.index_select(0, sent.positions), sent.slots, look)
+            self._logits[: shape.rows].copy_(body.logits(x))
             self._best[: shape.rows].copy_(self._logits[: shape.rows, : self._vocabulary].argmax(-1))
 
         return program

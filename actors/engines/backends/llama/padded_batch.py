@@ -12,6 +12,7 @@ from torch import Tensor
 
 from actors.engines.backends.attention import Attention, Stretch
 from actors.engines.backends.branches import View, view
+from actors.engines.backends.causal_attention import CausalAttention
 from actors.engines.backends.llama.weights import Shape
 from actors.engines.cache.pool import KVPool
 from actors.engines.flat_batch import SPAN, Segment
@@ -30,9 +31,12 @@ class PaddedBatch:
     segments: Sequence[Segment]
     keep: list[int] | None  # rows whose logits are wanted; None: all
 
-    def attention(self, pool: KVPool, shape: Shape, exact: bool = True) -> Attention:
-        """What the rows see of the pool, as :mod:`actors.engines.backends.attention` looks at it."""
+    def attention(self, pool: KVPool, shape: Shape, exact: bool = True) -> Attention | CausalAttention:
+        """What the rows see of the pool, as :mod:`actors.engines.backends.attention` looks at it, or on a GPU
+        :mod:`actors.engines.backends.causal_attention`."""
         where = pool.whole
+        if where.is_cuda and len(self.segments) == 1 and self.segments[0].prompt:
+            return CausalAttention(pool, self.segments[0], shape.width**-0.5)
         views = [view(segment, SPAN) if exact else View(segment.visible) for segment in self.segments]
         stretches = [
             Stretch(segment.base, segment.span, torch.from_numpy(mask).to(where.device, where.dtype), look.copies)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,14 +28,6 @@ class Block:
     inner_norm: Tensor
     gate_up: Linear
     down: Linear
-
-
-class Rounds(Protocol):
-    """What computes a decode round over a pool."""
-
-    def decode(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look) -> Tensor:
-        """Logits ``(rows, vocabulary)``: see :meth:`TorchBody.layers`."""
-        ...
 
 
 class TorchBody:
@@ -77,16 +68,17 @@ class TorchBody:
         """float32 logits of the rows that the batch keeps."""
         ids = torch.tensor(batch.tokens, dtype=torch.int64, device=self.device)
         where = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)
-        x = self.layers(ids, batch.turns, where, batch.attention(self.pool, self.shape, self.exact))
+        x = self.layers(ids, batch.turns, where, batch.attention(self.pool, self.shape, self.exact), in_prompt=True)
         if batch.keep is not None:
             x = x[batch.keep]
         return self.logits(x).float()
 
-    def layers(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look) -> Tensor:
+    def layers(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look, in_prompt: bool = False) -> Tensor:
         """Hidden states ``(rows, hidden)`` of tokens ``ids``, each turned by its row of ``turns``. The first
         ``len(where)`` rows' keys and values are written into those slots before anything looks at them.
 
-        Whatever changes from round to round is in tensors, so that a CUDA graph may hold it.
+        Whatever changes from round to round is in tensors, so that a CUDA graph may hold it. ``in_prompt``: the rows
+        are a piece of a prompt, whose bits may depend on their number.
         """
         shape, count = self.shape, where.shape[0]
         turns = turns[:, None]
@@ -103,10 +95,6 @@ class TorchBody:
             gate, up = inner[:, : shape.inner], inner[:, shape.inner :]
             x.add_(block.down.multiply(functional.silu(gate).mul_(up)), alpha=block.down.scale)
         return x
-
-    def decode(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look) -> Tensor:
-        """The logits of a round: see :meth:`layers`."""
-        return self.logits(self.layers(ids, turns, where, look))
 
     def logits(self, x: Tensor) -> Tensor:
         """In the model's type, or float32 where the kernel gives that."""

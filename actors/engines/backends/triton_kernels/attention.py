@@ -14,10 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.backends.triton_kernels.gpu import Gpu, await_the_last, let_the_next_begin
+from actors.engines.backends.triton_kernels.gpu import Gpu
 
 SPLIT = 128  # tokens of one program, whose keys and values are all on their way at once
-PROGRAMS = 4  # on a processor at once
+PROGRAMS, WARPS = 4, 4  # programs on a multiprocessor at once, and warps of each
 JOINED = 8  # parts that are joined at a time
 TILE = 16  # rows of one product, query heads that share keys included: the least that tensor cores take
 LOG2_E = 1.4426950408889634
@@ -27,11 +27,9 @@ LOG2_E = 1.4426950408889634
 def _attend(
     query, keys, values, count, items, starts, bases, prefixes, lengths, tails, seen, tops, sums, head_stride, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, TAIL: tl.constexpr,
-    TILE: tl.constexpr, SPLIT: tl.constexpr, OVERLAPS: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """One item and key head after the other: how many there are is data, so that one recording serves all texts."""
-    let_the_next_begin(OVERLAPS)
-    await_the_last(OVERLAPS)
     within = tl.arange(0, TILE)
     of_row = within // GROUP
     depth = tl.arange(0, DEPTH)
@@ -70,11 +68,9 @@ def _attend(
 def _join(
     seen, tops, sums, starts, lengths, out,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, SPLIT: tl.constexpr, JOINED: tl.constexpr,
-    OVERLAPS: tl.constexpr,
+   
 ):  # fmt: skip
     """One row and head: its parts, ``JOINED`` after ``JOINED``."""
-    let_the_next_begin(OVERLAPS)
-    await_the_last(OVERLAPS)
     row, head = tl.program_id(0), tl.program_id(1)
     depth = tl.arange(0, DEPTH)
     parts = tl.cdiv(tl.load(lengths + row), SPLIT)
@@ -147,11 +143,11 @@ def attend(
             query, keys, values, count, items, starts, bases, prefixes, lengths, tails, seen, tops, sums,
             keys.stride(0), scale * LOG2_E,
             HEADS=heads, GROUP=group, WIDTH=width, DEPTH=depth, TAIL=tails.shape[1], TILE=tile, SPLIT=SPLIT,
-            OVERLAPS=gpu.overlaps, num_stages=1, **gpu.launch,
+            num_warps=WARPS, num_stages=1,
         )  # fmt: skip
         _join[(rows, heads)](
             seen, tops, sums, starts, lengths, out,
             HEADS=heads, WIDTH=width, DEPTH=depth, SPLIT=SPLIT, JOINED=JOINED,
-            OVERLAPS=gpu.overlaps, num_warps=1, **gpu.launch,
+            num_warps=1,
         )  # fmt: skip
     return out.view(rows, heads * width)

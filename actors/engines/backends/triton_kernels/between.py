@@ -10,16 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.backends.triton_kernels.gpu import Gpu, await_the_last, let_the_next_begin
 
-
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _add_norm(
-    x, parts, weight, out, rows, size, eps, SPLITS: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr,
+    x, parts, weight, out, rows, size, eps, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row: the splits' sums are added to x, and the result's norm is taken."""
-    let_the_next_begin(OVERLAPS)
-    await_the_last(OVERLAPS)
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     inside = at < size
@@ -36,7 +32,7 @@ def _add_norm(
     tl.store(out + row * size + at, normed.to(out.dtype.element_ty), mask=inside)
 
 
-def add_norm(x: Tensor, parts: Tensor | None, weight: Tensor, eps: float, gpu: Gpu) -> Tensor:
+def add_norm(x: Tensor, parts: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     """The RMS norm of x ``(rows, size)``, to which ``parts`` ``(splits, rows, size)``, if any, are added in place."""
     rows, size = x.shape
     out = torch.empty_like(x)
@@ -45,20 +41,18 @@ def add_norm(x: Tensor, parts: Tensor | None, weight: Tensor, eps: float, gpu: G
         _add_norm[(rows,)](
             x, x if parts is None else parts, weight, out, rows, size, eps,
             SPLITS=0 if parts is None else len(parts), BLOCK=block,
-            OVERLAPS=gpu.overlaps, num_warps=min(16, max(1, block // 512)), **gpu.launch,
+            num_warps=min(16, max(1, block // 512)),
         )  # fmt: skip
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _turn(
     parts, turns, norm, queries, keys, values, slots, rows, columns, slot_stride, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
-    SPLITS: tl.constexpr, NORMED: tl.constexpr, OVERLAPS: tl.constexpr,
+    SPLITS: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
     """One head of one row: its pairs, which are side by side, are normed if the family does, and turned."""
-    let_the_next_begin(OVERLAPS)
-    await_the_last(OVERLAPS)
     row, head = tl.program_id(0), tl.program_id(1)
     pair = tl.arange(0, HALF)
     inside = pair < WIDTH // 2
@@ -95,7 +89,7 @@ def _turn(
 
 
 def turn(
-    parts: Tensor, turns: Tensor, norm: Tensor | None, keys: Tensor, values: Tensor, slots: Tensor, eps: float, gpu: Gpu
+    parts: Tensor, turns: Tensor, norm: Tensor | None, keys: Tensor, values: Tensor, slots: Tensor, eps: float
 ) -> Tensor:
     """Queries ``(rows, heads, width)`` of a layer, in the type of its keys; the rows' keys and values are written into
     ``slots`` (int64, ``(rows,)``) of ``keys`` and ``values`` ``(kv_heads, slots, width)``.
@@ -113,6 +107,6 @@ def turn(
             parts, torch.view_as_real(turns), parts if norm is None else norm, queries, keys, values, slots,
             rows, columns, keys.stride(0), eps,
             HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, HALF=triton.next_power_of_2(width // 2),
-            SPLITS=splits, NORMED=norm is not None, OVERLAPS=gpu.overlaps, num_warps=1, **gpu.launch,
+            SPLITS=splits, NORMED=norm is not None, num_warps=1,
         )  # fmt: skip
     return queries

@@ -16,23 +16,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from actors.engines.backends.triton_kernels.gpu import Gpu, ask_ahead, await_the_last, let_the_next_begin
+from actors.engines.backends.triton_kernels.gpu import Gpu
 
 COLUMNS = 64  # outputs of a program: the least for which Hopper's matrix units take the weights' side whole
 DEPTH_BYTES = 256  # of a weight's row, read at a time
 ROWS = (16, 32, 64, 128)  # rows of a program; more rows are several programs that read the same weights
 PROGRAMS = 192  # a matrix of fewer programs than this is split: an H200 has 132 multiprocessors
 SPLITS = 4
-LINE_BYTES = 128
-AHEAD = 8  # lines of every weight's row that are fetched while the kernel before still runs
-STAGES = 4  # reads of a program on their way at once, as far as two programs fit into a processor's shared memory
+# Reads of a program on their way at once: as many as let two programs share a multiprocessor's memory (a gated layer's
+# 172 programs on an H200's 132: 45 us with three, the best of six ways), unless those would be fewer than LEAST.
+STAGES, LEAST_STAGES = 4, 3
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # one program for all counts of rows
 def _multiply(
     x, weight, bias, out, rows, columns, depth, reach,
-    BIASED: tl.constexpr, GATED: tl.constexpr, EVEN: tl.constexpr, OVERLAPS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, AHEAD: tl.constexpr, LINE: tl.constexpr,
+    BIASED: tl.constexpr, GATED: tl.constexpr, EVEN: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """One tile of ``x W^T + b``, over one split of the inner dimension. ``GATED``: of ``silu(x G^T) * (x U^T)``, with G
     in the first half of W's rows and U in the second."""
@@ -41,14 +41,6 @@ def _multiply(
     split = tl.program_id(2)
     within = tl.arange(0, DEPTH)
     begin = split * reach
-    if OVERLAPS:
-        lines = tl.arange(0, AHEAD)[None, :] * LINE
-        ends = tl.minimum(begin + lines, depth - 1)
-        early = weight + tl.minimum(column, columns - 1).to(tl.int64)[:, None] * depth + ends
-        ask_ahead(early)
-        if GATED:
-            ask_ahead(early + columns.to(tl.int64) * depth)
-        await_the_last(OVERLAPS)
     asked = row[:, None] < rows
     first = tl.minimum(column, columns - 1).to(tl.int64)[:, None] * depth + within[None, :]
     at = row[:, None] * depth + within[None, :]
@@ -72,7 +64,6 @@ def _multiply(
                 inside = here + within[None, :] < depth
                 other = tl.load(weight + half + first + here, mask=inside, other=0.0, eviction_policy="evict_first")
             second = tl.dot(other, turned, second, input_precision="ieee")
-    let_the_next_begin(OVERLAPS)
     if BIASED:
         if split == 0:
             total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[:, None]
@@ -107,20 +98,18 @@ def cut_of(rows: int, columns: int, depth: int, itemsize: int, gated: bool, shar
         splits *= 2
     reach = -(-depth // (splits * step)) * step
     stage = (COLUMNS * (2 if gated else 1) + tile) * DEPTH_BYTES
-    return Cut(tile, step, splits, reach, max(2, min(STAGES, shared // 2 // stage)))
+    beside = shared // 2 // stage
+    return Cut(tile, step, splits, reach, min(STAGES, beside if beside >= LEAST_STAGES else max(1, shared // stage)))
 
 
-def _launch(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, columns: int, gated: bool, cut: Cut, gpu: Gpu
-) -> None:
+def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, columns: int, gated: bool, cut: Cut) -> None:
     rows, depth = x.shape
     assert x.is_contiguous() and weight.is_contiguous()
     with torch.cuda.device_of(x):  # Triton launches on the current device
         _multiply[(-(-rows // cut.rows), -(-columns // COLUMNS), cut.splits)](
             x, weight, weight if bias is None else bias, out, rows, columns, depth, cut.reach,
-            BIASED=bias is not None, GATED=gated, EVEN=depth % cut.depth == 0, OVERLAPS=gpu.overlaps,
-            ROWS=cut.rows, COLUMNS=COLUMNS, DEPTH=cut.depth, AHEAD=AHEAD, LINE=LINE_BYTES // x.element_size(),
-            num_stages=cut.stages, **gpu.launch,
+            BIASED=bias is not None, GATED=gated, EVEN=depth % cut.depth == 0,
+            ROWS=cut.rows, COLUMNS=COLUMNS, DEPTH=cut.depth, num_stages=cut.stages,
         )  # fmt: skip
 
 
@@ -130,7 +119,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, gpu: Gpu) -> Tensor
     columns = weight.shape[0]
     cut = cut_of(len(x), columns, x.shape[1], x.element_size(), False, gpu.shared)
     out = x.new_empty((cut.splits, len(x), columns), dtype=torch.float32)
-    _launch(x, weight, bias, out, columns, False, cut, gpu)
+    _launch(x, weight, bias, out, columns, False, cut)
     return out
 
 
@@ -139,5 +128,5 @@ def multiply_gated(x: Tensor, weight: Tensor, bias: Tensor | None, gpu: Gpu) -> 
     inner = weight.shape[0] // 2
     out = x.new_empty((len(x), inner))
     cut = cut_of(len(x), inner, x.shape[1], x.element_size(), True, gpu.shared)
-    _launch(x, weight, bias, out, inner, True, cut, gpu)
+    _launch(x, weight, bias, out, inner, True, cut)
     return out

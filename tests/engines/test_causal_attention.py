@@ -1,0 +1,23 @@
+"""A prompt's attention without a mask is attention with one."""
+
+import pytest
+import torch
+
+from actors.engines.backends.attention import Attention, Stretch
+from actors.engines.backends.causal_attention import CausalAttention
+from actors.engines.cache.pool import KVPool, KVShape
+from actors.engines.flat_batch import Segment, causal
+
+
+@pytest.mark.parametrize("heads, kv_heads", [(4, 4), (6, 2)])
+@pytest.mark.parametrize("start, rows", [(0, 1), (0, 80), (128, 100), (250, 3)])
+def test_rows_see_the_text_up_to_themselves(start, rows, heads, kv_heads):
+    chance = torch.Generator().manual_seed(start)
+    pool = KVPool(KVShape(2, kv_heads, 16), 600, torch.float32, "cpu")
+    pool.whole.copy_(torch.randn(pool.whole.shape, generator=chance))
+    queries = torch.randn(rows, heads, 16, generator=chance)
+    visible = causal(start, start + rows)
+    segment = Segment(rows, 100, visible.shape[1], visible, prompt=True)
+    mask = torch.zeros(visible.shape).masked_fill(~torch.from_numpy(visible), float("-inf"))
+    expected = Attention(pool, [Stretch(100, visible.shape[1], mask)], heads, 0.25)(1, queries)
+    torch.testing.assert_close(CausalAttention(pool, segment, 0.25)(1, queries), expected)
