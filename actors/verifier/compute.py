@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
-# Longest forward that runs in the event loop: what a shorter one would hide is less than what a thread costs. On an H200
-# a job's way to a thread and back takes 0.16 ms, and a 7B target makes 573 tokens/s without it for 447 (`auto`).
+# Longest forward that runs in the event loop: what a shorter one would hide is less than what a thread costs. Beside an
+# H200 a job's way to a thread and back takes 0.16 ms: a 7B target made 520 tokens/s without it for 475 (PLD).
 INLINE_US = 50_000.0
 
 
@@ -63,8 +63,8 @@ class ThreadCompute(Compute):
 class InlineCompute(Compute):
     """Runs the job in the event loop's thread, in its next turn.
 
-    Waking a compute thread, and sharing the interpreter lock and perhaps a core with it, cost more than the overlap saves
-    (docs/experiments/rounds.md). Tests on a virtual clock use it too.
+    Waking a compute thread, and sharing the interpreter lock and perhaps a core with it, cost more than the overlap
+    saves (docs/experiments/rounds.md). Tests on a virtual clock use it too.
     """
 
     overlaps = False
