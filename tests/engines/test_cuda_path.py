@@ -87,7 +87,7 @@ def test_a_recorded_greedy_round_is_sent_without_waiting(fake_cuda, family):  # 
         fake_cuda.writes.clear()
         target.verify([Window(handle, TREE.tokens, TREE.parents) for handle in streams])
         assert fake_cuda.writes == []
-    assert {shape.streams for _, shape in target.engine.graphs._replays} == {1, 4}
+    assert {shape.streams for _, shape, _ in target.engine.graphs._replays} == {1, 4}
 
 
 def test_a_prompt_is_cut_in_one_way_and_kept_apart_from_rounds(fake_cuda):  # noqa: F811

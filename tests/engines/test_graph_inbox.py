@@ -188,4 +188,4 @@ def test_the_usual_rounds_are_recorded_before_the_first(body, monkeypatch):
     monkeypatch.setattr(layout, "attend", lambda queries, *rest: queries.flatten(1))
     graphs = Graphs(body, Direct(), body.shape.vocabulary, False, layout)
     graphs.record_ahead(torch.zeros(4, body.shape.width // 2, dtype=torch.complex64))
-    assert len(graphs) == 9  # 1, 2, 4, ... 256 rows
+    assert len(graphs) == 12  # 1, 2, 4, ... 256 rows, and prompts of three sizes

@@ -114,4 +114,4 @@ def test_streams_that_join_and_leave_have_the_texts_that_they_have_alone(tempera
                 del running[number]
                 done += 1
     assert done == len(prompts)
-    assert any(shape.streams > 2 for _, shape in target.engine.graphs._replays)
+    assert any(shape.streams > 2 for _, shape, _ in target.engine.graphs._replays)

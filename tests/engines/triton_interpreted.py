@@ -26,7 +26,7 @@ from actors.engines.backends.llama.weights import take_weights
 from actors.engines.backends.triton_kernels import attention as kernels
 from actors.engines.backends.triton_kernels import between, gpu, linear
 from actors.engines.drafts.draft import Draft
-from actors.engines.flat_batch import FlatBatch
+from actors.engines.flat_batch import FlatBatch, causal
 from actors.models import Leaf
 from protocols.messages import Sampling
 
@@ -182,6 +182,24 @@ def engine_in_place() -> LlamaEngine:
     engine = LlamaEngine(model, info(model), 2048, recorder=Direct())
     by_triton(engine, "qwen3")
     return engine
+
+
+def test_a_recorded_piece_of_a_prompt_has_torchs_logits_and_leaves_its_keys_and_values():
+    """The second piece is behind the first, and of fewer rows than are recorded."""
+    engine, model = engine_in_place(), make("qwen3")
+    plain = LlamaEngine(model, info(model), 2048)
+    text = TEXTS[64] * 5
+    for start, end in ((0, 96), (96, 141)):
+        found = []
+        for each in (engine, plain):
+            batch, at = FlatBatch(), range(start, end)
+            batch.add(7, text[start:end], [*at], [7 + place for place in at], causal(start, end), prompt=True)
+            found.append(each.forward(batch, [end - start - 1]))
+        close(*found)
+    assert len(engine.graphs) == 2
+    for each in (engine, plain):
+        found.append(tree_round(each, 7, 142, [5, 6, 8], [-1, -1]))
+    close(*found[2:])
 
 
 def test_every_branch_of_every_request_has_the_logits_of_the_plain_model_and_the_bits_of_a_chain_alone():

@@ -16,8 +16,6 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
-from actors.engines.backends import causal_attention
-
 aten = torch.ops.aten
 COPIES = (aten._to_copy.default, aten.copy_.default)
 
@@ -136,7 +134,6 @@ def fake_cuda(monkeypatch):
     monkeypatch.setattr(FakeTensor, "numpy", numpy, raising=False)
     monkeypatch.setattr(torch.cuda, "Event", _Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: None)
-    monkeypatch.setattr(causal_attention, "causal_lower_right", lambda rows, length: None)  # no fake tensor
     with _WithoutDriver(), mode:
         yield mode
 

@@ -1,4 +1,4 @@
-"""Attention of a piece of a prompt on a GPU: torch's own kernels, which never store scores, and no mask at all.
+"""Attention of a piece of a prompt on a GPU: torch's own kernels, which never store scores.
 
 Their bits depend on the shapes, and a prompt is always cut in the same way (:mod:`actors.engines.targets.target`).
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.flat_batch import Segment
@@ -19,19 +18,25 @@ class CausalAttention:
 
     def __init__(self, pool: KVPool, segment: Segment, scale: float) -> None:
         self._pool, self._base, self._scale = pool, segment.base, scale
-        self._length = int(segment.visible[-1].sum())
-        self._mask = causal_lower_right(segment.rows, self._length)
+        rows, self._length = segment.rows, int(segment.visible[-1].sum())
+        self._from_the_start = rows == self._length
+        self._sees: Tensor | None = None
+        if not self._from_the_start:
+            ones = torch.ones(rows, self._length, dtype=torch.bool, device=pool.whole.device)
+            self._sees = ones.tril(self._length - rows)
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for 50 to 90 ms whenever a prompt has a new length
 
     def __call__(self, layer: int, queries: Tensor) -> Tensor:
         """``(rows, heads * width)`` from queries ``(rows, heads, width)``."""
+        rows, heads, width = queries.shape
         keys, values = self._pool.view(layer, self._base, self._length)
+        group = heads // len(keys)
         seen = functional.scaled_dot_product_attention(
-            queries.transpose(0, 1)[None],
-            keys[None],
-            values[None],
-            attn_mask=self._mask,
+            queries.transpose(0, 1).view(len(keys), group, rows, width),
+            keys[:, None].expand(-1, group, -1, -1),  # not every kernel of torch's knows grouped queries
+            values[:, None].expand(-1, group, -1, -1),
+            attn_mask=self._sees,
+            is_causal=self._from_the_start,
             scale=self._scale,
-            enable_gqa=queries.shape[1] != len(keys),
         )
-        return seen[0].transpose(0, 1).flatten(1)
+        return seen.permute(2, 0, 1, 3).reshape(rows, -1)

@@ -156,6 +156,10 @@ class Gathered:
     def usual(self) -> Sequence[Shape]:
         return ()
 
+    @property
+    def prompt_rows(self) -> Sequence[int]:
+        return ()
+
     def plan(self, rows: int, segments: Sequence[Segment]) -> _Plan | None:
         looks = [view(one) if self._exact else View(one.visible) for one in segments]
         shape = GatheredShape.of(rows, segments, looks)

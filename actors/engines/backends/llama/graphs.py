@@ -1,4 +1,4 @@
-"""Decode rounds of static shapes, each recorded once as a CUDA graph and replayed.
+"""Decode rounds and pieces of prompts of static shapes, each recorded once as a CUDA graph and replayed.
 
 A round of few rows is hundreds of small kernels, and a CPU takes longer to launch them than a GPU to run them. A graph
 launches them all at once, but freezes whatever is not in device memory: so everything that changes from round to round
@@ -95,8 +95,9 @@ class Graphs:
         self._pads = pads
         self._turns: Tensor | None = None
         self._table = 0  # counts them
-        # by table and shape, the latest used last. Never empty again: a memory pool lives as long as its graphs
-        self._replays: OrderedDict[tuple[int, Shape], Program] = OrderedDict()
+        # by table, shape and whether it is a prompt's; the latest used last. Never empty again: a memory pool lives as
+        # long as its graphs
+        self._replays: OrderedDict[tuple[int, Shape, bool], Program] = OrderedDict()
         device = body.device
         self._inbox = Inbox(self.layout.bytes, device)
         self._logits = torch.zeros((MAX_ROWS, body.shape.vocabulary), dtype=torch.float32, device=device)
@@ -109,13 +110,16 @@ class Graphs:
         self._read(turns)
         for shape in self.layout.usual:
             self._replay(shape)
+            if shape.rows in self.layout.prompt_rows:
+                self._replay(shape, in_prompt=True)
 
     def __len__(self) -> int:
         return len(self._replays)
 
     @torch.inference_mode()
     def forward(self, batch: FlatBatch, select: Sequence[int] | None, turns: Tensor) -> Tensor | None:
-        """float32 logits of a batch's rows, or None if it is no round for a graph: then it runs as usual.
+        """float32 logits of a batch's rows, or of the last row of a piece of a prompt. None if that is nothing for a
+        graph: then it runs as usual.
 
         ``turns``: the table of rotations by position. Segments that only fill the batch up are not computed: their
         rows get logits that mean nothing.
@@ -123,17 +127,22 @@ class Graphs:
         self.best = None
         count = len(batch.tokens)
         own = [segment for segment in batch.segments if not segment.padding]
-        if select is not None or any(one.prompt or one.rows > MAX_WINDOW for one in own):
+        in_prompt = len(own) == 1 and own[0].prompt and select == [count - 1]
+        if in_prompt:
+            rows = next((rows for rows in self.layout.prompt_rows if rows >= count), 0)
+        elif select is not None or any(one.prompt or one.rows > MAX_WINDOW for one in own):
             return None
-        if count > (MAX_ROWS if len(own) > 1 else MAX_WINDOW):
-            return None
-        plan = self.layout.plan(self._rows(count), own)
+        else:
+            rows = self._rows(count) if count <= (MAX_ROWS if len(own) > 1 else MAX_WINDOW) else 0
+        plan = self.layout.plan(rows, own) if rows else None
         if plan is None:
             return None
         self._read(turns)
         used = sum(segment.rows for segment in own)
         self._inbox.send(plan, batch.tokens[:used], batch.positions[:used], batch.slots[:used], self.body.pool.slots)
-        self._replay(plan.shape)()
+        self._replay(plan.shape, in_prompt)()
+        if in_prompt:
+            return self._logits[count - 1 : count].clone()
         self.best = self._best[:count]
         return self._logits[:count].clone()  # the next round writes there
 
@@ -146,11 +155,11 @@ class Graphs:
         rows = power_bucket(count)
         return min(rows_for(rows), MAX_ROWS) if self._pads else rows
 
-    def _replay(self, shape: Shape) -> Program:
-        key = (self._table, shape)
+    def _replay(self, shape: Shape, in_prompt: bool = False) -> Program:
+        key = (self._table, shape, in_prompt)
         replay = self._replays.get(key)
         if replay is None:
-            program = self._program(shape)
+            program = self._program(shape, in_prompt)
             try:
                 replay = self._recorder.capture(program)
             except RuntimeError as error:
@@ -163,7 +172,7 @@ class Graphs:
         self._replays.move_to_end(key)
         return replay
 
-    def _program(self, shape: Shape) -> Program:
+    def _program(self, shape: Shape, in_prompt: bool) -> Program:
         """What one round of that shape does, reading nothing but device memory that stays where it is."""
         body, turns = self.body, self._turns
         assert turns is not None
@@ -171,7 +180,7 @@ class Graphs:
         def program() -> None:
             sent = self._inbox.unpack(shape)
             look = self.layout.look(shape, sent.told)
-            x = body.layers(sent.tokens, turns.index_select(0, sent.positions), sent.slots, look)
+            x = body.layers(sent.tokens, turns.index_select(0, sent.positions), sent.slots, look, in_prompt)
             self._logits[: shape.rows].copy_(body.logits(x))
             self._best[: shape.rows].copy_(self._logits[: shape.rows, : self._vocabulary].argmax(-1))
 

@@ -23,6 +23,9 @@ from actors.engines.flat_batch import Segment
 
 log = logging.getLogger("duoactor.engines")
 MAX_PARTS = 1 << 14  # parts of all rows' texts: at 32 heads of 128 their sums take 268 MB
+# Of a piece of a prompt: each row writes what it has seen of each part, and torch's own attention does not
+MAX_PROMPT_PARTS = 1 << 12
+PROMPT_ROWS = (64, 128, MAX_ROWS)
 CLOSE = 2e-2  # of outputs around 1 in 16 bits
 
 
@@ -75,6 +78,10 @@ class InPlace:
         return 4 * (sum(InPlaceShape(MAX_ROWS).lengths) + 3 * MAX_PARTS)
 
     @property
+    def prompt_rows(self) -> tuple[int, ...]:
+        return PROMPT_ROWS
+
+    @property
     def usual(self) -> list[InPlaceShape]:
         return [InPlaceShape(1 << power) for power in range(MAX_ROWS.bit_length())]
 
@@ -101,7 +108,7 @@ class InPlace:
         numbers = np.concatenate(told, 1)
         parts = -(-numbers[2] // self.split)
         ends = np.cumsum(parts)
-        if ends[-1] > MAX_PARTS:
+        if ends[-1] > (MAX_PROMPT_PARTS if segments[0].prompt else MAX_PARTS):
             return None
         starts = np.stack([ends - parts, *numbers]).astype(np.int32)
         return _Plan(InPlaceShape(rows), np.array(items, np.int32), starts, tails)

@@ -54,6 +54,11 @@ class Layout(Protocol):
         """Shapes to record before the first round; empty if there are too many."""
         ...
 
+    @property
+    def prompt_rows(self) -> Sequence[int]:
+        """Row counts to which pieces of prompts are rounded up; empty if they are not recorded."""
+        ...
+
     def plan(self, rows: int, segments: Sequence[Segment]) -> Plan | None:
         """A round of so many rows, those of the segments first; None: it is not recorded, and runs as usual."""
         ...
