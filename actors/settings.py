@@ -79,8 +79,8 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
     inline_draft: Annotated[
         str,
         Meta(
-            description="draft model with which the verifier itself drafts between forwards, where its target is on a "
-            "CPU, for method auto; none: it does not; empty: under `up` the drafters'"
+            description="draft model with which the verifier itself drafts between forwards of up to 50 ms, for method "
+            "auto; none: it does not; empty: under `up` the drafters'"
         ),
     ] = ""
     actor_id: Annotated[str, Meta(description="name in status output and logs")] = "verifier"

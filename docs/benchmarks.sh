@@ -2,7 +2,7 @@
 # Measures a section of docs/benchmarks anew, and puts its report and pictures there:
 #
 #   docs/benchmarks.sh bundled            one of: bundled inflated larger sampled sweep load load-inflated spec-bench
-#                                         humaneval
+#                                         humaneval, and on a machine with a GPU gpu gpu-sampled gpu-load
 #   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes one to five minutes
 #                                         on two cores (load: more), and the sections bundled and inflated have every
 #                                         prompt of the built-in suite
@@ -48,6 +48,11 @@ larger_target() { # the same at the cost of some 0.5B
     [ -d "$results/larger" ] || duoactor inflate bundled "$results/larger" --layers 24 --hidden 1280
 }
 
+gpu_target() { # at the cost of a 7B target: 13 GB
+    [ -d "$results/gpu-target" ] ||
+        duoactor inflate bundled "$results/gpu-target" --layers 32 --hidden 4096 --intermediate 11008 --dtype bfloat16
+}
+
 ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
 duo=duodecoding-1,duodecoding-2,duodecoding-3,duodecoding-lockstep,duodecoding
 for section in "$@"; do
@@ -81,6 +86,15 @@ for section in "$@"; do
     humaneval)
         bench humaneval 30 --suite "${HUMANEVAL:?give HUMANEVAL=HumanEval.jsonl}" --repeats 1 --max-tokens 80 \
             --methods "$ours,transformers,transformers-assisted,transformers-prompt-lookup"
+        ;;
+    gpu | gpu-sampled | gpu-load)
+        gpu_target
+        set -- --target "$results/gpu-target" --device cuda --repeats 1 --max-tokens 128
+        case $section in
+        gpu) bench gpu 2 "$@" --methods "$ours" ;;
+        gpu-sampled) bench gpu-sampled 2 "$@" --methods auto,duodecoding,pld --temperature 1 ;;
+        gpu-load) bench gpu-load 2 "$@" --streams 1,4,16,32 ;;
+        esac
         ;;
     *)
         echo "there is no section $section: see the head of $0" >&2

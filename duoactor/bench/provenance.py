@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ PACKAGES = ("duoactor", "torch", "transformers", "numpy", "msgspec", "pyzmq", "u
 
 
 def machine() -> dict[str, Any]:
-    """System, architecture, processor, number of CPUs, version of Python."""
+    """System, architecture, processor, number of CPUs, GPUs if there are any, version of Python."""
+    gpus = list(_gpu_names())
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
         "cpu": next(_cpu_names(), platform.processor() or "unknown"),
         "cpus": os.cpu_count() or 1,
+        **({"accelerator": ", ".join(gpus)} if gpus else {}),
         "python": platform.python_version(),
     }
 
@@ -36,6 +39,15 @@ def _cpu_names() -> Iterator[str]:
                     yield line.partition(":")[2].strip()
     except OSError:
         return
+
+
+def _gpu_names(driver: Path = Path("/proc/driver/nvidia/gpus")) -> Iterator[str]:
+    """As NVIDIA's driver for Linux tells them: torch would have to be imported."""
+    for told in sorted(driver.glob("*/information")):
+        with contextlib.suppress(OSError):
+            found = re.search(r"^Model:\s*(.+?)\s*$", told.read_text(), re.MULTILINE)
+            if found is not None:
+                yield found[1]
 
 
 def inflated(model: str) -> Any:

@@ -162,3 +162,13 @@ def test_inflate_writes_a_model_that_reports_mark(tmp_path, capsys):
     assert provenance.inflated(str(tmp_path)) is None
     assert main(options) == 1
     assert "exists already" in capsys.readouterr().err
+
+
+def test_a_report_names_the_gpus_of_its_machine(tmp_path, monkeypatch):
+    for bus, name in (("0000:00:06.0", "NVIDIA H200"), ("0000:00:07.0", "NVIDIA L4")):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text(f"Model: \t\t {name}\nIRQ:   \t\t 0\n")
+    assert list(provenance._gpu_names(tmp_path)) == ["NVIDIA H200", "NVIDIA L4"]
+    assert list(provenance._gpu_names(tmp_path / "none")) == []
+    monkeypatch.setattr(provenance, "_gpu_names", lambda: iter(["NVIDIA H200"]))
+    assert provenance.machine()["accelerator"] == "NVIDIA H200"
