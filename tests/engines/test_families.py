@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from structured import Told
 from tiny import COMMON, VOCAB, info, make_model
 
+from actors.engines.backends import transformers as backend
 from actors.engines.backends.llama.configuration import supports
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.transformers import TransformersEngine
@@ -129,6 +130,14 @@ def test_what_cannot_run_over_slots_is_refused_in_one_sentence(name):
         model(torch.tensor([PROMPT]), use_cache=False)  # it runs as it is: what is refused is how we would run it
     with pytest.raises(ModelError, match="does not attend in the plain way"):
         engine_of(model)
+
+
+def test_recurrent_layers_need_a_transformers_whose_models_ask_the_cache(monkeypatch):
+    monkeypatch.setattr(backend.transformers, "__version__", "5.20.1")
+    with pytest.raises(ModelError, match=r"need transformers 5\.21 or newer; 5\.20\.1 is installed"):
+        engine_of(model_of("Lfm2"))
+    monkeypatch.setattr(backend.transformers, "__version__", "5.21.0")
+    engine_of(model_of("Lfm2"))
 
 
 def test_a_falcon_whose_positions_are_slopes_is_refused():

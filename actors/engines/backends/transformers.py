@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface
@@ -62,6 +63,14 @@ class SlotCache(StateCache):
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
         return self.pool.slots
+
+
+RECURRENT_SINCE = (5, 21)  # before, its models looked into a cache's layers by themselves
+
+
+def _version(name: str) -> tuple[int, ...]:
+    """The first two numbers."""
+    return tuple(int(part) for part in name.split(".")[:2])
 
 
 class TransformersEngine:
@@ -122,6 +131,12 @@ class TransformersEngine:
         known = _PLAIN_LAYERS | RECURRENT_LAYERS if recurrent else _PLAIN_LAYERS
         if set(getattr(self.config, "layer_types", None) or ()) - known:
             raise self._refusal()
+        if recurrent and _version(transformers.__version__) < RECURRENT_SINCE:
+            needed = ".".join(map(str, RECURRENT_SINCE))
+            raise ModelError(
+                f"model {self.info.model_id} has recurrent layers, which need transformers {needed} or newer; "
+                f"{transformers.__version__} is installed: pip install -U transformers"
+            )
         compare = self.device.type != "meta"
         tokens = [7919 * (i + 1) % self.info.vocab_size for i in range(min(PROBE, self.pool.slots))]
         ids = torch.tensor([tokens], dtype=torch.int64, device=self.device)
