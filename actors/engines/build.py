@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from actors.engines.backends.llama.configuration import supports
-from actors.engines.backends.llama.engine import LlamaEngine
+from actors.engines.backends.llama.engine import LlamaEngine, recorded_bytes
 from actors.engines.backends.recurrence import recurrent_layers
 from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.cache.kv_cache import TRASH, full_request
@@ -46,7 +46,9 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
         share *= STATE_SHARE
     # without any attention a slot takes no memory
     size = max(1, shape.slot_bytes(parameter.dtype))
-    return kv_slots(asked, full_request, size, parameter.device, share, fixed)
+    recorded = parameter.device.type == "cuda" and supports(model.config)
+    beside = recorded_bytes(model.config) if recorded else 0
+    return kv_slots(asked, full_request, size, parameter.device, share, fixed, beside)
 
 
 def _engine(

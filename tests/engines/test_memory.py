@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
+from actors.engines.backends.llama.engine import recorded_bytes
 from actors.engines.cache import memory
 from actors.engines.cache.memory import MAX_REQUESTS, available_bytes, kv_slots, zeros
 from protocols.errors import ConfigError, ModelError
@@ -46,6 +48,20 @@ def test_a_target_of_131072_positions_takes_half_of_a_24_gib_host_and_no_more(fr
 def test_a_gpu_without_other_tenants_gives_nine_tenths(free):
     free(40 * GIB)
     assert kv_slots(0, 131_584, 128 << 10, torch.device("cuda")) * (128 << 10) <= 36 * GIB
+
+
+def test_what_rounds_take_beside_the_pool_is_left_to_them(free):
+    free(8 * GIB)
+    gpu, slot = torch.device("cuda"), 128 << 10
+    alone, beside = (kv_slots(0, 131_584, slot, gpu, beside=taken) for taken in (0, GIB))
+    assert beside == pytest.approx(alone * 7 / 8, abs=1)
+    with pytest.raises(ConfigError, match="are free on cuda"):
+        kv_slots(7 * GIB // slot + 1, 131_584, slot, gpu, beside=GIB)
+
+
+def test_an_8b_model_of_a_large_vocabulary_takes_some_hundred_megabytes_beside_it():
+    config = LlamaConfig(vocab_size=128_256, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8)
+    assert 0.5e9 < recorded_bytes(config) < 1e9
 
 
 def test_where_nothing_sensible_fits_the_sentence_names_the_memory(free):

@@ -23,15 +23,21 @@ UNKNOWN_HOST = 4 << 30  # bytes, if the system does not tell how much is free
 
 
 def kv_slots(
-    asked: int, full_request: int, slot_bytes: int, device: torch.device, share: float = 1.0, fixed: int = 0
+    asked: int,
+    full_request: int,
+    slot_bytes: int,
+    device: torch.device,
+    share: float = 1.0,
+    fixed: int = 0,
+    beside: int = 0,
 ) -> int:
     """The number of slots of a pool: ``asked``, or if that is 0, room for up to ``MAX_REQUESTS`` requests.
 
     ``full_request``: slots of a request that fills the context. ``slot_bytes``: bytes of a slot. ``share``: of the
-    memory meant for KV pools. ``fixed``: slots that no request gets. Raises ConfigError or ModelError if they do not
-    fit.
+    memory meant for KV pools. ``fixed``: slots that no request gets. ``beside``: bytes that the model's rounds will
+    take. Raises ConfigError or ModelError if they do not fit.
     """
-    free = available_bytes(device)
+    free = max(0, available_bytes(device) - beside)
     if asked:
         if asked * slot_bytes > free:
             raise ConfigError(

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from actors.engines.backends.compiler import compiled_kernels, fits
 from actors.engines.backends.linear.layers import rows_for
 from actors.engines.backends.llama.compiled_body import CompiledBody
-from actors.engines.backends.llama.configuration import supports
+from actors.engines.backends.llama.configuration import head_width, supports
 from actors.engines.backends.llama.graphs import CudaRecorder, Graphs, Recorder
+from actors.engines.backends.llama.in_place import MAX_PARTS
 from actors.engines.backends.llama.inbox import MAX_ROWS
 from actors.engines.backends.llama.numpy_body import NumpyBody
 from actors.engines.backends.llama.padded_batch import PaddedBatch
@@ -31,6 +32,7 @@ from actors.models import ModelInfo
 from protocols.errors import ModelError
 
 SMALL = 24_000_000  # weights of a draft up to which numpy is quicker (2x at 1.5M, 1.2x at 17M)
+WORKSPACE = 128 << 20  # of rounds on a GPU: cuBLAS's own (32 MB on Hopper), and activations of 256 rows
 TURNS = 2048  # positions of the first rotation table; it doubles as texts grow
 
 
@@ -155,3 +157,10 @@ class LlamaEngine:
         if position >= self._reach:
             self._reach = 1 << position.bit_length()
             self._turns = self._weights.turns(self._reach)
+
+
+def recorded_bytes(config: Any) -> int:
+    """What recorded rounds take on a GPU beside the KV pool, by a configuration that :func:`supports` accepts."""
+    seen = MAX_PARTS * config.num_attention_heads * (head_width(config) + 2) * torch.float32.itemsize
+    logits = MAX_ROWS * config.vocab_size * torch.float32.itemsize
+    return seen + 3 * logits + WORKSPACE  # as the head computes them, as they are kept, and as they are handed on
