@@ -161,6 +161,6 @@ class LlamaEngine:
 
 def recorded_bytes(config: Any) -> int:
     """What recorded rounds take on a GPU beside the KV pool, by a configuration that :func:`supports` accepts."""
-    seen = MAX_PARTS * config.num_attention_heads * (head_width(config) + 2) * torch.float32.itemsize
-    logits = MAX_ROWS * config.vocab_size * torch.float32.itemsize
+    seen: int = MAX_PARTS * config.num_attention_heads * (head_width(config) + 2) * torch.float32.itemsize
+    logits: int = MAX_ROWS * config.vocab_size * torch.float32.itemsize
     return seen + 3 * logits + WORKSPACE  # as the head computes them, as they are kept, and as they are handed on
