@@ -1,7 +1,7 @@
 """A round's attention by kernels of ours, which read keys and values where they lie, for a GPU with Triton.
 
 What a row sees is told in a few numbers: its text is consecutive slots, and only the tokens of its own branch may lie
-elsewhere. A recording depends on few sizes, so few are needed.
+elsewhere. Those numbers are data, so that a recording depends on the number of rows alone.
 """
 
 from __future__ import annotations

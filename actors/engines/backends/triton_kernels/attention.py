@@ -70,7 +70,6 @@ def _attend(
 def _join(
     seen, tops, sums, starts, lengths, out,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, SPLIT: tl.constexpr, JOINED: tl.constexpr,
-   
 ):  # fmt: skip
     """One row and head: its parts, ``JOINED`` after ``JOINED``."""
     row, head = tl.program_id(0), tl.program_id(1)
