@@ -108,6 +108,8 @@ class Graphs:
     def record_ahead(self, turns: Tensor) -> None:
         """Record the usual rounds, so that none of them has to wait for it. ``turns``: see :meth:`forward`."""
         self._read(turns)
+        if self.layout.usual:
+            log.info("recording rounds as CUDA graphs; a first start compiles their kernels, which takes longer")
         for shape in self.layout.usual:
             self._replay(shape)
             if shape.rows in self.layout.prompt_rows:
