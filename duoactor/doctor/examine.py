@@ -117,7 +117,7 @@ def predict(report: Report) -> None:
     """Fills in what the cost model says of the times and the agreement that were measured."""
     assert report.target is not None and report.draft is not None and report.agreement is not None
     target, draft = report.target, report.draft
-    inline = target.device == draft.device == "cpu" and CostModel(target.step_us)(8) <= INLINE_US
+    inline = draft.device == "cpu" and CostModel(target.step_us)(8) <= INLINE_US
     known = forecast.Measured(target.step_us, draft.step_us, report.agreement, report.lent_us, inline)
     report.forecasts, report.helps = forecast.forecasts(known), forecast.helps(known)
     report.alone_tokens_per_second = known.alone * 1e6

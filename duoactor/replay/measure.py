@@ -47,7 +47,7 @@ def measure(
     show("timing the target …")
     target = timed_target(report.target, device, cpus)
     report.forward_us, report.lent_us = dict(target.forward_us), dict(target.lent_us or {})
-    inline = target.device == "cpu" and CostModel(report.forward_us)(8) <= INLINE_US
+    inline = CostModel(report.forward_us)(8) <= INLINE_US
     alone = target.lent_us or target.forward_us  # of a target that nobody drafts for, or an oracle does
     for name in drafts:
         show(f"loading {render.model_name(name)} …")
