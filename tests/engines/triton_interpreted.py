@@ -16,6 +16,7 @@ from tiny import info, make
 from triton.runtime import interpreter
 
 from actors.engines.backends.linear.layers import plain
+from actors.engines.backends.llama import in_place as in_place_module
 from actors.engines.backends.llama import torch_body
 from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.backends.llama.graphs import Direct, Graphs
@@ -45,9 +46,11 @@ NAME = "actors.engines.backends.triton_kernels"
 
 
 @pytest.fixture(autouse=True)
-def plain_layers(monkeypatch):
-    """Those of a GPU: torch's own, which keep their matrices."""
+def as_on_a_small_gpu(monkeypatch):
+    """Those of a GPU: torch's own, which keep their matrices. And little room: the interpreter copies all of it for
+    every launch."""
     monkeypatch.setattr(torch_body, "fast", lambda matrix, *rest: plain(matrix))
+    monkeypatch.setattr(in_place_module, "MAX_PARTS", 512)
 
 
 def exact(query, keys, values, slots, scale):
@@ -169,11 +172,10 @@ def test_rounds_by_triton_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_a
 
 
 def by_triton(engine: LlamaEngine, family: str) -> None:
-    """The engine computes as it does on a GPU."""
+    """What the engine records is computed as on a GPU; texts are filled in by torch, in a hundredth of the time."""
     body = TritonBody(
         take_weights(make(family)), engine.pool, engine.dtype, engine.graphs.body.exact, linear, between, GPU
     )
-    engine._body = body
     engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, False, InPlace(body, kernels, GPU))
 
 
@@ -184,12 +186,13 @@ def engine_in_place() -> LlamaEngine:
     return engine
 
 
-def test_a_recorded_piece_of_a_prompt_has_torchs_logits_and_leaves_its_keys_and_values():
+def test_a_recorded_piece_of_a_prompt_has_torchs_logits_and_leaves_its_keys_and_values(monkeypatch):
     """The second piece is behind the first, and of fewer rows than are recorded."""
+    monkeypatch.setattr(in_place_module, "PROMPT_ROWS", (8, 16))  # the interpreter takes minutes for 128
     engine, model = engine_in_place(), make("qwen3")
     plain = LlamaEngine(model, info(model), 2048)
-    text = TEXTS[64] * 5
-    for start, end in ((0, 96), (96, 141)):
+    text = TEXTS[64]
+    for start, end in ((0, 16), (16, 21)):
         found = []
         for each in (engine, plain):
             batch, at = FlatBatch(), range(start, end)
@@ -198,7 +201,7 @@ def test_a_recorded_piece_of_a_prompt_has_torchs_logits_and_leaves_its_keys_and_
         close(*found)
     assert len(engine.graphs) == 2
     for each in (engine, plain):
-        found.append(tree_round(each, 7, 142, [5, 6, 8], [-1, -1]))
+        found.append(tree_round(each, 7, 22, [5, 6, 8], [-1, -1]))
     close(*found[2:])
 
 
