@@ -18,6 +18,7 @@ from torch import Tensor
 from actors.engines.backends.attention import MAX_ROUND as MAX_WINDOW
 from actors.engines.backends.attention import attend
 from actors.engines.backends.llama.inbox import MAX_ROWS, Shape
+from actors.engines.backends.llama.kernel_check import checked
 from actors.engines.backends.llama.torch_body import Look, TorchBody
 from actors.engines.flat_batch import Segment
 
@@ -161,15 +162,11 @@ def in_place(body: TorchBody) -> InPlace | None:
     except ImportError:
         log.info("decode rounds copy what they attend to, which is slower: Triton is not installed")
         return None
-    try:
-        layout = InPlace(body, attention, gpu.gpu_of(body.device))
-        wrong = error_of(layout, body)
-    except Exception as error:  # of a compiler: it may be any
-        wrong, reason = float("inf"), str(error).partition("\n")[0]
-    else:
-        reason = f"off by {wrong:.3g}"
-    if not wrong < CLOSE:
-        log.warning("decode rounds copy what they attend to, which is slower: Triton's attention failed (%s)", reason)
+    layout = checked(
+        lambda: InPlace(body, attention, gpu.gpu_of(body.device)), lambda made: error_of(made, body), CLOSE
+    )
+    if isinstance(layout, str):
+        log.warning("decode rounds copy what they attend to, which is slower: Triton's attention failed (%s)", layout)
         return None
     return layout
 

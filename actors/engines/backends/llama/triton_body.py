@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.backends.linear.layers import Linear, Matrix
+from actors.engines.backends.llama.kernel_check import checked
 from actors.engines.backends.llama.torch_body import Block, Look, TorchBody
 from actors.engines.backends.llama.weights import Weights
 from actors.engines.cache.pool import KVPool
@@ -86,16 +87,12 @@ def gpu_body(weights: Weights, pool: KVPool, dtype: torch.dtype, exact: bool) ->
     except ImportError:
         log.info("decode rounds use torch's kernels, which is slower: Triton is not installed")
         return TorchBody(weights, pool, dtype, False, exact)
-    try:
-        body = TritonBody(weights, pool, dtype, exact, linear, between, gpu.gpu_of(pool.whole.device))
-        wrong = error_of(body)
-    except Exception as error:  # of a compiler: it may be any
-        wrong, reason = float("inf"), str(error).partition("\n")[0]
-    else:
-        reason = f"off by {wrong:.3g}"
-    if wrong < CLOSE:
+    body = checked(
+        lambda: TritonBody(weights, pool, dtype, exact, linear, between, gpu.gpu_of(pool.whole.device)), error_of, CLOSE
+    )
+    if not isinstance(body, str):
         return body
-    log.warning("decode rounds use torch's kernels, which is slower: Triton's layers failed (%s)", reason)
+    log.warning("decode rounds use torch's kernels, which is slower: Triton's layers failed (%s)", body)
     return TorchBody(weights, pool, dtype, False, exact)
 
 
