@@ -16,7 +16,7 @@ from actors.engines.cache.kv_cache import TRASH, full_request
 from actors.engines.cache.memory import MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.cache.pool import KVShape
 from actors.engines.checkpoints.draft_vocabulary import refuse_as_target
-from actors.engines.checkpoints.dtypes import draft_dtype, target_dtype
+from actors.engines.checkpoints.dtypes import INT8, draft_dtype, target_dtype
 from actors.engines.checkpoints.loading import (
     describe,
     load_config,
@@ -72,6 +72,11 @@ def _engine(
     return engine
 
 
+def _named(kind: torch.dtype, int8: bool) -> str:
+    """The type of a model's weights, as users know it."""
+    return INT8 if int8 else str(kind).removeprefix("torch.")
+
+
 def openmp_threads() -> int:
     """OpenMP threads that torch computes with in this process; 1 where compiled layers have a team of their own."""
     return torch.get_num_threads()
@@ -86,12 +91,13 @@ def build_target(
     where = resolve_device(device)
     config = load_config(name)
     refuse_as_target(name, config)
-    kind = target_dtype(dtype, where, config)
+    kind, int8 = target_dtype(dtype, where, config)
     tokenizer = load_tokenizer(name)
     model = load_model(name, where, kind)
-    info = describe(name, model, tokenizer, where, str(kind).removeprefix("torch."))
+    info = describe(name, model, tokenizer, where, _named(kind, int8))
     slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH)
-    return Target(_engine(model, info, slots, exact=True, spare_cpus=spare_cpus)), TokenizerCodec(tokenizer)
+    engine = _engine(model, info, slots, exact=True, int8=int8, spare_cpus=spare_cpus)
+    return Target(engine), TokenizerCodec(tokenizer)
 
 
 def build_draft(
@@ -114,7 +120,7 @@ def build_draft(
     kind, int8 = draft_dtype(dtype, where, load_config(name))
     model = load_model(name, where, kind)
     if like is None:
-        info = describe(name, model, load_tokenizer(name), where, "int8" if int8 else str(kind).removeprefix("torch."))
+        info = describe(name, model, load_tokenizer(name), where, _named(kind, int8))
     else:
         info = replace(like, vocab_size=vocab_size(model), max_context=max_context(model))
     slots = _slots(kv_tokens, model, Draft.full_request(info.max_context), DRAFT_SHARE)

@@ -28,6 +28,7 @@ from protocols.messages import Hello, Role
 
 if TYPE_CHECKING:
     from actors.engines.drafts.draft import Draft
+    from actors.engines.engine import Engine
     from actors.engines.targets.target import Target
 
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
@@ -133,7 +134,7 @@ def _target(settings: VerifierSettings, report: Report) -> tuple[Target, Codec]:
         lent = () if settings.threads or settings.cpus else report.drafter_cpus  # as `up` does
         target, codec = build_target(name, settings.device, settings.dtype, settings.kv_tokens, threads, lent)
         report.target = _facts(
-            settings.target, target.info, name, target.kv_slots, target.full_requests, measure_target(target)
+            settings.target, target.engine, name, target.kv_slots, target.full_requests, measure_target(target)
         )
         report.lent_us = measure_lent(target, report.target.step_us) or {}
     if target.engine.recurrence is not None:
@@ -158,13 +159,14 @@ def _draft(settings: DrafterSettings, report: Report) -> Draft | None:
         draft = build_draft(name, settings.device, settings.dtype, settings.kv_tokens, settings.threads)
         slots = draft.engine.pool.slots
         full = slots // draft.full_request(draft.info.max_context)
-        report.draft = _facts(settings.draft, draft.info, name, slots, full, measure_draft(draft))
+        report.draft = _facts(settings.draft, draft.engine, name, slots, full, measure_draft(draft))
     return draft
 
 
-def _facts(name: str, info: ModelInfo, path: str, slots: int, full: int, step_us: dict[int, float]) -> ModelReport:
+def _facts(name: str, engine: Engine, path: str, slots: int, full: int, step_us: dict[int, float]) -> ModelReport:
     from actors.engines.measuring import facts
 
+    info = engine.info
     return ModelReport(
         name=name,
         device=info.device,
@@ -173,7 +175,7 @@ def _facts(name: str, info: ModelInfo, path: str, slots: int, full: int, step_us
         vocab_size=info.vocab_size,
         max_context=info.max_context,
         weights_bytes=facts.weights_bytes(info),
-        token_bytes=facts.token_bytes(path, info),
+        token_bytes=facts.token_bytes(path, engine.dtype),
         kv_tokens=slots,
         full_requests=full,
         step_us=step_us,

@@ -27,6 +27,7 @@ def machine(monkeypatch):
     def has(hardware: bool, compiled: bool) -> None:
         monkeypatch.setattr(dtypes, "cpu_has_bfloat16", lambda: hardware)
         monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda config: compiled)
+        monkeypatch.setattr(dtypes, "is_compiled", lambda config: compiled)
 
     return has
 
@@ -46,8 +47,14 @@ def test_a_target_is_computed_in_bfloat16_only_where_it_is_fast(
     machine, device, hardware, compiled, shape, published, expected
 ):
     machine(hardware, compiled)
-    assert target_dtype("auto", device, config(shape, published)) == expected
-    assert target_dtype("float16", device, config(shape, published)) == torch.float16
+    assert target_dtype("auto", device, config(shape, published)) == (expected, False)
+    assert target_dtype("float16", device, config(shape, published)) == (torch.float16, False)
+
+
+@pytest.mark.parametrize(("published", "kept"), [(torch.bfloat16, torch.bfloat16), (torch.float32, torch.float32)])
+def test_a_target_is_int8_only_where_asked_for_and_keeps_all_but_its_matrices_as_it_would_be(machine, published, kept):
+    machine(True, True)
+    assert target_dtype("int8", CPU, config(SMALL, published)) == (kept, True)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +76,16 @@ def test_a_draft_is_int8_on_a_cpu_unless_it_is_too_small_to_gain(machine, device
 def test_what_cannot_be_is_refused_in_one_sentence():
     with pytest.raises(ConfigError, match="dtype 'int3' is not known"):
         target_dtype("int3", CPU, config(SMALL))
-    with pytest.raises(ConfigError, match="dtype 'int8' is not known"):  # it would change the target
-        target_dtype("int8", CPU, config(SMALL))
+    with pytest.raises(ConfigError, match="an int8 target needs a CPU"):
+        target_dtype("int8", CUDA, config(SMALL))
     with pytest.raises(ConfigError, match="int8 drafts run on a CPU"):
         draft_dtype("int8", CUDA, config(SMALL))
+
+
+def test_an_int8_target_without_compiled_layers_is_refused(machine):
+    machine(True, False)
+    with pytest.raises(ConfigError, match=r"duoactor\[jit\]"):
+        target_dtype("int8", CPU, config(SMALL))
 
 
 @pytest.mark.parametrize("published", ["bfloat16", "float32"])
@@ -83,3 +96,9 @@ def test_what_a_checkpoint_was_published_in_is_read_from_its_configuration(machi
     (model / "config.json").write_text(json.dumps(facts | {"dtype": published}))
     assert build.build_target(str(model), "cpu", "auto", 256, 1)[0].info.dtype == published
     assert build.build_target(str(model), "cpu", "float32", 256, 1)[0].info.dtype == "float32"
+
+
+def test_an_int8_target_says_so_and_gives_every_row_its_own_bits():
+    target, _ = build.build_target(str(PAIR / "target"), "cpu", "int8", 512, 1)
+    assert target.info.dtype == "int8"
+    assert target.branches

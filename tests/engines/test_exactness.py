@@ -15,7 +15,18 @@ PROMPT = [0, 3, 200, 51, 900, 77, 4021, 18, 6000, 412, 33, 4, 200]
 TOKENS = 40
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float32 by two threads", "float32 without numba", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        "float32 by two threads",
+        "float32 without numba",
+        "bfloat16",
+        "float16",
+        "int8",
+        "int8 by two threads",
+    ],
+)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_windows_of_any_shape_right_or_wrong_change_no_bit_of_any_logit(dtype, temperature, monkeypatch):
     dtype, *how = dtype.split(maxsplit=1)

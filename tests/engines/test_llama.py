@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Mi
 from actors.engines.backends.compiler import compiled_kernels
 from actors.engines.backends.linear.half import half_rows, has_half, is_half
 from actors.engines.backends.linear.layers import rows_for
+from actors.engines.backends.llama import configuration
 from actors.engines.backends.llama import engine as fused
 from actors.engines.backends.llama.compiled_body import CompiledBody
 from actors.engines.backends.llama.configuration import supports
@@ -235,9 +236,18 @@ def test_int8_drafts_stay_close_to_the_float_model(small, kernels, monkeypatch):
     assert divergence.mean() < 0.01 and divergence.max() < 0.1
 
 
-def test_int8_is_refused_for_a_target():
-    model = make("llama")
-    with pytest.raises(ModelError, match="draft"):
+@pytest.mark.parametrize("family", OURS)
+def test_an_int8_target_of_every_family_is_close_to_the_plain_model(family):
+    model, tokens = make(family), ids(60)
+    ours = chain(LlamaEngine(model, info(model), SLOTS, int8=True), tokens, 0, 60)
+    off = (ours - plain(family, tokens)).abs().mean() / plain(family, tokens).abs().mean()
+    assert 1e-4 < off < 0.05
+
+
+def test_int8_is_refused_for_a_target_whose_layers_are_not_compiled(monkeypatch):
+    monkeypatch.setattr(configuration, "compiled_kernels", lambda: None)
+    model = make(OURS[0])
+    with pytest.raises(ModelError, match="compiled layers"):
         LlamaEngine(model, info(model), SLOTS, int8=True)
 
 

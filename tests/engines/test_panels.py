@@ -5,10 +5,14 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+from numba import njit
 
-from actors.engines.backends.compiled.formats import GROUP, HAS_TWELVE, WIDE
+from actors.engines.backends.compiled.formats import GROUP, HAS_TWELVE, PANEL, WIDE
+from actors.engines.backends.compiled.products import multiply_panels
+from actors.engines.backends.compiled.quads import HAS_QUADS, INPUTS, room_of
 from actors.engines.backends.compiled.team import Team
 from actors.engines.backends.compiler import compiled_kernels
 from actors.engines.backends.linear.layers import Matrix
@@ -89,21 +93,58 @@ def test_panels_of_bfloat16_multiply_inputs_rounded_to_it_and_every_row_has_its_
 
 
 @pytest.mark.parametrize("behind", [True, False])
-@pytest.mark.parametrize("outputs, inputs", [(40, 48), (72, 1100)])
-def test_panels_of_8_bits_are_off_by_half_a_step_of_each_outputs_weights_at_most(outputs, inputs, behind, team):
+@pytest.mark.parametrize("outputs, inputs", [(40, 48), (72, 1104)])
+def test_panels_of_8_bits_are_off_by_half_a_step_of_weights_and_inputs_at_most(outputs, inputs, behind, team):
     chance = torch.Generator().manual_seed(2)
     weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
     weight[0] = 0.0
     weight[1] *= 1e-3
+    team.make_room(19 * room_of(inputs))
     panels = Panels(Matrix(weight, shift), compiled_kernels(), team, behind, int8=True)
     x = torch.randn(19, inputs, generator=chance)
     whole = panels.multiply(x.numpy())
     off = (torch.from_numpy(whole) * panels.scale - x @ weight.t() - shift).abs()
-    most = x.abs().sum(1)[:, None] * weight.abs().amax(1) / 254
-    assert (off <= most + 1e-4).all()
+    by_weights = x.abs().sum(1)[:, None] * weight.abs().amax(1) / 254
+    by_inputs = x.abs().amax(1)[:, None] * weight.abs().sum(1) / 254
+    assert (off <= (by_weights + by_inputs) * 1.01 + 1e-4).all()
     assert off.max() > 1e-3, "it is 8 bits that are read"
     for rows in range(1, 19):
         assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
+
+
+def test_weights_of_8_bits_times_inputs_of_32_as_processors_without_quads_do_it():
+    chance = torch.Generator().manual_seed(4)
+    weight, x = torch.randint(-127, 128, (2, 64, PANEL), generator=chance).to(torch.int8), torch.randn(3, 64)
+    out = np.zeros((3, 2 * PANEL), np.float32)
+    multiply = njit(multiply_panels.py_func)
+    for panel in range(2):
+        multiply(
+            *(x.numpy().ravel(), 3, 64, weight.numpy().ravel(), panel, 1, out.ravel(), panel * PANEL, 2 * PANEL, 0)
+        )
+    expected = torch.cat([x @ panel.float() for panel in weight], 1)
+    torch.testing.assert_close(torch.from_numpy(out), expected, atol=1e-2, rtol=1e-4)
+
+
+@pytest.mark.skipif(not HAS_QUADS, reason="this processor does not multiply quads of int8")
+@pytest.mark.parametrize("outputs, inputs", [(40, 48), (48, 128), (72, 1104), (500, 400)])
+def test_quads_are_integers_times_one_scale_for_a_group_of_inputs_and_one_for_an_output(outputs, inputs, team):
+    chance = torch.Generator().manual_seed(3)
+    weight, x = torch.randn(outputs, inputs, generator=chance), torch.randn(19, inputs, generator=chance)
+    x[0], x[1, 5], x[2] = 0.0, 1e4, x[2] * 1e-30
+    team.make_room(19 * room_of(inputs))
+    panels = Panels(Matrix(weight), compiled_kernels(), team, behind=True, int8=True)
+    assert panels.job["bits"] == 8
+    steps = weight.abs().amax(1) / 127
+    quantized = (weight / steps[:, None]).round().long().numpy()
+    expected = np.zeros((len(x), outputs), np.float32)
+    for begin in range(0, inputs, INPUTS):
+        part = x[:, begin : begin + INPUTS].numpy()
+        largest = np.abs(part).max(1, keepdims=True)
+        inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+        sums = np.rint(part * inverse).astype(np.int64) @ quantized[:, begin : begin + INPUTS].T
+        grown = sums.astype(np.float64) * (largest / np.float32(127)) + expected
+        expected = grown.astype(np.float32)
+    assert (panels.multiply(x.numpy()) == expected * steps.numpy()).all()
 
 
 def test_a_layer_of_transformers_is_read_in_panels_by_one_thread():

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from actors.engines.backends.llama.configuration import multiplies_bfloat16
+from actors.engines.backends.llama.configuration import is_compiled, multiplies_bfloat16
 from actors.engines.checkpoints.draft_vocabulary import head_size
 from protocols.errors import ConfigError
 
@@ -17,16 +17,24 @@ AUTO, INT8 = "auto", "int8"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def target_dtype(asked: str, device: torch.device, config: Any) -> torch.dtype:
-    """The type of a target's weights. Raises ConfigError for an unknown one.
+def target_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.dtype, bool]:
+    """The type that a target is loaded in, and whether its weights are quantised to int8 then. Raises ConfigError.
 
     ``auto`` is bfloat16 on a GPU. On a CPU it is bfloat16 for large models where the CPU multiplies that, and for those
     published in bfloat16 whose compiled layers multiply it (answers take 0.6 to 0.95 times as long as in float32, see
-    docs/experiments/engine-weights.md); else float32."""
+    docs/experiments/engine-weights.md); else float32. ``int8`` is another model, with texts of its own, so never
+    chosen by itself; all that is no weight of a matrix is in the type of ``auto``."""
+    if asked == INT8:
+        if device.type != "cpu" or not is_compiled(config):
+            raise ConfigError(
+                "an int8 target needs a CPU, a model of the Llama family and the extra duoactor[jit]; "
+                "choose --dtype bfloat16 or float32 here"
+            )
+        return target_dtype(AUTO, device, config)[0], True
     published = getattr(config, "dtype", None)
     if asked == AUTO and device.type == "cpu" and published == torch.bfloat16 and multiplies_bfloat16(config):
-        return torch.bfloat16
-    return _dtype(asked, device, config)
+        return torch.bfloat16, False
+    return _dtype(asked, device, config), False
 
 
 def draft_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.dtype, bool]:

@@ -31,7 +31,7 @@ def weights_bytes(info: ModelInfo) -> int:
     return info.parameters * size
 
 
-def token_bytes(name: str, info: ModelInfo) -> int:
-    """Bytes of one token's keys and values. An int8 model keeps them in float32."""
+def token_bytes(name: str, dtype: torch.dtype) -> int:
+    """Bytes of one token's keys and values of that type."""
     shape = KVShape.of(load_config(name))
-    return 0 if shape is None else shape.slot_bytes(DTYPES.get(info.dtype, torch.float32))
+    return 0 if shape is None else shape.slot_bytes(dtype)

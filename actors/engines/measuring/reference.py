@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from actors.engines.checkpoints.draft_vocabulary import with_whole_head
+from actors.engines.checkpoints.dtypes import DTYPES
 from actors.engines.checkpoints.loading import load_model, load_tokenizer
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.process import pin
@@ -29,7 +30,7 @@ PROMPT_LOOKUP_TOKENS = 10
 class Load(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     target: str
     draft: str = ""  # empty: no mode "assisted"
-    dtype: str = "float32"
+    dtype: str = "float32"  # of the verifier's target; in place of int8, which transformers has not, bfloat16
     device: str = "cpu"
     threads: int = 1
     cpus: str = ""
@@ -81,7 +82,7 @@ class Generator:
 
     def __init__(self, load: Load) -> None:
         torch.set_num_threads(load.threads)
-        device, dtype = torch.device(load.device), getattr(torch, load.dtype)
+        device, dtype = torch.device(load.device), DTYPES.get(load.dtype, torch.bfloat16)
         tokenizer = load_tokenizer(load.target)
         self.codec = TokenizerCodec(tokenizer)
         target: Any = load_model(load.target, device, dtype)

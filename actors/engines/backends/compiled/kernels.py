@@ -17,6 +17,7 @@ from actors.engines.backends.compiled.formats import GROUP, HAS_TWELVE, PANEL
 from actors.engines.backends.compiled.pairs import HAS_BFLOAT16
 from actors.engines.backends.compiled.pool_attention import shared_slots
 from actors.engines.backends.compiled.products import ESCAPE
+from actors.engines.backends.compiled.quads import HAS_QUADS, room_of
 from actors.engines.backends.compiled.simd import LANES
 from actors.engines.backends.compiled.team import JOB, TODO, Team, perform, product
 
@@ -26,6 +27,7 @@ __all__ = [
     "ESCAPE",
     "GROUP",
     "HAS_BFLOAT16",
+    "HAS_QUADS",
     "HAS_TWELVE",
     "JOB",
     "LANES",
@@ -36,6 +38,7 @@ __all__ = [
     "choose_rows",
     "product",
     "rank_rows",
+    "room_of",
     "run_layers",
 ]
 
@@ -59,7 +62,7 @@ BODY = np.dtype(
     + [("eps", np.float32)]
 )
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "7a5d4e9074e2916e"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "6c4f0c847bae77d2"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")

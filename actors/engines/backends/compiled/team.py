@@ -21,7 +21,15 @@ from actors.engines.backends.compiled.atomics import add, array_at, call, read, 
 from actors.engines.backends.compiled.between import halved
 from actors.engines.backends.compiled.formats import BESIDE, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.backends.compiled.pool_attention import attend_piece
-from actors.engines.backends.compiled.products import ESCAPE, ROOM, add_escapes, multiply_packed_panels, multiply_panels
+from actors.engines.backends.compiled.products import (
+    ESCAPE,
+    ROOM,
+    add_escapes,
+    multiply_packed_panels,
+    multiply_panels,
+    multiply_quad_panels,
+)
+from actors.engines.backends.compiled.quads import HAS_QUADS, quantize, words_of
 from actors.engines.backends.compiled.work_stealing import APART, assign, begin_of, has_work, pop, steal_half
 
 # places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
@@ -59,7 +67,7 @@ def _apart(numbers: int) -> int:
 ROOM_APART = _apart(ROOM)
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "7a5d4e9074e2916e"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "6c4f0c847bae77d2"  # see :mod:`actors.engines.backends.compiled`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -110,6 +118,9 @@ def _multiply(job, panel, number, me, rooms, out, then):
         multiply_panels(x, rows, size, array_at(job.weights, count, np.float32), panel, number, out, to, apart, then)
     elif job.bits == 16:
         multiply_panels(x, rows, size, array_at(job.weights, count, np.uint16), panel, number, out, to, apart, then)
+    elif HAS_QUADS:
+        rounded, quads = array_at(job.x, rows * words_of(size), np.int32), array_at(job.weights, count // 4, np.int32)
+        multiply_quad_panels(rounded, rows, size // 4, quads, panel, number, out, to, apart, then)
     else:
         multiply_panels(x, rows, size, array_at(job.weights, count, np.int8), panel, number, out, to, apart, then)
     if job.escapes != 0:
@@ -190,6 +201,9 @@ def perform(job, x, rows, out, current, state):
     if job.half and job.bits:
         current[0].x = state[ROUNDED]
         halved(x, 0, array_at(state[ROUNDED], rows * job.columns, np.int16), 0, rows * job.columns)
+    elif HAS_QUADS and job.bits == 8:
+        current[0].x = state[ROUNDED]
+        quantize(x, rows, job.columns, array_at(state[ROUNDED], rows * words_of(job.columns), np.int32))
     pieces = _pieces(job)
     write(state, DONE, 0)
     assign(state, TODO, pieces, 1 + state[AWAKE])
@@ -252,7 +266,7 @@ class Team:
         return whole[first : first + self.size * apart].reshape(self.size, apart)
 
     def make_room(self, numbers: int) -> None:
-        """For the largest input of a product in bfloat16."""
+        """For the largest input of a product in bfloat16 or in quads, in numbers of 16 bits."""
         if len(self._rounded) < numbers:
             self._rounded = np.empty(numbers, dtype=np.int16)
             self.state[ROUNDED] = self._rounded.ctypes.data
@@ -274,9 +288,11 @@ def _stop(state: np.ndarray, threads: list[threading.Thread]) -> None:
 
 def product(weights: np.ndarray, panels: int, inputs: int, outputs: int, half: bool = False) -> np.ndarray:
     """The job ``out = x W^T``. ``weights``: in panels, float32, int8, the bits of float16 (uint16), pairs of bfloat16
-    (uint32), or bfloat16 in 12 bits (uint8); they must live as long. ``half``: inputs are rounded to bfloat16."""
+    (uint32), bfloat16 in 12 bits (uint8) or quads of int8 (int32); they must live as long. ``half``: inputs are rounded
+    to bfloat16."""
     job = np.zeros(1, JOB)
-    bits = {np.dtype(np.uint8): 12, np.dtype(np.uint32): 16}.get(weights.dtype, 8 * weights.itemsize)
-    job["bits"], job["half"], job["weights"], job["panels"] = bits, half, weights.ctypes.data, panels
+    bits = {np.dtype(np.uint8): 12, np.dtype(np.uint32): 16, np.dtype(np.int32): 8}
+    job["bits"], job["half"] = bits.get(weights.dtype, 8 * weights.itemsize), half
+    job["weights"], job["panels"] = weights.ctypes.data, panels
     job["columns"], job["outputs"], job["apart"] = inputs, outputs, max(outputs, PANEL)
     return job

@@ -54,13 +54,15 @@ def multiply_tile(
                     place = address(context, builder, kinds[9], out, builder.add(begin, _INT(lane)))
                     places.append(builder.bitcast(place, VECTOR.as_pointer()))
             zero = ir.Constant(VECTOR, [0.0] * LANES)
-            begins = [builder.select(resume, builder.load(place, align=4), zero) for place in places]
+            outputs = [builder.select(resume, builder.load(place, align=4), zero) for place in places]
+            of_place = [row for row in inputs for _ in range(0, number * PANEL, LANES)]
+            begins = [form.begin(builder, row, output) for row, output in zip(of_place, outputs, strict=True)]
             before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
             builder.branch(loop)
 
             builder.position_at_end(loop)
             k, place, line, keep = builder.phi(_INT), *(builder.phi(_BYTES) for _ in range(3))
-            sums = [builder.phi(VECTOR) for _ in places]
+            sums = [builder.phi(form.sums) for _ in places]
             grown = list(sums)
             for panel_beside in range(number):
                 away = builder.mul(between, _INT(panel_beside))
@@ -86,8 +88,8 @@ def multiply_tile(
             builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
 
             builder.position_at_end(after)
-            for place, value in zip(places, grown, strict=True):
-                builder.store(value, place, align=4)
+            for row, place, value, output in zip(of_place, places, grown, outputs, strict=True):
+                builder.store(form.end(builder, row, value, output), place, align=4)
 
         def of(count):
             for_each(builder, panels, BESIDE[count], lambda number: multiply(count, number))

@@ -78,9 +78,17 @@ class _Stored:
 
 
 def _in_8_bits(weight: Tensor, kernels: ModuleType) -> _Stored:
+    weight = weight.float()
     most = (weight.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
     panels = _cut((weight / most[:, None]).round().to(torch.int8), kernels.PANEL)
-    return _Stored(panels.numpy(), len(panels), steps=most.numpy())
+    return _Stored(_quads(panels) if kernels.HAS_QUADS else panels.numpy(), len(panels), steps=most.numpy())
+
+
+def _quads(panels: Tensor) -> NDArray[np.int32]:
+    """Of four inputs each, without a sign: see :mod:`actors.engines.backends.compiled.quads`."""
+    bytes_ = (panels.to(torch.int16) + 128).to(torch.uint8)
+    quads = bytes_.view(len(panels), -1, 4, panels.shape[2]).transpose(2, 3).contiguous()
+    return quads.view(torch.int32).numpy()
 
 
 def _in_16_bits_or_less(weight: Tensor, kernels: ModuleType, twelve: bool) -> _Stored:

@@ -142,7 +142,8 @@ class CompiledBody:
         if len(self._room) < rows * self._numbers:
             self._room = np.empty(rows * self._numbers, np.float32)
             self._tell(room=self._room.ctypes.data)
-            self._team.make_room(rows * max(shape.hidden, shape.heads * shape.width, shape.inner))
+            widest = max(shape.hidden, shape.heads * shape.width, shape.inner)
+            self._team.make_room(rows * self._kernels.room_of(widest))
         if len(self._looks) < rows * (span + 2) + segments:
             self._looks = np.empty(rows * (span + 2) + segments, np.int64)
             self._tell(looks=self._looks.ctypes.data)

@@ -32,10 +32,15 @@ def head_width(config: Any) -> int:
     return width
 
 
-def multiplies_bfloat16(config: Any) -> bool:
-    """Whether layers of that ``transformers`` configuration are compiled here, and their products of bfloat16 are twice
-    as fast as those of float32."""
+def is_compiled(config: Any) -> bool:
+    """Whether numba compiles the layers of that ``transformers`` configuration here."""
     kernels = compiled_kernels() if supports(config) else None
-    if kernels is None or not kernels.HAS_BFLOAT16:
+    if kernels is None:
         return False
     return fits(kernels.LANES, config.hidden_size, head_width(config), config.intermediate_size)
+
+
+def multiplies_bfloat16(config: Any) -> bool:
+    """Whether products of bfloat16 are twice as fast there as those of float32."""
+    kernels = compiled_kernels()
+    return kernels is not None and kernels.HAS_BFLOAT16 and is_compiled(config)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from actors.engines.backends.compiler import compiled_kernels, fits
 from actors.engines.backends.linear.layers import rows_for
 from actors.engines.backends.llama.compiled_body import CompiledBody
-from actors.engines.backends.llama.configuration import head_width, supports
+from actors.engines.backends.llama.configuration import head_width, is_compiled, supports
 from actors.engines.backends.llama.graphs import CudaRecorder, Graphs, Recorder
 from actors.engines.backends.llama.in_place import MAX_PARTS
 from actors.engines.backends.llama.inbox import MAX_ROWS
@@ -56,15 +56,15 @@ class LlamaEngine:
         model is spent. Device and dtype are the model's.
 
         ``exact``: the bits of a row depend neither on the rows beside it (up to 64) nor on the span, and the kernels
-        are the same at every start: for a target. Otherwise the quickest are used: for a draft. ``int8``: weights of
-        a draft on a CPU. ``recorder``: how rounds of static shapes are recorded; None: as CUDA graphs on a GPU, and not
-        at all elsewhere. ``spare_cpus``: see :meth:`use_spare_cpus`. ``beside``: an engine that the same thread calls,
-        in turns: its threads compute for this one as well.
+        are the same at every start: for a target. Otherwise the quickest are used: for a draft. ``int8``: matrices'
+        weights, on a CPU; a target's only where layers are compiled. ``recorder``: how rounds of static shapes are
+        recorded; None: as CUDA graphs on a GPU, and not at all elsewhere. ``spare_cpus``: see :meth:`use_spare_cpus`.
+        ``beside``: an engine that the same thread calls, in turns: its threads compute for this one as well.
         """
         if not supports(model.config):
             raise ModelError(f"the fused decoder does not know model {info.model_id}; use TransformersEngine for it")
-        if int8 and exact:
-            raise ModelError("int8 changes the model, so it is for draft models only; choose float32 or bfloat16")
+        if int8 and exact and not is_compiled(model.config):
+            raise ModelError("an int8 target needs compiled layers; choose float32 or bfloat16")
         self.info = info
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
