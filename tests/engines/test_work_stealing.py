@@ -1,13 +1,17 @@
 """Every piece of a job is taken once, by whomever."""
 
+import contextlib
 import itertools
 import random
+import threading
+import time
 
 import numpy as np
 import pytest
 
 pytest.importorskip("numba")
 
+from actors.engines.backends.compiled import work_stealing
 from actors.engines.backends.compiled.team import PAGE, Team
 from actors.engines.backends.compiled.work_stealing import APART, assign, begin_of, has_work, pop, steal_half
 
@@ -55,6 +59,46 @@ def test_a_single_piece_that_is_left_is_stolen_whole():
     assert pop(state, TODO, 0) == (1, -1) and pop(state, TODO, 1) == (-1, -1)
 
 
+def taken_by(state, *threads):
+    found = []
+    for thread in threads:
+        while (piece := pop(state, TODO, thread)[0]) >= 0:
+            found.append(piece)
+    return found
+
+
+@pytest.mark.parametrize("other", [0, 1])
+def test_who_still_looks_for_the_last_jobs_pieces_when_the_next_one_begins_loses_none_of_its_own(other):
+    state = ranges(12, 2)
+    taken_by(state, 0, 1)
+    assign(state, TODO, 12, 2)
+    assert steal_half(state, TODO, 1, other), "there is work"
+    assert taken_by(state, 1, 0) == [*range(6, 12), *range(6)]
+
+
+def test_nothing_is_stolen_of_a_job_whose_part_one_has_not_been_given_yet():
+    """It would be overwritten. Ranges are given from the last thread's on."""
+    state = ranges(12, 3)
+    taken_by(state, 0, 1, 2)
+    before = state.copy()
+    assign(state, TODO, 12, 3)
+    after, half_way = state.copy(), before.copy()
+    half_way[TODO + 2 * APART] = after[TODO + 2 * APART]
+    assert not steal_half(half_way, TODO, 1, 2)
+    assert taken_by(half_way, 2) == [8, 9, 10, 11]
+
+
+def test_ranges_of_two_jobs_are_never_the_same_number():
+    """Else what was read of one could be exchanged in the other."""
+    state, seen = ranges(12, 2), set()
+    for _ in range(20):
+        for thread in (0, 1):
+            while pop(state, TODO, thread)[0] >= 0:
+                seen.add(int(state[TODO + APART * thread]))
+        assign(state, TODO, 12, 2)
+    assert len(seen) == 20 * 12
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whoever_takes_and_whenever_every_piece_is_taken_once(seed):
     chance = random.Random(seed)
@@ -67,6 +111,104 @@ def test_whoever_takes_and_whenever_every_piece_is_taken_once(seed):
         else:
             steal_half(state, TODO, thread, other)
     assert sorted(taken) == list(range(pieces))
+
+
+class Over(Exception):
+    """Nobody goes on."""
+
+
+class Turns:
+    """Lets one of several threads go on at a time, up to its next look at the shared state; which, chance decides."""
+
+    def __init__(self, chance, state):
+        self.chance, self.state, self.open = chance, state, True
+        self.waiting = {}
+
+    def _wait(self):
+        mine = self.waiting[threading.get_ident()] = threading.Semaphore(0)
+        mine.acquire()
+        if not self.open:
+            raise Over
+
+    def read(self, state, at):
+        self._wait()
+        return int(state[at])
+
+    def write(self, state, at, value):
+        self._wait()
+        state[at] = value
+
+    def compare_exchange(self, state, at, known, new):
+        self._wait()
+        if state[at] != known:
+            return False
+        state[at] = new
+        return True
+
+    def add(self, state, at, more):
+        self._wait()
+        state[at] += more
+
+    def run(self, *works, most=5000):
+        """Until the first of them is through, in ``most`` turns."""
+
+        def until_over(work):
+            with contextlib.suppress(Over):
+                work()
+
+        threads = [threading.Thread(target=until_over, args=(work,), daemon=True) for work in works]
+        for thread in threads:
+            thread.start()
+        for turn in range(most):
+            while len(self.waiting) < sum(thread.is_alive() for thread in threads):
+                time.sleep(0)
+            if not threads[0].is_alive():
+                break
+            if turn % 30 == 0:  # some are put aside for long
+                speeds = {thread.ident: 10 ** self.chance.uniform(-3, 0) for thread in threads}
+            here = [thread.ident for thread in threads if thread.ident in self.waiting]  # in an order that repeats
+            self.waiting.pop(*self.chance.choices(here, [speeds[one] for one in here])).release()
+        ended, self.open = not threads[0].is_alive(), False
+        while any(thread.is_alive() for thread in threads):
+            for known in list(self.waiting):
+                self.waiting.pop(known).release()
+        return ended
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_in_whatever_order_threads_look_and_write_every_piece_of_every_job_is_taken_once(seed, monkeypatch):
+    chance = random.Random(seed)
+    threads, pieces = chance.randrange(2, 4), chance.randrange(1, 9)
+    state, taken, jobs = np.zeros(TODO + APART * threads, np.int64), [], 8
+    turns = Turns(chance, state)
+    for name in ("read", "write", "compare_exchange"):
+        monkeypatch.setattr(work_stealing, name, getattr(turns, name))
+    done = TODO - 1
+
+    def take(me):  # as the team does
+        other = mine = 0
+        while other < threads:
+            while (piece := pop.py_func(state, TODO, me)[0]) >= 0:
+                taken.append(piece)
+                mine += 1
+            other += not steal_half.py_func(state, TODO, me, other)
+        turns.add(state, done, mine)
+
+    def lead():
+        for _ in range(jobs):
+            turns.write(state, done, 0)
+            assign.py_func(state, TODO, pieces, threads)
+            take(0)
+            while turns.read(state, done) < pieces:
+                pass
+
+    def help_out(me):
+        while True:
+            if has_work.py_func(state, TODO, me):
+                take(me)
+
+    assert turns.run(lead, *(lambda me=me: help_out(me) for me in range(1, threads))), "a piece is lost"
+    assert sorted(taken) == sorted([*range(pieces)] * jobs)
 
 
 def test_no_two_threads_have_buffers_in_one_page_or_in_neighbours():
