@@ -1,8 +1,9 @@
 #!/bin/sh
 # Measures a section of docs/benchmarks anew, and puts its report and pictures there:
 #
-#   docs/benchmarks.sh bundled            one of: bundled inflated larger sampled sweep load load-inflated spec-bench
-#                                         humaneval, and on a machine with a GPU gpu gpu-sampled gpu-load
+#   docs/benchmarks.sh bundled            one of: bundled inflated larger larger-sampled larger-int8 sampled sweep load
+#                                         load-inflated spec-bench humaneval, and on a machine with a GPU gpu
+#                                         gpu-sampled gpu-load
 #   LIMIT=2 docs/benchmarks.sh bundled    two prompts of each task; without LIMIT a section takes one to five minutes
 #                                         on two cores (load: more), and the sections bundled and inflated have every
 #                                         prompt of the built-in suite
@@ -62,9 +63,14 @@ for section in "$@"; do
         inflated_target
         bench inflated 0 --target "$results/big" --repeats 1 --max-tokens 80 --methods "$ours"
         ;;
-    larger)
+    larger | larger-sampled | larger-int8)
         larger_target
-        bench larger 2 --target "$results/larger" --repeats 1 --max-tokens 80 --methods "$ours"
+        set -- --target "$results/larger" --repeats 1 --max-tokens 80
+        case $section in
+        larger) bench larger 2 "$@" --methods "$ours" ;;
+        larger-sampled) bench larger-sampled 2 "$@" --methods "$ours" --temperature 1 ;;
+        larger-int8) bench larger-int8 2 "$@" --methods "$ours" --dtype int8 ;;
+        esac
         ;;
     sampled)
         bench sampled 4 --temperature 1 --repeats 2 --max-tokens 80 --methods "$ours"

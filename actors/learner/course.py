@@ -50,6 +50,7 @@ class Course:
     _learned_s: float = 0.0  # since the last trial
     _judged_s: float = 0.0  # of the last trial
     _trial: Trial | None = None
+    _trials: int = 0  # ever
     _to_judge: Iterator[LoggedRequest] = field(default_factory=lambda: iter(()))
     _incumbent: dict[LoggedRequest, int] = field(default_factory=dict)  # its hits
 
@@ -79,7 +80,8 @@ class Course:
         """A trial begins, unless an operator went back meanwhile."""
         if self.held:
             return
-        self._trial, self._to_judge = Trial(), self.traffic.to_judge()
+        self._trials += 1
+        self._trial, self._to_judge = Trial(self._trials), self.traffic.to_judge()
         self._judged_s = 0.0
 
     def judged(self, text: LoggedRequest, candidate: int, incumbent: int, seconds: float) -> None:

@@ -64,9 +64,9 @@ def test_what_the_target_held_likeliest_is_kept_of_texts_to_learn_from_alone():
 # --- trial -----------------------------------------------------------------------------------------------------------
 
 
-def trial(gain: float, texts: int, seed: int = 0) -> Trial:
+def trial(gain: float, texts: int, seed: int = 0, number: int = 1) -> Trial:
     dice = random.Random(seed)
-    made = Trial()
+    made = Trial(number)
     for _ in range(texts):
         tokens = dice.randrange(20, 100)
         incumbent = sum(dice.random() < 0.6 for _ in range(tokens))
@@ -84,8 +84,19 @@ def test_equal_drafts_are_hardly_ever_taken_for_better():
     assert sum(trial(0.0, 60, seed).better for seed in range(300)) <= 2
 
 
+def test_the_best_of_many_equal_candidates_is_hardly_ever_taken_for_better():
+    """Each learner tries hundreds in an hour, all on the same texts."""
+
+    def promotes(seed: int) -> bool:
+        trials = (trial(0.0, 60, 1000 * seed + number, number=number) for number in range(1, 201))
+        return any(one.better for one in trials)
+
+    assert sum(promotes(seed) for seed in range(20)) <= 2
+    assert trial(0.08, 200, number=1000).better, "a clear gain is one still"
+
+
 def test_a_few_texts_decide_nothing():
-    made = Trial()
+    made = Trial(1)
     for _ in range(FEWEST - 1):
         made.add(40, 10, 50)
     assert not made.better
@@ -145,7 +156,9 @@ def test_a_candidate_is_judged_on_every_text_kept_apart_and_the_incumbent_once()
     assert asked == 0
     course.decided(incumbent=True)
     learn(course, round(apart * 0.1 / 0.2))
-    assert judge(course, 20, 20)[1] == apart
+    third, asked = judge(course, 20, 20)
+    assert asked == apart
+    assert (decision.trial.number, third.trial.number) == (1, 3), "every further trial is one more chance to err"
 
 
 def test_texts_are_learned_so_many_times_and_no_more():

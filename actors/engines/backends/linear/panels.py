@@ -78,15 +78,20 @@ class _Stored:
 
 
 def _in_8_bits(weight: Tensor, kernels: ModuleType) -> _Stored:
-    weight = weight.float()
-    most = (weight.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
-    panels = _cut((weight / most[:, None]).round().to(torch.int8), kernels.PANEL)
-    return _Stored(_quads(panels) if kernels.HAS_QUADS else panels.numpy(), len(panels), steps=most.numpy())
+    most = (weight.abs().amax(1).float() / 127).clamp_min(torch.finfo(torch.float32).tiny)
+    # panel by panel: in float32 the output layer of a large vocabulary takes gigabytes
+    starts = _starts(len(weight), kernels.PANEL)
+    panels = [
+        _cut((weight[start:][: kernels.PANEL] / most[start:][: kernels.PANEL, None]).round().char(), kernels.PANEL)
+        for start in starts
+    ]
+    whole = torch.cat(panels)
+    return _Stored(_quads(whole) if kernels.HAS_QUADS else whole.numpy(), len(whole), steps=most.numpy())
 
 
 def _quads(panels: Tensor) -> NDArray[np.int32]:
     """Of four inputs each, without a sign: see :mod:`actors.engines.backends.compiled.quads`."""
-    bytes_ = (panels.to(torch.int16) + 128).to(torch.uint8)
+    bytes_ = panels.view(torch.uint8).bitwise_xor(128)  # a byte and 128 more, modulo 256
     quads = bytes_.view(len(panels), -1, 4, panels.shape[2]).transpose(2, 3).contiguous()
     return quads.view(torch.int32).numpy()
 
@@ -115,8 +120,12 @@ def _in_16_bits_or_less(weight: Tensor, kernels: ModuleType, twelve: bool) -> _S
 def _cut(weight: Tensor, panel: int) -> Tensor:
     """Panels ``(number, inputs, panel)``; the last one ends with the last output."""
     padded = torch.cat([weight, weight.new_zeros(max(0, panel - len(weight)), weight.shape[1])])
-    starts = [*range(0, len(padded) - panel, panel), len(padded) - panel]
-    return torch.stack([padded[start : start + panel].t() for start in starts])
+    return torch.stack([padded[start : start + panel].t() for start in _starts(len(padded), panel)])
+
+
+def _starts(outputs: int, panel: int) -> list[int]:
+    """The first output of each panel."""
+    return [*range(0, outputs - panel, panel), max(0, outputs - panel)]
 
 
 def _bits(panels: Tensor) -> NDArray[Any]:
