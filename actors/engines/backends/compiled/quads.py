@@ -8,6 +8,7 @@ of a group are integers, so exact; the groups' are added up in float32, in their
 
 from __future__ import annotations
 
+import llvmlite.binding
 import llvmlite.ir as ir
 import numpy as np
 from numba import njit
@@ -31,6 +32,8 @@ from actors.engines.backends.compiled.simd import (
 )
 
 HAS_QUADS = "+avx512vnni" in FEATURES
+if HAS_QUADS:  # processors with it but without AVX512-BF16 have no other assembler code
+    llvmlite.binding.initialize_native_asmparser()
 INPUTS = 128  # of a group, which are rounded alike
 QUADS = INPUTS // 4
 SCALE, CORRECTION = QUADS, QUADS + 1  # behind a group's quads: the bits of a float32, and what sums begin with
