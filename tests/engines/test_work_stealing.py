@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import random
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -120,12 +119,14 @@ class Over(Exception):
 class Turns:
     """Lets one of several threads go on at a time, up to its next look at the shared state; which, chance decides."""
 
-    def __init__(self, chance, state):
-        self.chance, self.state, self.open = chance, state, True
-        self.waiting = {}
+    def __init__(self, chance):
+        self.chance, self.open = chance, True
+        self.waiting = {}  # by thread
+        self.stopped = threading.Semaphore(0)  # released by each that waits for its turn, or is through
 
     def _wait(self):
-        mine = self.waiting[threading.get_ident()] = threading.Semaphore(0)
+        mine = self.waiting[threading.current_thread()] = threading.Semaphore(0)
+        self.stopped.release()
         mine.acquire()
         if not self.open:
             raise Over
@@ -152,27 +153,32 @@ class Turns:
     def run(self, *works, most=5000):
         """Until the first of them is through, in ``most`` turns."""
 
+        ended = set()
+
         def until_over(work):
             with contextlib.suppress(Over):
                 work()
+            ended.add(threading.current_thread())
+            self.stopped.release()
 
         threads = [threading.Thread(target=until_over, args=(work,), daemon=True) for work in works]
         for thread in threads:
             thread.start()
+            self.stopped.acquire()
         for turn in range(most):
-            while len(self.waiting) < sum(thread.is_alive() for thread in threads):
-                time.sleep(0)
-            if not threads[0].is_alive():
+            if threads[0] in ended:
                 break
             if turn % 30 == 0:  # some are put aside for long
-                speeds = {thread.ident: 10 ** self.chance.uniform(-3, 0) for thread in threads}
-            here = [thread.ident for thread in threads if thread.ident in self.waiting]  # in an order that repeats
+                speeds = {thread: 10 ** self.chance.uniform(-3, 0) for thread in threads}
+            here = [thread for thread in threads if thread in self.waiting]  # in an order that repeats
             self.waiting.pop(*self.chance.choices(here, [speeds[one] for one in here])).release()
-        ended, self.open = not threads[0].is_alive(), False
-        while any(thread.is_alive() for thread in threads):
-            for known in list(self.waiting):
-                self.waiting.pop(known).release()
-        return ended
+            self.stopped.acquire()
+        through, self.open = threads[0] in ended, False
+        for mine in self.waiting.values():
+            mine.release()
+        for thread in threads:
+            thread.join()
+        return through
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -180,7 +186,7 @@ def test_in_whatever_order_threads_look_and_write_every_piece_of_every_job_is_ta
     chance = random.Random(seed)
     threads, pieces = chance.randrange(2, 4), chance.randrange(1, 9)
     state, taken, jobs = np.zeros(TODO + APART * threads, np.int64), [], 8
-    turns = Turns(chance, state)
+    turns = Turns(chance)
     for name in ("read", "write", "compare_exchange"):
         monkeypatch.setattr(work_stealing, name, getattr(turns, name))
     done = TODO - 1

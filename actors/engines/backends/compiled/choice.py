@@ -228,7 +228,7 @@ def _rank(row, logits, tokens, scores, ids, probabilities):
     rank(scores, ids, probabilities)
 
 
-SOURCES = "87392128eb3ec38e"  # see :mod:`actors.engines.backends.compiled`
+SOURCES = "1b60133dd7f2d332"  # see :mod:`actors.engines.backends.compiled`
 _rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
 _logits = types.Array(types.float32, 2, "A")
 

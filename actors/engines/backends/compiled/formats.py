@@ -69,7 +69,14 @@ class Numbers:
         return sums
 
 
-class Quads(Numbers):
+class Words(Numbers):
+    """Several weights of an output in a word of 32 bits each."""
+
+    def read(self, builder, place, known, room):
+        return [[_read(builder, place, _BYTES * part, WORDS) for part in range(WIDE)]]
+
+
+class Quads(Words):
     """Quads of int8, of four inputs in a row each, in int32; inputs likewise, of one group."""
 
     once = True
@@ -77,9 +84,6 @@ class Quads(Numbers):
 
     def __init__(self):
         super().__init__(types.int32)
-
-    def read(self, builder, place, known, room):
-        return [[_read(builder, place, _BYTES * part, WORDS) for part in range(WIDE)]]
 
     def multiply(self, builder, x, weights, sums):
         return dot(builder, sums, weights, x)
@@ -91,14 +95,11 @@ class Quads(Numbers):
         return with_group(builder, numbers, sums, before)
 
 
-class Pairs(Numbers):
+class Pairs(Words):
     """Pairs of bfloat16, of two inputs in a row each, in uint32; inputs likewise."""
 
     def __init__(self):
         super().__init__(types.uint32)
-
-    def read(self, builder, place, known, room):
-        return [[_read(builder, place, _BYTES * part, WORDS) for part in range(WIDE)]]
 
     def multiply(self, builder, x, weights, sums):
         """``sums`` and in each lane the products of two pairs."""

@@ -44,17 +44,9 @@ _ZERO = np.float32(0)
 
 
 def dot(builder, sums, unsigned, signed):
-    """``sums`` and in each lane the products of four bytes."""
-    if HAS_QUADS:
-        kind = ir.FunctionType(WORDS, [WORDS] * 3)
-        return builder.call(ir.InlineAsm(kind, "vpdpbusd $3, $2, $0", "=v,0,v,v", False), [sums, unsigned, signed])
-    for byte in range(4):
-        left = picked([24 - 8 * byte] * LANES)
-        right = picked([24] * LANES)
-        one = builder.lshr(builder.shl(unsigned, left), right)
-        other = builder.ashr(builder.shl(signed, left), right)
-        sums = builder.add(sums, builder.mul(one, other))
-    return sums
+    """``sums`` and in each lane the products of four bytes, where ``HAS_QUADS``."""
+    kind = ir.FunctionType(WORDS, [WORDS] * 3)
+    return builder.call(ir.InlineAsm(kind, "vpdpbusd $3, $2, $0", "=v,0,v,v", False), [sums, unsigned, signed])
 
 
 @njit(error_model="numpy")
