@@ -35,12 +35,15 @@ class Bookkeeping:
         """Learn from a round of ``took_us``, of which the forward took ``forward_us``.
 
         Rounds with a drafter at work are left out, since they may have waited for it; rounds beside a piece of a
-        prompt; and rounds with a grammar, whose time for a row is priced on its own."""
+        prompt; and rounds with a grammar, whose time for a row is priced on its own. Of several streams, each of the
+        forwards in a row that drafts would end has its part of what is beside them all; the price of a window of one
+        that is alone has that end in it (:meth:`plain_us`)."""
         if job.piece is not None or any(r.has_drafter or r.spec.windows.grammar is not None for r in job.requests):
             return
         streams, method = len(job.requests), job.requests[0].method if job.requests else ""
         beside_us = max(0.0, took_us - forward_us - job.drafting_us)
-        self._slopes[_alike(streams, method)].add(streams, job.rows - streams, beside_us)
+        in_a_row = max(job.forwards, job.most_steps) if streams > 1 and job.rows == streams else 1
+        self._slopes[_alike(streams, method)].add(streams, job.rows - streams, beside_us / in_a_row)
         if streams == job.load.streams == job.rows == 1:
             self._plain[method].add(min(beside_us, forward_us))
 

@@ -26,7 +26,11 @@ MAX_STALL = 2.0
 # other streams. With 1.0 a single stream beside a long prompt left it 2 rows of each round, and each round reads the
 # prompt's keys and values for its rows. See :meth:`Schedule._drafts_beside`.
 MAX_DRAFTS = 0.5
-MAX_PIECE = 64  # rows of a piece that others wait for, and of a forward shared with it: the calibration's largest
+MAX_PIECE = 64  # rows of a piece that others wait for, in a forward of its own: the calibration's largest
+# Rows of a forward that a piece shares with a round. Time is what should limit the piece: with 64 rows, of which 25
+# streams had theirs, those that asked waited 785 ms for their first token where they wait 290 now (64 streams that ask
+# at once, bundled pair, two cores; tokens/s 1.02 of what they were).
+MAX_SHARED = 256
 LEAST_PIECE = 16  # rows of those that are kept for the prompt
 MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
 # Between two questions to proposers that are of no use to a stream without other drafts. A question takes some 0.35 ms
@@ -125,7 +129,7 @@ class Schedule:
         """Whether the next piece of a prompt shares the round's forward."""
         if not (prompts and ready and self.room.model.mixes_prompts):
             return False
-        return not prompts[0].suspect and len(ready) <= MAX_PIECE - LEAST_PIECE
+        return not prompts[0].suspect and len(ready) <= MAX_SHARED - LEAST_PIECE
 
     def _time_for_prompt(self) -> int:
         """Rows of a prompt that there is time for before the streams must have a round, at most ``MAX_PIECE``."""
@@ -146,7 +150,7 @@ class Schedule:
         row_us, drafts = cost.row(own), job.rows - own
         left_us = MAX_STALL * cost.round(own) - job.drafting_us - drafts * row_us
         rows = int(left_us / (row_us * self.state.prompt_row.factor))
-        job.piece, job.piece_rows = prompt, max(1, min(rows, MAX_PIECE - job.rows))
+        job.piece, job.piece_rows = prompt, max(1, min(rows, MAX_SHARED - job.rows))
 
     def _round(self, requests: list[Request], beside: bool, left_us: float = math.inf) -> Job | None:
         """A round of these requests with their drafts. ``beside``: it shares its time and rows with a piece of a
@@ -158,10 +162,12 @@ class Schedule:
         job.guesses = self.judge.guesses_pay(load, requests)
         cost, own = self.state.cost, len(requests)
         drafts_us = MAX_DRAFTS * cost.round(own) if not beside or self._drafts_beside(own) else 0.0
+        if job.guesses and not drafts_us:
+            job.guesses = None  # there will be none, so that the round tells nothing of them
         self._draft_inline(job, requests, drafts_us if beside or load.streams > 1 else math.inf, beside)
         if beside:
             rows_us = max(0.0, drafts_us - job.drafting_us)
-            most = min(own + int(rows_us / cost.row(own)), MAX_PIECE - LEAST_PIECE)
+            most = min(own + int(rows_us / cost.row(own)), MAX_SHARED - LEAST_PIECE)
         requests = [request for request in requests if request.state == "decode"]
         now = self.clock()
         if not self.state.requests.of("prefill"):
@@ -245,10 +251,10 @@ class Schedule:
         A single stream's drafts are worth it (inflated target: 1.70 times vanilla with them, 1.44 without). Drafts of
         several streams take rows from the prompt and so delay the stream that is to join them, whose share would make
         each round cheaper for all: 8 and 4 streams made 0.97 times vanilla's tokens with drafts, and 1.00 without
-        (bundled pair, two cores). They are let in only where rows cost so little that ``MAX_PIECE`` limits the piece,
+        (bundled pair, two cores). They are let in only where rows cost so little that ``MAX_SHARED`` limits the piece,
         and not its time."""
         cost = self.state.cost
-        return streams == 1 or streams + MAX_STALL * cost.round(streams) / cost.row(streams) >= MAX_PIECE
+        return streams == 1 or streams + MAX_STALL * cost.round(streams) / cost.row(streams) >= MAX_SHARED
 
     def _draft_inline(self, job: Job, requests: Sequence[Request], room_us: float, beside: bool) -> None:
         """Before windows are chosen, let the verifier's own draft model grow the trees of requests without a drafter,

@@ -35,6 +35,18 @@ def test_streams_of_different_numbers_are_not_compared():
     assert seen(streams=(8, 15), stream_us=500.0).row_us(9, "auto") == pytest.approx(50.0, abs=10.0)
 
 
+def test_what_forwards_in_a_row_take_is_counted_for_each_where_drafts_of_several_streams_would_end_the_row():
+    book, chance = Bookkeeping(), random.Random(1)
+    for number in range(300):
+        drafts = chance.randrange(1, 20)
+        book.observe(of_round(8, drafts), 2000.0 + 150.0 * drafts + chance.gauss(0.0, 50.0), 1000.0 + 100.0 * drafts)
+        plain = of_round(8, 0)
+        plain.forwards, plain.most_steps = (4, 4) if number % 2 else (1, 4)  # the row may be cut short
+        book.observe(plain, 1000.0 * plain.forwards + 1000.0, 1000.0 * plain.forwards)
+    # without drafts a forward has a quarter of 1000 µs beside it, with ten drafts 1500; among the latter a row has 50
+    assert 85.0 < book.row_us(8, "auto") < 125.0
+
+
 def test_what_a_lone_stream_of_another_method_takes_tells_nothing():
     assert seen(method="pld").row_us(1, "auto") == 0.0
     assert seen(method="pld", streams=(8,)).row_us(8, "auto") > 0.0

@@ -56,6 +56,17 @@ def test_where_drafts_bring_more_than_they_take_nearly_every_round_has_them() ->
     assert Pool(beside=0.4, tokens=1.7).play(2000) > 0.95
 
 
+@pytest.mark.parametrize(("streams", "rest"), [(2, 1), (4, 2), (8, 4), (64, 4)])
+def test_the_more_streams_gain_nothing_together_the_longer_they_rest_at_first(streams: int, rest: int) -> None:
+    pool, times = Pool(beside=0.8, tokens=1.2), 0
+    while not pool.own._of(group_of(streams, GREEDY)).guesses.paused:
+        pool.play(1, streams)
+        times += 1
+    assert times < 100
+    assert pool.play(rest * FIRST_REST, streams) == 0.0
+    assert pool.play(1, streams) == 1.0
+
+
 def test_rounds_without_drafts_that_were_slow_when_they_were_looked_at_are_not_believed_for_ever() -> None:
     pool = Pool(beside=0.6, tokens=1.4)
     pool.play(round(LOOK))

@@ -44,6 +44,10 @@ MEMORY = 48  # rounds
 PACE_MEMORY = 5  # rounds: a look may follow a few rounds after a rest in which the machine has changed
 LEAST_SLOWDOWN = 0.01  # of a forward on a clock that stands still
 AGREES = 0.1  # of what was known: by so much eight rounds differ from eight others
+# Times as long are the first rests of many streams as those of two or three. Each trial begins with reading all their
+# texts, so that 16 streams that gain nothing spent 5% of their first minute on trials; and the more streams a round has,
+# the surer is the verdict.
+REST_TOGETHER = 4
 MAX_STALL = 1.5  # of the usual time: what is longer tells of the machine, not of the round
 # Standard errors after which the texts of a kind rest that are alone. A wrong rest costs what drafts would have brought
 # to 64 rounds, and is mended by the next look; with three errors the first 164 rounds with drafts at temperature 1
@@ -73,7 +77,8 @@ def _standing(group: Group) -> Standing:
     """A round of many streams tells as much as that many rounds of one: with eight to 15 a round's ratio was seen to
     scatter by 0.17, with two or three by 0.4, alone by 0.4 to 0.6."""
     if isinstance(group, int):
-        return Standing(settled=max(2 * LOOK, SETTLED / 2 ** (group - 1)))
+        first_rest = FIRST_REST * min(REST_TOGETHER, 2 ** max(0, group - 2))
+        return Standing(settled=max(2 * LOOK, SETTLED / 2 ** (group - 1)), first_rest=first_rest)
     return Standing(PAYS - TEXTS_DIFFER, scatter=math.sqrt(BORROWED) * TEXTS_DIFFER, sure=PROBABLY)
 
 

@@ -32,15 +32,23 @@ SLACK = 1.15  # hits over claimed hits of an honest drafter vary by about a tent
 class Standing:
     """Of one drafter with one kind of requests, over all of them."""
 
-    def __init__(self, pays: float = PAYS, settled: float = SETTLED, scatter: float = 0.0, sure: float = SURE) -> None:
+    def __init__(
+        self,
+        pays: float = PAYS,
+        settled: float = SETTLED,
+        scatter: float = 0.0,
+        sure: float = SURE,
+        first_rest: int = FIRST_REST,
+    ) -> None:
         """``pays``: the least speed-up with which it is lent anything. ``settled``: rounds' worth after which the
         mean's sign decides. ``scatter``: by how much a round's ratio is taken to differ from others at least, because
-        those seen may be of one text. ``sure``: standard errors by which the mean must be below."""
-        self.pays, self.settled, self.scatter, self.sure = pays, settled, scatter, sure
+        those seen may be of one text. ``sure``: standard errors by which the mean must be below. ``first_rest``: rounds
+        of the first pause."""
+        self.pays, self.settled, self.scatter, self.sure, self.first_rest = pays, settled, scatter, sure, first_rest
         self.speedup = Estimate(1.0, memory=settled)  # over decoding without it; weighs rounds of that
         self.rate = Estimate(memory=10)  # tokens per second of one of its streams; remembers so many seconds
         self.claims = Estimate(1.0, weight=1, memory=60)  # right drafts over those that its probabilities promised
-        self.rest = FIRST_REST  # rounds of the next pause
+        self.rest = first_rest  # rounds of the next pause
         self._left = 0.0  # rounds of the pause
         self._fresh = 0.0  # rounds' worth since the last one
 
@@ -60,7 +68,7 @@ class Standing:
         self.speedup.add_ratio(committed, min(without, MAX_STALL * committed))
         self._fresh += without
         if self.speedup.weight >= self.settled and not self.loses:
-            self.rest = FIRST_REST
+            self.rest = self.first_rest
 
     def prior(self, promised: float) -> float:
         """The speed-up that others' experience lets expect, where the model of a round has ``promised`` so much."""
@@ -93,7 +101,7 @@ class Standing:
 
     def pardon(self) -> None:
         """An operator wants it."""
-        self._left, self.rest = 0, FIRST_REST
+        self._left, self.rest = 0, self.first_rest
 
     @property
     def paused(self) -> bool:
