@@ -44,9 +44,9 @@ MEMORY = 48  # rounds
 PACE_MEMORY = 5  # rounds: a look may follow a few rounds after a rest in which the machine has changed
 LEAST_SLOWDOWN = 0.01  # of a forward on a clock that stands still
 AGREES = 0.1  # of what was known: by so much eight rounds differ from eight others
-# Times as long are the first rests of many streams as those of two or three. Each trial begins with reading all their
-# texts, so that 16 streams that gain nothing spent 5% of their first minute on trials; and the more streams a round has,
-# the surer is the verdict.
+# The first rests of many streams are so many times as long as those of two or three. Each trial begins with reading all
+# their texts, so that 16 streams that gain nothing spent 5% of their first minute on trials; and the more streams a
+# round has, the surer is the verdict.
 REST_TOGETHER = 4
 MAX_STALL = 1.5  # of the usual time: what is longer tells of the machine, not of the round
 # Standard errors after which the texts of a kind rest that are alone. A wrong rest costs what drafts would have brought
