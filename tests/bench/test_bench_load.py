@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from benchkit import SETTINGS
@@ -20,19 +21,21 @@ from duoactor.bench.load.arrivals import (
     starts,
 )
 from duoactor.bench.load.cells import LONG, Cell, LoadResults, Told
-from duoactor.bench.load.running import Loads, by_themselves, closed
+from duoactor.bench.load.running import Loads, by_themselves, closed, with_turns
 from duoactor.bench.load.summary import busy_ms, shares_of, summarize_load, throughput
 from duoactor.bench.methods import BY_NAME
 from duoactor.bench.suites import Prompt
 from duoactor.bench.summary import percentiles
 from protocols.errors import ConfigError
+from protocols.messages import RoundStats
 
 PROMPTS = [Prompt(f"qa-{n}", "qa", (f"q{n}",)) for n in range(3)]
 
 
 def told(prompt: str, sent: float, first: float, step: float, chunks: int, tokens: int = 1, **more) -> Told:
     times = tuple(first + step * n for n in range(chunks))
-    values = {"digest": prompt, "rounds": chunks - 1, "forward_ms": 10.0 * (chunks - 1), "turns": times} | more
+    values = {"digest": prompt, "rounds": chunks - 1, "forward_ms": 10.0 * (chunks - 1), "turns": times}
+    values |= {"streams": (2,) * (chunks - 1), "rows": (2,) * (chunks - 1)} | more
     return Told(prompt=prompt, sent=sent, times=times, tokens=(tokens,) * chunks, **values)
 
 
@@ -141,12 +144,27 @@ def test_of_an_answer_that_was_read_at_once_no_share_of_tokens_is_told():
     assert tokens == [] and turns == [1]
 
 
-def test_a_pause_while_somebodys_long_prompt_is_read_is_told_in_rounds():
-    times = (0.0, 10.0, 20.0, 70.0, 80.0, 90.0)
-    paused = Told(prompt="qa-0", sent=0, times=(0.0, 90.0), tokens=(1, 5), turns=times, rounds=5, forward_ms=50.0)
-    long = told(LONG, 15, 75, 10, 9)
-    (line,) = summarize_load(results(cell(answers=(paused, long))))
-    assert line.stall[-1] == pytest.approx(5.0)  # 50 ms; a round is one of 10
+def test_a_pause_while_somebodys_long_prompt_is_read_is_told_in_rounds_of_as_many_streams():
+    alone = told("qa-1", 0, 0, 4, 26, streams=(1,) * 25, rows=(1,) * 25)
+    times, streams = (0.0, 10.0, 20.0, 70.0, 80.0, 90.0, 102.0), (2, 2, 2, 2, 2, 1)
+    rows = (2, 2, 40, 2, 2, 20)
+    paused = Told(prompt="qa-0", sent=0, times=(0.0, 102.0), tokens=(1, 6), turns=times, streams=streams, rows=rows)
+    long = told(LONG, 15, 75, 10, 2)
+    (line,) = summarize_load(results(cell(answers=(alone, paused, long))))
+    assert line.stall[-1] == pytest.approx(5.0)  # 50 ms; a round of two streams takes 10
+    again = told(LONG, 95, 110, 10, 2)
+    (line,) = summarize_load(results(cell(answers=(alone, paused, again))))
+    assert line.stall[-1] == pytest.approx(3.0)  # 12 ms, of one stream
+
+
+def test_forwards_in_a_row_are_a_turn_each_and_no_pause():
+    """Seen: a row of ten forwards that a long prompt ended was told as a pause of ten rounds."""
+    a_round = partial(RoundStats, rid="a", method="vanilla", drafter="", accepted=0, forward_us=1000.0, wait_us=0.0)
+    plain = a_round(round=10, window=0, committed=10, rows=2, wall_us=20_000.0, streams=2)
+    drafted = a_round(round=11, window=3, committed=2, rows=5, wall_us=3000.0, streams=2)
+    counted = with_turns(Told(prompt="a", sent=0, times=(5.0,)), [plain, drafted])
+    assert counted.turns == (*(5.0 + 2 * n for n in range(11)), 28.0)
+    assert counted.streams == (2,) * 11 and counted.rows == (2,) * 10 + (5,)
 
 
 def test_percentiles_are_linear_between_ranks():

@@ -19,7 +19,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     sent: float
     times: tuple[float, ...] = ()  # of the chunks that had tokens
     tokens: tuple[int, ...] = ()  # of each of them
-    turns: tuple[float, ...] = ()  # when its rounds ended, by the verifier's telemetry
+    # By the verifier's telemetry: when its rounds ended, the first token's before them, and of each how many streams
+    # decoded and how many rows the forward had. Forwards in a row are rounds of their own.
+    turns: tuple[float, ...] = ()
+    streams: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
     digest: str = ""
     error: str = ""
     rounds: int = 0

@@ -33,8 +33,9 @@ DEFINITIONS = f"""\
   decoded at the time had been served alike; of the lowest answer with at least {FEWEST} rounds. Texts that drafts suit
   get more tokens out of the same turns.
 - **long prompt**: from the end of one of others' rounds to that of its next while a long prompt was read, the 99th
-  percentile and the longest, in rounds: the mean forward of vanilla at this load. {ROUNDS:.0f} is two rounds of the
-  prompt and the stream's own. By the verifier's telemetry, since short rounds share a chunk."""
+  percentile and the longest, in rounds: those that vanilla takes on the average with as many streams and no prompt.
+  {ROUNDS:.0f} is two rounds of the prompt and the stream's own. By the verifier's telemetry, since short rounds share a
+  chunk; of forwards in a row each is a round."""
 
 
 def write_loads(results: LoadResults, directory: Path) -> list[Figure]:

@@ -33,9 +33,9 @@ class LoadLine:
     gap_ms: tuple[float, ...]  # between two chunks of an answer
     lowest_tokens: float  # of an answer's tokens over its share of all that came while it ran: the lowest answer
     lowest_rounds: float  # the same of its rounds: how often it had its turn
-    stall: tuple[
-        float, ...
-    ]  # rounds while somebody's long prompt was read, in those of plain decoding; and the longest
+    # Of rounds while somebody's long prompt was read, over those of vanilla with as many streams and nothing beside:
+    # percentiles, and the longest.
+    stall: tuple[float, ...]
     tokens_per_round: float
     drafted_per_round: float
     acceptance: float
@@ -149,17 +149,29 @@ def _shares(answers: Sequence[Sequence[tuple[float, int]]], judged: Sequence[boo
 
 def _stall(cells: Sequence[Cell], plain: Sequence[Cell]) -> tuple[float, ...]:
     """Of answers that ran while a long prompt was read: percentiles of the time from the end of a round to that of the
-    next and the longest, in rounds of vanilla at this load."""
-    rounds = sum(told.rounds for cell in plain for told in cell.answers)
-    forward = sum(told.forward_ms for cell in plain for told in cell.answers)
-    if not rounds or not forward:
+    next and the longest, over the mean round of vanilla with as many streams and nothing beside."""
+    usual = _plain_rounds(plain)
+    if not usual:
         return ()
-    found = []
+    found: list[float] = []
     for cell in cells:
         reading = [(told.sent, told.first) for told in cell.answers if told.prompt == LONG and told.times]
         for told in cell.answers:
             if told.prompt != LONG:
                 found += [
-                    gap for at, gap in gaps(told.turns) if any(at < end and at + gap > begin for begin, end in reading)
+                    gap / usual[min(usual, key=lambda known: abs(known - streams))]
+                    for (at, gap), streams in zip(gaps(told.turns), told.streams, strict=True)
+                    if any(at < end and at + gap > begin for begin, end in reading)
                 ]
-    return percentiles([gap * rounds / forward for gap in found], (*PERCENTILES, 100))
+    return percentiles(found, (*PERCENTILES, 100))
+
+
+def _plain_rounds(plain: Sequence[Cell]) -> dict[int, float]:
+    """Mean milliseconds of vanilla's rounds by the number of their streams, of those that had nothing but these."""
+    times: dict[int, list[float]] = {}
+    for cell in plain:
+        for told in cell.answers:
+            for (_, gap), streams, rows in zip(gaps(told.turns), told.streams, told.rows, strict=True):
+                if rows == streams:
+                    times.setdefault(streams, []).append(gap)
+    return {streams: statistics.fmean(some) for streams, some in times.items()}
