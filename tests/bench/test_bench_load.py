@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 from benchkit import SETTINGS
@@ -21,13 +20,12 @@ from duoactor.bench.load.arrivals import (
     starts,
 )
 from duoactor.bench.load.cells import LONG, Cell, LoadResults, Told
-from duoactor.bench.load.running import Loads, by_themselves, closed, with_turns
+from duoactor.bench.load.running import Loads, by_themselves, closed
 from duoactor.bench.load.summary import busy_ms, shares_of, summarize_load, throughput
 from duoactor.bench.methods import BY_NAME
 from duoactor.bench.suites import Prompt
 from duoactor.bench.summary import percentiles
 from protocols.errors import ConfigError
-from protocols.messages import RoundStats
 
 PROMPTS = [Prompt(f"qa-{n}", "qa", (f"q{n}",)) for n in range(3)]
 
@@ -155,16 +153,6 @@ def test_a_pause_while_somebodys_long_prompt_is_read_is_told_in_rounds_of_as_man
     again = told(LONG, 95, 110, 10, 2)
     (line,) = summarize_load(results(cell(answers=(alone, paused, again))))
     assert line.stall[-1] == pytest.approx(3.0)  # 12 ms, of one stream
-
-
-def test_forwards_in_a_row_are_a_turn_each_and_no_pause():
-    """Seen: a row of ten forwards that a long prompt ended was told as a pause of ten rounds."""
-    a_round = partial(RoundStats, rid="a", method="vanilla", drafter="", accepted=0, forward_us=1000.0, wait_us=0.0)
-    plain = a_round(round=10, window=0, committed=10, rows=2, wall_us=20_000.0, streams=2)
-    drafted = a_round(round=11, window=3, committed=2, rows=5, wall_us=3000.0, streams=2)
-    counted = with_turns(Told(prompt="a", sent=0, times=(5.0,)), [plain, drafted])
-    assert counted.turns == (*(5.0 + 2 * n for n in range(11)), 28.0)
-    assert counted.streams == (2,) * 11 and counted.rows == (2,) * 10 + (5,)
 
 
 def test_percentiles_are_linear_between_ranks():

@@ -19,7 +19,7 @@ from duoactor.bench.store import Store
 from duoactor.bench.suites import Prompt
 from duoactor.client.stream import AsyncStream
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, RequestStats, RoundStats, Sampling
+from protocols.messages import ChatTurn, RequestStats, Sampling
 
 Ask = Callable[[str], Awaitable[Told]]  # by a prompt's id
 Clock = Callable[[], float]  # milliseconds
@@ -98,22 +98,20 @@ class LoadBench:
     async def _counted(self, told: Told, rid: str) -> Told:
         """With its turns: several rounds may share a chunk."""
         rounds = await self.ours.rounds.take(rid, told.rounds) if self.ours.rounds is not None else []
-        return with_turns(told, rounds)
+        if not rounds:
+            return told
+        ends = itertools.accumulate((one.wall_us / 1000 for one in rounds), initial=told.first)
+        return msgspec.structs.replace(
+            told,
+            turns=tuple(round(end, 3) for end in ends),
+            streams=tuple(one.streams for one in rounds),
+            rows=tuple(one.rows for one in rounds),
+        )
 
     def _stream(self, prompt: str, row: Row) -> AsyncStream:
         if prompt == LONG:
             return self.ours.ask({"prompt": self.long}, row, self.sampling)
         return self.ours.stream(row, (ChatTurn("user", self._texts[prompt]),), self.sampling)
-
-
-def with_turns(told: Told, rounds: Sequence[RoundStats]) -> Told:
-    """With the turns that these rounds tell of. Forwards in a row take equal parts of their time."""
-    turns = [(one.wall_us / 1000 / one.rounds, one.streams, one.rows) for one in rounds for _ in range(one.rounds)]
-    if not turns:
-        return told
-    walls, streams, rows = zip(*turns, strict=True)
-    ends = tuple(round(end, 3) for end in itertools.accumulate(walls, initial=told.first))
-    return msgspec.structs.replace(told, turns=ends, streams=streams, rows=rows)
 
 
 async def closed(asked: Sequence[str], streams: int, ask: Ask) -> list[Told]:
