@@ -142,17 +142,14 @@ def test_of_an_answer_that_was_read_at_once_no_share_of_tokens_is_told():
     assert tokens == [] and turns == [1]
 
 
-def test_a_pause_while_somebodys_long_prompt_is_read_is_told_in_rounds_of_as_many_streams():
-    alone = told("qa-1", 0, 0, 4, 26, streams=(1,) * 25, rows=(1,) * 25)
-    times, streams = (0.0, 10.0, 20.0, 70.0, 80.0, 90.0, 102.0), (2, 2, 2, 2, 2, 1)
-    rows = (2, 2, 40, 2, 2, 20)
-    paused = Told(prompt="qa-0", sent=0, times=(0.0, 102.0), tokens=(1, 6), turns=times, streams=streams, rows=rows)
-    long = told(LONG, 15, 75, 10, 2)
-    (line,) = summarize_load(results(cell(answers=(alone, paused, long))))
-    assert line.stall[-1] == pytest.approx(5.0)  # 50 ms; a round of two streams takes 10
-    again = told(LONG, 95, 110, 10, 2)
-    (line,) = summarize_load(results(cell(answers=(alone, paused, again))))
-    assert line.stall[-1] == pytest.approx(3.0)  # 12 ms, of one stream
+def test_a_pause_while_somebodys_long_prompt_is_read_is_told_in_rounds_of_all_that_were_there():
+    together = told("qa-1", 300, 300, 10, 26)  # and another: two streams
+    alone = told("qa-2", 700, 700, 4, 26, streams=(1,) * 25, rows=(1,) * 25)
+    times, rows = (0.0, 4.0, 8.0, 58.0, 62.0), (1, 1, 40, 1)
+    paused = Told(prompt="qa-0", sent=0, times=(0.0, 62.0), tokens=(1, 4), turns=times, streams=(1,) * 4, rows=rows)
+    long = told(LONG, 6, 60, 10, 2, streams=(2,), rows=(2,))
+    (line,) = summarize_load(results(cell(answers=(together, alone, paused, long))))
+    assert line.stall[-1] == pytest.approx(5.0)  # 50 ms; a round of two streams takes 10, one of a single stream 4
 
 
 def test_percentiles_are_linear_between_ranks():

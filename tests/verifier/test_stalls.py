@@ -17,8 +17,8 @@ WORLD = World(verify_us=2000.0, row_us=300.0, step_us=100.0, prompts=True)  # a 
 
 
 def rounds_beside(prompts: int, method: str, inline: bool, mixes: bool = False, world: World = WORLD) -> list[float]:
-    """Time of the first stream's rounds, while so many prompts are computed: over what a round without drafts takes
-    where they share its forward, elsewhere over what its own rows take."""
+    """Time of the first stream's rounds, while so many prompts are computed: over what a round of all these requests
+    takes, without drafts where they share its forward."""
     sim = Simulation(world, method, seed=3, inline=inline)
     sim.target.mixes_prompts = mixes
     sim.joining_at = 1500
@@ -26,7 +26,7 @@ def rounds_beside(prompts: int, method: str, inline: bool, mixes: bool = False, 
     rounds = [stats for _, stats in sim.trace.rounds[begin:end]]
     joined = next(number for number, stats in enumerate(rounds) if stats.rid == f"r{prompts}")
     own = [one for one in rounds[:joined] if one.rid == "r0"]
-    return [(one.wall_us - one.wait_us) / world.verify(one.streams + (not mixes) * one.window) for one in own]
+    return [(one.wall_us - one.wait_us) / world.verify(1 + prompts + (not mixes) * one.window) for one in own]
 
 
 @pytest.mark.parametrize("mixes", [False, True], ids=["apart", "mixed"])

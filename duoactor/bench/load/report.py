@@ -33,9 +33,9 @@ DEFINITIONS = f"""\
   decoded at the time had been served alike; of the lowest answer with at least {FEWEST} rounds. Texts that drafts suit
   get more tokens out of the same turns.
 - **long prompt**: from the end of one of others' rounds to that of its next while a long prompt was read, the 99th
-  percentile and the longest, in rounds: those that vanilla takes on the average with as many streams and no prompt.
-  {ROUNDS:.0f} is two rounds of the prompt and the stream's own. By the verifier's telemetry, since short rounds share a
-  chunk; of forwards in a row each is a round."""
+  percentile and the longest, in rounds: those that vanilla takes on the average with no prompt and as many streams as
+  requests were there, those included that waited for their first token. {ROUNDS:.0f} is two rounds of the prompt and
+  the stream's own. By the verifier's telemetry, since short rounds share a chunk."""
 
 
 def write_loads(results: LoadResults, directory: Path) -> list[Figure]:

@@ -33,8 +33,8 @@ class LoadLine:
     gap_ms: tuple[float, ...]  # between two chunks of an answer
     lowest_tokens: float  # of an answer's tokens over its share of all that came while it ran: the lowest answer
     lowest_rounds: float  # the same of its rounds: how often it had its turn
-    # Of rounds while somebody's long prompt was read, over those of vanilla with as many streams and nothing beside:
-    # percentiles, and the longest.
+    # Of rounds while somebody's long prompt was read, over those of vanilla with as many streams as requests were there
+    # and nothing beside: percentiles, and the longest.
     stall: tuple[float, ...]
     tokens_per_round: float
     drafted_per_round: float
@@ -149,20 +149,21 @@ def _shares(answers: Sequence[Sequence[tuple[float, int]]], judged: Sequence[boo
 
 def _stall(cells: Sequence[Cell], plain: Sequence[Cell]) -> tuple[float, ...]:
     """Of answers that ran while a long prompt was read: percentiles of the time from the end of a round to that of the
-    next and the longest, over the mean round of vanilla with as many streams and nothing beside."""
+    next and the longest, over the mean round of vanilla with nothing beside and as many streams as requests were there,
+    those included that waited for their first token."""
     usual = _plain_rounds(plain)
     if not usual:
         return ()
     found: list[float] = []
     for cell in cells:
         reading = [(told.sent, told.first) for told in cell.answers if told.prompt == LONG and told.times]
+        sent, ended = (sorted(getattr(told, at) for told in cell.answers) for at in ("sent", "ended"))
         for told in cell.answers:
             if told.prompt != LONG:
-                found += [
-                    gap / usual[min(usual, key=lambda known: abs(known - streams))]
-                    for (at, gap), streams in zip(gaps(told.turns), told.streams, strict=True)
-                    if any(at < end and at + gap > begin for begin, end in reading)
-                ]
+                for at, gap in gaps(told.turns):
+                    if any(at < end and at + gap > begin for begin, end in reading):
+                        there = bisect.bisect_right(sent, at) - bisect.bisect_right(ended, at)
+                        found.append(gap / usual[min(usual, key=lambda known: abs(known - there))])
     return percentiles(found, (*PERCENTILES, 100))
 
 
