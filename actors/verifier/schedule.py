@@ -168,8 +168,8 @@ class Schedule:
         job.guesses = self.judge.guesses_pay(load, requests)
         cost, own = self.state.cost, len(requests)
         drafts_us = MAX_DRAFTS * cost.round(own) if not beside or self._drafts_beside(own) else 0.0
-        if job.guesses and not drafts_us:
-            job.guesses = None  # there will be none, so that the round tells nothing of them
+        if not drafts_us:
+            job.guesses = None  # with guesses or without, such a round is the same, and tells nothing of them
         self._draft_inline(job, requests, drafts_us if beside or load.streams > 1 else math.inf, beside)
         if beside:
             rows_us = max(0.0, drafts_us - job.drafting_us)

@@ -1,6 +1,7 @@
 """Long prompts that arrive beside a running stream, on virtual time: how long its rounds wait for them."""
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from timed import World
 
 from actors.replay.clock import run
 from actors.verifier.drafters.inline import READ
+from actors.verifier.drafters.judging import Judge
 from actors.verifier.schedule import MAX_DRAFTS, MAX_STALL
 from protocols.messages import Sampling
 
@@ -67,6 +69,18 @@ def test_several_streams_leave_a_prompt_the_rows_that_there_is_time_for(streams,
     windows = drafts_beside(streams, World(verify_us=2000.0, row_us=row_us, step_us=100.0, prompts=True))
     assert len(windows) > 5
     assert any(windows) is drafted
+
+
+def test_rounds_beside_a_prompt_that_can_hold_no_drafts_tell_nothing_of_whether_drafts_pay(monkeypatch):
+    """Seen: rounds without drafts were learnt from beside prompts, where they are slower, and rounds with them were not.
+    32 streams went on drafting at 0.8 of their speed."""
+    seen, pays = [], iter(itertools.cycle((True, False)))
+    monkeypatch.setattr(Judge, "guesses_pay", lambda *_: next(pays))
+    monkeypatch.setattr(Judge, "of_own", lambda _, job, *times: seen.append(job))
+    drafts_beside(2, WORLD)
+    several = [job for job in seen if job.load.streams > 1]
+    assert {job.guesses for job in several if job.piece is not None} == {None}
+    assert {job.guesses for job in several if job.piece is None} == {True, False}
 
 
 def test_a_piece_beside_streams_has_all_rows_that_there_is_time_for():
