@@ -72,8 +72,8 @@ def test_several_streams_leave_a_prompt_the_rows_that_there_is_time_for(streams,
 
 
 def test_rounds_beside_a_prompt_that_can_hold_no_drafts_tell_nothing_of_whether_drafts_pay(monkeypatch):
-    """Seen: rounds without drafts were learnt from beside prompts, where they are slower, and rounds with them were not.
-    32 streams went on drafting at 0.8 of their speed."""
+    """Seen: rounds without drafts were learnt from beside prompts, where they are slower, and rounds with drafts were
+    not: 32 streams went on drafting at 0.8 of their speed."""
     seen, pays = [], iter(itertools.cycle((True, False)))
     monkeypatch.setattr(Judge, "guesses_pay", lambda *_: next(pays))
     monkeypatch.setattr(Judge, "of_own", lambda _, job, *times: seen.append(job))
