@@ -221,10 +221,11 @@ class Committer:
         now = self.clock()
         next_at, self._told_at = now + (now - self._told_at), now  # assuming that the next round is as long as the last
         untold, self._untold = self._untold, []
+        interval_s = self.state.chunks.interval_s(self.state.streams)
         for request in untold:
             if request.state == "ended":
                 continue
-            if wait and not request.due(next_at):
+            if wait and not request.due(next_at, interval_s):
                 self._untold.append(request)
                 continue
             chunk = self.faults.guard(request, partial(request.chunk, now))

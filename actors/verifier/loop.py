@@ -214,6 +214,8 @@ class Verifier:
         took_us = (ended - self._begun - self._take_off_round_s()) * 1e6
         self._begun = ended
         self.state.bookkeeping.observe(job, took_us, forward_us)
+        if job.requests and job.rows == len(job.requests) and not any(r.has_drafter for r in job.requests):
+            self.state.chunks.observe(len(job.requests), took_us - forward_us - job.drafting_us)
         self.judge.of_own(job, outcomes, took_us, forward_us)
         if not self.compute.overlaps:
             self._prepare(job)  # only now: its first token has been sent

@@ -15,7 +15,7 @@ from actors.verifier.forward import Job
 from actors.verifier.plans import round_limits
 from actors.verifier.requests.admission import Admission
 from actors.verifier.requests.faults import Faults
-from actors.verifier.requests.request import Request, forwards_in_a_chunk
+from actors.verifier.requests.request import Request
 from actors.verifier.requests.room import Room
 from actors.verifier.state import State
 
@@ -178,7 +178,7 @@ class Schedule:
         now = self.clock()
         if not self.state.requests.of("prefill"):
             plain_us = cost.round(own)
-            job.most_steps = forwards_in_a_chunk(plain_us)
+            job.most_steps = self.state.chunks.forwards(load.streams, plain_us)
             job.left_us = min(left_us, job.most_steps * plain_us)
             job.steps = max(1, round(job.left_us / plain_us))
         for place, request in enumerate(requests, 1):
@@ -209,7 +209,7 @@ class Schedule:
             job.ends = partial(self._ends, job, request)
             windows.asked(1)
         else:
-            windows.asked(ASK_CHUNKS * windows.hits.rarer * forwards_in_a_chunk(forward_us))
+            windows.asked(ASK_CHUNKS * windows.hits.rarer * self.state.chunks.forwards(1, forward_us))
 
     def _alone(self, request: Request) -> Others:
         """What the rows of a stream cost that is alone and could go on without drafts: any window ends a row of

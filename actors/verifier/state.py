@@ -10,6 +10,7 @@ from actors.models import ModelInfo
 from actors.settings import VerifierSettings
 from actors.verifier.bookkeeping import Bookkeeping
 from actors.verifier.budgets import Budgets
+from actors.verifier.chunks import Chunks
 from actors.verifier.decoding.rate import UsualRates
 from actors.verifier.decoding.retrieval import Sources
 from actors.verifier.decoding.rounds import Load
@@ -83,6 +84,7 @@ class State:
     own_drafts: OwnDrafts = field(init=False)
     budgets: Budgets = field(init=False)
     bookkeeping: Bookkeeping = field(default_factory=Bookkeeping)
+    chunks: Chunks = field(default_factory=Chunks)
     plain: defaultdict[str, PlainRounds] = field(default_factory=lambda: defaultdict(PlainRounds))  # by method
     counters: Counter[str] = field(default_factory=Counter)  # as ``StatusReport.counters`` tells them
     totals: Totals = field(init=False)

@@ -48,7 +48,7 @@ class Result:
 def simulate(plan: Plan, log: Callable[[str], None] | None = None) -> Result:
     """The same plan gives the same result, message by message."""
     steps = 1 + plan.seed % 4  # forwards in a row where no drafts are verified
-    several = patch("actors.verifier.schedule.forwards_in_a_chunk", lambda forward_us: steps)
+    several = patch("actors.verifier.chunks.Chunks.forwards", lambda *_: steps)
     with reproducible(plan.seed), classroom(plan.learning), several:
         return run(World(plan, log).run())
 

@@ -148,8 +148,9 @@ class Cluster:
         next round; as it is set, each round has one of its own, also where rounds take no time. ``steps``: forwards in
         a row where no drafts are verified."""
         self.patches = [
-            patch("actors.verifier.requests.request.CHUNK_S", chunk_s),
-            patch("actors.verifier.schedule.forwards_in_a_chunk", lambda forward_us: steps),
+            patch("actors.verifier.chunks.CHUNK_S", chunk_s),
+            patch("actors.verifier.chunks.MAX_CHUNK_S", chunk_s),
+            patch("actors.verifier.chunks.Chunks.forwards", lambda *_: steps),
         ]
         self.compute = compute or (PacedCompute(forward_s) if forward_s else InlineCompute())
         self.tokenizing = tokenizing

@@ -6,7 +6,7 @@ import itertools
 from cluster import Caller, Cluster, tokens_of
 
 from actors.replay.clock import run
-from actors.verifier.requests.request import CHUNK_S
+from actors.verifier.chunks import CHUNK_S, MAX_CHUNK_S, Chunks
 from fakes import ToyLanguage
 from protocols.messages import Chunk, Failed, Generate, Sampling
 
@@ -81,3 +81,13 @@ def test_a_client_has_all_that_was_committed_when_its_request_fails():
     assert tokens == LANGUAGE.continuation(PROMPT, SAMPLING)[: len(tokens)]
     assert len(tokens) >= 0.1 / FORWARD_S - 3
     assert counted == len(tokens)
+
+
+def test_where_telling_many_takes_long_they_are_told_more_rarely_but_not_too_rarely():
+    chunks = Chunks()
+    assert chunks.interval_s(1) == chunks.interval_s(64) == CHUNK_S
+    for _ in range(100):
+        chunks.observe(16, 16 * 100.0)
+    assert chunks.interval_s(8) == CHUNK_S
+    assert CHUNK_S < chunks.interval_s(20) < chunks.interval_s(28) < chunks.interval_s(64) == MAX_CHUNK_S
+    assert chunks.forwards(64, 4000.0) == 10 and chunks.forwards(64, 1e6) == 1

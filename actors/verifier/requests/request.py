@@ -20,17 +20,9 @@ from actors.verifier.drafters.standing import RequestKind
 from actors.verifier.requests.alternatives import Alternatives
 from protocols.messages import Chunk, Generate, Method, RequestStats, RequestStatus, RoundTrace
 
-# Seconds between two chunks of a stream. No screen shows more than 60 a second, and each chunk costs its reader some
-# 0.3 ms of CPU time (0.4 ms through the gateway), which a target on the same machine has to do without.
-CHUNK_S = 1 / 60
 SETTLED_TOKENS = 16  # committed since the verifier crashed, after which a request is no longer suspected of that
 KEPT_CONTEXT = 32  # tokens of context that the memory compares
 MAX_DRAFTERS = 64  # named in a request's statistics: the latest that had it
-
-
-def forwards_in_a_chunk(forward_us: float) -> int:
-    """How many forwards fit between two chunks of a stream; at least one."""
-    return max(1, int(CHUNK_S * 1e6 / max(1.0, forward_us)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +204,11 @@ class Request:
 
     # --- its stream --------------------------------------------------------------------------------------------------
 
-    def due(self, next_at: float) -> bool:
-        """Whether its client is told now what was committed, because ``next_at``, the next chance, is too late for
-        ``CHUNK_S``. The first token, the last tokens, and rounds with a trace are always told at once."""
-        late = next_at - self.told_at > CHUNK_S
+    def due(self, next_at: float, interval_s: float) -> bool:
+        """Whether its client is told now what was committed, because ``next_at``, the next chance, is later than
+        ``interval_s`` after the last chunk. The first token, the last tokens, and rounds with a trace are always told
+        at once."""
+        late = next_at - self.told_at > interval_s
         return late or self.state == "finishing" or self.trace is not None
 
     def chunk(self, now: float) -> Chunk:
