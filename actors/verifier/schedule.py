@@ -22,11 +22,11 @@ from actors.verifier.state import State
 # Streams that decode wait for pieces of others' prompts for as long as this many rounds without drafts take, then they
 # have a round themselves. Rounds of all requests that are there, also of those that wait for their first token: with 32
 # streams that ask at once often two decode, and pieces of two of their own rounds let the others wait for 290 ms where
-# they wait 50 now (medians, bundled pair, one prompt in 32 of 1,536 tokens; tokens/s 1.0 to 1.07 of what they were).
+# they wait 50 now (medians, bundled pair, one prompt in 32 of 1,536 tokens; tokens/s 1.07 and 0.89 of what they were).
 MAX_STALL = 2.0
-# Of that time, in the same unit, what drafts may take of a forward that is shared with a piece of a prompt or with
-# other streams. With 1.0 a single stream beside a long prompt left it 2 rows of each round, and each round reads the
-# prompt's keys and values for its rows. See :meth:`Schedule._drafts_beside`.
+# Of that time, in rounds of those that decode, what drafts may take of a forward that is shared with a piece of a
+# prompt or with other streams. With 1.0 a single stream beside a long prompt left it 2 rows of each round, and each
+# round reads the prompt's keys and values for its rows. See :meth:`Schedule._drafts_beside`.
 MAX_DRAFTS = 0.5
 MAX_PIECE = 64  # rows of a piece that others wait for, in a forward of its own: the calibration's largest
 # Rows of a forward that a piece shares with a round. Time is what should limit the piece: with 64 rows, of which 25
@@ -165,11 +165,10 @@ class Schedule:
         job, most = Job([], [], load := self.state.load()), MAX_ROWS
         if len(requests) > MAX_ROWS:  # the others have the next round
             requests = sorted(requests, key=lambda r: r.last_at)[:MAX_ROWS]
-        job.guesses = self.judge.guesses_pay(load, requests)
-        cost, own = self.state.cost, len(requests)
-        drafts_us = MAX_DRAFTS * cost.round(own) if not beside or self._drafts_beside(own) else 0.0
-        if not drafts_us:
-            job.guesses = None  # with guesses or without, such a round is the same, and tells nothing of them
+        cost, own, drafts_us = self.state.cost, len(requests), 0.0
+        if not beside or self._drafts_beside(own):  # elsewhere a round is the same with guesses as without
+            job.guesses = self.judge.guesses_pay(load, requests)
+            drafts_us = MAX_DRAFTS * cost.round(own)
         self._draft_inline(job, requests, drafts_us if beside or load.streams > 1 else math.inf, beside)
         if beside:
             rows_us = max(0.0, drafts_us - job.drafting_us)
