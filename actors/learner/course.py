@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from actors.learner.traffic import Heard, Traffic
 from actors.learner.trial import FEWEST, Trial
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 
 PASSES = 10  # over each text: a small draft has learned what it can from one by then, and the machine may rest
 FEWEST_TOKENS = 4_000  # to begin to learn from: below that a draft learns them by heart

@@ -19,7 +19,7 @@ from actors.learner.trainer import Trainer
 from actors.learner.trial import Trial
 from actors.learner.versions import Versions
 from actors.peer import Line
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 from actors.telemetry import Subscription
 from protocols import wire
 from protocols.limits import Difference, within

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 from protocols.messages import Finished
 
 APART = 8  # one prompt of so many is kept apart

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from actors.learner.traffic import Heard
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 
 
 class Trainer(Protocol):

@@ -11,8 +11,8 @@ import msgspec
 
 from actors.cost import CostModel
 from actors.models import DraftModel, Expansion, Leaf, ModelInfo, Outcome, Window
+from actors.records import LoggedRequest
 from actors.replay.clock import Metered, Process
-from actors.replay.logged import LoggedRequest
 from actors.replay.measured import Measuring, RoundTimes
 from actors.tree.accept import depths_of, walk
 from actors.verifier.compute import Compute

@@ -17,8 +17,8 @@ from actors.drafter.loop import Drafter
 from actors.models import DraftModel, ModelInfo
 from actors.peer import Line
 from actors.proposers.memory import Memory
+from actors.records import LoggedRequest
 from actors.replay.clock import Metered, run
-from actors.replay.logged import LoggedRequest
 from actors.replay.measured import CALIBRATED, Beside, Measuring, RoundTimes
 from actors.replay.models import InlineVirtualDraft, LoggedTarget, NoText, VirtualCompute, VirtualDraft, asked
 from actors.replay.network import ADDRESS, MemoryListener, MemoryNetwork

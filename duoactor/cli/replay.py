@@ -61,7 +61,7 @@ def replay(log: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """
     from itertools import islice
 
-    from actors.replay.logged import read_log
+    from actors.records import read_log
     from actors.replay.system import Policy
     from duoactor.replay.measure import measure
     from duoactor.replay.report import Report

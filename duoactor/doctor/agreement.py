@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from actors.controller.belief import DEPTHS, RANKS, SHRINK
 from actors.models import Codec, TargetModel, Window
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 from duoactor.doctor.report import Agreement
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Sampling

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from actors.cost import CostModel
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 from actors.replay.system import Policy, Times, measured, replay
 from actors.settings import retrieves
 from actors.tree.methods import strategy_for

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from actors.records import LoggedRequest
 from actors.replay.limit import drafted_limit, perfect_limit
-from actors.replay.logged import LoggedRequest
 from actors.replay.measured import RoundTimes
 from actors.replay.system import Replayed
 from actors.tree.window import Cost

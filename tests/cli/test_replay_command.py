@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from actors.replay.logged import LoggedRequest, encoded
+from actors.records import LoggedRequest, encoded
 from duoactor.cli import main
 from duoactor.replay import measure
 from duoactor.replay.target import TimedTarget

@@ -9,7 +9,7 @@ from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.drafts.draft import CHUNK, Draft
 from actors.engines.drafts.replay import replay_draft
 from actors.models import Leaf
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 from protocols.messages import Sampling
 
 

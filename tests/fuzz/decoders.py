@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from extremes import Extremes
 
-from actors.replay.logged import LoggedRequest, encoded, read_log
+from actors.records import LoggedRequest, encoded, read_log
 from duoactor.config import read_file
 from duoactor.serve import live, tokens
 from duoactor.serve.anthropic import messages as anthropic

@@ -1,6 +1,6 @@
 import pytest
 
-from actors.replay.logged import LoggedRequest, decoded, encoded, read_log
+from actors.records import LoggedRequest, decoded, encoded, read_log
 from protocols.errors import ConfigError
 from protocols.messages import FinishReason, Sampling
 

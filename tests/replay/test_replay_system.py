@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from actors.proposers.draft_model import build_proposer_draft
+from actors.records import LoggedRequest
 from actors.replay.clock import Metered
-from actors.replay.logged import LoggedRequest
 from actors.replay.measured import RoundTimes
 from actors.replay.system import Policy, Times, measured, replay
 from fakes import ToyDraft, ToyLanguage

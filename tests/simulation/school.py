@@ -27,7 +27,7 @@ from actors.learner.loop import Learner
 from actors.learner.pace import Pace
 from actors.learner.traffic import Heard, Traffic
 from actors.learner.versions import Version, Versions
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 from fakes import INFO, ToyLanguage
 from protocols.errors import ModelError
 from protocols.messages import Finished, Hello, Role, Sampling

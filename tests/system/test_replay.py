@@ -12,8 +12,8 @@ from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.replay import replay_draft
 from actors.engines.targets.target import Target
+from actors.records import read_log
 from actors.replay.clock import run
-from actors.replay.logged import read_log
 from actors.replay.measured import RoundTimes
 from actors.replay.system import Policy, Times, replay
 from actors.verifier.requests.request_log import RequestLog

@@ -29,7 +29,7 @@ from actors.engines.training.mixture import SHARES
 from actors.engines.training.plan import Plan, Progress, Result, Text
 from actors.engines.training.shards import Shards
 from actors.engines.training.start import Shape, first_draft
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 from duoactor.cli import main
 from duoactor.distill.report import card, mean_speedup
 from protocols.errors import ConfigError, ModelError

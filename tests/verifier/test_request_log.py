@@ -4,8 +4,8 @@ import stat
 import pytest
 from cluster import Cluster
 
+from actors.records import LoggedRequest, read_log
 from actors.replay.clock import run
-from actors.replay.logged import LoggedRequest, read_log
 from actors.verifier.requests import request_log
 from actors.verifier.requests.request_log import RequestLog
 from protocols.messages import Cancel, FinishReason, Generate, Sampling

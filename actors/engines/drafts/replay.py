@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.drafts.draft import Draft
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 
 
 def replay_draft(model: Draft, logged: Sequence[LoggedRequest]) -> list[NDArray[np.int32]]:

@@ -24,7 +24,7 @@ from actors.engines.training.heard import alternatives, loss, told
 from actors.engines.training.learner import Learner
 from actors.engines.training.mixture import mix
 from actors.learner.traffic import Heard
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 
 TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
 RATE = 0.3  # of the rate that a draft is made with: what it knows already is to stay

@@ -23,7 +23,7 @@ from actors.engines.training.head import head_tokens, kept_most_frequent
 from actors.engines.training.plan import Judgement, Plan, Reading
 from actors.engines.training.start import Shape, first_draft
 from actors.engines.training.workspace import Workspace
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 from protocols.messages import Sampling
 
 CPU = torch.device("cpu")

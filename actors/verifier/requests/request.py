@@ -10,7 +10,7 @@ from itertools import chain
 
 import msgspec
 
-from actors.replay.logged import LoggedRequest
+from actors.records import LoggedRequest
 from actors.verifier.decoding.rounds import Committed
 from actors.verifier.decoding.speculation import Speculation
 from actors.verifier.decoding.trace import Trace

@@ -13,7 +13,7 @@ import queue
 import threading
 from pathlib import Path
 
-from actors.replay.logged import LoggedRequest, encoded
+from actors.records import LoggedRequest, encoded
 
 log = logging.getLogger("duoactor.verifier")
 MAX_BYTES = 64 << 20  # then the file becomes FILE.1 and a new one begins: some 20,000 requests of 600 tokens in each
