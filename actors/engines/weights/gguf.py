@@ -1,0 +1,185 @@
+"""GGUF files: their metadata and their tensors, as they lie in the mapped file.
+
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little endian, in one file or split
+into parts ``NAME-00001-of-0000N.gguf``.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.engines.weights.blocks import KINDS, BlockKind, kind_name
+from protocols.errors import ModelError
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+PART = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
+_NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+_STRING, _ARRAY = 8, 9
+_MAX_DIMENSIONS = 4
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor in a file: rows of blocks along its last dimension."""
+
+    name: str
+    shape: tuple[int, ...]  # the slowest dimension first, as torch's
+    kind: BlockKind
+    data: Bytes  # a view of the mapped file, flat
+
+    @property
+    def rows(self) -> Bytes:
+        """The bytes ``(all rows, bytes of a row)``."""
+        return self.data.reshape(-1, self.kind.bytes_of(self.shape[-1] if self.shape else 1))
+
+    def values(self) -> NDArray[np.float32]:
+        """Its numbers, as they were meant."""
+        return self.kind.dequantise(self.rows).reshape(self.shape)
+
+
+class GGUF:
+    """One model: the metadata of the first part and the tensors of all."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Raises ModelError for a file that cannot be read, is cut off or has tensors of an unknown type."""
+        self.path = Path(path)
+        self.metadata: dict[str, Any] = {}
+        self.tensors: dict[str, Stored] = {}
+        for number, part in enumerate(parts_of(self.path)):
+            metadata, tensors = _Part(part).read()
+            if number == 0:
+                self.metadata = metadata
+            self.tensors |= tensors
+        if not self.tensors:
+            raise ModelError(f"{self.path} holds a vocabulary and no weights; give the file of a whole model")
+
+    @property
+    def architecture(self) -> str:
+        return str(self.metadata.get("general.architecture", ""))
+
+    def of_architecture(self, key: str, default: Any = None) -> Any:
+        """The metadata ``{architecture}.key``."""
+        return self.metadata.get(f"{self.architecture}.{key}", default)
+
+    @property
+    def bytes(self) -> int:
+        return sum(stored.data.nbytes for stored in self.tensors.values())
+
+
+def parts_of(path: Path) -> list[Path]:
+    """All files of a model, of which ``path`` is any one. Raises ModelError if parts are missing."""
+    match = PART.match(path.name)
+    if match is None:
+        return [path]
+    count = int(match["count"])
+    parts = [path.with_name(f"{match['stem']}-{n:05d}-of-{count:05d}.gguf") for n in range(1, count + 1)]
+    missing = [part.name for part in parts if not part.exists()]
+    if missing:
+        raise ModelError(f"{path} is one of {count} parts and {missing[0]} is not beside it; download the whole model")
+    return parts
+
+
+class _Part:
+    """A file that is read from front to back."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+        try:
+            self._bytes: Bytes = np.memmap(path, np.uint8, "r")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is empty"
+            raise ModelError(f"cannot read {path}: {reason}") from None
+        self._view = memoryview(self._bytes.data)
+
+    def read(self) -> tuple[dict[str, Any], dict[str, Stored]]:
+        if bytes(self._view[:4]) != MAGIC:
+            raise ModelError(f"{self._path} is no GGUF file: it does not begin with GGUF; download it again")
+        try:
+            return self._read()
+        except (struct.error, ValueError, OverflowError, MemoryError, RecursionError):
+            detail = f"byte {self._at} of {len(self._bytes)}"
+            raise ModelError(f"{self._path} is cut off or damaged at {detail}; download it again") from None
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, Stored]]:
+        self._at = len(MAGIC)
+        version = self._number("<u4")
+        if version not in VERSIONS:
+            what = "is big endian" if version in (v << 24 for v in VERSIONS) else f"is of GGUF version {version}"
+            raise ModelError(f"{self._path} {what}; convert it anew to version 3, little endian")
+        tensors, entries = self._number("<u8"), self._number("<u8")
+        metadata = {}
+        for _ in range(entries):
+            key = self._string()
+            metadata[key] = self._value(self._number("<u4"))
+        table = [self._entry() for _ in range(tensors)]
+        alignment = int(metadata.get("general.alignment", 32))
+        if alignment <= 0:
+            raise ValueError(alignment)
+        begin = -(-self._at // alignment) * alignment
+        return metadata, {name: self._stored(name, shape, kind, begin + at) for name, shape, kind, at in table}
+
+    def _entry(self) -> tuple[str, tuple[int, ...], int, int]:
+        name, dimensions = self._string(), self._number("<u4")
+        if dimensions > _MAX_DIMENSIONS:
+            raise ValueError(dimensions)
+        shape = tuple(self._number("<u8") for _ in range(dimensions))[::-1]
+        return name, shape, self._number("<u4"), self._number("<u8")
+
+    def _stored(self, name: str, shape: tuple[int, ...], number: int, at: int) -> Stored:
+        kind = KINDS.get(number)
+        if kind is None:
+            known = ", ".join(known.name for known in KINDS.values())
+            raise ModelError(
+                f"tensor {name} of {self._path} is of type {kind_name(number)}, which duoactor does not read; "
+                f"choose a file of {known}"
+            )
+        count = int(np.prod(shape, dtype=object)) if shape else 1
+        if shape and shape[-1] % kind.elements:
+            raise ValueError(shape)
+        size = kind.bytes_of(count)
+        if at + size > len(self._bytes):
+            self._at = at
+            raise ValueError(size)
+        return Stored(name, shape, kind, self._bytes[at : at + size])
+
+    def _number(self, code: str) -> Any:
+        number = self._numbers(np.dtype(code), 1)[0]
+        return float(str(number)) if number.dtype == np.float32 else number.item()  # 1e-06, as it was written
+
+    def _numbers(self, kind: np.dtype[Any], count: int) -> NDArray[Any]:
+        begin, self._at = self._at, self._at + kind.itemsize * count
+        if self._at > len(self._bytes):
+            raise ValueError(count)
+        return np.frombuffer(self._view, kind, count, begin)
+
+    def _string(self) -> str:
+        (length,) = struct.unpack_from("<Q", self._view, self._at)
+        begin = self._at + 8
+        if begin + length > len(self._bytes):
+            raise ValueError(length)
+        self._at = begin + length
+        return str(self._view[begin : self._at], "utf-8", "replace")
+
+    def _value(self, code: int) -> Any:
+        if code == _STRING:
+            return self._string()
+        if code == _ARRAY:
+            inner, count = self._number("<u4"), self._number("<u8")
+            if inner in _NUMBERS:
+                return self._numbers(np.dtype(_NUMBERS[inner]), count)
+            if count > len(self._bytes):
+                raise ValueError(count)
+            return [self._value(inner) for _ in range(count)]
+        if code not in _NUMBERS:
+            raise ValueError(code)
+        return self._number(_NUMBERS[code])
