@@ -67,9 +67,9 @@ def run_learner(settings: LearnerSettings) -> int:
     """Load the draft model, then learn until a signal."""
 
     async def main(stop: asyncio.Event) -> None:
-        from actors.engines.training.online import OnlineTrainer
         from actors.learner.loop import Learner
         from actors.learner.versions import Versions
+        from actors.training.online import OnlineTrainer
 
         pin(settings.cpus)
         give_way()

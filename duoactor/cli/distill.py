@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from actors.engines.training.plan import Plan, Progress, Result, Text
+from actors.training.plan import Plan, Progress, Result, Text
 from duoactor import config, render
 from duoactor.bench.figures import NO_MATPLOTLIB, available
 from duoactor.bench.suites import BUILTIN, load_suite
@@ -73,7 +73,7 @@ def distill(
     Example:  duoactor distill --target my/model --prompts questions.jsonl --out draft --minutes 60
               duoactor up --target my/model --draft draft
     """
-    from actors.engines.training.distill import distill as train
+    from actors.training.distill import distill as train
 
     plan = Plan(
         target=config.resolve_model(target, "target"),

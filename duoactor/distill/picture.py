@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.engines.training.plan import Result
+from actors.training.plan import Result
 from duoactor.bench.figures import OTHERS, OURS
 from duoactor.distill.report import SHOWN, rows
 

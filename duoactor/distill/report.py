@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from actors.engines.training.plan import Judgement, Plan, Reading, Result, Rounds
+from actors.training.plan import Judgement, Plan, Reading, Result, Rounds
 from duoactor import render
 from duoactor.doctor.agreement import agreement
 from duoactor.doctor.forecast import PAYS, Measured, forecasts

@@ -19,17 +19,17 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from actors.engines.build import build_draft, build_target
 from actors.engines.checkpoints.loading import load_config
 from actors.engines.drafts.replay import replay_draft
-from actors.engines.training import collecting, head
-from actors.engines.training import distill as training
-from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
-from actors.engines.training.batches import batch_of
-from actors.engines.training.distill import MOST_APART, distill, kept_apart
-from actors.engines.training.learner import Learner, trained_seconds
-from actors.engines.training.mixture import SHARES
-from actors.engines.training.plan import Plan, Progress, Result, Text
-from actors.engines.training.shards import Shards
-from actors.engines.training.start import Shape, first_draft
 from actors.records import LoggedRequest
+from actors.training import collecting, head
+from actors.training import distill as training
+from actors.training.answers import Answer, Prompt, jobs, write_answers
+from actors.training.batches import batch_of
+from actors.training.distill import MOST_APART, distill, kept_apart
+from actors.training.learner import Learner, trained_seconds
+from actors.training.mixture import SHARES
+from actors.training.plan import Plan, Progress, Result, Text
+from actors.training.shards import Shards
+from actors.training.start import Shape, first_draft
 from duoactor.cli import main
 from duoactor.distill.report import card, mean_speedup
 from protocols.errors import ConfigError, ModelError

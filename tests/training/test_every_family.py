@@ -19,12 +19,12 @@ from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.build import build_draft
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
-from actors.engines.training.answers import Answer, Prompt, jobs, write_answers
-from actors.engines.training.batches import batch_of
-from actors.engines.training.learner import Learner
-from actors.engines.training.shapes import candidates
-from actors.engines.training.start import Shape, first_draft
 from actors.models import Leaf
+from actors.training.answers import Answer, Prompt, jobs, write_answers
+from actors.training.batches import batch_of
+from actors.training.learner import Learner
+from actors.training.shapes import candidates
+from actors.training.start import Shape, first_draft
 from protocols.messages import Sampling
 
 CPU = torch.device("cpu")

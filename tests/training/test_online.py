@@ -11,13 +11,13 @@ from tiny import VOCAB, make
 
 from actors.engines.checkpoints.draft_vocabulary import with_part_head
 from actors.engines.checkpoints.loading import load_model
-from actors.engines.training import learner as training_learner
-from actors.engines.training import online
-from actors.engines.training.batches import Batch
-from actors.engines.training.heard import alternatives, loss, told
-from actors.engines.training.losses import blend, choice, divergences
-from actors.engines.training.online import OnlineTrainer
 from actors.learner.traffic import Heard
+from actors.training import learner as training_learner
+from actors.training import online
+from actors.training.batches import Batch
+from actors.training.heard import alternatives, loss, told
+from actors.training.losses import blend, choice, divergences
+from actors.training.online import OnlineTrainer
 from duoactor import config
 from protocols.messages import Sampling
 

@@ -15,16 +15,16 @@ from tiny import make
 from transformers import LlamaConfig
 
 from actors.engines.checkpoints.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
-from actors.engines.training.answers import TOP, Answer, Job, Prompt, jobs
-from actors.engines.training.batches import batch_of
-from actors.engines.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
-from actors.engines.training.losses import blend, divergences
-from actors.engines.training.mixture import acceptance, keep_the_best, mix
-from actors.engines.training.muon import Muon, orthogonal
-from actors.engines.training.plan import Reading, Result, Rounds
-from actors.engines.training.shapes import STEPS, candidates, contenders, stopwatch
-from actors.engines.training.shards import PER_SHARD, Shards
-from actors.engines.training.start import Shape, chosen_layers, draft_config, first_draft
+from actors.training.answers import TOP, Answer, Job, Prompt, jobs
+from actors.training.batches import batch_of
+from actors.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
+from actors.training.losses import blend, divergences
+from actors.training.mixture import acceptance, keep_the_best, mix
+from actors.training.muon import Muon, orthogonal
+from actors.training.plan import Reading, Result, Rounds
+from actors.training.shapes import STEPS, candidates, contenders, stopwatch
+from actors.training.shards import PER_SHARD, Shards
+from actors.training.start import Shape, chosen_layers, draft_config, first_draft
 from duoactor.distill.picture import figure_of
 from duoactor.distill.report import rows, verdict
 from protocols.errors import ConfigError
@@ -198,7 +198,7 @@ def test_the_pictures_legend_covers_no_bar():
 @pytest.mark.parametrize("has_bfloat16", [False, True])
 @pytest.mark.parametrize("shape", [(48, 16), (16, 48), (32, 32)])
 def test_an_update_turns_a_matrix_and_stretches_no_direction(shape: tuple[int, int], has_bfloat16: bool, monkeypatch):
-    monkeypatch.setattr("actors.engines.training.muon.cpu_has_bfloat16", lambda: has_bfloat16)
+    monkeypatch.setattr("actors.training.muon.cpu_has_bfloat16", lambda: has_bfloat16)
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
     found = orthogonal(matrix)
@@ -208,7 +208,7 @@ def test_an_update_turns_a_matrix_and_stretches_no_direction(shape: tuple[int, i
 
 
 def test_a_step_is_that_of_torchs_own_muon_where_that_computes_in_the_same_type(monkeypatch):
-    monkeypatch.setattr("actors.engines.training.muon.cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr("actors.training.muon.cpu_has_bfloat16", lambda: True)
     begin = torch.randn((24, 16), generator=torch.Generator().manual_seed(1))
     ours, theirs = torch.nn.Parameter(begin.clone()), torch.nn.Parameter(begin.clone())
     optimizers = (

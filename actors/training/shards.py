@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.engines.training.answers import Answer, Job
+from actors.training.answers import Answer, Job
 
 PER_SHARD = 32  # answers; what an interruption loses at most
 

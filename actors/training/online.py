@@ -18,13 +18,13 @@ from actors.engines.checkpoints.loading import load_model, load_tokenizer
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.replay import replay_draft
 from actors.engines.sampling.noise import gumbel
-from actors.engines.training.answers import Answer, Job, Prompt
-from actors.engines.training.batches import LOGITS, batch_of, groups
-from actors.engines.training.heard import alternatives, loss, told
-from actors.engines.training.learner import Learner
-from actors.engines.training.mixture import mix
 from actors.learner.traffic import Heard
 from actors.records import LoggedRequest
+from actors.training.answers import Answer, Job, Prompt
+from actors.training.batches import LOGITS, batch_of, groups
+from actors.training.heard import alternatives, loss, told
+from actors.training.learner import Learner
+from actors.training.mixture import mix
 
 TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
 RATE = 0.3  # of the rate that a draft is made with: what it knows already is to stay

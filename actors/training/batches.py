@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from actors.engines.training.answers import Answer, Prompt
+from actors.training.answers import Answer, Prompt
 
 TOKENS = 4096  # of a batch, prompts and padding included
 LOGITS = 1 << 26  # most elements of a batch's logits: 256 MB in float32, of which training holds a few copies

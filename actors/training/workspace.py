@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from actors.engines.training.plan import Plan
-from actors.engines.training.shards import Shards
-from actors.engines.training.start import Shape
+from actors.training.plan import Plan
+from actors.training.shards import Shards
+from actors.training.start import Shape
 from protocols.errors import ConfigError
 
 

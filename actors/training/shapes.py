@@ -11,8 +11,8 @@ import torch
 
 from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft
-from actors.engines.training.head import head_tokens
-from actors.engines.training.start import HEAD, Shape, draft_config, empty_draft, is_cut
+from actors.training.head import head_tokens
+from actors.training.start import HEAD, Shape, draft_config, empty_draft, is_cut
 
 STEPS = 25  # of the draft in a round: with fewer the tree stays small, with more most of it is never verified
 FEWEST = 6  # of a draft that is cut from the target: with fewer a chain of three takes half of a round

@@ -18,12 +18,12 @@ from actors.engines.build import build_draft
 from actors.engines.checkpoints.draft_vocabulary import with_part_head
 from actors.engines.checkpoints.loading import load_model, load_tokenizer
 from actors.engines.drafts.replay import replay_draft
-from actors.engines.training.answers import Answer, Prompt
-from actors.engines.training.head import head_tokens, kept_most_frequent
-from actors.engines.training.plan import Judgement, Plan, Reading
-from actors.engines.training.start import Shape, first_draft
-from actors.engines.training.workspace import Workspace
 from actors.records import LoggedRequest
+from actors.training.answers import Answer, Prompt
+from actors.training.head import head_tokens, kept_most_frequent
+from actors.training.plan import Judgement, Plan, Reading
+from actors.training.start import Shape, first_draft
+from actors.training.workspace import Workspace
 from protocols.messages import Sampling
 
 CPU = torch.device("cpu")

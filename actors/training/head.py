@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.checkpoints.draft_vocabulary import DraftVocabulary
-from actors.engines.training.answers import Answer, Prompt
+from actors.training.answers import Answer, Prompt
 
 MOST = 32_768  # FR-Spec (arXiv 2502.14856) and EAGLE-3 keep as many of 128,000
 LEAST = 8_192  # however small the draft is, because fewer do not make most of a text

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from actors.engines.checkpoints.draft_vocabulary import columns_of, head_size
-from actors.engines.training.answers import Answer, Prompt
-from actors.engines.training.batches import batch_of, groups
-from actors.engines.training.losses import divergences
+from actors.training.answers import Answer, Prompt
+from actors.training.batches import batch_of, groups
+from actors.training.losses import divergences
 
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the trained weights that are tried
 JUDGES = 160  # answers to compare on: ten thousand tokens of the bundled target show differences of 0.003
@@ -49,7 +49,7 @@ def keep_the_best(model: nn.Module, start: Weights, prompts: Sequence[Prompt], a
 @torch.inference_mode()
 def acceptance(model: nn.Module, prompts: Sequence[Prompt], answers: Sequence[Answer]) -> float:
     """The share of the draft's tokens that are accepted: the mean of 1 - TV over all positions (see
-    :mod:`actors.engines.training.losses`)."""
+    :mod:`actors.training.losses`)."""
     parameter = next(model.parameters())
     columns = columns_of(model)
     accepted = places = 0.0

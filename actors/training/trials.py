@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from actors.engines.training.start import Shape
-from actors.engines.training.workspace import Workspace, write_whole
+from actors.training.start import Shape
+from actors.training.workspace import Workspace, write_whole
 
 SHARE = 1 / 16  # of the training time, for each shape: three that lose take less than a fifth of it
 

@@ -13,10 +13,10 @@ from torch import nn
 
 from actors.engines.checkpoints.draft_vocabulary import columns_of
 from actors.engines.checkpoints.dtypes import cpu_has_bfloat16
-from actors.engines.training.batches import Batch
-from actors.engines.training.losses import LEFT_OUT, blend, divergences
-from actors.engines.training.muon import Muon
-from actors.engines.training.plan import Progress, Report
+from actors.training.batches import Batch
+from actors.training.losses import LEFT_OUT, blend, divergences
+from actors.training.muon import Muon
+from actors.training.plan import Progress, Report
 
 MATRICES = 3e-3  # Muon's rate, in AdamW's units, for widths up to WIDTH; wider models take less
 OTHERS = 1.5e-3  # AdamW's, on embeddings, norms and biases

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from actors.engines.training.batches import Batch
-from actors.engines.training.losses import blend, choice, divergences
 from actors.learner.traffic import Heard
+from actors.training.batches import Batch
+from actors.training.losses import blend, choice, divergences
 
 NEVER = -10_000.0  # logarithm of the probability of what is no alternative
 

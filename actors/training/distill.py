@@ -15,18 +15,18 @@ from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, head_s
 from actors.engines.checkpoints.loading import load_config, load_tokenizer, resolve_device
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec, tokenizer_digest
-from actors.engines.training import trials
-from actors.engines.training.answers import Prompt
-from actors.engines.training.batches import epochs
-from actors.engines.training.collecting import collect_answers
-from actors.engines.training.head import coverage
-from actors.engines.training.learner import Learner, train, trained_seconds
-from actors.engines.training.mixture import keep_the_best
-from actors.engines.training.plan import Plan, Predict, Progress, Report, Result, Rounds
-from actors.engines.training.shapes import contenders, step_us, stopwatch
-from actors.engines.training.start import Shape, draft_config, is_cut
-from actors.engines.training.students import Students
-from actors.engines.training.workspace import Workspace
+from actors.training import trials
+from actors.training.answers import Prompt
+from actors.training.batches import epochs
+from actors.training.collecting import collect_answers
+from actors.training.head import coverage
+from actors.training.learner import Learner, train, trained_seconds
+from actors.training.mixture import keep_the_best
+from actors.training.plan import Plan, Predict, Progress, Report, Result, Rounds
+from actors.training.shapes import contenders, step_us, stopwatch
+from actors.training.start import Shape, draft_config, is_cut
+from actors.training.students import Students
+from actors.training.workspace import Workspace
 from actors.verifier.compute import INLINE_US
 from actors.verifier.timing import measure_lent, measure_target
 from protocols.errors import ConfigError, RequestError

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from actors.engines.targets.target import Target
-from actors.engines.training.answers import GREEDY, LONGEST, TEMPERATURES, Job, Prompt, jobs, write_answers
-from actors.engines.training.plan import Progress, Report
-from actors.engines.training.shards import Shards
+from actors.training.answers import GREEDY, LONGEST, TEMPERATURES, Job, Prompt, jobs, write_answers
+from actors.training.plan import Progress, Report
+from actors.training.shards import Shards
 
 MOST_ANSWERS = 100_000
 
