@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 from cluster import ADDRESS, Cluster
-from memory_network import MemoryNetwork
 
 from actors.replay.clock import run
 from duoactor import AsyncClient, ChatTurn, ConnectionLost, RequestError, Sampling
 from fakes import ToyLanguage
+from tests.world.network import MemoryNetwork
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 from cluster import Cluster
-from memory_network import MemoryNetwork
 
 from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
@@ -14,6 +13,7 @@ from fakes import ToyLanguage, ToyTarget
 from protocols.address import several
 from protocols.handshake import Lost, Why
 from protocols.messages import ChatTurn, Chunk, Failed, FailureCode, Generate, Welcome
+from tests.world.network import MemoryNetwork
 
 A, B = "memory://a", "memory://b"
 PROMPT = (5, 9, 33)

@@ -5,13 +5,13 @@ import gc
 
 import pytest
 from cluster import ADDRESS, Cluster
-from memory_network import MemoryNetwork
 from puppet import Puppet, client_of, settled
 
 from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
 from fakes import ToyLanguage
 from protocols.messages import Cancel
+from tests.world.network import MemoryNetwork
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

@@ -2,12 +2,12 @@
 
 import pytest
 from cluster import ADDRESS
-from memory_network import MemoryNetwork
 
 from actors.peer import Line
 from protocols import wire
 from protocols.errors import ProtocolError
 from protocols.messages import Heartbeat, Hello, Refuse, RefuseCode, Role, ToController, Welcome
+from tests.world.network import MemoryNetwork
 
 WELCOME = Welcome("v", 500, 2500, "")
 NOT_OURS = ([b"HTTP/1.1 400", b""], [b"", wire.HEADER, b"\x91"], [b"duoactor/", b"x"])

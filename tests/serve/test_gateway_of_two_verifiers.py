@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import pytest
 from cluster import Cluster
 from gateway import LANGUAGE, TURNS, Served, served
-from memory_network import MemoryNetwork
 from openai import AsyncOpenAI
 
 from fakes import ToyTarget
+from tests.world.network import MemoryNetwork
 
 LONG = {"model": "toy", "messages": TURNS, "max_tokens": 60, "temperature": 0}
 STREAMS = 4

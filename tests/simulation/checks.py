@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from memory_network import MemoryNetwork
 from plans import FIRST, LEARNER
 from school import DIRECTORY
 
 from actors.learner.versions import KEPT
+from tests.world.network import MemoryNetwork
 
 if TYPE_CHECKING:
     from world import World

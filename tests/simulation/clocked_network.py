@@ -13,9 +13,8 @@ import hashlib
 import heapq
 from collections.abc import Callable, Sequence
 
-from memory_network import Faults, MemoryLink, MemoryNetwork, only
-
 from protocols.wire import kind
+from tests.world.network import Faults, MemoryLink, MemoryNetwork, only
 
 MAY_VANISH = only(
     *("Load", "Finished"),  # said again until DraftStats tell of it; a text more or less

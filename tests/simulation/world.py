@@ -13,7 +13,6 @@ import checks
 import nonsense
 from cast import ADDRESSES, Cast
 from hostile import Hostile
-from memory_network import Faults
 from plans import GATEWAYS, Plan, Stream, Trouble
 from readers import ClientHost, Told
 from reproducible import reproducible
@@ -24,6 +23,7 @@ from actors.verifier.state import TTL_MS
 from duoactor import AsyncClient
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import Goodbye, Role
+from tests.world.network import Faults
 
 STREAMS_END_S = 900.0  # after the last trouble: in lock-step with a slow drafter each token takes some seconds
 # After the last stream: lost clients are given up after 10 s, a lease whose Close was lost after 20, and a drafter that

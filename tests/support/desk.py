@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
-from memory_network import MemoryNetwork
-
 from actors.drafter.loop import Drafter
 from actors.models import Expansion, Leaf
 from actors.replay.clock import run
@@ -29,6 +27,7 @@ from protocols.messages import (
     Verdict,
     Welcome,
 )
+from tests.world.network import MemoryNetwork
 
 ADDRESS = "memory://desk"
 HEARTBEAT_MS, TTL_MS = 500, 2500

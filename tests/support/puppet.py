@@ -3,11 +3,11 @@
 import asyncio
 
 from cluster import ADDRESS, Cluster
-from memory_network import MemoryNetwork
 
 from duoactor import AsyncClient
 from protocols import wire
 from protocols.messages import Generate, Heartbeat, Hello, ToVerifier, Welcome
+from tests.world.network import MemoryNetwork
 
 WELCOME = Welcome("v1", 500, 2500, "")
 

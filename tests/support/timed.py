@@ -12,8 +12,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from memory_network import MemoryNetwork
-
 from actors.models import Expansion, Leaf, Outcome, Window, path_of
 from actors.replay.clock import Process, now_here
 from actors.tree.accept import depths_of, walk
@@ -21,6 +19,7 @@ from actors.verifier.compute import Compute
 from fakes import INFO, VOCAB
 from protocols.messages import Sampling
 from protocols.transport import Inbox
+from tests.world.network import MemoryNetwork
 
 LONGEST = 40_000  # positions
 COPIED = 200

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 from cluster import Cluster, DrafterByHand, tokens_of
-from memory_network import Faults, only
 
 from actors.replay.clock import run
 from fakes import ToyDraft, ToyLanguage
@@ -21,6 +20,7 @@ from protocols.messages import (
     StatusReport,
     Swap,
 )
+from tests.world.network import Faults, only
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

@@ -2,7 +2,6 @@
 
 import pytest
 from cluster import Caller, Cluster, tokens_of
-from memory_network import MemoryNetwork, only
 
 from actors.proposers.datastore import build
 from actors.proposers.draft_model import build_proposer_draft
@@ -11,6 +10,7 @@ from actors.replay.clock import run
 from actors.verifier.decoding.retrieval import Sources
 from fakes import INFO, VOCAB, ToyLanguage, toy_sources
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Refuse, RefuseCode, Role, Sampling
+from tests.world.network import MemoryNetwork, only
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

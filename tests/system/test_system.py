@@ -2,11 +2,11 @@
 
 import pytest
 from cluster import Cluster, tokens_of
-from memory_network import MemoryNetwork, only
 
 from actors.replay.clock import run
 from fakes import ToyLanguage, toy_sources
 from protocols.messages import Sampling
+from tests.world.network import MemoryNetwork, only
 
 PROMPT = (5, 9, 33)
 RETRIEVING = ["pld", "pld-earliest", "sam", "rest", "lookahead"]

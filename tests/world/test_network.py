@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from memory_network import MemoryNetwork, only
 
 from protocols.errors import ConfigError, ConnectionLost
 from protocols.messages import Cancel, Grow
 from protocols.wire import encode
+from tests.world.network import MemoryNetwork, only
 
 
 async def settle(network: MemoryNetwork) -> None:

@@ -1,6 +1,6 @@
 """A network inside one process that loses, repeats, reorders and delays messages, and kills hosts, by a seed.
 
-There is no clock: delays count turns of the event loop. The fate of a link's n-th faulty message in one direction
+Delays count turns of the event loop, or are seconds by host. The fate of a link's n-th faulty message in one direction
 depends on the seed, on the link's number and on n, so a run can be repeated even where actors compute in threads.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from protocols.errors import ConfigError, ConnectionLost
 from protocols.security import ANYBODY, Holder
 from protocols.transport import INBOX, Inbox, nobody_at
 from protocols.wire import kind
+from tests.world.clock import now_here
 
 CLOSED = "the connection was closed on this side"
 OVERTAKEN = 4  # turns at most that a reordered message comes late
@@ -192,7 +193,10 @@ class MemoryNetwork:
         reorder: float = 0.0,
         delay: int = 0,
         faulty: Callable[[Sequence[bytes]], bool] = lambda frames: True,
+        seconds: Mapping[str, float] | None = None,
     ) -> None:
+        """``seconds``: that messages to and from a host take; with it, what a computing process sends waits for the
+        end of its step."""
         self.seed = seed
         self.faults = Faults(drop, duplicate, reorder, delay)
         self.faulty = faulty
@@ -205,6 +209,8 @@ class MemoryNetwork:
         self._sent = 0
         self._made = 0
         self._connections = 0
+        self._seconds = seconds
+        self._arrives: dict[str, float] = {}  # by host, the latest message under way
 
     def listen(self, address: str) -> MemoryListener:
         if address in self.listeners:
@@ -265,6 +271,9 @@ class MemoryNetwork:
 
     def deliver(self, turn: int, link: MemoryLink, action: Callable[[], object]) -> None:
         """Run ``action`` in the given turn, at once if that is now; never if ``link`` is dead or cut by then."""
+        if self._seconds is not None:
+            self._send_late(link, action)
+            return
         if turn <= self.turn:
             action()
             return
@@ -272,6 +281,17 @@ class MemoryNetwork:
             asyncio.get_running_loop().call_soon(self._tick)
         self._sent += 1
         heapq.heappush(self._late, (turn, self._sent, link, action))
+
+    def _send_late(self, link: MemoryLink, action: Callable[[], object]) -> None:
+        """After the host's seconds, in the order of sending."""
+        assert self._seconds is not None
+        loop = asyncio.get_running_loop()
+        arrives = max(now_here() + self._seconds.get(link.host, 0.0), self._arrives.get(link.host, 0.0))
+        if arrives <= loop.time():
+            action()
+            return
+        self._arrives[link.host] = arrives + 1e-9
+        loop.call_at(arrives, lambda: None if link.dead else action())
 
     def _tick(self) -> None:
         self._turn += 1

@@ -1,0 +1,1 @@
+"""What users would notice of the verifier's speed, in virtual time."""
