@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from actors.settings import PEER_VARIABLES
 from protocols.messages import Role
@@ -38,7 +39,6 @@ class ActorPlan:
     threads: int = 1
     http: tuple[str, int] = ("", 0)
     finish_s: float = 0.0  # that it may take to finish its work, before it has ``STOP_S`` to end
-    forked: bool = False  # it computes with a model on the CPU: see :mod:`duoactor.cli.fork_server`
 
 
 class OutputLines:
@@ -78,41 +78,33 @@ def _text(data: bytes) -> str:
     return data.decode(errors="replace").strip("\r")
 
 
-class Child(asyncio.SubprocessProtocol):
+class Child(asyncio.Protocol):
     """One life of an actor, from its start to its exit."""
 
-    def __init__(self, line: Callable[[str], None], progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], line: Callable[[str], None], progress: Callable[[str], None]
+    ) -> None:
+        self.pid = process.pid
         self.tail: deque[str] = deque(maxlen=TAIL)
         self.sentence = ""  # why it cannot run, in its own words
-        self.pid = 0
+        self._process = process
         self._tell = line
         self._output = OutputLines(self._take, progress)
+        self._loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
         self._exited = asyncio.Event()
+        threading.Thread(target=self._await_exit, name=f"exit-of-{self.pid}", daemon=True).start()
 
     @classmethod
-    async def start(
-        cls,
-        plan: ActorPlan,
-        line: Callable[[str], None],
-        progress: Callable[[str], None],
-        stdin: int = asyncio.subprocess.PIPE,  # its end is the sign that we are gone: see die_with_parent
-    ) -> Child:
+    async def start(cls, plan: ActorPlan, line: Callable[[str], None], progress: Callable[[str], None]) -> Child:
         """Raises OSError if the command cannot be run."""
-        _, child = await asyncio.get_running_loop().subprocess_exec(
-            lambda: cls(line, progress),
-            *plan.command,
-            stdin=stdin,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,  # stdout belongs to our own documents
-            env=environment_of(plan),
-            start_new_session=True,  # Ctrl-C reaches us alone, and we stop them in order
-        )
+        process = _spawn(plan)
+        child = cls(process, line, progress)
+        await child._loop.connect_read_pipe(lambda: child, process.stdout)
         return child
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)
-        self.pid = self._transport.get_pid() or 0
+        self._output_pipe = transport
 
     def _take(self, line: str) -> None:
         self.tail.append(line)
@@ -121,41 +113,64 @@ class Child(asyncio.SubprocessProtocol):
         else:
             self._tell(line)
 
-    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
-        self._output.feed(cast(bytes, data))
+    def data_received(self, data: bytes) -> None:
+        self._output.feed(data)
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1:
-            self._output.end()
-            self._closed.set()
+    def connection_lost(self, error: Exception | None) -> None:
+        self._output.end()
+        self._closed.set()
 
-    def process_exited(self) -> None:
+    def _await_exit(self) -> None:
+        """Runs on a thread of its own. The dead process is not reaped here, so that its id cannot be given anew."""
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        else:  # macOS before Python 3.13
+            self._process.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        """Reap it, and kill what it had started: that would hold on to memory, devices and our pipe."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._exited.set()
 
     async def wait(self) -> int:
-        """The exit code, once all of its output was told. What it had started in its turn is killed with it: it would
-        hold on to memory, devices and our pipe."""
+        """The exit code, once all of its output was told."""
         await self._exited.wait()
-        self._signal_group(signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), END_OF_OUTPUT_S)
-        code = self._transport.get_returncode()
-        self._transport.close()
-        assert code is not None
-        return code
+        self._output_pipe.close()
+        return self._process.returncode
 
     def terminate(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._transport.terminate()
+        if not self._exited.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """It and whatever it started."""
         if not self._exited.is_set():
-            self._signal_group(signal.SIGKILL)
+            self._signal(signal.SIGKILL)
 
-    def _signal_group(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals) -> None:
+        """To it and its group, whose id is its own until it is reaped."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+def _spawn(plan: ActorPlan) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        plan.command,
+        stdin=subprocess.PIPE,  # its end is the sign that we are gone: see die_with_parent
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,  # stdout belongs to our own documents
+        bufsize=0,
+        env=environment_of(plan),
+        start_new_session=True,  # Ctrl-C reaches us alone, and we stop them in order
+    )
 
 
 def environment_of(plan: ActorPlan) -> Mapping[str, str]:

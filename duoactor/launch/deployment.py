@@ -22,7 +22,6 @@ from actors.settings import (
 from duoactor.config import options, resolve_model
 from duoactor.launch.child import GATEWAY, ActorPlan, own_command
 from duoactor.launch.cores import Cores, assign_cores, format_cpus
-from duoactor.launch.forks import computes_here
 from duoactor.launch.wanted import Wanted
 from duoactor.serve.settings import parse_http
 from protocols.address import parse
@@ -93,12 +92,9 @@ def _plans(settings: Wanted, line: Callable[[str, Settings], tuple[str, ...]]) -
         line(Role.VERIFIER, verifier),
         verifier.threads,
         finish_s=verifier.shutdown_timeout,
-        forked=computes_here(verifier.device),
     )
     for drafter in settings.drafters:
-        forked = computes_here(drafter.device) and not retrieves(drafter.draft)
-        own = line(Role.DRAFTER, drafter)
-        yield ActorPlan(Role.DRAFTER, drafter.actor_id, own, drafter.threads, forked=forked)
+        yield ActorPlan(Role.DRAFTER, drafter.actor_id, line(Role.DRAFTER, drafter), drafter.threads)
     yield ActorPlan(Role.CONTROLLER, "controller", line(Role.CONTROLLER, settings.controller))
     if settings.learner is not None:
         yield ActorPlan(Role.LEARNER, "learner", line(Role.LEARNER, settings.learner))

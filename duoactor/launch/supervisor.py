@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, Literal
 
 from duoactor.launch.child import STOP_S, ActorPlan, Child
-from duoactor.launch.forks import ForkServer, is_forked
 from duoactor.launch.health import healthy_pid
 from duoactor.launch.restart import GiveUp, Leave, Lifecycle, Start, describe_exit
 from protocols.address import parse
@@ -80,10 +79,6 @@ class Supervisor:
         self._report = report
         self._address = address
         self._clock = clock
-        first = self._actors[0]  # the verifier, whose start waits for the fork server's
-        self._forks = ForkServer(
-            lambda text: self._tell("line", first, text), lambda text: self._tell("progress", first, text)
-        )
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._all_ready = asyncio.Event()
@@ -178,9 +173,6 @@ class Supervisor:
         def progress(text: str) -> None:
             self._tell("progress", actor, text)
 
-        if is_forked(actor.plan):
-            with contextlib.suppress(OSError):
-                return await self._forks.start(actor.plan, line, progress)
         return await Child.start(actor.plan, line, progress)
 
     async def _watch(self) -> None:
@@ -245,7 +237,6 @@ class Supervisor:
                 if actor.child is not None:
                     actor.child.kill()
             await asyncio.gather(*self._lives.values(), return_exceptions=True)
-            await self._forks.close()
             if self._address.startswith("ipc://"):
                 # a verifier that had to be killed leaves its socket file
                 with contextlib.suppress(DuoactorError, OSError):

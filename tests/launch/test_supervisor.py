@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from duoactor.launch.child import STOP_S, ActorPlan
+from duoactor.launch.child import STOP_S, ActorPlan, Child
 from duoactor.launch.supervisor import Event, LaunchError, Supervisor
 from protocols.messages import DrafterStatus, Role, StatusReport
 
@@ -211,7 +211,7 @@ async def test_a_sentence_of_an_actor_that_cannot_go_on_is_told_once():
     world = World(plan(Role.VERIFIER, LIVES), plan(Role.DRAFTER, once))
     async with world.supervisor:
         child = world.supervisor._actors[1].child
-        child._transport.get_pipe_transport(0).write(b"\n")
+        child._process.stdin.write(b"\n")
         told = await world.until("restart", "drafter")
     assert told.text == "ended with exit code 1 (the verifier has another model); starting it again"
     assert sum("another model" in event.text for event in world.events) == 1
@@ -296,3 +296,19 @@ def test_a_child_ends_when_its_supervisor_was_killed():
     child.stdin.close()  # what the system does for a killed supervisor
     assert child.wait(timeout=30) == 0
     child.stdout.close()
+
+
+async def test_a_dead_child_keeps_its_process_id_until_its_group_is_killed(monkeypatch: pytest.MonkeyPatch):
+    killed: list[bool] = []
+    killpg = os.killpg
+
+    def kill_group(group: int, number: int) -> None:
+        killed.append(Path(f"/proc/{group}").exists())  # reaped, the id could be another's by now
+        killpg(group, number)
+
+    monkeypatch.setattr(os, "killpg", kill_group)
+    child = await Child.start(plan(Role.VERIFIER, "pass"), lambda text: None, lambda text: None)
+    assert await child.wait() == 0
+    child.kill()
+    child.terminate()
+    assert killed == [True]
