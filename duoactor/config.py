@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import inspect
 
+from actors.engines.weights.faults import check_checkpoint
 from actors.settings import (
     BUNDLED,
     ControllerSettings,
@@ -232,7 +233,8 @@ def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], g
     draft that is no model (``pld``, ``sam``, ``rest:DIR``). ``given_as``: the argument that names it; empty: the flag
     of its kind.
 
-    Raises :class:`protocols.errors.ModelError` for a path to nothing, and for an inline draft that is no model.
+    Raises :class:`protocols.errors.ModelError` for a path to nothing, for a checkpoint that cannot be whole, and for an
+    inline draft that is no model.
     """
     given_as = given_as or f"--{kind.replace(' ', '-')}"
     if name == BUNDLED:
@@ -251,6 +253,7 @@ def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], g
         raise missing
     path = Path(os.path.expanduser(name))  # which leaves ~NAME where there is no such user
     if path.is_dir():
+        check_checkpoint(str(path))
         return str(path)
     if path.exists():
         raise ModelError(f"{name} is a file: give {given_as} the directory of the model")

@@ -12,6 +12,8 @@ from torch import nn
 from actors.engines.checkpoints.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.text.chat_template import response_template, tool_form
 from actors.engines.text.tokenizer import tokenizer_digest, tokenizer_parts
+from actors.engines.weights.faults import check_checkpoint
+from actors.engines.weights.hub import located
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
 from protocols.errors import ConfigError, ModelError
@@ -68,8 +70,10 @@ def load_config(name: str) -> Any:
     from transformers import AutoConfig
 
     _quiet()
+    directory = located(name)
+    check_checkpoint(directory)
     try:
-        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
     except Exception as error:
         raise ModelError(_why(name, error)) from None
 
@@ -79,17 +83,17 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     from transformers import AutoModelForCausalLM
 
     _quiet()
-    config = load_config(name)
+    config, directory = load_config(name), located(name)
     check_config(name, config)
     part = head_size(config) < config.get_text_config().vocab_size
     try:
         if part:
             model, report = model_class(config).from_pretrained(
-                name, config=config, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
+                directory, config=config, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
             )
         else:
             model, report = AutoModelForCausalLM.from_pretrained(
-                name, dtype=dtype, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
+                directory, dtype=dtype, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
             )
     except Exception as error:
         raise ModelError(_why(name, error)) from None
@@ -112,7 +116,7 @@ def load_tokenizer(name: str) -> Any:
 
     _quiet()
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(located(name), trust_remote_code=False)
     except Exception as error:
         if Path(name).exists() and (Path(name) / "config.json").exists():
             raise ModelError(f"{name} has no tokenizer that can be loaded; add tokenizer.json to it") from None
@@ -131,8 +135,14 @@ def vocab_size(model: nn.Module) -> int:
 
 
 def max_context(model: nn.Module) -> int:
+    """The longest text: with YaRN by its factor, as others count it, where the configuration names a shorter one."""
     config: Any = model.config
-    return int(getattr(config.get_text_config(), "max_position_embeddings", 4096))
+    text = config.get_text_config()
+    longest = int(getattr(text, "max_position_embeddings", 4096))
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "yarn":
+        longest = max(longest, int(rope["factor"] * rope.get("original_max_position_embeddings", longest)))
+    return longest
 
 
 def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str) -> ModelInfo:

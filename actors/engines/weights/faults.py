@@ -1,0 +1,107 @@
+"""Faults of a model directory that show in its files' names, sizes and first bytes.
+
+No torch: ``duoactor up`` checks its models before it starts an actor, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from protocols.errors import ModelError
+
+POINTER = b"version https://git-lfs.github.com/spec"
+LARGEST_HEADER = 100_000_000  # bytes, as safetensors allows
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
+
+
+def check_checkpoint(name: str) -> None:
+    """Raise ModelError if the model directory of that name cannot be whole. A hub id or a file passes unchecked."""
+    path = Path(name)
+    if not path.is_dir():
+        return
+    _check_adapter(path)
+    if not (path / "config.json").exists():
+        return  # loading has sentences for that
+    for file in sorted(path.glob("*.json")) + sorted(path.glob("*.model")):
+        _check_pointer(file)
+    config = _read(path / "config.json")
+    names = {name for file in _weight_files(path) for name in _tensors(file)}
+    tied = (config.get("text_config") or config).get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    embedded = any(name.endswith("embed_tokens.weight") for name in names)
+    if tied is False and embedded and not any("lm_head" in name for name in names):
+        raise ModelError(
+            f"model {path} has no output head: its config.json says that lm_head.weight is not the embedding, and no "
+            "file holds it; download it again, or set tie_word_embeddings to true if it is"
+        )
+
+
+def _check_adapter(path: Path) -> None:
+    if (path / "adapter_config.json").exists() and not (path / "config.json").exists():
+        base = _read(path / "adapter_config.json").get("base_model_name_or_path") or "its base model"
+        raise ModelError(
+            f"{path} is a LoRA adapter and no model: merge it into {base} with peft's merge_and_unload, save the "
+            "result and give that directory"
+        )
+
+
+def _weight_files(path: Path) -> Iterator[Path]:
+    """Every file of weights. Raises ModelError if one is missing."""
+    for index in INDEXES:
+        if (path / index).exists():
+            files = sorted(set(_read(path / index).get("weight_map", {}).values()))
+            lacking = [file for file in files if not (path / file).exists()]
+            if lacking:
+                raise ModelError(
+                    f"model {path} lacks {len(lacking)} of its {len(files)} files of weights, {lacking[0]} first: "
+                    "download it again"
+                )
+            yield from (path / file for file in files)
+            return
+    found = [file for pattern in WEIGHTS for file in sorted(path.glob(pattern))]
+    if not found:
+        raise ModelError(f"model {path} holds no weights, such as model.safetensors: download it again")
+    yield from found
+
+
+def _tensors(file: Path) -> dict[str, Any]:
+    """The header of a safetensors file; empty for files of other kinds. Raises ModelError unless the file is whole."""
+    _check_pointer(file)
+    if file.suffix != ".safetensors":
+        return {}
+    size, other = file.stat().st_size, ModelError(f"{file} is no safetensors file: download it again")
+    with file.open("rb") as source:
+        length = int.from_bytes(source.read(8), "little")
+        if size >= 8 and length > LARGEST_HEADER:
+            raise other
+        raw = source.read(length)
+    whole = 9 + length
+    if size >= whole - 1:
+        try:
+            tensors = json.loads(raw)
+            ends = (entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__")
+            whole = 8 + length + max(ends, default=0)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            raise other from None
+        if size >= whole:
+            return dict(tensors)
+    raise ModelError(f"{file} is cut short, {size:,} bytes of at least {whole:,}: download it again")
+
+
+def _check_pointer(file: Path) -> None:
+    with file.open("rb") as source:
+        if source.read(len(POINTER)) == POINTER:
+            raise ModelError(f"{file} is a Git LFS pointer, not the file itself: run `git lfs pull` in {file.parent}")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        raise ModelError(f"{file} cannot be read as JSON: download it again")
+    return content

@@ -1,0 +1,101 @@
+"""What is wrong with a model directory is one sentence that says what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actors.engines.weights.faults import check_checkpoint
+from protocols.errors import ModelError
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123\n"
+
+
+def safetensors(*names: str) -> bytes:
+    entries = {name: {"dtype": "F32", "shape": [2], "data_offsets": [8 * i, 8 * i + 8]} for i, name in enumerate(names)}
+    header = json.dumps(entries).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(8 * len(names))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "tie_word_embeddings": False}))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(safetensors("model.embed_tokens.weight", "lm_head.weight"))
+    return tmp_path
+
+
+def shard(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model-00001-of-00002.safetensors")
+    names = {"model.embed_tokens.weight": "model-00001-of-00002.safetensors", "x": "model-00002-of-00002.safetensors"}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    (model / "model-00002-of-00002.safetensors").write_bytes(safetensors("x"))
+
+
+def refused(model: Path, text: str) -> None:
+    with pytest.raises(ModelError, match=text) as raised:
+        check_checkpoint(str(model))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_whole_model_passes_in_one_file_or_in_shards(model: Path):
+    check_checkpoint(str(model))
+    shard(model)
+    check_checkpoint(str(model))
+
+
+def test_a_hub_id_and_a_file_pass_unchecked(model: Path):
+    check_checkpoint("org/name")
+    check_checkpoint(str(model / "config.json"))
+
+
+@pytest.mark.parametrize("left", [0, 7, 20, 120, -1])
+def test_a_file_that_is_cut_short_says_so(model: Path, left: int):
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:left])
+    refused(model, "model.safetensors is cut short, .* bytes of at least .*: download it again")
+
+
+@pytest.mark.parametrize("content", [b"<html>not found</html>", safetensors("a").replace(b"{", b"[")])
+def test_a_file_of_another_kind_under_that_name_is_refused(model: Path, content: bytes):
+    (model / "model.safetensors").write_bytes(content)
+    refused(model, "model.safetensors is no safetensors file: download it again")
+
+
+def test_missing_shards_are_counted_and_the_first_is_named(model: Path):
+    shard(model)
+    (model / "model-00002-of-00002.safetensors").unlink()
+    refused(model, "lacks 1 of its 2 files of weights, model-00002-of-00002.safetensors first: download it again")
+
+
+def test_a_directory_without_weights_is_refused(model: Path):
+    (model / "model.safetensors").unlink()
+    refused(model, "holds no weights, such as model.safetensors: download it again")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "pytorch_model.bin"])
+def test_a_git_lfs_pointer_says_how_to_get_the_file(model: Path, name: str):
+    if name.endswith(".bin"):
+        (model / "model.safetensors").unlink()
+    (model / name).write_text(POINTER)
+    refused(model, f"{name} is a Git LFS pointer, not the file itself: run `git lfs pull` in")
+
+
+def test_an_untied_head_without_weights_is_refused(model: Path):
+    (model / "model.safetensors").write_bytes(safetensors("model.embed_tokens.weight"))
+    refused(model, "has no output head: .* set tie_word_embeddings to true")
+    (model / "config.json").write_text(json.dumps({"tie_word_embeddings": True}))
+    check_checkpoint(str(model))
+
+
+def test_a_lora_adapter_says_into_what_it_is_merged(model: Path):
+    (model / "config.json").unlink()
+    (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    refused(model, "is a LoRA adapter and no model: merge it into org/base")
+
+
+def test_a_configuration_that_is_no_json_is_refused(model: Path):
+    (model / "config.json").write_text("{")
+    refused(model, "config.json cannot be read as JSON: download it again")
