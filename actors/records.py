@@ -13,10 +13,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from protocols.enumerations import FinishReason
 from protocols.errors import ConfigError
 from protocols.limits import Label, TokenId
-from protocols.messages import Sampling
+from protocols.messages import FinishReason, Sampling
 
 Ids = Annotated[tuple[TokenId, ...], Meta(min_length=1)]
 DEFAULTS = msgspec.structs.asdict(Sampling())

@@ -11,8 +11,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from protocols.enumerations import Origin
-
 MAX_INT = (1 << 31) - 1  # of token ids, positions and token counts
 MAX_SENTENCE = 4096  # characters
 MAX_REQUEST_ID = 128  # characters
@@ -89,7 +87,6 @@ Forwards = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=256)]
 Ranks = Annotated[tuple[Nodes, ...], Meta(max_length=512)]
 NodePath = Annotated[tuple[Nodes, ...], Meta(max_length=512)]
 Arrivals = Annotated[tuple[Count, ...], Meta(max_length=512)]
-Origins = Annotated[tuple[Origin, ...], Meta(max_length=512)]
 
 
 def within(value: float, limited: Any) -> float:

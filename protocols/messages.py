@@ -1,46 +1,275 @@
-"""Every message of the protocol, and the union of those that each receiver understands. ``SPEC.md`` is normative.
+"""Every message of the protocol, the parts that they are made of, and the union that each receiver understands.
 
-The messages that every actor exchanges with the verifier are defined here, those of clients in ``client_messages.py``,
-those of the other actors in ``actor_messages.py``, and what they are made of in ``parts.py``. Import all from here.
+``SPEC.md`` is normative. Within a major version evolution is append-only: a new field goes to the end and has a
+default. The unit of a duration ends the field's name; there is no wall-clock time on the wire. Token ids are in the
+target's vocabulary.
 
-Within a major version evolution is append-only: a new field goes to the end and has a default. Durations are in the
-unit that the field's name ends in; there is no wall-clock time on the wire. Token ids are in the target's vocabulary.
-
-Every number, string and array has limits in its type (``limits.py``), so that decoding refuses what is outside,
-infinities and NaN included: no receiver has to check a value again, and no message takes more memory than they allow.
+Every number, string and array has limits in its type, see ``limits.py``. Decoding refuses what is outside, infinities
+and NaN included: no receiver checks a value again, and no message takes more memory than they allow.
 """
 
 from __future__ import annotations
 
-# isort: off
-# fmt: off
-from protocols.actor_messages import (
-    Open as Open, Verdict as Verdict, Close as Close, Load as Load, Grow as Grow, Resync as Resync, Decline as Decline,
-    DraftStats as DraftStats, Finished as Finished, Promote as Promote, RoundStats as RoundStats,
-    RoundTrace as RoundTrace, ActorUp as ActorUp, ActorDown as ActorDown, Budget as Budget,
-)
-from protocols.client_messages import (
-    Generate as Generate, Cancel as Cancel, Status as Status, Tokenize as Tokenize, Detokenize as Detokenize,
-    Swap as Swap, DrainActor as DrainActor, Undo as Undo, Chunk as Chunk, Failed as Failed, Done as Done,
-    Tokenized as Tokenized, StatusReport as StatusReport,
-)
-from protocols.enumerations import (
-    FailureCode as FailureCode, FinishReason as FinishReason, Method as Method, Origin as Origin,
-    RefuseCode as RefuseCode, Role as Role,
-)
-from protocols.limits import (
-    ActorId, AlternativeCount, BusyMilliseconds, Interval, Label, Position, ProcessId, Sentence, StepMicroseconds,
-    StepTimes, Text,
-)
-from protocols.parts import (
-    Message as Message, Struct as Struct, Sampling as Sampling, StructuredOutputs as StructuredOutputs,
-    TokenizerParts as TokenizerParts, ToolCall as ToolCall, ChatTurn as ChatTurn, TokenLogprobs as TokenLogprobs,
-    RequestStats as RequestStats, DrafterStatus as DrafterStatus, DraftTotals as DraftTotals,
-    Expectation as Expectation,
-    RequestStatus as RequestStatus, Plan as Plan,
-)
-# fmt: on
-# isort: on
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta, field
+
+from protocols.limits import *
+
+
+class Struct(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A part of a message: an array on the wire, immutable in memory."""
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, tag=True, gc=False):
+    """A whole message: an array whose first element is the class name."""
+
+
+# --- enumerations; they travel as their values -----------------------------------------------------------------------
+
+
+class Role(StrEnum):
+    CLIENT = "client"
+    DRAFTER = "drafter"
+    CONTROLLER = "controller"
+    VERIFIER = "verifier"
+    LEARNER = "learner"
+
+
+class Method(StrEnum):
+    """How draft tokens are found and verified, see :mod:`actors.tree.methods`. "" in a message: the receiver's
+    default."""
+
+    AUTO = "auto"
+    TREE = "tree"
+    DUODECODING = "duodecoding"
+    DUODECODING_LOCKSTEP = "duodecoding-lockstep"
+    PEARL = "pearl"
+    SPS = "sps"
+    PLD = "pld"
+    PLD_EARLIEST = "pld-earliest"
+    SAM = "sam"
+    REST = "rest"
+    LOOKAHEAD = "lookahead"
+    VANILLA = "vanilla"
+
+
+class Origin(StrEnum):
+    """Where a token came from."""
+
+    DRAFT = "draft"  # the drafter's likeliest token at its position
+    SIBLING = "sibling"  # another of the drafter's candidates, in case the likeliest is rejected
+    RETRIEVED = "retrieved"  # guessed by the verifier's own proposers
+    FORCED = "forced"  # the only one that a grammar allows
+    TARGET = "target"  # nobody had drafted it: a committed token of the target's own, never a node of a tree
+
+
+class RefuseCode(StrEnum):
+    """Why a verifier refuses a peer, or a message of it. See ``SPEC.md`` section 9."""
+
+    VERSION = "version"
+    TOKENIZER = "tokenizer"
+    UNKNOWN_PEER = "unknown_peer"  # it has not said Hello, or the verifier has restarted since
+    DUPLICATE = "duplicate"
+    MALFORMED = "malformed"
+    DRAINING = "draining"
+    FORBIDDEN = "forbidden"  # the key that the connection was made with is not for that role
+
+
+class FailureCode(StrEnum):
+    """Why a request or question has failed. See ``SPEC.md`` section 9."""
+
+    BAD_REQUEST = "bad_request"
+    CONTEXT_LENGTH = "context_length"
+    UNSUPPORTED = "unsupported"
+    NOT_FOUND = "not_found"
+    OVERLOADED = "overloaded"
+    CANCELLED = "cancelled"
+    DRAINING = "draining"
+    INTERNAL = "internal"
+    FORBIDDEN = "forbidden"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+Origins = Annotated[tuple[Origin, ...], Meta(max_length=512)]
+
+
+class Sampling(Struct, frozen=True):
+    """How the target's next token is chosen. Temperature 0 is greedy; otherwise by shared noise, see
+    :mod:`actors.engines.sampling.noise`."""
+
+    temperature: Temperature = 0.0
+    top_k: Position = 0  # 0: off
+    top_p: TopP = 1.0
+    min_p: Probability = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0  # over prompt and output, as in transformers
+    presence_penalty: Penalty = 0.0  # over the output, as in OpenAI's API
+    frequency_penalty: Penalty = 0.0  # likewise
+    stop: StopStrings = ()
+    stop_token_ids: StopTokens = ()
+    max_tokens: MaxTokens = 256
+    seed: Seed = 0  # of the noise
+    logprobs: LogprobCount = -1  # -1: none; n >= 0: the chosen token's and those of the n likeliest
+    ignore_eos: bool = False
+    logit_bias: LogitBias = ()  # (token id, what is added to its logit), as in OpenAI's API
+    skip_special_tokens: bool = True  # False: the text has special tokens by their names; some tool calls need them
+
+
+class StructuredOutputs(Struct, frozen=True):
+    """What the output must follow, as in vLLM's StructuredOutputsParams. Exactly one of these is given."""
+
+    json_schema: Grammar | None = None  # the text of a JSON schema; ``{"type": "object"}`` allows any object
+    regex: Grammar | None = None  # of the whole output
+    grammar: Grammar | None = None  # in llguidance's Lark, or GBNF
+
+
+class TokenizerParts(Struct, frozen=True):
+    """What a tokenizer's digest is made of, part by part, so that a refusal can say what differs."""
+
+    entries: Count  # of the vocabulary, added tokens included
+    blocks: Blocks = b""  # WIDTH bytes for each BLOCK token ids: the first of the SHA-256 of their entries
+    merges: Label = ""  # SHA-256
+    special: Label = ""  # SHA-256 of the special tokens and their ids
+
+    BLOCK: ClassVar[int] = 32
+    WIDTH: ClassVar[int] = 4
+
+
+class ToolCall(Struct, frozen=True):
+    """A function call that the model has written."""
+
+    id: Label
+    name: Label
+    arguments: Text  # a JSON object
+
+
+ToolCalls = Annotated[tuple[ToolCall, ...], Meta(max_length=1024)]
+
+
+class ChatTurn(Struct, frozen=True):
+    """A message of a conversation, in OpenAI's sense."""
+
+    role: Label
+    content: Text
+    tool_calls: ToolCalls = ()  # of the role "assistant"
+    tool_call_id: Label = ""  # of the role "tool": the call whose result this is
+
+
+class TokenLogprobs(Struct, frozen=True):
+    """Natural-log probabilities at one position under the target's raw logits: before penalties, temperature, filters
+    and masks."""
+
+    chosen: LogProbability  # of the committed token
+    top_ids: TopIds = ()  # the likeliest tokens, best first
+    top_logprobs: TopLogprobs = ()
+
+
+class RequestStats(Struct, frozen=True):
+    """What one request took and how well it was drafted for; sent with its last chunk."""
+
+    method: Label = ""
+    prompt_tokens: Position = 0
+    completion_tokens: Position = 0
+    time_to_first_token_ms: Milliseconds = 0.0
+    decode_ms: Milliseconds = 0.0  # from the first token to the last
+    rounds: Count = 0  # target forwards after the first token
+    draft_tokens: Count = 0  # that were verified
+    accepted_tokens: Count = 0
+    acceptance_histogram: Histogram = ()  # [j] = rounds that accepted j draft tokens
+    sequences_histogram: Histogram = ()  # [k] = drafting phases with k sequences
+    gamma: Mean = 0.0  # mean over rounds
+    forward_ms: Milliseconds = 0.0  # of the target
+    wait_ms: Milliseconds = 0.0  # time spent waiting for a drafter
+    overhead_ms: Milliseconds = 0.0  # decode minus forward minus wait
+    drafters: ActorIds = ()  # that had its lease, the latest last
+    resyncs: Count = 0  # drafters that had to ask for committed tokens
+    cached_tokens: Position = 0  # of the prompt: not computed again, because an earlier one began with them
+    forced_tokens: Count = 0  # accepted tokens that were the only ones a grammar allowed
+
+
+class DrafterStatus(Struct, frozen=True):
+    """One connected drafter."""
+
+    actor_id: ActorId
+    model_id: Label
+    state: Label  # "active", "standby", "paused", "draining"
+    leases: Count
+    step_us: StepMicroseconds  # of one leaf, as measured
+    drafted: Count  # draft tokens that were verified
+    accepted: Count  # of those
+    dropped: Count  # messages that were fenced off
+    host: Label = ""
+    pid: ProcessId = 0
+    version: Count = 0  # of its weights, by the learner's count; 0: those that it was started with
+    gain: Difference = 0.0  # in agreement, as replay found when these weights were promoted
+    trouble: Sentence = ""  # why it does not serve what the learner has promoted
+    speedup: Mean = 0.0  # of its streams lately, over the same streams without it; 0: not known
+    tokens_per_second: Mean = 0.0  # of one of its streams, lately
+    asked: Count = 0  # times, what it would have drafted for a stream of another drafter
+    compared: Count = 0  # places of those streams at which both had a first choice
+    right: Count = 0  # of those
+    others_right: Count = 0  # of those the first choices of the drafters that had the streams
+
+
+class DraftTotals(Struct, frozen=True):
+    """Sums since the verifier's start over the requests of one method while one drafter had their lease."""
+
+    method: Label
+    drafter: Label  # actor id; "": none had
+    drafts: Count  # rounds with draft tokens
+    draft_tokens: Count
+    accepted_tokens: Count
+    accepted_per_position: Histogram = ()  # [j]: rounds that accepted more than j
+    speedup: Mean = 0.0  # lately, over plain decoding at its measured cost; 0: not known
+
+
+class Expectation(Struct, frozen=True):
+    """What to expect of a single stream before anything is known of its text: who drafts, and the rates that follow
+    from the measured times of forwards and draft steps."""
+
+    threads: Count = 0  # that compute a target on a CPU; 0: it is on another device
+    cpus: Label = ""  # that they are pinned to
+    spare_cpus: Label = ""  # drafters' CPUs that compute as well while all drafters rest; "": none, or of no help
+    drafts: Label = ""  # actor id of who drafts: a drafter, or the verifier itself; "": nobody with a draft model
+    plain_tokens_per_second: Mean = 0.0  # without drafts
+    tokens_per_second: Mean = 0.0  # with drafts; 0: nobody drafts
+    agreement: Probability = 0.0  # assumed in that: the chance that the draft's first choice is the target's
+
+
+class RequestStatus(Struct, frozen=True):
+    """One open request."""
+
+    rid: RequestId
+    method: Label
+    state: Label  # "queued", "prefill", "decode"
+    tokens: Position  # of its output
+    drafter: Label = ""  # actor id of who has its lease; "": nobody
+
+
+class Plan(Struct, frozen=True):
+    """How a drafter grows one request's tree."""
+
+    method: Method
+    gamma: Gamma | None = None  # draft tokens of a phase, of a tree its depth; None: the drafter decides
+    sequences: Leaves | None = None  # k, as the user asked; None: by the theta rule
+    max_sequences: Leaves | None = None  # cap on the theta rule; in a tree the leaves of one draft step; None: no cap
+
+
+Turns = Annotated[tuple[ChatTurn, ...], Meta(max_length=1 << 14)]
+Logprobs = Annotated[tuple[TokenLogprobs, ...], Meta(max_length=1024)]
+RequestStatuses = Annotated[tuple[RequestStatus, ...], Meta(max_length=4096)]
+DrafterStatuses = Annotated[tuple[DrafterStatus, ...], Meta(max_length=4096)]
+Totals = Annotated[tuple[DraftTotals, ...], Meta(max_length=4096)]
 
 
 # --- anyone -> verifier ----------------------------------------------------------------------------------------------
@@ -105,6 +334,381 @@ class Refuse(Message, frozen=True):
 
 class Drain(Message, frozen=True):
     """The peer is to finish what is open, then to say Goodbye."""
+
+
+# --- verifier <-> drafter --------------------------------------------------------------------------------------------
+
+
+class Open(Message, frozen=True):
+    """A lease: the drafter may grow the tree of request ``rid`` until ``Close``, or an ``Open`` of a later epoch."""
+
+    rid: RequestId
+    epoch: Count  # of the lease; a verifier never uses one twice
+    prefix: Tokens  # every committed token, prompt included
+    prompt_len: Position
+    sampling: Sampling
+    plan: Plan
+    cache_salt: Label = ""  # the request's
+
+
+class Verdict(Message, frozen=True):
+    """``tokens`` were committed at positions ``base_len ..``. A drafter that holds fewer than ``base_len`` committed
+    tokens asks for the others with ``Resync``."""
+
+    rid: RequestId
+    epoch: Count
+    round: Count
+    base_len: Position
+    tokens: Tokens
+    due_us: Microseconds | None = None  # until the verifier looks at the tree again; None: its next round has begun
+    plan: Plan | None = None  # None: as before
+    verify_us: Microseconds | None = None  # expected length of the next round; None: the phase is sent as a whole
+    awaited: Nodes | None = None  # drafts in a row that end the verifier's wait; None: the end of the phase, or no wait
+
+
+class Close(Message, frozen=True):
+    """The lease is over."""
+
+    rid: RequestId
+    epoch: Count
+
+
+class Load(Message, frozen=True):
+    """The drafter is to serve new leases with weights ``version`` of its model. Open leases go on with the weights that
+    they began with."""
+
+    version: Count
+    path: Sentence  # a directory on the drafter's host; empty: the weights that it was started with
+
+
+class Grow(Message, frozen=True):
+    """New draft tokens: a trie below the committed token at position ``base_len - 1``.
+
+    It is self-contained: ``parents[i]`` < i is an index into the same message (-1: the committed token). Merging is by
+    (parent, token), so that a lost, repeated or late message does no harm."""
+
+    rid: RequestId
+    epoch: Count
+    base_len: Position
+    parents: FragmentParents
+    tokens: FragmentTokens
+    logprobs: FragmentLogprobs  # natural log of the confidence in token i given its parent
+    sequences: Sequences = 0  # k of this phase; 0: the method has no sequences
+    complete: bool = False  # the phase is over: nothing more is sent before the next Verdict
+    phase_sequences: Sequences = 0  # k of the newest phase whose first token was decided since the last Grow; 0: none
+    phase_rank: Position = 0  # rank of that token among the draft's candidates for it, from 1; 0: none of them
+    sent_us: Microseconds = 0.0  # since the drafter's start
+    forwards: Forwards = ()  # since the last Grow: (microseconds from its start until ``sent_us``, its length)
+    ranks: Ranks = ()  # like ``phase_rank``, for each position with candidates that was decided since the last Grow
+
+
+class Resync(Message, frozen=True):
+    """The drafter holds ``have_len`` committed tokens, and asks for those behind them (0: for a new Open)."""
+
+    rid: RequestId
+    epoch: Count
+    have_len: Position
+
+
+class Decline(Message, frozen=True):
+    """The drafter does not take this lease, or gives it back: it has no room, or its model cannot mirror the text."""
+
+    rid: RequestId
+    epoch: Count
+    lasting: bool = False  # True: it can never draft for this request; False: it may later, when other leases end
+
+
+class DraftStats(Message, frozen=True):
+    """How a drafter does; sent about once a second."""
+
+    actor_id: ActorId
+    step_us: StepTimes  # (leaves in one step, microseconds), as measured
+    busy: Probability  # share of the time since the last report that forwards took
+    version: Count = 0  # of the weights that new leases get, see Load
+    trouble: Sentence = ""  # why it is not the one that it was last told to load
+    path: Sentence | None = None  # of the Load that it was last told; None: it does not say
+
+
+# --- verifier <-> learner --------------------------------------------------------------------------------------------
+
+
+class Finished(Message, frozen=True):
+    """A request that has ended. The noise of its tokens follows from ``sampling``.
+
+    ``top_ids`` and ``top_logprobs`` are the target's likeliest tokens under its raw logits: arrays of shape (tokens of
+    output, ``Hello.alternatives``), best first; empty if the learner asked for none."""
+
+    tokens: Tokens  # prompt and output
+    prompt_len: Position
+    sampling: Sampling
+    top_ids: Packed = b""  # int32, little-endian; -1: not known
+    top_logprobs: Packed = b""  # natural logarithms, float16, little-endian
+
+
+class Promote(Message, frozen=True):
+    """The learner's order: drafters with that model are to load these weights, which replay found to be better."""
+
+    version: Count
+    path: Sentence  # as in Load
+    model_id: Label  # of the drafters that are meant
+    gain: Difference = 0.0  # in agreement with the target, by replay of texts that it did not learn from
+
+
+# --- telemetry and controller ----------------------------------------------------------------------------------------
+
+
+class RoundStats(Message, frozen=True):
+    """One verification round of one request, as published on the telemetry socket; or several in a row without drafts,
+    of which ``round`` is the last one's number."""
+
+    rid: RequestId
+    round: Count
+    method: Method
+    drafter: Label  # actor id; "": none had the lease
+    window: Nodes  # draft tokens verified
+    accepted: Nodes
+    committed: Position  # tokens
+    rows: Position  # of the whole forward, all requests together
+    forward_us: Microseconds
+    wait_us: Microseconds  # for drafts
+    wall_us: Microseconds  # from the end of the previous round to the end of this one
+    sequences: Sequences = 0  # k of the drafter's phase
+    gamma: Gamma | None = None  # of the plan
+    started_us: Microseconds = 0.0  # of the forward, since the verifier's start
+    phase_sequences: Sequences = 0  # as the drafter has reported since the previous round, see Grow
+    phase_rank: Position = 0
+    draft_ranks: Ranks = ()  # ``ranks`` of Grow
+    retrieved: Position = 0  # tokens that the verifier's own proposers and the grammar would have got accepted alone
+    resting: bool = False  # the drafter that has the lease rested
+    fixed_gamma: DraftLength = 0  # that the request itself asked for; 0: none
+    fixed_sequences: Sequences = 0
+    draft_forwards: Forwards = ()  # (start since the verifier's start, length); measured by the drafter
+    waited_from_us: Microseconds = 0.0  # since the verifier's start, where ``wait_us`` is not 0
+    streams: Count = 1  # requests that decode at the verifier, this one included
+    slowdown: Mean = 1.0  # of forwards against ``Welcome.forward_us``, by the verifier's running estimate
+    message_us: Microseconds = 0.0  # to the drafter and back, by the verifier's running estimate
+    from_draft: Nodes = 0  # of ``accepted``: that a draft model alone had named
+    from_both: Nodes = 0  # a draft model, and one of the verifier's own proposers as well
+    from_text: Nodes = 0  # no draft model, but a proposer that reads the request's own text, ...
+    from_memory: Nodes = 0  # ... or else one that reads ended requests ...
+    from_datastore: Nodes = 0  # ... or else the datastore
+
+    @property
+    def rounds(self) -> int:
+        """How many it tells of: where no drafts were verified, each token had a forward of its own."""
+        return 1 if self.window else max(1, self.committed)
+
+
+class RoundTrace(Struct, frozen=True):
+    """One round of a request that asked for a trace: its token tree at the end of the forward, before it is pruned.
+
+    The first ``stats.window`` nodes are those that were verified, in their order. The other nodes of the tree follow,
+    the likeliest first, as far as there is room."""
+
+    stats: RoundStats
+    tokens: FragmentTokens
+    parents: FragmentParents  # [i] < i; -1: the last committed token
+    logprobs: FragmentLogprobs  # natural log of the confidence in token i given its parent
+    origins: Origins
+    arrived_us: Arrivals  # when node i came from a drafter, since the verifier's start; 0: its own, or not known
+    path: NodePath  # indices of the accepted nodes; the target's own token follows them
+
+
+class ActorUp(Message, frozen=True):
+    """An actor was welcomed."""
+
+    role: Role
+    actor_id: ActorId
+    model_id: Label = ""
+
+
+class ActorDown(Message, frozen=True):
+    """An actor has left, or is taken for dead."""
+
+    role: Role
+    actor_id: ActorId
+    reason: Sentence
+
+
+class Budget(Message, frozen=True):
+    """What the controller commands for requests of one kind.
+
+    It holds until the next one for the same kind, for ``ttl_ms`` at most, and only while its sender is connected; then
+    the budget of the verifier's start-up calibration takes its place. None leaves a value to the receiver."""
+
+    revision: Count
+    ttl_ms: Interval
+    method: Label | None = None  # of the requests that it is for; None: every method
+    drafter: Label | None = None  # actor id of their drafter; None: every drafter
+    gamma: Gamma | None = None  # draft tokens of a phase; of a tree its depth
+    sequences: Leaves | None = None  # cap on the theta rule; in a tree the leaves of one draft step
+    window: Nodes | None = None  # most draft tokens in one round
+    wait_us: WaitMicroseconds | None = None  # longest wait for drafts
+    predicted_tokens_per_second: Mean = 0.0
+    measured_tokens_per_second: Mean = 0.0
+    fixed_gamma: DraftLength = 0  # for requests that ask for this gamma themselves; 0: for those that ask for none
+    fixed_sequences: Sequences = 0  # likewise
+
+
+Budgets = Annotated[tuple[Budget, ...], Meta(max_length=64)]
+
+
+# --- client -> verifier ----------------------------------------------------------------------------------------------
+
+
+class Generate(Message, frozen=True):
+    """Ask for text. Exactly one of ``prompt`` (text or ids) and ``messages`` is given."""
+
+    rid: RequestId  # chosen by the client
+    prompt: Text | Tokens = ""
+    messages: Turns = ()
+    sampling: Sampling = Sampling()
+    method: Label = ""  # a Method; "": the verifier's default
+    generated: Tokens = ()  # to resume a broken stream: output tokens that the client has; offsets go on behind them
+    num_speculative_tokens: DraftLength = 0  # gamma; 0: adaptive
+    sequences: Sequences = 0  # k; 0: by the theta rule
+    attempt: Count = 0  # how often in a row the verifier has crashed while it worked on this request
+    structured_outputs: StructuredOutputs | None = None  # what the output, ``generated`` included, must follow
+    trace: bool = False  # chunks have a RoundTrace
+    tools: Text = ""  # a JSON array in OpenAI's shape, for the chat template
+    cache_salt: Label = ""  # only requests with the same salt share what is cached (keys and values, texts)
+    priority: Priority = 0  # the lowest number is served first and preempted last
+    deadline_ms: Milliseconds = 0.0  # from the request's arrival to its last token; 0: none
+
+
+class Cancel(Message, frozen=True):
+    """Stop generating. There is no answer."""
+
+    rid: RequestId
+
+
+class Status(Message, frozen=True):
+    """Ask for a StatusReport."""
+
+    rid: RequestId = ""
+
+
+class Tokenize(Message, frozen=True):
+    """Ask for the tokens of ``text`` or of ``messages``; exactly one of both is given."""
+
+    rid: RequestId
+    text: Text = ""
+    messages: Turns = ()
+    tools: Text = ""  # as in Generate
+
+
+class Detokenize(Message, frozen=True):
+    """Ask for the text of tokens."""
+
+    rid: RequestId
+    token_ids: Tokens
+
+
+class Swap(Message, frozen=True):
+    """Move every lease of drafter ``old`` to drafter ``new``."""
+
+    rid: RequestId
+    old: ActorId
+    new: ActorId
+
+
+class DrainActor(Message, frozen=True):
+    """Take a drafter out of service: its leases move away, then it is told to leave."""
+
+    rid: RequestId
+    actor_id: ActorId
+
+
+class Undo(Message, frozen=True):
+    """Go back to the draft weights before the learner's last promotion. The verifier forwards it to the learner."""
+
+    rid: RequestId
+    version: Count = 0  # the promoted one that is to be left; refused where another is in force. 0: whichever is
+
+
+# --- verifier -> client ----------------------------------------------------------------------------------------------
+
+
+class Chunk(Message, frozen=True):
+    """The next tokens of the output.
+
+    The first token has a chunk of its own. Later rounds share one where they are shorter than a 60th of a second,
+    unless the request asked for a trace."""
+
+    rid: RequestId
+    offset: Position  # of the first of these tokens in the output
+    token_ids: Tokens
+    pieces: Pieces  # [i]: the text that token i completes; "" inside a character
+    accepted: Flags  # [i]: token i is a draft token that the target has accepted
+    finish_reason: FinishReason | None = None  # in the last chunk
+    logprobs: Logprobs = ()  # of each token, if the request asked for them
+    stats: RequestStats | None = None  # in the last chunk
+    stop_reason: StopString | TokenId | None = None  # the request's own stop that ended it; None: another reason
+    prompt_tokens: Position = 0  # in the first chunk
+    trace: RoundTrace | None = None  # of the round that brought the tokens, if the request asked for it
+    cached_tokens: Position = 0  # in the first chunk: of the prompt tokens, those that were not computed again
+
+    @property
+    def text(self) -> str:
+        """The text of this chunk."""
+        return "".join(self.pieces)
+
+
+class Failed(Message, frozen=True):
+    """The request or question of that id has failed; nothing more follows about it."""
+
+    rid: RequestId
+    code: FailureCode
+    detail: Sentence
+    retry_after_ms: Milliseconds = 0.0  # if the code is ``overloaded``: when there should be room; 0: not known
+
+
+class Done(Message, frozen=True):
+    """A Swap, DrainActor or Undo was carried out, or forwarded."""
+
+    rid: RequestId
+    detail: Sentence = ""
+
+
+class Tokenized(Message, frozen=True):
+    """The answer to Tokenize and Detokenize: a text and its tokens."""
+
+    rid: RequestId
+    token_ids: Tokens
+    pieces: TextPieces  # [i]: the text of token i behind other text; U+FFFD for a part of a character
+    text: Text  # special tokens by their names
+
+
+class StatusReport(Message, frozen=True):
+    """The verifier, and all that is connected to it, as the asking client may see it."""
+
+    rid: RequestId
+    model_id: Label
+    device: Label
+    dtype: Label
+    method: Label
+    uptime_ms: Milliseconds
+    kv_slots: Count
+    kv_used: Count
+    requests: RequestStatuses = ()
+    drafters: DrafterStatuses = ()
+    controller: Label = ""
+    counters: Counters = field(default_factory=dict)
+    rows_agree: RowCounts = ()  # window row counts that gave equal bits in the start-up self-check
+    pid: ProcessId = 0
+    budgets: Budgets = ()  # the controller's, as far as they are in force
+    totals: Totals = ()
+    controller_pid: ProcessId = 0
+    host: Label = ""
+    controller_host: Label = ""
+    kv_cached: Count = 0  # slots that hold prefixes for later prompts; they are free as soon as a request needs them
+    learner: Label = ""  # actor id; "": none
+    learner_pid: ProcessId = 0
+    branches: bool = True  # whether windows may hold more than the likeliest path, see the self-check
+    inline_draft: Label = ""  # model that the verifier itself drafts with between forwards; "": it does not
+    inline_version: Count = 0  # of its weights, as DrafterStatus.version
+    inline_trouble: Sentence = ""  # as DrafterStatus.trouble
+    expected: Expectation | None = None
 
 
 ToVerifier = (

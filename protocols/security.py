@@ -13,17 +13,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import zmq
 
-from protocols.enumerations import KeyRole
 from protocols.errors import ConfigError
 
 SECRET_SUFFIX = ".key"
 PUBLIC_SUFFIX = ".pub"
 KEY_LENGTH = 40  # Z85 characters of 32 bytes
 _MAKE = "make a pair with `duoactor keys`"
+
+
+class KeyRole(StrEnum):
+    """What a CURVE key is issued for; only key files have it. An operator may do what a client may; also swap and drain
+    drafters, hear the telemetry and see everybody's requests."""
+
+    CLIENT = "client"
+    DRAFTER = "drafter"
+    CONTROLLER = "controller"
+    LEARNER = "learner"
+    OPERATOR = "operator"
 
 
 _DEFAULT_ROLES = frozenset({KeyRole.CLIENT})  # of a key that names none

@@ -9,7 +9,6 @@ from actors.verifier.drafters.preflight import tokenizers_differ
 from actors.verifier.drafters.registry import DrafterPeer
 from actors.verifier.requests.admission import Admission
 from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, SinglePeer, State
-from protocols.enumerations import KeyRole
 from protocols.messages import (
     ActorDown,
     ActorUp,
@@ -23,7 +22,7 @@ from protocols.messages import (
     Role,
     Welcome,
 )
-from protocols.security import Holder
+from protocols.security import Holder, KeyRole
 
 TTL_S = TTL_MS / 1000
 CLIENT_TTL_S = 4 * TTL_S  # longer, because a busy client may be late and its request is worth keeping

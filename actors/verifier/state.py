@@ -21,9 +21,8 @@ from actors.verifier.drafters.registry import Drafters
 from actors.verifier.requests.request import Requests
 from actors.verifier.requests.request_log import RequestLog
 from actors.verifier.totals import Totals
-from protocols.enumerations import KeyRole
 from protocols.messages import Hello, Promote
-from protocols.security import ANYBODY, Holder
+from protocols.security import ANYBODY, Holder, KeyRole
 
 # Peers say something every HEARTBEAT_MS; one that is silent for TTL_MS, five heartbeats, is taken for dead.
 HEARTBEAT_MS = 500

@@ -8,7 +8,7 @@ import click
 
 from duoactor import render
 from duoactor.cli.options import json_option
-from protocols.enumerations import KeyRole
+from protocols.security import KeyRole
 
 
 @click.command()

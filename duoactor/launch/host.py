@@ -26,9 +26,8 @@ from duoactor.launch.issue_keys import VERIFIER, KeyFiles
 from duoactor.launch.members import Member
 from duoactor.launch.restart import ASKED, LONGEST_DELAY_S, REFUSED, describe_exit
 from protocols.address import Address
-from protocols.enumerations import KeyRole
 from protocols.messages import Role
-from protocols.security import PUBLIC_SUFFIX, SECRET_SUFFIX
+from protocols.security import PUBLIC_SUFFIX, SECRET_SUFFIX, KeyRole
 
 
 class Host:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocols.enumerations import KeyRole
-from protocols.security import PUBLIC_SUFFIX, SECRET_SUFFIX, KeyPair
+from protocols.security import PUBLIC_SUFFIX, SECRET_SUFFIX, KeyPair, KeyRole
 
 VERIFIER = "verifier"
 _ISSUED = (KeyRole.DRAFTER, KeyRole.CONTROLLER, KeyRole.OPERATOR)

@@ -30,9 +30,9 @@ from duoactor.launch.members import Member, plan_members
 from duoactor.launch.wanted import UP_DECIDES, Wanted, read_wanted
 from duoactor.ray.cluster import NAME, Cluster, Find, check_name, connect, connect_to_ray, hosts_of
 from duoactor.serve.settings import GatewaySettings
-from protocols.enumerations import KeyRole
 from protocols.errors import ConfigError
 from protocols.messages import Role
+from protocols.security import KeyRole
 
 __all__ = ["Cluster", "application", "connect", "down", "gateway", "start", "up"]
 

@@ -22,10 +22,9 @@ from duoactor.launch.issue_keys import VERIFIER, KeyFiles
 from duoactor.launch.members import Member
 from duoactor.launch.supervisor import POLL_AGAIN_S, LaunchError
 from duoactor.serve.settings import GatewaySettings
-from protocols.enumerations import KeyRole
 from protocols.errors import ConfigError, ConnectionLost
 from protocols.messages import StatusReport
-from protocols.security import PUBLIC_SUFFIX, SECRET_SUFFIX
+from protocols.security import PUBLIC_SUFFIX, SECRET_SUFFIX, KeyRole
 
 NAME = "duoactor"
 # Ray takes 15 to 30 s to find that a node is gone; then the target is loaded elsewhere.

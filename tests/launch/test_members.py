@@ -13,10 +13,9 @@ from duoactor.launch.issue_keys import issue_keys
 from duoactor.launch.members import DRAFTER_RESOURCE, plan_members
 from duoactor.launch.wanted import Wanted
 from duoactor.serve.settings import GatewaySettings
-from protocols.enumerations import KeyRole
 from protocols.errors import ConfigError
 from protocols.messages import Role
-from protocols.security import load_security, read_roles
+from protocols.security import KeyRole, load_security, read_roles
 
 
 def wanted(**changes) -> Wanted:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from protocols.enumerations import KeyRole
 from protocols.errors import ConfigError
-from protocols.security import Holder, KeyPair, load_security
+from protocols.security import Holder, KeyPair, KeyRole, load_security
 
 
 def test_a_written_pair_is_read_back_and_only_the_public_half_is_public(tmp_path: Path) -> None:

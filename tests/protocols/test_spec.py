@@ -14,20 +14,16 @@ import msgspec
 import pytest
 import zmq
 
-from protocols import client_messages, enumerations, limits, messages, parts, wire, zeromq
+from protocols import limits, messages, security, wire, zeromq
 from protocols.messages import FailureCode, RefuseCode
 
 TEXT = (Path(messages.__file__).parent / "SPEC.md").read_text(encoding="utf-8")
-CODE = {
-    name: one
-    for name, one in vars(messages).items()
-    if isinstance(one, type)
-    and issubclass(one, msgspec.Struct)
-    and one.__struct_fields__ is not None
-    and one not in (msgspec.Struct, messages.Struct, messages.Message)
-}
-ENUMS = {name: one for name, one in vars(enumerations).items() if isinstance(one, type) and issubclass(one, StrEnum)}
-ENUMS.pop("StrEnum")
+NAMED = {name: one for name, one in (vars(messages) | vars(security)).items() if isinstance(one, type)}
+CODE = {name: one for name, one in NAMED.items() if issubclass(one, (messages.Struct, messages.Message))}
+ENUMS = {name: one for name, one in NAMED.items() if issubclass(one, StrEnum)}
+for base in ("Struct", "Message"):
+    del CODE[base]
+del ENUMS["StrEnum"]
 UNIONS = ["ToVerifier", "ToClient", "ToDrafter", "ToController", "ToLearner", "Telemetry"]
 
 
@@ -62,7 +58,7 @@ def default(field: msgspec.structs.FieldInfo) -> str:
 def limited() -> dict[str, tuple[str, str]]:
     """Each limited type: what it is, as the code writes it, and the range that it allows, in words."""
     found: dict[str, tuple[str, str]] = {}
-    for module in (limits, parts, client_messages):
+    for module in (limits, messages):
         source = Path(module.__file__).read_text(encoding="utf-8")
         for name, kind in re.findall(r"^(\w+) = Annotated\[(.+), Meta\(.+\)\]", source, flags=re.M):
             (meta,) = vars(module)[name].__metadata__

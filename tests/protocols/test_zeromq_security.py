@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from protocols.enumerations import KeyRole
 from protocols.errors import ConfigError, ConnectionLost
-from protocols.security import KeyPair, Security
+from protocols.security import KeyPair, KeyRole, Security
 from protocols.zeromq import ZmqNetwork
 
 Run = Callable[[Awaitable[None]], None]

@@ -7,7 +7,6 @@ from cluster import ADDRESS, Caller, Cluster
 from puppet import client_of
 
 from actors.replay.clock import run
-from protocols.enumerations import KeyRole
 from protocols.errors import RequestError
 from protocols.messages import (
     DrainActor,
@@ -24,7 +23,7 @@ from protocols.messages import (
     Undo,
     Welcome,
 )
-from protocols.security import Holder
+from protocols.security import Holder, KeyRole
 
 LONG = Sampling(max_tokens=400, ignore_eos=True)
 
