@@ -27,8 +27,8 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.flat_batch import FlatBatch
+from actors.engines.generic.engine import TransformersEngine
 from actors.models import ModelInfo
 
 CONTEXT, TURNS, WARM_UP = 64, 60, 5

@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.gathered import Gathered
-from actors.engines.backends.llama.graphs import CudaRecorder, Graphs
-from actors.engines.backends.llama.in_place import in_place
-from actors.engines.backends.llama.inbox import Layout
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.gpu.gathered import Gathered
+from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs
+from actors.engines.decoder.gpu.in_place import in_place
+from actors.engines.decoder.gpu.inbox import Layout
 from actors.engines.flat_batch import FlatBatch
 from actors.models import ModelInfo
 

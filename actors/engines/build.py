@@ -8,16 +8,20 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from actors.engines.backends.llama.configuration import supports
-from actors.engines.backends.llama.engine import LlamaEngine, recorded_bytes
-from actors.engines.backends.recurrence import recurrent_layers
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.cache.kv_cache import TRASH, full_request
 from actors.engines.cache.memory import MIN_TOKENS, STATE_SHARE, kv_slots, state_room
 from actors.engines.cache.pool import KVShape
-from actors.engines.checkpoints.draft_vocabulary import refuse_as_target
-from actors.engines.checkpoints.dtypes import INT8, draft_dtype, target_dtype
-from actors.engines.checkpoints.loading import (
+from actors.engines.decoder.configuration import supports
+from actors.engines.decoder.engine import LlamaEngine, recorded_bytes
+from actors.engines.drafts.draft import Draft
+from actors.engines.engine import Engine
+from actors.engines.generic.engine import TransformersEngine
+from actors.engines.generic.recurrence import recurrent_layers
+from actors.engines.targets.target import Target
+from actors.engines.text.tokenizer import TokenizerCodec
+from actors.engines.weights.draft_vocabulary import refuse_as_target
+from actors.engines.weights.dtypes import INT8, draft_dtype, target_dtype
+from actors.engines.weights.loading import (
     describe,
     load_config,
     load_model,
@@ -26,10 +30,6 @@ from actors.engines.checkpoints.loading import (
     resolve_device,
     vocab_size,
 )
-from actors.engines.drafts.draft import Draft
-from actors.engines.engine import Engine
-from actors.engines.targets.target import Target
-from actors.engines.text.tokenizer import TokenizerCodec
 from actors.models import ModelInfo
 
 DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on the same device

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.engines.checkpoints.draft_vocabulary import DraftVocabulary
 from actors.engines.flat_batch import FlatBatch, State
+from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.models import ModelInfo
 
 

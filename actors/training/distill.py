@@ -11,10 +11,10 @@ import torch
 
 from actors.cost import CostModel
 from actors.engines.build import build_target
-from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, head_size
-from actors.engines.checkpoints.loading import load_config, load_tokenizer, resolve_device
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec, tokenizer_digest
+from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
+from actors.engines.weights.loading import load_config, load_tokenizer, resolve_device
 from actors.training import trials
 from actors.training.answers import Prompt
 from actors.training.batches import epochs

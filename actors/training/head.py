@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engines.checkpoints.draft_vocabulary import DraftVocabulary
+from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.training.answers import Answer, Prompt
 
 MOST = 32_768  # FR-Spec (arXiv 2502.14856) and EAGLE-3 keep as many of 128,000

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from actors.engines.checkpoints.draft_vocabulary import columns_of
-from actors.engines.checkpoints.dtypes import cpu_has_bfloat16
+from actors.engines.weights.draft_vocabulary import columns_of
+from actors.engines.weights.dtypes import cpu_has_bfloat16
 from actors.training.batches import Batch
 from actors.training.losses import LEFT_OUT, blend, divergences
 from actors.training.muon import Muon

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from actors.engines.checkpoints.draft_vocabulary import columns_of, head_size
+from actors.engines.weights.draft_vocabulary import columns_of, head_size
 from actors.training.answers import Answer, Prompt
 from actors.training.batches import batch_of, groups
 from actors.training.losses import divergences

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from actors.engines.checkpoints.dtypes import cpu_has_bfloat16
+from actors.engines.weights.dtypes import cpu_has_bfloat16
 
 # Of the quintic Newton-Schulz iteration: the steepest at zero that ends near one (Jordan, as above).
 QUINTIC = (3.4445, -4.7750, 2.0315)

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from actors.engines.build import build_draft
-from actors.engines.checkpoints.draft_vocabulary import draft_vocabulary, head_size
-from actors.engines.checkpoints.loading import load_model, load_tokenizer
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.replay import replay_draft
 from actors.engines.sampling.noise import gumbel
+from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
+from actors.engines.weights.loading import load_model, load_tokenizer
 from actors.learner.traffic import Heard
 from actors.records import LoggedRequest
 from actors.training.answers import Answer, Job, Prompt

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from actors.engines.backends.recurrence import recurrent_layers
-from actors.engines.checkpoints.draft_vocabulary import FIELD, model_class
+from actors.engines.generic.recurrence import recurrent_layers
+from actors.engines.weights.draft_vocabulary import FIELD, model_class
 from protocols.errors import ConfigError
 
 HEAD = 64  # width of an attention head of a draft that is narrower than its target

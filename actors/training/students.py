@@ -15,9 +15,9 @@ from torch import nn
 
 from actors.draft_timing import measure_draft
 from actors.engines.build import build_draft
-from actors.engines.checkpoints.draft_vocabulary import with_part_head
-from actors.engines.checkpoints.loading import load_model, load_tokenizer
 from actors.engines.drafts.replay import replay_draft
+from actors.engines.weights.draft_vocabulary import with_part_head
+from actors.engines.weights.loading import load_model, load_tokenizer
 from actors.records import LoggedRequest
 from actors.training.answers import Answer, Prompt
 from actors.training.head import head_tokens, kept_most_frequent

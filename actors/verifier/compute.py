@@ -5,7 +5,7 @@ A target that computes with several OpenMP threads runs on the thread that built
 each thread that ever ran a parallel region. Once there are more workers than CPUs, libgomp's workers sleep between
 regions instead of spinning, and the kernel has to wake them for each of a forward's hundreds of regions: on two CPUs
 the bundled target made 155 tokens/s with a second thread's team and 350 with the first's (docs/experiments/rounds.md).
-Compiled layers have a team of their own that serves any thread (:mod:`actors.engines.backends.compiled.team`).
+Compiled layers have a team of their own that serves any thread (:mod:`actors.engines.decoder.cpu.team`).
 """
 
 from __future__ import annotations

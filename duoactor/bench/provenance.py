@@ -14,7 +14,7 @@ from typing import Any
 
 from duoactor.bench.results import Document
 
-INFLATED = "duoactor_inflated"  # actors.engines.checkpoints.inflate.MARK
+INFLATED = "duoactor_inflated"  # actors.engines.weights.inflate.MARK
 PACKAGES = ("duoactor", "torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop")
 
 

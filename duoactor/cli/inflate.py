@@ -34,7 +34,7 @@ def inflate(
     Example:  duoactor inflate bundled big --layers 32 --hidden 4096 --intermediate 11008 --dtype bfloat16
               duoactor bench --target big --device cuda
     """
-    from actors.engines.checkpoints.inflate import inflate as write
+    from actors.engines.weights.inflate import inflate as write
 
     shown = render.Spinner(sys.stderr)
 

@@ -9,7 +9,7 @@ import pytest
 from benchkit import results
 from fake_actors import FakeClient, fake_world
 
-from actors.engines.checkpoints.inflate import MARK
+from actors.engines.weights.inflate import MARK
 from duoactor.bench import benchmark, provenance
 from duoactor.bench.results import Lengths, write_document
 from duoactor.cli import main

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny import VOCAB, info, make
 
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.drafts.draft import Draft
+from actors.engines.generic.engine import TransformersEngine
 from actors.models import Leaf
 from protocols.messages import Sampling
 

@@ -8,8 +8,8 @@ from tape import TapeRecorder
 from test_llama import BUNDLED, SLOTS, load
 from tiny import info, make
 
-from actors.engines.backends.llama import engine as fused
-from actors.engines.backends.llama.engine import LlamaEngine
+from actors.engines.decoder import engine as fused
+from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.flat_batch import FlatBatch, align, causal
 from actors.tree.accept import depths_of
 

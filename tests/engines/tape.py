@@ -46,7 +46,7 @@ class Tape(TorchDispatchMode):
 
 
 class TapeRecorder:
-    """Records like :class:`actors.engines.backends.llama.graphs.CudaRecorder`, out of one pool as it were."""
+    """Records like :class:`actors.engines.decoder.gpu.graphs.CudaRecorder`, out of one pool as it were."""
 
     def __init__(self) -> None:
         self.tapes = []

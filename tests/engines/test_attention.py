@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from actors.engines.backends.attention import MAX_ROUND, Attention, Stretch, attend
 from actors.engines.cache.pool import KVPool, KVShape
+from actors.engines.decoder.torch.attention import MAX_ROUND, Attention, Stretch, attend
 from actors.engines.flat_batch import align
 
 

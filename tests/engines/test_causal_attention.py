@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from actors.engines.backends.attention import Attention, Stretch
-from actors.engines.backends.causal_attention import CausalAttention
 from actors.engines.cache.pool import KVPool, KVShape
+from actors.engines.decoder.torch.attention import Attention, Stretch
+from actors.engines.decoder.torch.causal_attention import CausalAttention
 from actors.engines.flat_batch import Segment, causal
 
 

@@ -6,9 +6,9 @@ import torch
 from numba import njit
 
 import actors.engines.sampling.sampler as sampler
-from actors.engines.backends.compiled.choice import CHOICE, UNSURE, choose_rows
-from actors.engines.backends.compiled.noise_tiles import consecutive, gumbel_tile, noise_limit_tile
-from actors.engines.backends.compiled.simd import LANES, store
+from actors.engines.decoder.cpu.choice import CHOICE, UNSURE, choose_rows
+from actors.engines.decoder.cpu.noise_tiles import consecutive, gumbel_tile, noise_limit_tile
+from actors.engines.decoder.cpu.simd import LANES, store
 from actors.engines.sampling.sampler import Rows, SamplerState, sample
 from protocols.messages import Sampling
 

@@ -4,9 +4,10 @@ import hashlib
 import re
 from pathlib import Path
 
-import actors.engines.backends.compiled as compiled
+import actors.engines.decoder.cpu as cpu
 
-FILES = sorted(Path(compiled.__file__).parent.glob("*.py"))
+NOT_COMPILED = {"body.py", "compiler.py", "numpy_body.py"}
+FILES = [path for path in sorted(Path(cpu.__file__).parent.glob("*.py")) if path.name not in NOT_COMPILED]
 KEPT = {path.name: path.read_text() for path in FILES if '"cache": True' in path.read_text()}
 LINE = re.compile(r'^SOURCES = "(\w+)".*$', re.MULTILINE)
 

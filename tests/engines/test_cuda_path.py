@@ -7,11 +7,11 @@ from test_families import model_of
 from tiny import info, make
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.graphs import Direct
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.cache.kv_cache import CHUNK
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.gpu.graphs import Direct
 from actors.engines.drafts.draft import Draft
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Leaf, Window

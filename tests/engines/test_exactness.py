@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors.engines.backends.llama import engine
 from actors.engines.build import build_target
+from actors.engines.decoder import engine
 from actors.models import Window
 from protocols.messages import Sampling
 

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from structured import Told
 from tiny import COMMON, VOCAB, info, make_model
 
-from actors.engines.backends import transformers as backend
-from actors.engines.backends.llama.configuration import supports
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.decoder.configuration import supports
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.generic import engine as backend
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window

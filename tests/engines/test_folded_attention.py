@@ -4,8 +4,8 @@ import pytest
 import torch
 from test_llama import close
 
-from actors.engines.backends.attention import attend
-from actors.engines.backends.llama.folded_attention import FOLD, attend_folded
+from actors.engines.decoder.gpu.folded_attention import FOLD, attend_folded
+from actors.engines.decoder.torch.attention import attend
 
 DTYPES = [torch.float32, torch.bfloat16]
 

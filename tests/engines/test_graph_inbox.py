@@ -9,12 +9,12 @@ import torch
 from recorded_rounds import lay_out
 from tiny import info, make
 
-from actors.engines.backends.branches import BLOCK, View
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.gathered import Gathered, GatheredShape, _Plan, copies_bucket, span_bucket
-from actors.engines.backends.llama.graphs import Direct, Graphs
-from actors.engines.backends.llama.in_place import InPlace
-from actors.engines.backends.llama.inbox import Inbox, power_bucket
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.gpu.gathered import Gathered, GatheredShape, _Plan, copies_bucket, span_bucket
+from actors.engines.decoder.gpu.graphs import Direct, Graphs
+from actors.engines.decoder.gpu.in_place import InPlace
+from actors.engines.decoder.gpu.inbox import Inbox, power_bucket
+from actors.engines.decoder.torch.branches import BLOCK, View
 from actors.engines.flat_batch import FlatBatch, Segment
 
 

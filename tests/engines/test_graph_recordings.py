@@ -10,12 +10,12 @@ from test_llama import SLOTS, chain, close, ids, plain
 from tiny import VOCAB, info, make
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from actors.engines.backends.llama import engine as fused
-from actors.engines.backends.llama import graphs
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.folded_attention import attend_folded
-from actors.engines.backends.llama.graphs import Direct
-from actors.engines.backends.llama.inbox import Inbox
+from actors.engines.decoder import engine as fused
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.gpu import graphs
+from actors.engines.decoder.gpu.folded_attention import attend_folded
+from actors.engines.decoder.gpu.graphs import Direct
+from actors.engines.decoder.gpu.inbox import Inbox
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target

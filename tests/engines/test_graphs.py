@@ -10,12 +10,12 @@ from tape import TapeRecorder
 from test_llama import OURS, SLOTS, chain, close, ids, plain
 from tiny import VOCAB, info, make
 
-from actors.engines.backends.llama import gathered
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.folded_attention import attend_folded
-from actors.engines.backends.llama.gathered import Gathered
-from actors.engines.backends.llama.graphs import Direct
-from actors.engines.backends.llama.inbox import Inbox
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.gpu import gathered
+from actors.engines.decoder.gpu.folded_attention import attend_folded
+from actors.engines.decoder.gpu.gathered import Gathered
+from actors.engines.decoder.gpu.graphs import Direct
+from actors.engines.decoder.gpu.inbox import Inbox
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window

@@ -9,8 +9,8 @@ from recorded_rounds import fill, tree_round
 from test_graphs_of_several import TEXTS, some_trees, together
 from test_llama import BUNDLED, chain, ids, load
 
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.graphs import CudaRecorder, Direct
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.gpu.graphs import CudaRecorder, Direct
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling

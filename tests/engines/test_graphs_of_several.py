@@ -9,9 +9,9 @@ from tape import TapeRecorder
 from test_llama import ids
 from tiny import VOCAB, info, make
 
-from actors.engines.backends.llama import gathered
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.folded_attention import attend_folded
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.gpu import gathered
+from actors.engines.decoder.gpu.folded_attention import attend_folded
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target

@@ -7,10 +7,10 @@ import torch
 from test_target import some_prompt
 from tiny import info, make
 
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.cache.kv_cache import CHUNK, TRASH, full_request
 from actors.engines.cache.pool import RegionAllocator
 from actors.engines.cache.prefixes import PrefixCache
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window

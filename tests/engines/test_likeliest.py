@@ -8,8 +8,8 @@ import torch
 from test_target import begin, chain, some_prompt, tree
 from tiny import info, make
 
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.sampling.sampler import logprobs
 from actors.engines.targets import likeliest as likeliest_file
 from actors.engines.targets.likeliest import likeliest

@@ -8,17 +8,17 @@ import torch
 from tiny import FAMILIES, VOCAB, info, make
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
-from actors.engines.backends.compiler import compiled_kernels
-from actors.engines.backends.linear.half import half_rows, has_half, is_half
-from actors.engines.backends.linear.layers import rows_for
-from actors.engines.backends.llama import configuration
-from actors.engines.backends.llama import engine as fused
-from actors.engines.backends.llama.compiled_body import CompiledBody
-from actors.engines.backends.llama.configuration import supports
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.numpy_body import NumpyBody
-from actors.engines.backends.llama.torch_body import TorchBody
+from actors.engines.decoder import configuration
+from actors.engines.decoder import engine as fused
+from actors.engines.decoder.configuration import supports
+from actors.engines.decoder.cpu.body import CompiledBody
+from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.cpu.numpy_body import NumpyBody
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.flat_batch import FlatBatch, align
+from actors.engines.weights.half import half_rows, has_half, is_half
+from actors.engines.weights.layers import rows_for
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 

@@ -5,13 +5,13 @@ import pytest
 import torch
 from tiny import VOCAB, info, make
 
-from actors.engines.backends.linear.half import has_half
-from actors.engines.backends.linear.layers import Matrix
-from actors.engines.backends.llama import engine as fused
-from actors.engines.backends.llama import numpy_body
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.numpy_body import ANY, NumpyBody, Product
+from actors.engines.decoder import engine as fused
+from actors.engines.decoder.cpu import numpy_body
+from actors.engines.decoder.cpu.numpy_body import ANY, NumpyBody, Product
+from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.flat_batch import FlatBatch
+from actors.engines.weights.half import has_half
+from actors.engines.weights.layers import Matrix
 
 
 @pytest.fixture(autouse=True)

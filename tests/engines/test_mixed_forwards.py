@@ -7,8 +7,8 @@ import torch
 from test_target import begin, chain, some_prompt, target_of
 from tiny import info, make
 
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window

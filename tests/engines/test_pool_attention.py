@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.engines.backends.compiled.formats import WIDE
-from actors.engines.backends.compiled.pool_attention import shared_slots
-from actors.engines.backends.compiled.simd import LANES
-from actors.engines.backends.compiled.team import JOB, Team
+from actors.engines.decoder.cpu.formats import WIDE
+from actors.engines.decoder.cpu.pool_attention import shared_slots
+from actors.engines.decoder.cpu.simd import LANES
+from actors.engines.decoder.cpu.team import JOB, Team
 
 SLOTS, LENGTHS = 400, 144
 

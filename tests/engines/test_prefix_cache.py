@@ -7,8 +7,8 @@ import torch
 from test_target import Spy, some_prompt, tree
 from tiny import VOCAB, info, make
 
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import SHARED, Target
 from actors.models import Window
 from protocols.messages import Sampling

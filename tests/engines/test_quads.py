@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("numba")
 
-from actors.engines.backends.compiled.quads import HAS_QUADS
+from actors.engines.decoder.cpu.quads import HAS_QUADS
 
 ROUNDED = """
 import hashlib
 import numpy as np
-from actors.engines.backends.compiled.quads import quantize, words_of
+from actors.engines.decoder.cpu.quads import quantize, words_of
 x = np.random.default_rng(0).standard_normal((3, 400)).astype(np.float32)
 words = np.zeros(3 * words_of(400), np.int32)
 quantize(x.ravel(), 3, 400, words)

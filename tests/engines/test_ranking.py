@@ -6,7 +6,7 @@ import torch
 
 import actors.engines.drafts.ranking as ranking
 import actors.engines.sampling.sampler as sampler
-from actors.engines.backends.compiler import compiled_kernels
+from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.drafts.ranking import Row, rank
 from actors.engines.sampling.noise import gumbel
 from actors.engines.sampling.sampler import SamplerState

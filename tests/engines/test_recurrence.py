@@ -5,9 +5,9 @@ import torch
 from test_families import VOCAB, model_of
 from tiny import info
 
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.cache.kv_cache import CHUNK, TRASH
 from actors.engines.drafts.draft import Draft
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS, self_check
 from actors.engines.targets.target import Target
 from actors.models import Window

@@ -5,9 +5,9 @@ import pytest
 import torch
 from tiny import VOCAB, info, make
 
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.drafts.draft import CHUNK, Draft
 from actors.engines.drafts.replay import replay_draft
+from actors.engines.generic.engine import TransformersEngine
 from actors.models import Leaf
 from actors.records import LoggedRequest
 from protocols.messages import Sampling

@@ -8,8 +8,8 @@ from test_target import begin, chain, plain, some_prompt, speculate, target_of, 
 from tiny import COMMON, FAMILIES, info, make
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.drafts.draft import Draft
+from actors.engines.generic.engine import TransformersEngine
 from actors.models import Leaf, Window
 from protocols.messages import Sampling
 

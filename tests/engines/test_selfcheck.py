@@ -4,12 +4,12 @@ import pytest
 import torch
 from tiny import info, make
 
-from actors.engines.backends.linear.packed import can_pack
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.checkpoints.loading import describe, load_model, load_tokenizer
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS, self_check
 from actors.engines.targets.target import Target
+from actors.engines.weights.loading import describe, load_model, load_tokenizer
+from actors.engines.weights.packed import can_pack
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import VOCAB, info, make
 
-from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import ROOT, Window

@@ -7,7 +7,7 @@ import torch
 from tiny import VOCAB, info, make
 
 from actors.cost import CostModel
-from actors.engines.backends.transformers import TransformersEngine
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import LARGE, ROWS
 from actors.engines.targets.target import LARGEST, Target
 from actors.models import Window

@@ -14,9 +14,9 @@ from transformers import (
     Llama4TextConfig,
 )
 
-from actors.engines.backends.linear.packed import can_pack
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.flat_batch import FlatBatch, align
+from actors.engines.generic.engine import TransformersEngine
+from actors.engines.weights.packed import can_pack
 from protocols.errors import ModelError
 
 SLOTS = 512

@@ -30,7 +30,7 @@ def test_the_kernels_compile_for_gpus(dtype, capability):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from actors.engines.backends.triton_kernels import attention, between, linear
+    from actors.engines.decoder.gpu.triton_kernels import attention, between, linear
 
     def compiled(kernel, pointers, numbers, sizes, stages=3):
         signature = {**pointers, **numbers, **dict.fromkeys(sizes, "constexpr")}

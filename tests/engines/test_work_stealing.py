@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("numba")
 
-from actors.engines.backends.compiled import work_stealing
-from actors.engines.backends.compiled.team import PAGE, Team
-from actors.engines.backends.compiled.work_stealing import APART, assign, begin_of, has_work, pop, steal_half
+from actors.engines.decoder.cpu import work_stealing
+from actors.engines.decoder.cpu.team import PAGE, Team
+from actors.engines.decoder.cpu.work_stealing import APART, assign, begin_of, has_work, pop, steal_half
 
 TODO = 8
 

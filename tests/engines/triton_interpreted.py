@@ -15,19 +15,19 @@ from test_llama import close
 from tiny import info, make
 from triton.runtime import interpreter
 
-from actors.engines.backends.linear.layers import plain
-from actors.engines.backends.llama import in_place as in_place_module
-from actors.engines.backends.llama import torch_body
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.llama.graphs import Direct, Graphs
-from actors.engines.backends.llama.in_place import InPlace, in_place
-from actors.engines.backends.llama.torch_body import TorchBody
-from actors.engines.backends.llama.triton_body import TritonBody, error_of, gpu_body
-from actors.engines.backends.llama.weights import take_weights
-from actors.engines.backends.triton_kernels import attention as kernels
-from actors.engines.backends.triton_kernels import between, gpu, linear
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.decoder.gpu import in_place as in_place_module
+from actors.engines.decoder.gpu.body import TritonBody, error_of, gpu_body
+from actors.engines.decoder.gpu.graphs import Direct, Graphs
+from actors.engines.decoder.gpu.in_place import InPlace, in_place
+from actors.engines.decoder.gpu.triton_kernels import attention as kernels
+from actors.engines.decoder.gpu.triton_kernels import between, gpu, linear
+from actors.engines.decoder.torch import body as torch_body
+from actors.engines.decoder.torch.body import TorchBody
+from actors.engines.decoder.weights import take_weights
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.weights.layers import plain
 from actors.models import Leaf
 from protocols.messages import Sampling
 
@@ -42,7 +42,7 @@ def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpret
 
 interpreter.InterpreterBuilder.create_dot = dot_in_one_order
 GPU = gpu.Gpu(shared=1 << 16, processors=1)  # four programs
-NAME = "actors.engines.backends.triton_kernels"
+NAME = "actors.engines.decoder.gpu.triton_kernels"
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import duoactor
-from actors.engines.backends.transformers import TransformersEngine
-from actors.engines.checkpoints.loading import load_tokenizer
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
+from actors.engines.weights.loading import load_tokenizer
 from fakes import INFO, VOCAB, draw
 from protocols.messages import Sampling, StructuredOutputs
 

@@ -12,10 +12,10 @@ from inline_drafts import inline
 from structured import Told
 from tiny import VOCAB, make
 
-from actors.engines.backends.compiler import compiled_kernels
-from actors.engines.backends.llama.compiled_body import CompiledBody
-from actors.engines.backends.llama.engine import LlamaEngine
 from actors.engines.cache.kv_cache import TRASH, full_request
+from actors.engines.decoder.cpu.body import CompiledBody
+from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.proposers.memory import Memory

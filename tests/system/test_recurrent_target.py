@@ -9,8 +9,8 @@ from cluster import Cluster, tokens_of
 from structured import Told
 from transformers import Lfm2Config, Lfm2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.cache.kv_cache import TRASH
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window

@@ -8,9 +8,9 @@ import torch
 from cluster import Cluster
 from tiny import VOCAB, info, make
 
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.replay import replay_draft
+from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import Target
 from actors.records import read_log
 from actors.replay.clock import run

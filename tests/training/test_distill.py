@@ -17,8 +17,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from actors.engines.build import build_draft, build_target
-from actors.engines.checkpoints.loading import load_config
 from actors.engines.drafts.replay import replay_draft
+from actors.engines.weights.loading import load_config
 from actors.records import LoggedRequest
 from actors.training import collecting, head
 from actors.training import distill as training

@@ -12,11 +12,11 @@ from test_distill import words
 from tiny import VOCAB, info
 from transformers import LlamaForCausalLM
 
-from actors.engines.backends.llama.configuration import supports
-from actors.engines.backends.llama.engine import LlamaEngine
-from actors.engines.backends.recurrence import recurrent_layers
-from actors.engines.backends.transformers import TransformersEngine
 from actors.engines.build import build_draft
+from actors.engines.decoder.configuration import supports
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.generic.engine import TransformersEngine
+from actors.engines.generic.recurrence import recurrent_layers
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Leaf

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny import VOCAB, make
 
-from actors.engines.checkpoints.draft_vocabulary import with_part_head
-from actors.engines.checkpoints.loading import load_model
+from actors.engines.weights.draft_vocabulary import with_part_head
+from actors.engines.weights.loading import load_model
 from actors.learner.traffic import Heard
 from actors.training import learner as training_learner
 from actors.training import online

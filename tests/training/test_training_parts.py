@@ -14,7 +14,7 @@ from tiny import VOCAB as TINY
 from tiny import make
 from transformers import LlamaConfig
 
-from actors.engines.checkpoints.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
+from actors.engines.weights.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
 from actors.training.answers import TOP, Answer, Job, Prompt, jobs
 from actors.training.batches import batch_of
 from actors.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.backends.compiler import compiled_kernels
-from actors.engines.checkpoints.draft_vocabulary import DraftVocabulary
+from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.engine import Choice
 from actors.engines.sampling.noise import gumbel_host, keys
 from actors.engines.sampling.sampler import SamplerState, for_kernels
+from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from protocols.messages import Sampling
 
 # Likeliest tokens to which noise is added. At T=1, 64 hold 0.87 of a small draft's probability mass and 256 hold 0.94.

@@ -6,8 +6,8 @@ import torch
 
 from actors.engines.cache.memory import available_bytes, gigabytes
 from actors.engines.cache.pool import KVShape
-from actors.engines.checkpoints.dtypes import DTYPES
-from actors.engines.checkpoints.loading import load_config
+from actors.engines.weights.dtypes import DTYPES
+from actors.engines.weights.loading import load_config
 from actors.models import ModelInfo
 
 INT8_BYTES = 1

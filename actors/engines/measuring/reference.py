@@ -16,10 +16,10 @@ from typing import Any, Literal, TextIO
 import msgspec
 import torch
 
-from actors.engines.checkpoints.draft_vocabulary import with_whole_head
-from actors.engines.checkpoints.dtypes import DTYPES
-from actors.engines.checkpoints.loading import load_model, load_tokenizer
 from actors.engines.text.tokenizer import TokenizerCodec
+from actors.engines.weights.draft_vocabulary import with_whole_head
+from actors.engines.weights.dtypes import DTYPES
+from actors.engines.weights.loading import load_model, load_tokenizer
 from actors.process import pin
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import ChatTurn

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.backends.compiler import compiled_kernels
+from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.engine import Choice, Picks
 from actors.engines.sampling.noise import gumbel, gumbel_of, keys
 from actors.engines.sampling.tally import Tally
@@ -222,7 +222,7 @@ def for_kernels(logits: Tensor) -> NDArray[np.float32] | None:
 
 def _choose_compiled(logits: Tensor, host: NDArray[np.float32], groups: Sequence[Rows]) -> list[int]:
     """The tokens that :func:`_choose_together` would choose, in a thirtieth of the time. ``host``: ``logits`` as an
-    array. See :mod:`actors.engines.backends.compiled.choice`."""
+    array. See :mod:`actors.engines.decoder.cpu.choice`."""
     kernels = compiled_kernels()
     assert kernels is not None
 

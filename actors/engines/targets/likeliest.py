@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.backends.compiler import compiled_kernels
+from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.sampling.sampler import for_kernels
 from actors.models import Likeliest, Outcome
 

@@ -55,8 +55,8 @@ def build_for_model(
     progress: Callable[[int, int], None] | None = None,
 ) -> Meta:
     """:func:`build_from_files` with a model's tokenizer, and marked as that tokenizer's. ModelError if it has none."""
-    from actors.engines.checkpoints.loading import load_config, load_tokenizer
     from actors.engines.text.tokenizer import tokenizer_digest
+    from actors.engines.weights.loading import load_config, load_tokenizer
 
     config = load_config(model)
     text = config.get_text_config()

@@ -1,0 +1,1 @@
+"""The fused decoder: ``cpu/`` compiles it with numba, ``gpu/`` with Triton, ``torch/`` is for whatever has neither."""

@@ -1,0 +1,78 @@
+"""Loads, stores, sums and exchanges in an array of int64 that threads share; arrays and functions by their address."""
+
+from __future__ import annotations
+
+import llvmlite.ir as ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from actors.engines.decoder.cpu.simd import address
+
+
+@intrinsic
+def read(typing, state, at):
+    def generate(context, builder, signature, arguments):
+        place = address(context, builder, signature.args[0], *arguments)
+        return builder.load_atomic(place, "seq_cst", 8)
+
+    return types.int64(state, types.intp), generate
+
+
+@intrinsic
+def write(typing, state, at, value):
+    def generate(context, builder, signature, arguments):
+        place = address(context, builder, signature.args[0], *arguments[:2])
+        builder.store_atomic(arguments[2], place, "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(state, types.intp, types.int64), generate
+
+
+@intrinsic
+def add(typing, state, at, more):
+    """Adds, and returns what was there."""
+
+    def generate(context, builder, signature, arguments):
+        place = address(context, builder, signature.args[0], *arguments[:2])
+        return builder.atomic_rmw("add", place, arguments[2], "seq_cst")
+
+    return types.int64(state, types.intp, types.int64), generate
+
+
+@intrinsic
+def compare_exchange(typing, state, at, known, new):
+    """``new`` takes the place of ``known``; False where something else was there."""
+
+    def generate(context, builder, signature, arguments):
+        place = address(context, builder, signature.args[0], *arguments[:2])
+        return builder.extract_value(builder.cmpxchg(place, *arguments[2:], "seq_cst"), 1)
+
+    return types.boolean(state, types.intp, types.int64, types.int64), generate
+
+
+@intrinsic
+def _pointer(typing, number):
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+@njit(error_model="numpy")
+def array_at(number, count, kind):
+    """The array of ``count`` elements whose data begins at that address."""
+    return carray(_pointer(number), (count,), kind)
+
+
+@intrinsic
+def call(typing, function, one, two, three):
+    """A ``cfunc`` of three int64: code that several others call is compiled once that way, not again in each."""
+
+    def generate(context, builder, signature, arguments):
+        number = ir.IntType(64)
+        kind = ir.FunctionType(ir.VoidType(), [number] * 3).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], kind), arguments[1:])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, types.int64), generate

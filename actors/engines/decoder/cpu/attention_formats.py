@@ -1,0 +1,252 @@
+"""How attention computes with keys and values by their type: float32, or bfloat16 with queries and weights rounded to
+it, whose products are summed up pair by pair. Of queries and keys a pair are neighbours; of weights and values, the
+same place of two slots that follow one another.
+"""
+
+from __future__ import annotations
+
+import llvmlite.ir as ir
+from numba.core import cgutils, types
+
+from actors.engines.decoder.cpu.pairs import FEATURES, HALF_VECTOR, HALVES, rounded, summed
+from actors.engines.decoder.cpu.simd import LANES, VECTOR, WORDS, for_each, multiplied, picked, repeated, splatted
+
+_INT, _HALF, _WORD = ir.IntType(64), ir.IntType(16), ir.IntType(32)
+_EIGHT, _FOUR = ir.VectorType(_WORD, LANES // 2), ir.VectorType(ir.FloatType(), LANES // 4)
+ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+# Queries that are scored together: of bfloat16 with AVX-512 registers hold two sums of each beside eight words of keys
+SCORED = 8
+# ... and of float32 with AVX2 two sums of each beside a column of 16 keys
+TURNED = 3
+COLUMNS = 4  # of keys that are turned at once
+# Lanes of two vectors that change places, each by one instruction: words, pairs of words, and runs of 128 bits.
+_WORD_PAIRS = [at for run in range(0, LANES, 4) for at in (run, LANES + run, run + 1, LANES + run + 1)]
+_TWO_PAIRS = [at for run in range(0, LANES, 4) for at in (run, run + 1, LANES + run, LANES + run + 1)]
+_RUNS = [run + lane for run in range(0, 2 * LANES, 8) for lane in range(4)]
+# Unpacking two rows of 32 by 128 bits costs one instruction for either half, and leaves this order of columns.
+_LOWER, _UPPER = _RUNS, [column + 4 for column in _RUNS]
+
+
+def read(builder, pointer, kind, at=0):
+    """``kind``, from an element on."""
+    at = at if isinstance(at, ir.Value) else _INT(at)
+    return builder.load(builder.bitcast(builder.gep(pointer, [at]), kind.as_pointer()), align=2)
+
+
+def write(builder, value, pointer, at=0):
+    place = builder.gep(pointer, [at if isinstance(at, ir.Value) else _INT(at)])
+    builder.store(value, builder.bitcast(place, value.type.as_pointer()), align=2)
+
+
+class Floats:
+    """float32. A query's products with a key are summed up in lanes, whose total is their sum."""
+
+    slots = 1  # whose values are mixed in a step
+
+    def pack(self, builder, vector, start, at):
+        """16 numbers of a query, or weights, from element ``at`` on."""
+        write(builder, vector, start, at)
+
+    def score(self, builder, together, query, keys, width, target, room):
+        """Products of ``together`` queries with each of 16 keys. ``query(n)`` and ``target(n)``: pointers to what
+        :meth:`pack` wrote of the n-th, and to where its products go; ``room``: to 16 * ``width`` numbers."""
+        with cgutils.for_range(builder, together) as loop:
+            write(builder, self._scored(builder, query(loop.index), keys, width), target(loop.index))
+
+    def _scored(self, builder, query, keys, width):
+        def grow(j, sums):
+            part = read(builder, query, VECTOR, j)
+            read_keys = [read(builder, key, VECTOR, j) for key in keys]
+            return [multiplied(builder, part, key, known) for key, known in zip(read_keys, sums, strict=True)]
+
+        return _totals(builder, repeated(builder, LANES, width, [ZERO] * len(keys), grow))
+
+    def weight(self, builder, start, at):
+        """Of the slots of a step, which begins at ``at``."""
+        return builder.load(builder.gep(start, [at]))
+
+    def values(self, builder, rows, number):
+        """``number`` vectors of values of ``slots`` slots, by the pointers to them."""
+        return [read(builder, rows[0], VECTOR, vector * LANES) for vector in range(number)]
+
+    def multiply(self, builder, sums, weight, values):
+        return multiplied(builder, weight, values, sums)
+
+    def ordered(self, builder, sums):
+        """Sums over :meth:`values` in the order of the columns."""
+        return sums
+
+
+class TurnedFloats(Floats):
+    """float32 where registers are few, 16 of 8 numbers. Keys are turned, so that a lane is a key: into ``room`` where
+    several queries share what that takes, ``TURNED`` at a time."""
+
+    def score(self, builder, together, query, keys, width, target, room):
+        def of(count, first, columns):
+            """Of ``count`` queries from ``first`` on. ``columns(j)``: the keys' columns from ``j`` on."""
+            numbers = [builder.add(first, _INT(n)) for n in range(count)]
+            sums = self._products(builder, [query(number) for number in numbers], columns, width)
+            for number, products in zip(numbers, sums, strict=True):
+                write(builder, products, target(number))
+
+        def turned(j):
+            return _turned_floats(builder, [read(builder, key, _FOUR, j) for key in keys])
+
+        def places(j):
+            return [builder.mul(builder.add(j, _INT(at)), _INT(LANES)) for at in range(COLUMNS)]
+
+        def keep(j, _):
+            for column, place in zip(turned(j), places(j), strict=True):
+                write(builder, column, room, place)
+            return []
+
+        def kept(j):
+            return [read(builder, room, VECTOR, place) for place in places(j)]
+
+        with builder.if_else(builder.icmp_signed("==", together, _INT(1))) as (alone, several):
+            with alone:
+                of(1, _INT(0), turned)
+            with several:
+                repeated(builder, COLUMNS, width, [], keep)
+                with cgutils.for_range_slice(builder, _INT(0), together, _INT(TURNED)) as (first, _):
+                    left = builder.sub(together, first)
+                    most = builder.select(builder.icmp_signed("<", left, _INT(TURNED)), left, _INT(TURNED))
+                    for_each(builder, most, TURNED, lambda count: of(count, first, kept))
+
+    def _products(self, builder, queries, columns, width):
+        """Even and odd columns have sums of their own: an addition waits for the one before."""
+
+        def grow(j, sums):
+            grown = list(sums)
+            for at, column in enumerate(columns(j)):
+                for number, query in enumerate(queries):
+                    index, value = 2 * number + at % 2, builder.load(builder.gep(query, [builder.add(j, _INT(at))]))
+                    grown[index] = multiplied(builder, splatted(builder, value), column, grown[index])
+            return grown
+
+        sums = repeated(builder, COLUMNS, width, [ZERO] * (2 * len(queries)), grow)
+        return [builder.fadd(even, odd) for even, odd in zip(sums[::2], sums[1::2], strict=True)]
+
+
+class Pairs(Floats):
+    """bfloat16. Keys are turned in registers, so that a lane is a key: what that takes is shared by the queries."""
+
+    slots = 2
+
+    def pack(self, builder, vector, start, at):
+        write(builder, rounded(builder, vector), builder.bitcast(start, _HALF.as_pointer()), at)
+
+    def score(self, builder, together, query, keys, width, target, room):
+        def of(count):
+            queries = [query(_INT(n)) for n in range(count)]
+            for n, products in enumerate(self._products(builder, queries, keys, width)):
+                write(builder, products, target(_INT(n)))
+
+        for_each(builder, together, SCORED, of)
+
+    def _products(self, builder, queries, keys, width):
+        """Even and odd words have sums of their own: an addition waits for the one before."""
+        keys = [builder.bitcast(key, _WORD.as_pointer()) for key in keys]
+        queries = [builder.bitcast(query, _WORD.as_pointer()) for query in queries]
+
+        def grow(j, sums):
+            grown = list(sums)
+            for at, key_words in enumerate(_turned(builder, [read(builder, key, _EIGHT, j) for key in keys])):
+                for number, query in enumerate(queries):
+                    index, word = 2 * number + at % 2, builder.load(builder.gep(query, [builder.add(j, _INT(at))]))
+                    grown[index] = summed(builder, grown[index], key_words, splatted(builder, word))
+            return grown
+
+        words = builder.lshr(width, _INT(1))
+        sums = repeated(builder, LANES // 2, words, [ZERO] * (2 * len(queries)), grow)
+        return [builder.fadd(even, odd) for even, odd in zip(sums[::2], sums[1::2], strict=True)]
+
+    def weight(self, builder, start, at):
+        place = builder.gep(builder.bitcast(start, _HALF.as_pointer()), [at])
+        return builder.load(builder.bitcast(place, _WORD.as_pointer()), align=2)
+
+    def values(self, builder, rows, number):
+        found = []
+        for start in range(0, number - 1, 2):
+            both = [read(builder, row, HALVES, start * LANES) for row in rows]
+            found += [_interleaved(builder, both, half) for half in (_LOWER, _UPPER)]
+        if number % 2:
+            both = [read(builder, row, HALF_VECTOR, (number - 1) * LANES) for row in rows]
+            found.append(_interleaved(builder, both, list(range(LANES))))
+        return found
+
+    def multiply(self, builder, sums, weight, values):
+        return summed(builder, sums, builder.bitcast(weight, WORDS), values)
+
+    def ordered(self, builder, sums):
+        found = []
+        places = {column: lane for lane, column in enumerate([*_LOWER, *_UPPER])}
+        for lower, upper in zip(sums[0::2], sums[1::2], strict=False):
+            for first in (0, LANES):
+                lanes = [places[first + column] for column in range(LANES)]
+                found.append(builder.shuffle_vector(lower, upper, picked(lanes)))
+        return [*found, *sums[len(found) :]]
+
+
+def form_of(kind):
+    """By the type of keys and values."""
+    if kind == types.int16:
+        return Pairs()
+    return Floats() if "+avx512f" in FEATURES else TurnedFloats()
+
+
+def _interleaved(builder, rows, columns):
+    lanes = [at for column in columns for at in (column, rows[0].type.count + column)]
+    return builder.bitcast(builder.shuffle_vector(*rows, picked(lanes)), WORDS)
+
+
+def _turned_floats(builder, keys):
+    """Of ``COLUMNS`` numbers of sixteen keys vectors that have one number of all."""
+    rows = []  # of the four keys that stand at the same place of a run of 128 bits
+    for first in range(4):
+        halves = [
+            builder.shuffle_vector(keys[at], keys[at + 4], picked(list(range(LANES // 2)))) for at in (first, first + 8)
+        ]
+        rows.append(builder.shuffle_vector(*halves, picked(list(range(LANES)))))
+    for lower in (_WORD_PAIRS, _TWO_PAIRS):
+        upper = [lane + 2 for lane in lower]
+        pairs = [rows[:2], rows[2:]] if lower is _WORD_PAIRS else [rows[::2], rows[1::2]]
+        rows = [builder.shuffle_vector(*pair, picked(lanes)) for pair in pairs for lanes in (lower, upper)]
+    return rows
+
+
+def _turned(builder, keys):
+    """Of the first eight words of sixteen keys vectors that have one word of all."""
+    rows = [*range(4), *range(8, 12)]  # with the fourth behind each, so that lanes end in their order
+    vectors = [builder.shuffle_vector(keys[row], keys[row + 4], picked(list(range(LANES)))) for row in rows]
+    for apart, lower in ((1, _WORD_PAIRS), (2, _TWO_PAIRS), (4, _RUNS)):
+        upper = [lane + (2 if apart < 4 else 4) for lane in lower]
+        turned = []
+        for group in range(0, LANES // 2, 2 * apart):
+            first, second = vectors[group:][:apart], vectors[group + apart :][:apart]
+            halves = [
+                [builder.shuffle_vector(x, y, picked(lanes)) for x, y in zip(first, second, strict=True)]
+                for lanes in (lower, upper)
+            ]
+            # within 128 bits the other half is the next word, between them the fourth from there
+            pairs = zip(*halves, strict=True) if apart < 4 else halves
+            turned += [vector for pair in pairs for vector in pair]
+        vectors = turned
+    return vectors
+
+
+def _totals(builder, vectors):
+    """The sums of sixteen vectors' lanes as one vector: pair by pair, and half by half."""
+    vectors = [vectors[lane % 4 * 4 + lane // 4] for lane in range(LANES)]  # so that they end in their order
+    for half in (8, 4, 2, 1):
+        if half > 2:
+            lower = [first + lane for first in range(0, 2 * LANES, 2 * half) for lane in range(half)]
+        else:  # within 128 bits, which costs one instruction
+            pair = (0, 1) if half == 2 else (0, 2)
+            lower = [first + lane for run in range(0, LANES, 4) for first in (run, LANES + run) for lane in pair]
+        upper = [lane + half for lane in lower]
+        vectors = [
+            builder.fadd(builder.shuffle_vector(x, y, picked(lower)), builder.shuffle_vector(x, y, picked(upper)))
+            for x, y in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+    return vectors[0]

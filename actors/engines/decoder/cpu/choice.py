@@ -1,0 +1,265 @@
+"""Which tokens sampling chooses, compiled by numba: of a target's row the one that
+:mod:`actors.engines.sampling.sampler` would choose, or none, where that takes its very operations to tell; of a draft's
+row the best few.
+
+Logarithms and sums differ in the last places from torch's, and so might the token where two scores are that near to
+each other. Which rows are so is known: the second best score is too near, or the nucleus ends too near to the token
+(one row of some 25,000 without filters). All others cost an upper bound of each token's noise, which needs no
+logarithm, and the noise itself of a few dozen tokens. A draft's last places are its own affair.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import from_dtype, njit, types
+
+from actors.engines.decoder.cpu.atomics import array_at
+from actors.engines.decoder.cpu.likeliest import largest, rank
+from actors.engines.decoder.cpu.noise_tiles import consecutive, gumbel_tile, noise_limit_tile
+from actors.engines.decoder.cpu.simd import (
+    LANES,
+    add,
+    exponential,
+    fma,
+    highest,
+    larger,
+    load,
+    only_from,
+    reaches,
+    splat,
+    store,
+    total,
+)
+
+# A row: ``position`` and ``seed`` of its noise; ``colder``: 1 / temperature, or 0: greedy; ``top_k``, ``top_p`` (0 and
+# 1: off), and ``min_p``: its logarithm, or -inf
+CHOICE = np.dtype(
+    [
+        *[("position", np.uint64), ("seed", np.uint64), ("colder", np.float32)],
+        *[("top_k", np.int64), ("top_p", np.float64), ("min_p", np.float32)],
+    ]
+)
+UNSURE = -1
+_ZERO, _ONE = np.float32(0), np.float32(1)
+# Noise is at most 22.2, where numbers are 2e-6 apart, and its logarithms are a few of those off; a score's other errors
+# are a few of its own last places.
+_NEAR, _LAST_PLACES = np.float32(3e-5), np.float32(4 * 2.0**-23)
+_UNSURE_MASS = 1e-5  # of the row's: sums of 150,000 float32 parts differ by 1e-6
+_SAME = np.float32(1e-5)  # scaled logits nearer to each other may have the same probability
+# Of a draft's nucleus: it ends above what is e^-20 as likely as the likeliest; to within 1e-4 of a scaled logit.
+_WIDEST, _HALVINGS = np.float32(20), 18
+_LAST = np.float32(-1e30)  # score of what a filter removed: behind all others, each id once
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+@njit(error_model="numpy")
+def _mix(z):
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(error_model="numpy")
+def _keys(seed, position):
+    """:func:`actors.engines.sampling.noise.keys`."""
+    z = _mix(_mix(seed + _STEP) + (position + np.uint64(1)) * _STEP)
+    return np.uint32(z >> np.uint64(32)), np.uint32(z & np.uint64(0xFFFFFFFF))
+
+
+@njit(error_model="numpy")
+def _top(logits):
+    best = load(logits, 0)
+    for i in range(0, len(logits), LANES):
+        best = larger(load(logits, min(i, len(logits) - LANES)), best)
+    return highest(best)
+
+
+@njit(error_model="numpy")
+def _value(order):
+    """The number that stands at that place in the order of all: floats' bits, where they are negative counted down."""
+    bits = np.empty(1, np.int32)
+    bits[0] = order if order >= 0 else order ^ 0x7FFFFFFF
+    return bits.view(np.float32)[0]
+
+
+@njit(error_model="numpy")
+def _order(value):
+    bits = np.empty(1, np.float32)
+    bits[0] = value
+    known = np.int64(bits.view(np.int32)[0])
+    return known if known >= 0 else known ^ 0x7FFFFFFF
+
+
+@njit(error_model="numpy")
+def _count(logits, least):
+    """How many are at least that; 2**24 at most."""
+    counts, one = splat(_ZERO), splat(_ONE)
+    whole = len(logits) // LANES * LANES
+    for i in range(0, whole, LANES):
+        counts = add(counts, only_from(load(logits, i), least, one))
+    count = np.int64(total(counts))
+    for i in range(whole, len(logits)):
+        count += logits[i] >= least
+    return count
+
+
+@njit(error_model="numpy")
+def _nth(logits, count):
+    """The value of the ``count``th largest."""
+    low, high = _order(np.float32(-np.inf)), _order(_top(logits))  # at least so many from ``low`` on, fewer above high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _count(logits, _value(middle)) >= count:
+            low = middle
+        else:
+            high = middle - 1
+    return _value(low)
+
+
+@njit(error_model="numpy")
+def _mass(logits, factor, top, least):
+    """The sum of ``exp(scaled - top)`` over scaled logits from ``least`` on."""
+    sums, zero, one, less, times = splat(_ZERO), splat(_ZERO), splat(_ONE), splat(-top), splat(factor)
+    whole = len(logits) // LANES * LANES
+    for i in range(0, whole, LANES):
+        scaled = fma(load(logits, i), times, zero)
+        sums = add(sums, only_from(scaled, least, exponential(fma(scaled, one, less))))
+    mass = np.float64(total(sums))
+    for i in range(whole, len(logits)):
+        if logits[i] * factor >= least:
+            mass += np.exp(logits[i] * factor - top)
+    return mass
+
+
+@njit(error_model="numpy")
+def _noisy_best(logits, factor, keys, least, tile):
+    """The best of the scaled logits from ``least`` on with their noise, or ``UNSURE``. ``tile``: room for a vector."""
+    one, other = keys
+    token, best, second, times = UNSURE, np.float32(-np.inf), np.float32(-np.inf), splat(factor)
+    need = best
+    for start in range(0, len(logits), LANES):  # the last vector begins early: what it has in common is the same
+        first = min(start, len(logits) - LANES)
+        own = load(logits, first)
+        tokens = consecutive(np.uint32(first))
+        if not reaches(fma(own, times, noise_limit_tile(tokens, one, other)), need):
+            continue
+        store(tile, 0, fma(own, times, gumbel_tile(tokens, one, other)))
+        for i in range(LANES):
+            score = tile[i]
+            if score >= need and first + i != token and logits[first + i] * factor >= least:
+                if score > best:
+                    token, best, second = first + i, score, best
+                    need = best - (_NEAR + _LAST_PLACES * abs(best))
+                else:
+                    second = max(second, score)
+    return token if second < need else UNSURE
+
+
+@njit(error_model="numpy")
+def _filters(row, logits):
+    """The least scaled logit that ``top_k`` and ``min_p`` leave; where they are needed, the largest, and the mass of
+    what ``top_k`` leaves."""
+    least, top, kept = np.float32(-np.inf), _ZERO, 0.0
+    if 0 < row.top_k < len(logits):
+        least = _nth(logits, row.top_k) * row.colder
+    if row.top_p < 1 or row.min_p > -np.inf:
+        top = _top(logits) * row.colder
+    if row.top_p < 1:
+        kept = _mass(logits, row.colder, top, least)
+    if row.min_p > -np.inf:
+        least = max(least, top + row.min_p)
+    return least, top, kept
+
+
+@njit(error_model="numpy")
+def _choose(row, logits, tile):
+    if row.colder == 0:
+        place = np.empty(1, np.int64)
+        largest(logits, place, tile[:1])
+        return place[0]
+    factor, keys = row.colder, _keys(row.seed, row.position)
+    least, top, kept = _filters(row, logits)
+    while True:
+        token = _noisy_best(logits, factor, keys, least, tile)
+        if row.top_p == 1 or token == UNSURE:
+            return token
+        scaled = logits[token] * factor
+        above = max(scaled + _SAME, np.nextafter(scaled, np.float32(np.inf)))
+        before = _mass(logits, factor, top, scaled - _SAME) - np.exp(scaled - top)
+        if before < (row.top_p - _UNSURE_MASS) * kept:
+            return token
+        if _mass(logits, factor, top, above) <= (row.top_p + _UNSURE_MASS) * kept:
+            return UNSURE
+        least = above  # the nucleus ends above it
+
+
+@njit(error_model="numpy")
+def _nucleus(logits, factor, top, least, wanted):
+    """The least scaled logit of the likeliest that together have so much mass, near enough."""
+    low, high = max(least, top - _WIDEST), top
+    for _ in range(_HALVINGS):
+        middle = (low + high) / np.float32(2)
+        if _mass(logits, factor, top, middle) >= wanted:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(error_model="numpy")
+def _rank(row, logits, tokens, scores, ids, probabilities):
+    if row.colder == 0:
+        rank(logits, ids, probabilities)
+        return
+    factor, (one, other) = row.colder, _keys(row.seed, row.position)
+    least, top, kept = _filters(row, logits)
+    if row.top_p < 1:
+        least = _nucleus(logits, factor, top, least, row.top_p * kept)
+    times = splat(factor)
+    for start in range(0, len(logits), LANES):
+        first = min(start, len(logits) - LANES)
+        known = load(tokens, first) if len(tokens) else consecutive(np.uint32(first))
+        store(scores, first, fma(load(logits, first), times, gumbel_tile(known, one, other)))
+    if least > -np.inf:
+        for i in range(len(logits)):
+            if logits[i] * factor < least:
+                scores[i] = _LAST
+    rank(scores, ids, probabilities)
+
+
+SOURCES = "fa2ce6d9502c0896"  # see :mod:`actors.engines.decoder.cpu`
+_rows, _kept = types.Array(from_dtype(CHOICE), 1, "C"), {"cache": True, "error_model": "numpy"}
+_logits = types.Array(types.float32, 2, "A")
+
+
+@njit(error_model="numpy")
+def _row(logits, at):
+    return array_at(logits[at].ctypes.data, logits.shape[1], np.float32)
+
+
+@njit(types.void(_rows, _logits, types.Array(types.int64, 1, "A")), **_kept)
+def choose_rows(rows, logits, tokens):
+    """The token of each row of ``logits``, of which there are at least ``LANES``, side by side; ``UNSURE`` where torch
+    has to tell."""
+    tile = np.empty(LANES, np.float32)
+    for at in range(len(rows)):
+        tokens[at] = _choose(rows[at], _row(logits, at), tile)
+
+
+@njit(
+    types.void(
+        *[_rows, _logits, types.Array(types.int32, 1, "C")],
+        *[types.Array(types.int64, 2, "C"), types.Array(types.float32, 2, "C")],
+    ),
+    **_kept,
+)
+def rank_rows(rows, logits, tokens, ids, probabilities):
+    """The likeliest ``ids`` of each row of ``logits``, with its noise, best first, and their probabilities.
+    ``tokens``: the id of each column, ascending; none: its number."""
+    scores = np.empty(logits.shape[1], np.float32)
+    for at in range(len(rows)):
+        _rank(rows[at], _row(logits, at), tokens.view(np.float32), scores, ids[at], probabilities[at])
+        if len(tokens):
+            for place in range(ids.shape[1]):
+                ids[at, place] = tokens[ids[at, place]]

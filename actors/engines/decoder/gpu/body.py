@@ -1,0 +1,119 @@
+"""The fused decoder by kernels of ours, for a GPU with Triton: nine launches a layer of a round instead of eighteen,
+and rows whose bits depend on no other row.
+
+A prompt's rows go through cuBLAS, which is quicker for many (256 rows of a 12,288 x 4,096 matrix: half the time).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from actors.engines.cache.pool import KVPool
+from actors.engines.decoder.gpu.kernel_check import checked
+from actors.engines.decoder.torch.body import Block, Look, TorchBody
+from actors.engines.decoder.weights import Weights
+from actors.engines.weights.layers import Linear, Matrix
+
+log = logging.getLogger("duoactor.engines")
+CLOSE = 0.1  # relative: 16 bits round differently through a deep model by a few hundredths, a fault by more than 1
+
+
+class TritonBody(TorchBody):
+    """:class:`TorchBody` on a GPU."""
+
+    def __init__(
+        self, weights: Weights, pool: KVPool, dtype: torch.dtype, exact: bool, linear: Any, between: Any, gpu: Any
+    ) -> None:
+        """``linear``, ``between``: the modules of :mod:`actors.engines.decoder.gpu.triton_kernels`; ``gpu``: what it
+        gives their launches."""
+        super().__init__(weights, pool, dtype, False, exact)
+        self._linear, self._between, self._gpu = linear, between, gpu
+
+    def layers(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look, in_prompt: bool = False) -> Tensor:
+        """The splits' sums of a layer's products are added up by what comes next."""
+        eps = self.shape.eps
+        add_norm, turn = self._between.add_norm, self._between.turn
+        multiply, gate = (_multiplied, _gated) if in_prompt else (self._multiplied, self._gated)
+        x, parts = self.embedding.index_select(0, ids), None
+        for index, block in enumerate(self.blocks):
+            normed = add_norm(x, parts, block.input_norm, eps)
+            keys, values = self.pool.keys[index], self.pool.values[index]
+            queries = turn(multiply(normed, block.qkv), turns, block.query_norm, keys, values, where, eps)
+            normed = add_norm(x, multiply(look(index, queries), block.out), block.inner_norm, eps)
+            parts = multiply(gate(normed, block), block.down)
+        add_norm(x, parts, self.norm, eps)
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """float32."""
+        found = self._multiplied(self._between.add_norm(x, None, self.norm, self.shape.eps), self.head)
+        return found[0] if len(found) == 1 else found.sum(0)
+
+    def _multiplied(self, x: Tensor, layer: Linear) -> Tensor:
+        matrix = _matrix(layer)
+        found: Tensor = self._linear.multiply(x, matrix.weight, matrix.bias, self._gpu)
+        return found
+
+    def _gated(self, x: Tensor, block: Block) -> Tensor:
+        matrix = _matrix(block.gate_up)
+        found: Tensor = self._linear.multiply_gated(x, matrix.weight, matrix.bias, self._gpu)
+        return found
+
+
+def _matrix(layer: Linear) -> Matrix:
+    assert layer.matrix is not None
+    return layer.matrix
+
+
+def _multiplied(x: Tensor, layer: Linear) -> Tensor:
+    """In one part."""
+    return layer.multiply(x)[None]
+
+
+def _gated(x: Tensor, block: Block) -> Tensor:
+    gate, up = block.gate_up.multiply(x).chunk(2, 1)
+    return functional.silu(gate).mul_(up)
+
+
+def gpu_body(weights: Weights, pool: KVPool, dtype: torch.dtype, exact: bool) -> TorchBody:
+    """By Triton; by torch where there is no Triton, or where its kernels do not compute what torch does."""
+    try:
+        from actors.engines.decoder.gpu.triton_kernels import between, gpu, linear
+    except ImportError:
+        log.info("decode rounds use torch's kernels, which is slower: Triton is not installed")
+        return TorchBody(weights, pool, dtype, False, exact)
+    body = checked(
+        lambda: TritonBody(weights, pool, dtype, exact, linear, between, gpu.gpu_of(pool.whole.device)), error_of, CLOSE
+    )
+    if not isinstance(body, str):
+        return body
+    log.warning("decode rounds use torch's kernels, which is slower: Triton's layers failed (%s)", body)
+    return TorchBody(weights, pool, dtype, False, exact)
+
+
+@torch.inference_mode()
+def error_of(body: TritonBody) -> float:
+    """The relative difference of the logits to torch's, of three rows whose attention is made up."""
+    shape, pool, device = body.shape, body.pool, body.device
+    chance = torch.Generator().manual_seed(0)
+    ids = torch.randint(len(body.embedding), (3,), generator=chance).to(device)
+    angles = torch.rand(3, shape.width // 2, generator=chance).to(device)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    where = torch.arange(pool.slots, pool.slots + 3, device=device)  # spare ones
+    group = shape.heads // shape.kv_heads
+
+    def look(layer: int, queries: Tensor) -> Tensor:
+        keys, values = (
+            part.index_select(1, where).transpose(0, 1).repeat_interleave(group, 1)
+            for part in (pool.keys[layer], pool.values[layer])
+        )
+        return (values + 0.1 * (queries + keys)).reshape(3, -1)
+
+    exact = TorchBody.logits(body, TorchBody.layers(body, ids, turns, where, look)).float()
+    found = [body.logits(body.layers(ids, turns, where, look, in_prompt)) for in_prompt in (False, True)]
+    return max(float((each - exact).norm() / exact.norm()) for each in found)

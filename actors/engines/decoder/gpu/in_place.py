@@ -1,0 +1,195 @@
+"""A round's attention by kernels of ours, which read keys and values where they lie, for a GPU with Triton.
+
+What a row sees is told in a few numbers: its text is consecutive slots, and only the tokens of its own branch may lie
+elsewhere. Those numbers are data, so that a recording depends on the number of rows alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.engines.decoder.gpu.inbox import MAX_ROWS, Shape
+from actors.engines.decoder.gpu.kernel_check import checked
+from actors.engines.decoder.torch.attention import MAX_ROUND as MAX_WINDOW
+from actors.engines.decoder.torch.attention import attend
+from actors.engines.decoder.torch.body import Look, TorchBody
+from actors.engines.flat_batch import Segment
+
+log = logging.getLogger("duoactor.engines")
+MAX_PARTS = 1 << 14  # parts of all rows' texts: at 32 heads of 128 their sums take 268 MB
+# Of a piece of a prompt: each row writes what it has seen of each part, and torch's own attention does not
+MAX_PROMPT_PARTS = 1 << 12
+PROMPT_ROWS = (64, 128, MAX_ROWS)
+CLOSE = 2e-2  # of outputs around 1 in 16 bits
+
+
+class InPlaceShape(NamedTuple):
+    """What is recorded: so many rows. All else is data."""
+
+    rows: int
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the numbers in front of the items: see :func:`triton_kernels.attention.attend`."""
+        return 1, self.rows, self.rows, self.rows, self.rows, self.rows * MAX_WINDOW
+
+
+class _Plan(NamedTuple):
+    shape: InPlaceShape
+    items: NDArray[np.int32]  # (n, 3)
+    rows: NDArray[np.int32]  # (4, n): parts of the rows before, base, prefix and length of each
+    tails: dict[int, NDArray[np.int64]]  # by row
+
+    @property
+    def bytes(self) -> int:
+        return 4 * (sum(self.shape.lengths) + self.items.size)
+
+    def pack(self, host: NDArray[np.uint8]) -> None:
+        """int32 numbers. Rows beyond the segments' are empty."""
+        numbers = host.view(np.int32)
+        count, *rows, tails, items = np.split(numbers, np.cumsum(self.shape.lengths))
+        count[0], items[:] = len(self.items), self.items.ravel()
+        for part, given in zip(rows, self.rows, strict=True):
+            part[: len(given)], part[len(given) :] = given, 0
+        for row, tail in self.tails.items():
+            tails[row * MAX_WINDOW :][: len(tail)] = tail
+
+
+class InPlace:
+    """:class:`actors.engines.decoder.gpu.inbox.Layout`."""
+
+    def __init__(self, body: TorchBody, kernels: Any, gpu: Any) -> None:
+        """``kernels``: :mod:`actors.engines.decoder.gpu.triton_kernels.attention`. ``gpu``: what its launches ask."""
+        self._pool, self._scale = body.pool, body.shape.width**-0.5
+        self._kernels, self._gpu = kernels, gpu
+        self._exact = body.exact
+        self.split: int = kernels.SPLIT
+        self._tile = kernels.tile_rows(body.shape.heads, body.shape.kv_heads)
+        self._partial = kernels.Partial(MAX_PARTS, body.shape.heads, body.shape.width, body.device)
+
+    @property
+    def bytes(self) -> int:
+        return 4 * (sum(InPlaceShape(MAX_ROWS).lengths) + 3 * MAX_PARTS)
+
+    @property
+    def prompt_rows(self) -> tuple[int, ...]:
+        return PROMPT_ROWS
+
+    @property
+    def usual(self) -> list[InPlaceShape]:
+        return [InPlaceShape(1 << power) for power in range(MAX_ROWS.bit_length())]
+
+    def plan(self, rows: int, segments: Sequence[Segment]) -> _Plan | None:
+        items: list[tuple[int, int, int]] = []
+        told: list[NDArray[np.int64]] = []
+        tails: dict[int, NDArray[np.int64]] = {}
+        first = 0
+        for segment in segments:
+            visible = segment.visible
+            begin = 0 if self._exact else _longest_run(visible)  # a draft's nodes lie in front of its text
+            lengths = np.count_nonzero(visible, axis=1)
+            text = visible[:, begin:]
+            prefixes = np.where(text.all(1), text.shape[1], text.argmin(1))
+            told.append(np.stack([np.full(segment.rows, segment.base + begin), prefixes, lengths]))
+            for row in np.flatnonzero(lengths > prefixes).tolist():
+                apart = visible[row].copy()
+                apart[begin : begin + prefixes[row]] = False
+                tails[first + row] = segment.base + np.flatnonzero(apart)
+            items += self._items(first, prefixes, -(-lengths // self.split))
+            first += segment.rows
+        if max(map(len, tails.values()), default=0) > MAX_WINDOW:
+            return None
+        numbers = np.concatenate(told, 1)
+        parts = -(-numbers[2] // self.split)
+        ends = np.cumsum(parts)
+        if ends[-1] > (MAX_PROMPT_PARTS if segments[0].prompt else MAX_PARTS):
+            return None
+        starts = np.stack([ends - parts, *numbers]).astype(np.int32)
+        return _Plan(InPlaceShape(rows), np.array(items, np.int32), starts, tails)
+
+    def _items(self, first: int, prefixes: NDArray[np.int64], parts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+        """Of one request: parts that all rows of a tile see whole are computed together, the rest row by row."""
+        items = []
+        for start in range(0, len(parts), self._tile):
+            tile = range(start, min(start + self._tile, len(parts)))
+            whole = int(prefixes[tile.start : tile.stop].min()) // self.split if len(tile) > 1 else 0
+            items += [(first + start, len(tile), part) for part in range(whole)]
+            items += [(first + row, 1, part) for row in tile for part in range(whole, int(parts[row]))]
+        return items
+
+    def look(self, shape: Shape, told: Tensor) -> Look:
+        assert isinstance(shape, InPlaceShape)
+        numbers = self.unpack(shape, told)
+
+        def look(layer: int, queries: Tensor) -> Tensor:
+            return self.attend(queries, self._pool.keys[layer], self._pool.values[layer], numbers)
+
+        return look
+
+    @staticmethod
+    def unpack(shape: InPlaceShape, told: Tensor) -> tuple[Tensor, ...]:
+        """int32 count, starts, bases, prefixes, lengths (rows,), tails (rows, most) and items (n, 3)."""
+        numbers = told[: len(told) // 4 * 4].view(torch.int32)
+        begin = sum(shape.lengths)
+        count, *rows, tails = torch.split(numbers[:begin], list(shape.lengths))
+        items = numbers[begin : begin + (len(numbers) - begin) // 3 * 3]
+        return count, *rows, tails.view(shape.rows, -1), items.view(-1, 3)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, numbers: tuple[Tensor, ...]) -> Tensor:
+        seen: Tensor = self._kernels.attend(
+            queries.contiguous(), keys, values, *numbers, self._partial, self._scale, self._gpu
+        )
+        return seen
+
+
+def _longest_run(visible: NDArray[np.bool_]) -> int:
+    """Where the longest run of slots begins that all rows see."""
+    edges = np.flatnonzero(np.diff(visible.min(0).astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
+    return int(edges[(edges[:, 1] - edges[:, 0]).argmax(), 0]) if len(edges) else 0
+
+
+def in_place(body: TorchBody) -> InPlace | None:
+    """None where there is no Triton, or where its kernels do not give what attention is."""
+    try:
+        from actors.engines.decoder.gpu.triton_kernels import attention, gpu
+    except ImportError:
+        log.info("decode rounds copy what they attend to, which is slower: Triton is not installed")
+        return None
+    layout = checked(
+        lambda: InPlace(body, attention, gpu.gpu_of(body.device)), lambda made: error_of(made, body), CLOSE
+    )
+    if isinstance(layout, str):
+        log.warning("decode rounds copy what they attend to, which is slower: Triton's attention failed (%s)", layout)
+        return None
+    return layout
+
+
+def error_of(layout: InPlace, body: TorchBody) -> float:
+    """The largest difference to torch's attention for a window of three rows, a branch among them."""
+    shape, length, rows = body.shape, layout.split + 70, 3
+    visible = np.zeros((rows, length + rows), dtype=np.bool_)
+    visible[:, :length] = True
+    visible[1, length] = visible[2, length + 1] = True
+    plan = layout.plan(rows, [Segment(rows, 0, length + rows, visible)])
+    assert plan is not None
+    host = np.zeros(plan.bytes, dtype=np.uint8)
+    plan.pack(host)
+    numbers = layout.unpack(plan.shape, torch.from_numpy(host).to(body.device))
+    chance = torch.Generator().manual_seed(0)
+
+    def random(*sizes: int) -> Tensor:
+        return torch.randn(*sizes, generator=chance).to(body.device, body.dtype)
+
+    keys, values = (random(shape.kv_heads, length + rows, shape.width) for _ in range(2))
+    queries = random(rows, shape.heads, shape.width)
+    found = layout.attend(queries, keys, values, numbers)
+    mask = torch.zeros(visible.shape).masked_fill(~torch.from_numpy(visible), float("-inf")).to(body.device)
+    exact = attend(queries.transpose(0, 1).float(), keys.float(), values.float(), mask, shape.width**-0.5)
+    return float((found.float() - exact.transpose(0, 1).reshape(rows, -1)).abs().max())

@@ -1,0 +1,154 @@
+"""Attention of a decode round for a GPU: each row reads its keys and values where they lie in the pool.
+
+A row attends to its text in the text's own order, wherever the slots of that are: a window's branches, whose tokens are
+not next to each other, need no copies. Parts of ``SPLIT`` tokens are computed side by side, as in Flash-Decoding, and
+joined in order. Parts that all rows of a request see whole are computed for several rows at once, the others row by
+row. Where parts end depends on nothing but the position, and rows that share a tile never touch each other's numbers,
+so a row has the same bits in any company.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from actors.engines.decoder.gpu.triton_kernels.gpu import Gpu
+
+# Tokens of one part, whose keys and values are all on their way at once. On an H200, 32 key heads of 128, in us: 8 rows
+# behind 500 tokens 10 (with 128: 14), 64 rows 33 (47), 32 requests of four 109 (140), but one row behind 4,000 32 (29).
+SPLIT = 64
+PROGRAMS = 8  # on a multiprocessor at once, as many as find room; 4 and 16 take as long
+JOINED = 16  # parts that are joined at a time
+TILE = 16  # rows of one product, query heads that share keys included: the least that tensor cores take
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def _attend(
+    query, keys, values, count, items, starts, bases, prefixes, lengths, tails, seen, tops, sums, head_stride, scale,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, TAIL: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """One item and key head after the other: how many there are is data, so that one recording serves all texts."""
+    within = tl.arange(0, TILE)
+    of_row = within // GROUP
+    depth = tl.arange(0, DEPTH)
+    inner = depth < WIDTH
+    for unit in range(tl.program_id(0), tl.load(count) * (HEADS // GROUP), tl.num_programs(0)):
+        item, kv_head = unit // (HEADS // GROUP), unit % (HEADS // GROUP)
+        first = tl.load(items + 3 * item)
+        live = of_row < tl.load(items + 3 * item + 1)
+        split = tl.load(items + 3 * item + 2)
+        row = first + of_row
+        head = kv_head * GROUP + within % GROUP
+        # several rows see all of the part, in a row of slots; one row alone may end in it, or go on somewhere else
+        places = split * SPLIT + tl.arange(0, SPLIT)
+        inside = places < tl.load(lengths + first)
+        behind = places - tl.load(prefixes + first)
+        apart = tl.load(tails + first * TAIL + behind, mask=(behind >= 0) & inside, other=0)
+        slots = tl.where(behind < 0, tl.load(bases + first) + places, apart).to(tl.int64) * WIDTH
+        slots += head_stride.to(tl.int64) * kv_head
+        read = inside[:, None] & inner[None, :]
+        key = tl.load(keys + slots[:, None] + depth[None, :], mask=read, other=0.0)
+        value = tl.load(values + slots[:, None] + depth[None, :], mask=read, other=0.0)
+        at = (row * HEADS + head)[:, None] * WIDTH + depth[None, :]
+        asked = tl.load(query + at, mask=live[:, None] & inner[None, :], other=0.0)
+        scores = tl.dot(asked, tl.trans(key), input_precision="ieee") * scale
+        scores = tl.where(inside[None, :], scores, float("-inf"))
+        top = tl.max(scores, 1)
+        weights = tl.exp2(scores - top[:, None])
+        place = (tl.load(starts + row, mask=live, other=0) + split).to(tl.int64) * HEADS + head
+        tl.store(tops + place, top, mask=live)
+        tl.store(sums + place, tl.sum(weights, 1), mask=live)
+        sums_of = tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+        tl.store(seen + place[:, None] * WIDTH + depth[None, :], sums_of, mask=live[:, None] & inner[None, :])
+
+
+@triton.jit
+def _join(
+    seen, tops, sums, starts, lengths, out,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, SPLIT: tl.constexpr, JOINED: tl.constexpr,
+):  # fmt: skip
+    """One row and head: its parts, ``JOINED`` after ``JOINED``."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    depth = tl.arange(0, DEPTH)
+    parts = tl.cdiv(tl.load(lengths + row), SPLIT)
+    start = tl.load(starts + row).to(tl.int64)
+    top = float("-inf")
+    total = 0.0
+    whole = tl.zeros([DEPTH], tl.float32)
+    for begin in range(0, parts, JOINED):
+        part = begin + tl.arange(0, JOINED)
+        some = part < parts
+        place = (start + part) * HEADS + head
+        here = tl.load(tops + place, mask=some, other=float("-inf"))
+        higher = tl.maximum(top, tl.max(here, 0))
+        kept, added = tl.exp2(top - higher), tl.exp2(here - higher)
+        total = total * kept + tl.sum(tl.load(sums + place, mask=some, other=0.0) * added, 0)
+        at = place[:, None] * WIDTH + depth[None, :]
+        given = tl.load(seen + at, mask=some[:, None] & (depth < WIDTH)[None, :], other=0.0)
+        whole = whole * kept + tl.sum(given * added[:, None], 0)
+        top = higher
+    total = tl.where(total == 0.0, 1.0, total)  # of rows that only fill up
+    place = (row * HEADS + head) * WIDTH + depth
+    tl.store(out + place, (whole / total).to(out.dtype.element_ty), mask=depth < WIDTH)
+
+
+def tile_rows(heads: int, kv_heads: int) -> int:
+    """How many rows of one request share a tile."""
+    return max(1, TILE // (heads // kv_heads))
+
+
+class Partial:
+    """Room for what :func:`attend` has seen of each part of each row, which every layer of every round uses."""
+
+    def __init__(self, parts: int, heads: int, width: int, device: torch.device) -> None:
+        self.seen = torch.empty((parts, heads, width), dtype=torch.float32, device=device)
+        self.tops, self.sums = (torch.empty((parts, heads), dtype=torch.float32, device=device) for _ in range(2))
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    count: Tensor,
+    starts: Tensor,
+    bases: Tensor,
+    prefixes: Tensor,
+    lengths: Tensor,
+    tails: Tensor,
+    items: Tensor,
+    partial: Partial,
+    scale: float,
+    gpu: Gpu,
+) -> Tensor:
+    """``(rows, heads * width)`` from query ``(rows, heads, width)`` and the pool's keys and values of a layer
+    ``(kv_heads, slots, width)``.
+
+    int32, on the device: the first ``count`` (1,) of ``items`` (n, 3) are a first row, a number of rows, and which part
+    of ``SPLIT`` tokens of their texts: one row, or up to :func:`tile_rows` of one request that all see the part whole,
+    in a row of slots. Every part of every row is in one item. ``bases``, ``prefixes``, ``lengths`` (rows,): the first
+    ``prefix`` of the ``length`` tokens that a row sees lie in slots ``base ..``, and the others in its ``tails`` (rows,
+    most). A row of length 0 gets zeros. ``starts`` (rows,): parts of the rows before, in ``partial``.
+    """
+    rows, heads, width = query.shape
+    assert query.is_contiguous() and keys.stride() == values.stride() and keys.stride()[1:] == (width, 1)
+    group = heads // keys.shape[0]
+    tile, depth = max(TILE, triton.next_power_of_2(group)), max(16, triton.next_power_of_2(width))
+    seen, tops, sums = partial.seen, partial.tops, partial.sums
+    out = torch.empty_like(query)
+    with torch.cuda.device_of(query):  # Triton launches on the current device
+        _attend[(PROGRAMS * gpu.processors,)](
+            query, keys, values, count, items, starts, bases, prefixes, lengths, tails, seen, tops, sums,
+            keys.stride(0), scale * LOG2_E,
+            HEADS=heads, GROUP=group, WIDTH=width, DEPTH=depth, TAIL=tails.shape[1], TILE=tile, SPLIT=SPLIT,
+            num_stages=1,
+        )  # fmt: skip
+        _join[(rows, heads)](
+            seen, tops, sums, starts, lengths, out,
+            HEADS=heads, WIDTH=width, DEPTH=depth, SPLIT=SPLIT, JOINED=JOINED,
+            num_warps=1,
+        )  # fmt: skip
+    return out.view(rows, heads * width)

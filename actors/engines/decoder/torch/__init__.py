@@ -1,0 +1,1 @@
+"""The decoder in plain torch, and attention over slots that the generic engine uses too."""

@@ -1,0 +1,118 @@
+"""The fused decoder in torch: on a GPU, and on a CPU where the bits of a row must not depend on its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from actors.engines.cache.pool import KVPool
+from actors.engines.decoder.torch.padded_batch import PaddedBatch
+from actors.engines.decoder.weights import Layer, Shape, Weights
+from actors.engines.weights.layers import Linear, Matrix, fast
+
+Look = Callable[[int, Tensor], Tensor]  # layer and queries (rows, heads, width) -> (rows, heads * width)
+
+
+@dataclass(slots=True)
+class Block:
+    """One layer, ready to run. The norms' weights hold the scale of the linear layer behind them."""
+
+    input_norm: Tensor
+    qkv: Linear
+    query_norm: Tensor | None
+    out: Linear
+    inner_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class TorchBody:
+    """From tokens to logits over a pool. ``exact``: see :mod:`actors.engines.decoder.torch.attention`."""
+
+    def __init__(self, weights: Weights, pool: KVPool, dtype: torch.dtype, int8: bool, exact: bool) -> None:
+        self.shape: Shape = weights.shape
+        self.pool = pool
+        self.dtype = dtype
+        self.exact = exact
+        self.embedding = weights.embedding
+        self.device = weights.embedding.device
+
+        def linear(matrix: Matrix, behind: bool) -> Linear:
+            return fast(matrix, dtype, int8, exact, behind)
+
+        def block(layer: Layer) -> Block:
+            qkv, gate_up = linear(layer.qkv, False), linear(layer.gate_up, False)
+            return Block(
+                layer.input_norm * qkv.scale,
+                qkv,
+                layer.query_norm,
+                linear(layer.out, True),
+                layer.inner_norm * gate_up.scale,
+                gate_up,
+                linear(layer.down, True),
+            )
+
+        self.head = linear(weights.head, False)
+        self.norm = weights.norm * self.head.scale
+        self.blocks = [block(layer) for layer in weights.layers]
+        hidden = weights.shape.hidden
+        self._root = hidden**0.5
+        self._floor = torch.tensor((hidden * weights.shape.eps) ** 0.5, device=self.device)
+
+    @torch.inference_mode()
+    def run(self, batch: PaddedBatch) -> Tensor:
+        """float32 logits of the rows that the batch keeps."""
+        ids = torch.tensor(batch.tokens, dtype=torch.int64, device=self.device)
+        where = torch.tensor(batch.slots, dtype=torch.int64, device=self.device)
+        x = self.layers(ids, batch.turns, where, batch.attention(self.pool, self.shape, self.exact), in_prompt=True)
+        if batch.keep is not None:
+            x = x[batch.keep]
+        return self.logits(x).float()
+
+    def layers(self, ids: Tensor, turns: Tensor, where: Tensor, look: Look, in_prompt: bool = False) -> Tensor:
+        """Hidden states ``(rows, hidden)`` of tokens ``ids``, each turned by its row of ``turns``. The first
+        ``len(where)`` rows' keys and values are written into those slots before anything looks at them.
+
+        Whatever changes from round to round is in tensors, so that a CUDA graph may hold it. ``in_prompt``: the rows
+        are a piece of a prompt, whose bits may depend on their number.
+        """
+        shape, count = self.shape, where.shape[0]
+        turns = turns[:, None]
+        x = self.embedding.index_select(0, ids)
+        for index, block in enumerate(self.blocks):
+            qkv = block.qkv.multiply(self._rms(x, block.input_norm))
+            heads = self._turned(qkv, block, turns)
+            queries = heads[:, : shape.heads]
+            keys = heads[:count, shape.heads :].transpose(0, 1)
+            values = qkv[:count, shape.rotated :].view(count, shape.kv_heads, shape.width).transpose(0, 1)
+            self.pool.write(index, where, keys, values)
+            x.add_(block.out.multiply(look(index, queries)), alpha=block.out.scale)
+            inner = block.gate_up.multiply(self._rms(x, block.inner_norm))
+            gate, up = inner[:, : shape.inner], inner[:, shape.inner :]
+            x.add_(block.down.multiply(functional.silu(gate).mul_(up)), alpha=block.down.scale)
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """In the model's type, or float32 where the kernel gives that."""
+        return self.head.multiply(self._rms(x, self.norm))
+
+    def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
+        if x.dtype != torch.float32 or x.device.type != "cpu":
+            return functional.rms_norm(x, weight.shape, weight, self.shape.eps)
+        # torch has no fused RMS norm on a CPU: rms_norm is seven operations there
+        length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+        return x.mul(self._root / torch.hypot(length, self._floor)).mul_(weight)
+
+    def _turned(self, qkv: Tensor, block: Block, turns: Tensor) -> Tensor:
+        """Queries and keys ``(rows, heads + kv_heads, width)``, normed if the family does, and turned."""
+        shape = self.shape
+        heads = qkv[:, : shape.rotated].view(-1, shape.heads + shape.kv_heads, shape.width)
+        if block.query_norm is not None:
+            heads = functional.rms_norm(heads, (shape.width,), None, shape.eps) * block.query_norm
+        wide = heads.float()  # itself if it is float32, so that it is turned where it lies
+        torch.view_as_complex(wide.view(*wide.shape[:2], -1, 2)).mul_(turns)
+        return wide.to(heads.dtype)

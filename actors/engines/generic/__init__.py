@@ -1,0 +1,1 @@
+"""The generic engine: transformers' own model code over our pool, for every model outside the fused decoder."""

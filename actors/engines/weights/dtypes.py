@@ -1,0 +1,78 @@
+"""The type of a model's weights: the one that is asked for, or the one that is fastest on its device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from actors.engines.decoder.configuration import is_compiled, multiplies_bfloat16
+from actors.engines.weights.draft_vocabulary import head_size
+from protocols.errors import ConfigError
+
+LARGE = 200_000_000  # parameters above which a CPU is limited by reading weights and not by arithmetic
+SMALL_DRAFT = 8_000_000  # parameters below which int8 does not help: a step of 1.5M takes 0.12 ms, in bfloat16 0.10 ms
+AUTO, INT8 = "auto", "int8"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def target_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.dtype, bool]:
+    """The type that a target is loaded in, and whether its weights are quantised to int8 then. Raises ConfigError.
+
+    ``auto`` is bfloat16 on a GPU. On a CPU it is bfloat16 for large models where the CPU multiplies that, and for those
+    published in bfloat16 whose compiled layers multiply it (answers take 0.6 to 0.95 times as long as in float32, see
+    docs/experiments/engine-weights.md); else float32. ``int8`` is another model, with texts of its own, so never
+    chosen by itself; all that is no weight of a matrix is in the type of ``auto``."""
+    if asked == INT8:
+        if device.type != "cpu" or not is_compiled(config):
+            raise ConfigError(
+                "an int8 target needs a CPU, a model of the Llama family and the extra duoactor[jit]; "
+                "choose --dtype bfloat16 or float32 here"
+            )
+        return target_dtype(AUTO, device, config)[0], True
+    published = getattr(config, "dtype", None)
+    if asked == AUTO and device.type == "cpu" and published == torch.bfloat16 and multiplies_bfloat16(config):
+        return torch.bfloat16, False
+    return _dtype(asked, device, config), False
+
+
+def draft_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.dtype, bool]:
+    """The type of a draft's weights, and whether they are quantised to int8 then. Raises ConfigError.
+
+    ``auto`` is a target's on a GPU. On a CPU it is int8, or for a small draft bfloat16 where compiled layers multiply
+    that: rounding costs a draft next to no acceptance."""
+    automatic = asked == AUTO and device.type == "cpu"
+    if asked == INT8 or (automatic and parameters(config) >= SMALL_DRAFT):
+        if device.type != "cpu":
+            raise ConfigError("int8 drafts run on a CPU; choose --draft-dtype bfloat16 on a GPU")
+        return torch.float32, True
+    if automatic and multiplies_bfloat16(config):
+        return torch.bfloat16, False
+    return _dtype(asked, device, config), False
+
+
+def _dtype(asked: str, device: torch.device, config: Any) -> torch.dtype:
+    if asked == AUTO:
+        faster = device.type != "cpu" or (cpu_has_bfloat16() and parameters(config) >= LARGE)
+        return torch.bfloat16 if faster else torch.float32
+    if asked not in DTYPES:
+        raise ConfigError(f"dtype {asked!r} is not known; choose {AUTO}, {', '.join(DTYPES)}")
+    return DTYPES[asked]
+
+
+def parameters(config: Any) -> int:
+    """A rough count by the configuration alone, because the type is chosen before the weights are loaded."""
+    text = config.get_text_config()
+    hidden, layers = int(text.hidden_size), int(text.num_hidden_layers)
+    inner = int(getattr(text, "intermediate_size", 4 * hidden) or 4 * hidden)
+    return layers * hidden * (4 * hidden + 3 * inner) + head_size(config) * hidden
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware; emulation is ten times slower than float32."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags

@@ -1,0 +1,279 @@
+"""Write a checkpoint that computes the same function as another at the cost of a larger model.
+
+A benchmark needs a target as costly as a real one, and a draft that agrees with it as a trained pair does. Inflating
+a small trained target gives both. Why the function stays the same:
+
+- A wider hidden state carries zeros behind the original values: every matrix that writes to it gets zero rows there,
+  every matrix that reads from it zero columns.
+- RMSNorm divides by sqrt(mean(x^2) + eps). With r = old/new width the mean over the padded state is r times the old
+  one; with eps' = r eps and weight' = sqrt(r) weight the output is the original's.
+- New heads have zero projections, hence zero values, and the output projection ignores them. head_dim stays, so that
+  rotary positions and the attention scale do. Heads and key/value heads grow in proportion, so that an old head keeps
+  its key/value head.
+- Added layers have random weights but zero output projections (o_proj, down_proj): they add exactly nothing.
+
+In float32 the logits agree to rounding. In bfloat16 the norm weights are rounded once more unless sqrt(r) is a power
+of two (hidden 4 or 16 times the source's): the text may then differ from the source's here and there, while the pair's
+agreement stays.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from actors.engines.weights.draft_vocabulary import FIELD
+from actors.engines.weights.writer import Planned, write_checkpoint
+from protocols.errors import ConfigError, ModelError
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+COPIED = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "*.jinja")
+MLP_MULTIPLE = 64  # sizes of real models are multiples of it; our kernels need multiples of 16
+MARK = "duoactor_inflated"  # key in config.json: where the function came from, so that reports can say it
+
+Progress = Callable[[int, int], None]  # bytes written, bytes in all
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What decides a decoder's cost."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+
+    @property
+    def parameters(self) -> int:
+        """Of all layers and one embedding; biases and norms left out."""
+        attention = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.vocab * self.hidden
+
+
+def inflate(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    layers: int,
+    hidden: int,
+    intermediate: int = 0,
+    dtype: torch.dtype | str | None = None,
+    max_shard_bytes: int = 2**30,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Shape:
+    """Inflate the checkpoint directory ``source`` into the new directory ``destination``; returns the new shape.
+
+    ``intermediate`` 0 grows the MLP in proportion to ``hidden``, to a multiple of ``MLP_MULTIPLE``; ``dtype`` (torch's,
+    or its name) None keeps the source's. One shard at a time is in memory. Raises ConfigError for sizes that cannot
+    work, ModelError for a source that cannot be read or is of another family.
+    """
+    source, destination = Path(source), Path(destination)
+    config = _read_config(source)
+    old = _shape_of(config)
+    new = _grown(old, layers, hidden, intermediate)
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise ConfigError(f"{destination} exists already; choose another directory or remove it")
+    weights = Weights(source)
+    kind: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype or weights.dtype
+    plan = list(_plan(weights, old, new, kind, seed))
+    size = sum(tensor.nbytes for tensor in plan)
+    destination.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(destination).free
+    if size > free:
+        raise ConfigError(f"{destination} has {free / 1e9:.1f} GB free but the model needs {size / 1e9:.1f} GB")
+    write_checkpoint(destination, plan, max_shard_bytes, progress)
+    for pattern in COPIED:
+        for file in source.glob(pattern):
+            shutil.copyfile(file, destination / file.name)
+    if (source / "generation_config.json").is_file():
+        shutil.copyfile(source / "generation_config.json", destination / "generation_config.json")
+    # Last, because without it an interrupted directory cannot be mistaken for a model.
+    (destination / "config.json").write_text(json.dumps(_new_config(config, old, new, kind, source), indent=2) + "\n")
+    return new
+
+
+class Weights:
+    """The tensors of a checkpoint directory, read one at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        index = directory / "model.safetensors.index.json"
+        files = (
+            sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            if index.is_file()
+            else ["model.safetensors"]
+        )
+        self._file: dict[str, Path] = {}
+        self._shape: dict[str, tuple[int, ...]] = {}
+        try:
+            for name in files:
+                with safe_open(directory / name, framework="pt") as opened:
+                    for key in opened.keys():  # noqa: SIM118 - not a dict
+                        if key.endswith("rotary_emb.inv_freq"):  # old checkpoints hold it; it is computed today
+                            continue
+                        self._file[key] = directory / name
+                        self._shape[key] = tuple(opened.get_slice(key).get_shape())
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"the weights in {directory} cannot be read: {error}") from None
+        if "model.embed_tokens.weight" not in self._file:
+            raise ModelError(f"{directory} holds no decoder weights under their usual names")
+        self.dtype = self.read("model.embed_tokens.weight").dtype
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._shape[name]
+
+    def read(self, name: str) -> Tensor:
+        with safe_open(self._file[name], framework="pt") as opened:
+            tensor: Tensor = opened.get_tensor(name)
+        return tensor
+
+
+def _plan(weights: Weights, old: Shape, new: Shape, dtype: torch.dtype, seed: int) -> Iterator[Planned]:
+    """Every tensor of the new checkpoint with its shape and how to make it."""
+    template = "model.layers.0."
+    for name in weights:
+        shape = _padded(name, weights.shape(name), old, new)
+        yield Planned(name, shape, dtype, partial(_pad, weights, name, shape, old, new))
+    for layer in range(old.layers, new.layers):
+        for name in weights:
+            if not name.startswith(template):
+                continue
+            added = f"model.layers.{layer}.{name.removeprefix(template)}"
+            shape = _padded(name, weights.shape(name), old, new)
+            yield Planned(added, shape, dtype, partial(_added, added, shape, seed))
+
+
+def _padded(name: str, shape: tuple[int, ...], old: Shape, new: Shape) -> tuple[int, ...]:
+    """The shape of a tensor in the new model, by what its axes stand for."""
+    h, m = (old.hidden, new.hidden), (old.intermediate, new.intermediate)
+    q = (old.heads * old.head_dim, new.heads * new.head_dim)
+    kv = (old.kv_heads * old.head_dim, new.kv_heads * new.head_dim)
+    v, d = (old.vocab, old.vocab), (old.head_dim, old.head_dim)
+    axes_by_part = {
+        "embed_tokens": (v, h), "lm_head": (v, h), "norm": (h,), "input_layernorm": (h,),
+        "post_attention_layernorm": (h,), "q_norm": (d,), "k_norm": (d,), "q_proj": (q, h), "k_proj": (kv, h),
+        "v_proj": (kv, h), "o_proj": (h, q), "gate_proj": (m, h), "up_proj": (m, h), "down_proj": (h, m),
+    }  # fmt: skip
+    part, kind = name.split(".")[-2:]
+    axes = axes_by_part.get(part)
+    if axes is None or kind not in ("weight", "bias"):
+        raise ModelError(f"inflating does not know the tensor {name}")
+    axes = axes[:1] if kind == "bias" else axes
+    if shape != tuple(before for before, _ in axes):
+        raise ModelError(f"the tensor {name} has the shape {list(shape)}, which does not fit the source's config.json")
+    return tuple(after for _, after in axes)
+
+
+def _is_hidden_norm(name: str) -> bool:
+    return name.endswith("norm.weight") and not name.endswith(("q_norm.weight", "k_norm.weight"))
+
+
+def _pad(weights: Weights, name: str, shape: tuple[int, ...], old: Shape, new: Shape) -> Tensor:
+    tensor = weights.read(name)
+    if _is_hidden_norm(name):
+        tensor = tensor.double() * math.sqrt(old.hidden / new.hidden)
+    padded = torch.zeros(shape, dtype=tensor.dtype)
+    padded[tuple(slice(size) for size in tensor.shape)] = tensor
+    return padded
+
+
+def _added(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    """A tensor of an added layer: random, as a trained layer's would cost, but with zero outputs."""
+    if name.endswith("norm.weight"):
+        return torch.ones(shape)
+    if len(shape) == 1 or "o_proj" in name or "down_proj" in name:
+        return torch.zeros(shape)
+    generator = torch.Generator().manual_seed(_seed_of(name, seed))
+    return torch.randn(shape, generator=generator) * 0.02
+
+
+def _seed_of(name: str, seed: int) -> int:
+    """A seed of its own for each tensor, the same in every run."""
+    value = seed & 0xFFFFFFFF
+    for byte in name.encode():
+        value = (value * 1_000_003 ^ byte) & 0x7FFFFFFFFFFFFFFF
+    return value
+
+
+def _read_config(source: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((source / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{source} is not a model directory ({error})") from None
+    if not isinstance(config, dict) or config.get("model_type") not in FAMILIES:
+        kind = config.get("model_type") if isinstance(config, dict) else None
+        raise ModelError(f"models of type {kind!r} cannot be inflated; supported are {', '.join(FAMILIES)}")
+    if "quantization_config" in config:
+        raise ModelError(f"{source} is quantised; inflate the unquantised model")
+    if config.get(FIELD, config.get("vocab_size")) != config.get("vocab_size"):
+        raise ModelError(f"the output layer of {source} covers part of its vocabulary; inflate a whole model")
+    return config
+
+
+def _shape_of(config: dict[str, Any]) -> Shape:
+    try:
+        heads = config["num_attention_heads"]
+        return Shape(
+            layers=config["num_hidden_layers"],
+            hidden=config["hidden_size"],
+            intermediate=config["intermediate_size"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+            vocab=config["vocab_size"],
+        )
+    except KeyError as missing:
+        raise ModelError(f"the source's config.json lacks {missing}") from None
+
+
+def _grown(old: Shape, layers: int, hidden: int, intermediate: int) -> Shape:
+    if layers < old.layers:
+        raise ConfigError(f"--layers {layers} is below the source's {old.layers}; inflating only adds layers")
+    if hidden < old.hidden:
+        raise ConfigError(f"--hidden {hidden} is below the source's {old.hidden}; inflating only widens")
+    step = old.hidden // math.gcd(old.hidden, old.kv_heads)  # the smallest widening with whole key/value heads
+    if hidden % step:
+        raise ConfigError(
+            f"--hidden {hidden} does not give whole heads; choose a multiple of {step}, "
+            f"such as {max(1, round(hidden / step)) * step}"
+        )
+    in_proportion = -(-old.intermediate * hidden // (MLP_MULTIPLE * old.hidden)) * MLP_MULTIPLE
+    grown = intermediate or (in_proportion if hidden > old.hidden else old.intermediate)
+    if grown < old.intermediate:
+        raise ConfigError(f"--intermediate {grown} is below the source's {old.intermediate}; inflating only widens")
+    heads, kv_heads = old.heads * hidden // old.hidden, old.kv_heads * hidden // old.hidden
+    return replace(old, layers=layers, hidden=hidden, intermediate=grown, heads=heads, kv_heads=kv_heads)
+
+
+def _new_config(config: dict[str, Any], old: Shape, new: Shape, dtype: torch.dtype, source: Path) -> dict[str, Any]:
+    changed = config | {
+        "num_hidden_layers": new.layers,
+        "hidden_size": new.hidden,
+        "intermediate_size": new.intermediate,
+        "num_attention_heads": new.heads,
+        "num_key_value_heads": new.kv_heads,
+        "head_dim": new.head_dim,
+        "rms_norm_eps": config.get("rms_norm_eps", 1e-6) * old.hidden / new.hidden,
+        "dtype": str(dtype).removeprefix("torch."),
+        MARK: {"source": source.resolve().name, "source_parameters": old.parameters, "parameters": new.parameters},
+    }
+    changed.pop("torch_dtype", None)
+    if isinstance(kinds := config.get("layer_types"), list):
+        changed["layer_types"] = [*kinds, *[kinds[-1]] * (new.layers - old.layers)]
+    return changed

@@ -1,0 +1,82 @@
+"""A matrix of weights, and which kernel multiplies it on this processor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from actors.engines.decoder.torch.attention import MIN_ROWS
+from actors.engines.weights.half import MAX_ROWS, TOP, exponent, half_product, half_rows, has_half, is_half
+from actors.engines.weights.packed import Int8Linear, PackedLinear, can_pack
+
+Multiply = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out), bias included
+
+
+@dataclass(slots=True)
+class Matrix:
+    """``y = x W^T + b`` with W ``(out, in)``."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Linear:
+    """``multiply(x) * scale == x W^T + b``."""
+
+    multiply: Multiply
+    scale: float = 1.0
+    kind: str = "plain"  # "plain", "packed", "half", "int8"
+    matrix: Matrix | None = None  # what is multiplied, where it is kept as it was
+
+
+def rows_for(rows: int) -> int:
+    """The row count to which an exact forward of ``rows`` is padded on a CPU; attention pads to ``MIN_ROWS`` anyway."""
+    agreeing = half_rows() if has_half() else ()
+    return next((n for n in agreeing if n >= max(rows, MIN_ROWS)), max(rows, MIN_ROWS))
+
+
+def plain(matrix: Matrix) -> Linear:
+    """torch's own layer, on any device."""
+    weight, bias = matrix.weight, matrix.bias
+    return Linear(lambda x: functional.linear(x, weight, bias), matrix=matrix)
+
+
+def fast(matrix: Matrix, dtype: torch.dtype, int8: bool, exact: bool, behind: bool) -> Linear:
+    """The quickest kernel for few rows. The choice depends on nothing but the weights and the processor, because bits
+    must be the same after a restart.
+
+    ``exact``: rows must not depend on their number. ``behind``: the scale is applied to the product (the caller adds
+    it to the residual); otherwise the caller applies it to the input, and the bias is left alone.
+    """
+    weight, bias = matrix.weight, matrix.bias
+    if weight.device.type != "cpu":
+        return plain(matrix)
+    if int8 and not exact:
+        return Linear(Int8Linear(weight, bias), kind="int8")
+    if dtype == torch.float32 and has_half() and is_half(weight) and (not exact or MAX_ROWS in half_rows()):
+        power = 2.0 ** exponent(weight)
+        scaled_bias = bias if bias is None or not behind else bias * power
+        return Linear(half_product(weight * power, scaled_bias), 1.0 / power, "half")
+    if can_pack(dtype):
+        layer = PackedLinear(weight, bias)
+        packed, operation = layer.packed, torch.ops.mkldnn._linear_pointwise.default
+        return Linear(lambda x: operation(x, packed, bias, "none", [], ""), kind="packed")
+    return plain(matrix)
+
+
+def unscaled(matrix: Matrix, int8: bool) -> Multiply | None:
+    """A packed kernel for a draft model's float32 matrix: int8 if asked for, float16 if that loses nothing; else
+    None. What is lost of the smallest weights without scaling is of float32's rounding."""
+    weight, bias = matrix.weight, matrix.bias
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        return None
+    if int8:
+        return Int8Linear(weight, bias)
+    if has_half() and float(weight.abs().max()) < 2.0**TOP and is_half(weight):
+        return half_product(weight, bias)
+    return None

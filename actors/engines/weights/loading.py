@@ -1,0 +1,177 @@
+"""Loads models and tokenizers from a directory or a hub id. What fails raises ModelError with a sentence."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from actors.engines.text.chat_template import response_template, tool_form
+from actors.engines.text.tokenizer import tokenizer_digest, tokenizer_parts
+from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
+from actors.engines.weights.faults import check_checkpoint
+from actors.engines.weights.hub import located
+from actors.models import ModelInfo
+from actors.settings import BUNDLED
+from protocols.errors import ConfigError, ModelError
+
+
+def resolve_device(name: str) -> torch.device:
+    """The torch device of that name; ``auto`` is the first GPU, or the CPU if there is none. Raises ConfigError."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device {name!r} is not a torch device; try cpu, cuda or cuda:1") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r} needs a CUDA GPU and none is visible; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {name!r} is not here: {torch.cuda.device_count()} GPUs are visible")
+    return device
+
+
+def _quiet() -> None:
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each of its retries where there is no network
+    hf_logging.disable_progress_bar()
+    logging.getLogger("torch.ao").setLevel(logging.ERROR)
+
+
+def _why(name: str, error: Exception) -> str:
+    """Why loading has failed, as a sentence that says what to do."""
+    path = Path(name)
+    if not path.exists():
+        if name.startswith((".", "/", "~")) or name.count("/") > 1:
+            return f"model directory {name} does not exist"
+        return (
+            f"model {name!r} is neither a directory here nor a hub id that can be reached; "
+            "check the name and the network, or give a local directory"
+        )
+    if not path.is_dir():
+        return f"{name} is a file; give the directory of a Hugging Face model"
+    if not (path / "config.json").exists():
+        return f"{name} holds no config.json, so it is not a Hugging Face model directory"
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "custom code" in first:
+        return f"model {name} brings its own program code, which duoactor does not run; use a model of a stock family"
+    if "for this kind of AutoModel" in first:
+        return f"{name} is not a causal language model, so it cannot generate text; choose another model"
+    return f"model {name} cannot be loaded: {first}"
+
+
+def load_config(name: str) -> Any:
+    """The model's configuration. Raises ModelError."""
+    from transformers import AutoConfig
+
+    _quiet()
+    directory = located(name)
+    check_checkpoint(directory)
+    try:
+        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    except Exception as error:
+        raise ModelError(_why(name, error)) from None
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A causal language model in evaluation mode. Raises ModelError."""
+    from transformers import AutoModelForCausalLM
+
+    _quiet()
+    config, directory = load_config(name), located(name)
+    check_config(name, config)
+    part = head_size(config) < config.get_text_config().vocab_size
+    try:
+        if part:
+            model, report = model_class(config).from_pretrained(
+                directory, config=config, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
+            )
+        else:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                directory, dtype=dtype, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
+            )
+    except Exception as error:
+        raise ModelError(_why(name, error)) from None
+    lacking = sorted([*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])])
+    if lacking:  # transformers initialises them at random
+        raise ModelError(
+            f"the checkpoint of model {name} does not fit its config.json: {len(lacking)} weights are missing or of "
+            f"another shape, {lacking[0]} first; download it again"
+        )
+    if part:
+        put_in_order(name, model)
+    model.requires_grad_(False)
+    result: nn.Module = model.to(device).eval()
+    return result
+
+
+def load_tokenizer(name: str) -> Any:
+    """The model's tokenizer. Raises ModelError."""
+    from transformers import AutoTokenizer
+
+    _quiet()
+    try:
+        return AutoTokenizer.from_pretrained(located(name), trust_remote_code=False)
+    except Exception as error:
+        if Path(name).exists() and (Path(name) / "config.json").exists():
+            raise ModelError(f"{name} has no tokenizer that can be loaded; add tokenizer.json to it") from None
+        raise ModelError(_why(name, error)) from None
+
+
+def _ids(value: Any) -> set[int]:
+    if value is None:
+        return set()
+    return set(value) if isinstance(value, (list, tuple)) else {int(value)}
+
+
+def vocab_size(model: nn.Module) -> int:
+    config: Any = model.config
+    return int(config.get_text_config().vocab_size)
+
+
+def max_context(model: nn.Module) -> int:
+    """The longest text: with YaRN by its factor, as others count it, where the configuration names a shorter one."""
+    config: Any = model.config
+    text = config.get_text_config()
+    longest = int(getattr(text, "max_position_embeddings", 4096))
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "yarn":
+        longest = max(longest, int(rope["factor"] * rope.get("original_max_position_embeddings", longest)))
+    return longest
+
+
+def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str) -> ModelInfo:
+    """What the actors need to know of a model. End-of-sequence ids are those of its generation configuration, of its
+    configuration and of its tokenizer, which may differ."""
+    config: Any = model.config
+    text = config.get_text_config()
+    generation = getattr(model, "generation_config", None)
+    eos: set[int] = set()
+    for place in (generation, text, tokenizer):
+        eos |= _ids(getattr(place, "eos_token_id", None))
+    return ModelInfo(
+        model_id=_model_id(name),
+        vocab_size=vocab_size(model),
+        max_context=max_context(model),
+        eos_token_ids=frozenset(int(i) for i in eos if 0 <= int(i) < text.vocab_size),
+        tokenizer_digest=tokenizer_digest(tokenizer),
+        tokenizer=tokenizer_parts(tokenizer),
+        parameters=sum(p.numel() for p in model.parameters()),
+        device=str(device),
+        dtype=dtype,
+        tool_form=tool_form(tokenizer),
+        response_template=response_template(tokenizer),
+    )
+
+
+def _model_id(name: str) -> str:
+    """The hub id, or the name of the directory; "bundled" for both models of the bundled pair."""
+    path = Path(name)
+    if not path.exists():
+        return name
+    return BUNDLED if path.parent.parts[-2:] == ("duoactor", "pair") else path.name

@@ -1,0 +1,66 @@
+import pytest
+import torch
+from test_transformers_backend import run
+from tiny import info, make
+from torch import nn
+
+from actors.engines.generic.engine import TransformersEngine
+from actors.engines.weights.packed import Int8Linear, PackedLinear, can_pack, make_linear, pack_linears
+
+PACKABLE = [dtype for dtype in (torch.float32, torch.bfloat16) if can_pack(dtype)]
+
+
+@pytest.mark.parametrize("dtype", PACKABLE)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_packed_layer_agrees_with_the_plain_one_and_with_itself_for_every_number_of_rows(dtype, bias):
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    plain = nn.Linear(96, 72, bias=bias).to(dtype)
+    packed = PackedLinear(plain.weight, plain.bias)
+    x = torch.randn(1, 32, 96).to(dtype)
+    with torch.inference_mode():
+        whole = packed(x)
+        assert whole.shape == (1, 32, 72) and whole.dtype == dtype
+        torch.testing.assert_close(whole, plain(x))
+        for rows in range(1, 32):
+            assert torch.equal(packed(x[:, :rows].contiguous()), whole[:, :rows])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_int8_layer_is_close_to_the_plain_one_and_keeps_the_type(dtype):
+    torch.manual_seed(0)
+    plain = nn.Linear(96, 72).to(dtype)
+    x = torch.randn(1, 5, 96).to(dtype)
+    with torch.inference_mode():
+        out, expected = Int8Linear(plain.weight, plain.bias)(x), plain(x)
+    assert out.dtype == dtype and out.shape == expected.shape
+    assert (out - expected).float().norm() < 0.03 * expected.float().norm()
+
+
+def test_packing_keeps_the_embedding_table_of_a_tied_model_and_no_other_float_weights():
+    model = make("llama-tied")
+    linears = sum(isinstance(m, nn.Linear) for m in model.modules())
+    expected = linears if PACKABLE else 0
+    assert pack_linears(model) == expected
+    if expected:
+        assert not any(isinstance(m, nn.Linear) for m in model.modules())
+        matrices = [name for name, parameter in model.named_parameters() if parameter.ndim == 2]
+        assert matrices == ["model.embed_tokens.weight"]
+
+
+def test_layers_elsewhere_than_on_the_cpu_stay_as_they_are():
+    assert make_linear(torch.zeros(4, 4, device="meta"), None) is None
+    with torch.device("meta"):
+        model = make("llama")
+    assert pack_linears(model) == 0
+
+
+def test_an_int8_engine_still_speaks_the_models_language():
+    tokens = torch.randint(2, 160, (12,), generator=torch.Generator().manual_seed(3)).tolist()
+    model = make("llama-tied")
+    with torch.inference_mode():
+        expected = model(torch.tensor([tokens])).logits[0]
+    engine = TransformersEngine(model, info(model), 64, int8=True)
+    out = run(engine, tokens, range(12), range(12), [range(i + 1) for i in range(12)])
+    assert out.dtype == torch.float32
+    assert (out - expected).norm() < 0.1 * expected.norm()
