@@ -8,9 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
+from actors.calibration import Calibration
 from actors.mirrors import Mirrors
 from actors.models import DraftModel, ModelInfo
-from actors.tree.calibration import Calibration
 from protocols.errors import ModelError
 from protocols.limits import clipped
 from protocols.messages import Load

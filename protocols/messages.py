@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 
 class Method(StrEnum):
-    """How draft tokens are found and verified, see :mod:`actors.tree.methods`. "" in a message: the receiver's
+    """How draft tokens are found and verified, see :mod:`actors.methods`. "" in a message: the receiver's
     default."""
 
     AUTO = "auto"

@@ -24,6 +24,11 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+def modules(path: Path) -> set[str]:
+    """Full names of the modules that the file imports from."""
+    return {node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_nothing_imports_upwards_and_few_import_torch_or_ray(path):
     names = imported(path)
@@ -32,6 +37,9 @@ def test_nothing_imports_upwards_and_few_import_torch_or_ray(path):
         assert not names & {"actors", "duoactor"}
     if place.parts[0] == "actors":
         assert "duoactor" not in names
+    if place.parts[:2] == ("actors", "tree"):
+        assert "protocols" not in names
+        assert not {name for name in modules(path) if name.startswith("actors.") and name.split(".")[1] != "tree"}
     if place.parts[:2] not in {("actors", "engines"), ("actors", "training")}:
         assert not names & TORCH
     if place not in WITH_RAY:

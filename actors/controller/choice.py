@@ -24,7 +24,7 @@ from actors.controller.goodput import (
 )
 from actors.cost import CostModel
 from actors.estimate import Estimate
-from actors.tree.methods import Kind, strategy_for
+from actors.methods import Kind, strategy_for
 from protocols.limits import Mean, within
 from protocols.messages import Budget, DraftStats, RoundStats
 

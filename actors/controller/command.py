@@ -12,7 +12,7 @@ from actors.controller.goodput import (
     dimensions,
     tree_window,
 )
-from actors.tree.methods import strategy_for
+from actors.methods import strategy_for
 from protocols.limits import WaitMicroseconds, within
 from protocols.messages import Budget, Method
 

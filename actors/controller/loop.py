@@ -7,9 +7,9 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from actors.controller.choice import Control, kind_of
+from actors.methods import Kind
 from actors.peer import Line
 from actors.telemetry import Subscription
-from actors.tree.methods import Kind
 from protocols import wire
 from protocols.messages import Budget, DraftStats, Drain, Hello, RoundStats, ToController, Welcome
 from protocols.transport import Network

@@ -19,7 +19,7 @@ LEAST_PROBABILITY = 1e-9  # so that logarithms are finite
 
 
 class Chances(Protocol):
-    """A calibration, see :mod:`actors.tree.calibration`."""
+    """A calibration, see :mod:`actors.calibration`."""
 
     def probability(self, rank: int, probability: float) -> float: ...
 
@@ -168,7 +168,7 @@ class TreeGrowth:
 
     It is at most gamma tokens deep, and one forward expands as many leaves as the plan has sequences, so that the
     weights are read once for all of them. Raw probabilities instead of calibrated ones make it too wide: such a tree
-    loses to a chain (:mod:`actors.tree.calibration`)."""
+    loses to a chain (:mod:`actors.calibration`)."""
 
     sequences = 0
     forked = None

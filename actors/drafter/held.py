@@ -6,11 +6,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from actors.calibration import Calibration
 from actors.drafter.lease import Lease, Limits
 from actors.generations import Generations
 from actors.models import DraftModel
 from actors.peer import Line
-from actors.tree.calibration import Calibration
 from protocols.errors import CannotDraft, PoolFull
 from protocols.messages import Close, Decline, Open
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from actors.calibration import Calibration, TextCalibration
 from actors.drafter.growth import growth_for
 from actors.models import Expansion, Leaf
-from actors.tree.calibration import Calibration, TextCalibration
 from actors.tree.tree import NO_SLOT, Node, TokenTree
 from protocols.messages import Grow, Method, Open, Resync, Verdict
 

@@ -23,9 +23,9 @@ from actors.replay.measured import CALIBRATED, Beside, Measuring, RoundTimes
 from actors.replay.models import InlineVirtualDraft, LoggedTarget, NoText, VirtualCompute, VirtualDraft, asked
 from actors.replay.network import ADDRESS, MemoryListener, MemoryNetwork
 from actors.settings import VerifierSettings
-from actors.verifier.decoding.retrieval import FallbackProposer, Sources
-from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.loop import Verifier
+from actors.verifier.sources.inline import InlineDraft
+from actors.verifier.sources.retrieval import FallbackProposer, Sources
 from protocols import wire
 from protocols.errors import RequestError
 from protocols.messages import Chunk, Failed, Generate, Hello, RequestStats, Role, ToClient

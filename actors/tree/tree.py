@@ -98,7 +98,7 @@ class TokenTree:
 
     def add(self, parent: Node, token: int, logprob: float, rank: int = 0) -> Node:
         """The child of ``parent`` with that token, new or not. The higher of two confidences stays, until they are
-        weighed (:class:`actors.tree.opinion_pool.OpinionPool`)."""
+        weighed (:class:`actors.verifier.opinions.OpinionPool`)."""
         node = parent.children.get(token)
         if node is None:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from actors.verifier.decoding.rounds import Chosen, Committed
-from actors.verifier.drafters.registry import DrafterPeer
-from actors.verifier.requests.request import Request
+from actors.verifier.drafters import DrafterPeer
+from actors.verifier.rounds import Chosen, Committed
+from actors.verifier.streams import Request
 from protocols.messages import RoundStats
 
 

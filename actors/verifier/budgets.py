@@ -9,8 +9,8 @@ from actors.controller.choice import kind_of
 from actors.controller.command import command
 from actors.controller.goodput import PRIOR_RANKS, Belief, Setting, goodput, initial_setting
 from actors.cost import CostModel
-from actors.tree.methods import Kind
-from actors.verifier.drafters.registry import DEFAULT_STEP_US, DrafterPeer
+from actors.methods import Kind
+from actors.verifier.drafters import DEFAULT_STEP_US, DrafterPeer
 from protocols.messages import Budget, Method
 
 EVERY = Kind("")

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from actors.verifier.drafters.drafts import Drafts
-from actors.verifier.drafters.learning import Learning
+from actors.verifier.admission import Admission
+from actors.verifier.learning import Learning
 from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
-from actors.verifier.requests.admission import Admission
-from actors.verifier.requests.tokenization import Tokenization
+from actors.verifier.sources.remote import Drafts
 from actors.verifier.state import State
+from actors.verifier.tokenization import Tokenization
 from protocols import wire
 from protocols.errors import ProtocolError
 from protocols.limits import clipped

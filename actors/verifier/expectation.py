@@ -6,12 +6,12 @@ It is only reported. The rates are those that decisions are made by: :meth:`Budg
 
 from __future__ import annotations
 
+from actors.calibration import USUAL
 from actors.controller.goodput import PRIOR_RANKS
+from actors.methods import strategy_for
 from actors.process import own_cpus
 from actors.settings import MAX_THREADS
-from actors.tree.calibration import USUAL
-from actors.tree.methods import strategy_for
-from actors.verifier.drafters.standing import PAYS
+from actors.verifier.standing import PAYS
 from actors.verifier.state import State
 from protocols.limits import Mean, within
 from protocols.messages import Expectation

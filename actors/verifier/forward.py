@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.models import Outcome, TargetModel, Window
-from actors.verifier.decoding.rounds import IDLE, Chosen, Load
-from actors.verifier.requests.request import Request
+from actors.verifier.rounds import IDLE, Chosen, Load
+from actors.verifier.streams import Request
 
 log = logging.getLogger("duoactor.verifier")
 
@@ -35,7 +35,7 @@ class Job:
     ends_us: float = 0.0  # that asking for that took
     forwards: int = 1  # that there were
     started: float = 0.0  # seconds of the verifier's clock
-    guesses: bool | None = None  # see :meth:`actors.verifier.drafters.judging.Judge.guesses_pay`
+    guesses: bool | None = None  # see :meth:`actors.verifier.judging.Judge.guesses_pay`
     idle: bool = False  # the verifier's own draft model was asked, and no step of it was worth its price
     # of the window that a stream that is alone would have without its draft model: nodes, and microseconds for them
     retrieval_alone: tuple[int, float] = (0, 0.0)

@@ -18,28 +18,28 @@ from actors.cost import CostModel
 from actors.models import Codec, Outcome, TargetModel
 from actors.settings import VerifierSettings
 from actors.tasks import until_one_ends
-from actors.verifier.committer import Committer
+from actors.verifier.admission import Admission
+from actors.verifier.commit import Committer
 from actors.verifier.compute import Compute, InlineCompute
-from actors.verifier.decoding.grammar import Grammars
-from actors.verifier.decoding.retrieval import SLICE, Sources
 from actors.verifier.dispatcher import Dispatcher
-from actors.verifier.drafters.drafts import Drafts
-from actors.verifier.drafters.inline import InlineDraft
-from actors.verifier.drafters.judging import Judge
-from actors.verifier.drafters.learning import Learning
-from actors.verifier.drafters.leases import Leases
+from actors.verifier.faults import Faults
 from actors.verifier.floods import Floods
 from actors.verifier.forward import Job, compute
+from actors.verifier.inbox import Receiver
+from actors.verifier.judging import Judge
+from actors.verifier.learning import Learning
+from actors.verifier.leases import Leases
 from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
-from actors.verifier.receiver import Receiver
-from actors.verifier.requests.admission import Admission
-from actors.verifier.requests.faults import Faults
-from actors.verifier.requests.request_log import RequestLog
-from actors.verifier.requests.room import Room
-from actors.verifier.requests.tokenization import Tokenization
-from actors.verifier.schedule import Schedule
+from actors.verifier.request_log import RequestLog
+from actors.verifier.room import Room
+from actors.verifier.scheduler import Schedule
+from actors.verifier.sources.grammar import Grammars
+from actors.verifier.sources.inline import InlineDraft
+from actors.verifier.sources.remote import Drafts
+from actors.verifier.sources.retrieval import SLICE, Sources
 from actors.verifier.state import HEARTBEAT_MS, State
+from actors.verifier.tokenization import Tokenization
 from protocols import wire
 from protocols.messages import Drain, Message
 from protocols.transport import Listener

@@ -7,11 +7,11 @@ import socket
 from collections.abc import Callable
 
 from actors.models import TargetModel
-from actors.verifier.drafters.learning import Learning
-from actors.verifier.drafters.leases import Leases
-from actors.verifier.drafters.registry import DrafterPeer
+from actors.verifier.admission import Admission
+from actors.verifier.drafters import DrafterPeer
 from actors.verifier.expectation import expectation
-from actors.verifier.requests.admission import Admission
+from actors.verifier.learning import Learning
+from actors.verifier.leases import Leases
 from actors.verifier.state import State
 from protocols.errors import RequestError
 from protocols.messages import (

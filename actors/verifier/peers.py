@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from actors.verifier.drafters.leases import Leases
-from actors.verifier.drafters.preflight import tokenizers_differ
-from actors.verifier.drafters.registry import DrafterPeer
-from actors.verifier.requests.admission import Admission
+from actors.verifier.admission import Admission
+from actors.verifier.drafters import DrafterPeer
+from actors.verifier.leases import Leases
+from actors.verifier.preflight import tokenizers_differ
 from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, SinglePeer, State
 from protocols.messages import (
     ActorDown,

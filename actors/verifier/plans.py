@@ -3,11 +3,11 @@ settings, and by the controller's budget."""
 
 from __future__ import annotations
 
-from actors.tree.methods import Kind, Strategy
-from actors.verifier.decoding.waiting import NO_LIMITS, RoundLimits
-from actors.verifier.drafters.registry import DrafterPeer
-from actors.verifier.requests.request import Request
+from actors.methods import Kind, Strategy
+from actors.verifier.drafters import DrafterPeer
 from actors.verifier.state import State
+from actors.verifier.streams import Request
+from actors.verifier.waits import NO_LIMITS, RoundLimits
 from protocols.messages import Budget, Generate, Method, Plan
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from actors.cost import CostModel
     from actors.engines.targets.target import Target
     from actors.models import DraftModel, ModelInfo, TargetModel
-    from actors.verifier.decoding.retrieval import Sources
-    from actors.verifier.drafters.inline import InlineDraft
+    from actors.verifier.sources.inline import InlineDraft
+    from actors.verifier.sources.retrieval import Sources
 
 log = logging.getLogger("duoactor")
 
@@ -29,7 +29,7 @@ def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
     """What the verifier retrieves drafts from. Raises ConfigError or ModelError."""
     from actors.proposers.datastore import Datastore
     from actors.proposers.memory import Memory
-    from actors.verifier.decoding.retrieval import Sources
+    from actors.verifier.sources.retrieval import Sources
 
     memory = Memory(settings.memory) if settings.memory else None
     if not settings.datastore:
@@ -73,8 +73,8 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
     ModelError."""
     from actors.draft_timing import measure_draft
     from actors.engines.build import build_draft
-    from actors.verifier.drafters.inline import InlineDraft
-    from actors.verifier.drafters.preflight import tokenizers_differ
+    from actors.verifier.preflight import tokenizers_differ
+    from actors.verifier.sources.inline import InlineDraft
 
     if settings.inline_draft in ("", NO_DRAFT):
         return None
@@ -105,7 +105,7 @@ def run_verifier(settings: VerifierSettings) -> int:
         from actors.engines.build import build_target, openmp_threads
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
         from actors.verifier.loop import Verifier
-        from actors.verifier.requests.request_log import RequestLog
+        from actors.verifier.request_log import RequestLog
 
         network = open_network(settings)
         compute, tokenizing = ThreadCompute(), ThreadCompute()

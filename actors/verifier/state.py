@@ -11,15 +11,15 @@ from actors.settings import VerifierSettings
 from actors.verifier.bookkeeping import Bookkeeping
 from actors.verifier.budgets import Budgets
 from actors.verifier.chunks import Chunks
-from actors.verifier.decoding.rate import UsualRates
-from actors.verifier.decoding.retrieval import Sources
-from actors.verifier.decoding.rounds import Load
-from actors.verifier.drafters.inline import InlineDraft
-from actors.verifier.drafters.own_drafts import OwnDrafts
-from actors.verifier.drafters.plain import PlainRounds
-from actors.verifier.drafters.registry import Drafters
-from actors.verifier.requests.request import Requests
-from actors.verifier.requests.request_log import RequestLog
+from actors.verifier.drafters import Drafters
+from actors.verifier.own_drafts import OwnDrafts
+from actors.verifier.plain import PlainRounds
+from actors.verifier.rate import UsualRates
+from actors.verifier.request_log import RequestLog
+from actors.verifier.rounds import Load
+from actors.verifier.sources.inline import InlineDraft
+from actors.verifier.sources.retrieval import Sources
+from actors.verifier.streams import Requests
 from actors.verifier.totals import Totals
 from protocols.messages import Hello, Promote
 from protocols.security import ANYBODY, Holder, KeyRole
@@ -65,7 +65,7 @@ class State:
     info: ModelInfo  # of the target
     cost: CostModel  # of the target's forwards
     max_window: int  # nodes of one request in one round, as far as the target allows
-    branch: float | None  # see :class:`actors.verifier.decoding.windows.Windows`
+    branch: float | None  # see :class:`actors.verifier.windows.Windows`
     incarnation: str
     started: float  # seconds
     sources: Sources = field(default_factory=Sources)  # that drafts are retrieved from

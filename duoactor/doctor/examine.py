@@ -14,7 +14,7 @@ from actors.models import Codec, ModelInfo
 from actors.process import pin
 from actors.settings import MAX_THREADS, DrafterSettings, VerifierSettings, retrieves
 from actors.verifier.compute import INLINE_US
-from actors.verifier.drafters.preflight import tokenizers_differ
+from actors.verifier.preflight import tokenizers_differ
 from duoactor.bench.provenance import machine, versions
 from duoactor.bench.suites import load_suite, select
 from duoactor.config import resolve_model

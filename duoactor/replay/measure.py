@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from actors.cost import CostModel
+from actors.methods import strategy_for
 from actors.records import LoggedRequest
 from actors.replay.system import Policy, Times, measured, replay
 from actors.settings import retrieves
-from actors.tree.methods import strategy_for
 from actors.verifier.compute import INLINE_US
 from duoactor import render
 from duoactor.config import resolve_model

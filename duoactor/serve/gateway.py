@@ -21,7 +21,7 @@ from protocols.errors import DuoactorError
 from protocols.messages import ChatTurn, Chunk, RequestStats, StatusReport, Tokenized, Welcome
 
 HEALTH_TIMEOUT_S = 2.0
-MAX_TRACED = 8  # answers at once: each costs the verifier up to 0.4 ms a round, see actors/verifier/decoding/trace.py
+MAX_TRACED = 8  # answers at once: each costs the verifier up to 0.4 ms a round, see actors/verifier/trace.py
 
 
 @dataclass(frozen=True, slots=True)

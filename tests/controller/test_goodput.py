@@ -15,7 +15,7 @@ from actors.controller.goodput import (
     initial_setting,
 )
 from actors.cost import CostModel
-from actors.verifier.decoding.waiting import DrafterPace, patience
+from actors.verifier.waits import DrafterPace, patience
 
 FLAT = CostModel({1: 10_000.0, 64: 10_000.0})
 STEEP = CostModel({1: 10_000.0, 64: 10_000.0 * 64})

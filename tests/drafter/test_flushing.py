@@ -1,8 +1,8 @@
 """When a drafter's fragment leaves: early enough for the verifier's look, and never one message per token."""
 
+from actors.calibration import Calibration
 from actors.drafter.lease import Lease, Limits
 from actors.models import Expansion
-from actors.tree.calibration import Calibration
 from protocols.messages import Open, Plan, Sampling, Verdict
 
 FAR = 1e6  # microseconds until the verifier looks

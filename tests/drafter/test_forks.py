@@ -1,9 +1,9 @@
 """What a drafter tells of a phase once the target has decided its first token: the paper's table 4 comes from it."""
 
+from actors.calibration import Calibration
 from actors.drafter.growth import ThetaGrowth
 from actors.drafter.lease import Lease, Limits
 from actors.models import Expansion
-from actors.tree.calibration import Calibration
 from actors.tree.tree import TokenTree
 from protocols.messages import Open, Plan, Sampling, Verdict
 

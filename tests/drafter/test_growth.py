@@ -2,9 +2,9 @@ import math
 
 import pytest
 
+from actors.calibration import Calibration
 from actors.drafter.growth import ChainGrowth, ThetaGrowth, TreeGrowth
 from actors.models import Expansion
-from actors.tree.calibration import Calibration
 from actors.tree.tree import Node, TokenTree
 from protocols.messages import Plan
 

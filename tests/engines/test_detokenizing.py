@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.decoders import DecodeStream
 
-from actors.verifier.decoding.output import Output
-from actors.verifier.decoding.text import Detokenizer
+from actors.verifier.output import Output
+from actors.verifier.text import Detokenizer
 from protocols.messages import Sampling
 
 TEXTS = [

@@ -24,7 +24,7 @@ from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.proposers.memory import Memory
 from actors.replay.clock import run
-from actors.verifier.decoding.retrieval import Sources
+from actors.verifier.sources.retrieval import Sources
 from protocols.errors import ModelError
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
 

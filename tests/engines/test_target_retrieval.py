@@ -10,14 +10,14 @@ from actors.cost import CostModel
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import LARGE, ROWS
 from actors.engines.targets.target import LARGEST, Target
+from actors.methods import strategy_for
 from actors.models import Window
 from actors.proposers.datastore import Datastore, build
-from actors.tree.methods import strategy_for
-from actors.verifier.decoding.output import Output
-from actors.verifier.decoding.retrieval import Sources
-from actors.verifier.decoding.speculation import Speculation
-from actors.verifier.decoding.windows import Windows
+from actors.verifier.output import Output
+from actors.verifier.sources.retrieval import Sources
+from actors.verifier.speculation import Speculation
 from actors.verifier.timing import measure_target
+from actors.verifier.windows import Windows
 from protocols.messages import Plan, Sampling
 
 COST = CostModel({1: 1000.0, 8: 1200.0, 16: 1500.0})

@@ -174,7 +174,7 @@ async def test_a_prompt_that_is_too_long_names_the_context():
 
 
 async def test_overload_is_a_429_that_says_when_to_come_again(monkeypatch):
-    monkeypatch.setattr("actors.verifier.requests.admission.MAX_REQUESTS", 0)
+    monkeypatch.setattr("actors.verifier.admission.MAX_REQUESTS", 0)
     async with served() as gateway:
         answer = await gateway.chat()
     assert answer.status_code == 429

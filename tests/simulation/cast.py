@@ -19,8 +19,8 @@ from actors.controller.loop import Controller
 from actors.cost import CostModel
 from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
-from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.loop import Verifier
+from actors.verifier.sources.inline import InlineDraft
 from fakes import INFO, ToyCodec, ToyLanguage
 from protocols.messages import Hello, Role
 

@@ -12,10 +12,10 @@ from plans import FIRST, Plan, Rates, plan_of, with_second, with_shadows
 from shrinking import read, shrink, written
 from world import simulate
 
-from actors.verifier.drafters.course import DrafterCourse
-from actors.verifier.drafters.leases import Leases
-from actors.verifier.drafters.shadow import Shadow
-from actors.verifier.requests.request import Request
+from actors.verifier.course import DrafterCourse
+from actors.verifier.leases import Leases
+from actors.verifier.shadow import Shadow
+from actors.verifier.streams import Request
 from duoactor.client.calls import StreamState
 from duoactor.client.session import Result, Session
 from fakes import ToyLanguage
@@ -126,7 +126,7 @@ def test_a_text_that_is_not_the_targets_is_found():
 
 
 def test_a_stream_that_nobody_serves_is_found():
-    with patch("actors.verifier.requests.admission.Admission.ask", lambda *message: None):
+    with patch("actors.verifier.admission.Admission.ask", lambda *message: None):
         assert "hangs after 0" in problems(plan_of(LIVELY))
 
 

@@ -11,8 +11,8 @@ from actors.cost import CostModel
 from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
-from actors.verifier.decoding.retrieval import Sources
 from actors.verifier.loop import Verifier
+from actors.verifier.sources.retrieval import Sources
 from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
 from protocols.messages import (
     Goodbye,

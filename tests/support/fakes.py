@@ -11,7 +11,7 @@ import numpy as np
 from actors.models import Expansion, Leaf, Likeliest, ModelInfo, Outcome, Window, common_prefix, path_of
 from actors.proposers.datastore import Datastore, build
 from actors.tree.accept import walk
-from actors.verifier.decoding.retrieval import Sources
+from actors.verifier.sources.retrieval import Sources
 from protocols.errors import PoolFull
 from protocols.messages import ChatTurn, Sampling, TokenLogprobs
 

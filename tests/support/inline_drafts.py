@@ -6,7 +6,7 @@ import itertools
 
 from cluster import Cluster
 
-from actors.verifier.drafters.inline import InlineDraft
+from actors.verifier.sources.inline import InlineDraft
 from fakes import EOS, VOCAB, ToyDraft
 from protocols.messages import Chunk, Sampling
 

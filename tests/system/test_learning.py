@@ -7,7 +7,7 @@ from cluster import Cluster
 from pupil import LANGUAGE, PROMPT, SHORT, Pupil
 
 from actors.replay.clock import run
-from actors.verifier.drafters.learning import MAX_WAITING
+from actors.verifier.learning import MAX_WAITING
 from protocols.messages import Generate, Refuse, RefuseCode, Role, StructuredOutputs, Welcome
 
 

@@ -8,8 +8,8 @@ from cluster import Cluster
 from pupil import LANGUAGE, PROMPT, SHORT, Pupil
 
 from actors.replay.clock import run
-from actors.verifier.drafters.learning import MAX_ASKED, MAX_WAITING
-from actors.verifier.requests.alternatives import LEAST, MAX_TOKENS, PACKED, Alternatives
+from actors.verifier.alternatives import LEAST, MAX_TOKENS, PACKED, Alternatives
+from actors.verifier.learning import MAX_ASKED, MAX_WAITING
 from fakes import ToyTarget, toy_likeliest
 from protocols.messages import Finished, Generate, Sampling, StructuredOutputs
 

@@ -20,7 +20,7 @@ from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.proposers.memory import Memory
 from actors.replay.clock import run
-from actors.verifier.decoding.retrieval import Sources
+from actors.verifier.sources.retrieval import Sources
 from fakes import INFO, ToyDraft
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
 

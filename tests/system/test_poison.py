@@ -6,7 +6,7 @@ import pytest
 from cluster import Caller, Cluster, tokens_of
 
 from actors.replay.clock import run
-from actors.verifier import schedule
+from actors.verifier import scheduler
 from fakes import ToyCodec, ToyLanguage, ToyTarget
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Sampling, Status, StatusReport
 
@@ -81,7 +81,7 @@ def test_a_prompt_on_which_the_tokenizer_fails_ends_that_request_only():
 
 @pytest.mark.parametrize("step", ["choose", "commit", "prepare"])
 def test_an_error_in_our_own_code_about_one_request_ends_that_request_only(step, monkeypatch):
-    from actors.verifier.decoding.speculation import Speculation
+    from actors.verifier.speculation import Speculation
 
     right = getattr(Speculation, step)
 
@@ -172,7 +172,7 @@ def test_suspects_are_computed_one_at_a_time_and_alone_until_they_have_got_on():
 
 
 def test_no_forward_has_more_rows_than_there_may_be(monkeypatch):
-    monkeypatch.setattr(schedule, "MAX_ROWS", 6)
+    monkeypatch.setattr(scheduler, "MAX_ROWS", 6)
     rows = []
 
     class Counting(ToyTarget):

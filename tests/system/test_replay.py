@@ -16,7 +16,7 @@ from actors.records import read_log
 from actors.replay.clock import run
 from actors.replay.measured import RoundTimes
 from actors.replay.system import Policy, Times, replay
-from actors.verifier.requests.request_log import RequestLog
+from actors.verifier.request_log import RequestLog
 from fakes import ToyCodec
 from protocols.messages import FinishReason, Sampling
 

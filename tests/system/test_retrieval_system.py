@@ -7,7 +7,7 @@ from actors.proposers.datastore import build
 from actors.proposers.draft_model import build_proposer_draft
 from actors.proposers.memory import Memory
 from actors.replay.clock import run
-from actors.verifier.decoding.retrieval import Sources
+from actors.verifier.sources.retrieval import Sources
 from fakes import INFO, VOCAB, ToyLanguage, toy_sources
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Refuse, RefuseCode, Role, Sampling
 from tests.world.network import MemoryNetwork, only

@@ -7,8 +7,8 @@ from cluster import Cluster, tokens_of
 
 from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
-from actors.verifier.decoding.retrieval import SLICE, SoleProposer
-from actors.verifier.receiver import MAX_HANDLED
+from actors.verifier.inbox import MAX_HANDLED
+from actors.verifier.sources.retrieval import SLICE, SoleProposer
 from fakes import ToyLanguage
 from protocols import wire
 from protocols.messages import Cancel, Chunk, Generate, Sampling, Status, StatusReport

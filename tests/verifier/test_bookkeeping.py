@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pytest
 
 from actors.verifier.bookkeeping import Bookkeeping
-from actors.verifier.decoding.rounds import Load
 from actors.verifier.forward import Job
+from actors.verifier.rounds import Load
 
 
 def of_round(streams, drafts, drafting_us=0.0, lent=False, piece=None, grammar=None, method="auto"):

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from actors.cost import CostModel
-from actors.verifier.drafters.course import Course
-from actors.verifier.drafters.plain import PlainRounds
+from actors.verifier.course import Course
+from actors.verifier.plain import PlainRounds
 
 COST = CostModel({1: 10_000.0, 31: 19_000.0})  # 300 us a row
 OVERHEAD_US = 500.0

@@ -3,8 +3,8 @@
 import pytest
 from test_trace import streamed
 
-from actors.verifier.decoding.credit import NONE, Credit, Source, credited
-from actors.verifier.decoding.rounds import Committed
+from actors.verifier.credit import NONE, Credit, Source, credited
+from actors.verifier.rounds import Committed
 from protocols.messages import Origin
 
 TEXT, MEMORY, DATASTORE = Source

@@ -11,7 +11,7 @@ from structured import PAIR, WANTED, codec
 from actors.models import ModelInfo
 from actors.tree.tree import FORCED, TokenTree
 from actors.tree.window import best_nodes, in_tree_order
-from actors.verifier.decoding.grammar import MAX_RULES, Grammars
+from actors.verifier.sources.grammar import MAX_RULES, Grammars
 from protocols.errors import RequestError
 from protocols.messages import StructuredOutputs
 

@@ -10,7 +10,7 @@ from inline_drafts import FORWARD_S, LONG, PROMPT, Counting, Unread, cluster, in
 
 from actors.draft_timing import PROBES
 from actors.replay.clock import run
-from actors.verifier.drafters.inline import MAX_FAILURES
+from actors.verifier.sources.inline import MAX_FAILURES
 from fakes import INFO, VOCAB, ToyDraft, ToyLanguage
 from protocols.errors import CannotDraft
 from protocols.messages import Method, Sampling

@@ -8,15 +8,15 @@ import pytest
 from cluster import ADDRESS, Cluster, tokens_of
 from inline_drafts import FORWARD_S, PROMPT, Counting, inline
 
+from actors.calibration import Calibration, TextCalibration
 from actors.draft_timing import PROBES
 from actors.models import Expansion
 from actors.replay.clock import run
-from actors.tree.calibration import Calibration, TextCalibration
-from actors.tree.opinion_pool import OpinionPool
 from actors.tree.tree import TokenTree
-from actors.verifier.decoding.inline_tree import InlineTree
-from actors.verifier.drafters.inline import MAX_FAILURES
 from actors.verifier.loop import Verifier
+from actors.verifier.opinions import OpinionPool
+from actors.verifier.sources.inline import MAX_FAILURES
+from actors.verifier.sources.inline_tree import InlineTree
 from fakes import INFO, ToyDraft, ToyLanguage
 from protocols.errors import ModelError
 from protocols.messages import Generate, Hello, Promote, Role, Sampling, Status, StatusReport

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from actors.tree.calibration import Calibration, TextCalibration
-from actors.tree.opinion_pool import OpinionPool
+from actors.calibration import Calibration, TextCalibration
 from actors.tree.tree import OWN, TokenTree
-from actors.verifier.decoding.inline_tree import InlineTree
+from actors.verifier.opinions import OpinionPool
+from actors.verifier.sources.inline_tree import InlineTree
 from fakes import ToyDraft
 from protocols.errors import PoolFull
 from protocols.messages import Sampling

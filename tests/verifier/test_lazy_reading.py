@@ -7,7 +7,7 @@ from cluster import Cluster, tokens_of
 
 from actors.proposers.suffix_automaton import SuffixAutomatonSession
 from actors.replay.clock import run
-from actors.verifier.drafters.own_drafts import OwnDrafts
+from actors.verifier.own_drafts import OwnDrafts
 from protocols.messages import Method, Sampling
 
 PROMPT = tuple(2 + i % 50 for i in range(300))

@@ -7,10 +7,10 @@ from inline_drafts import FORWARD_S, LONG, PROMPT, STEP_US, Counting, cluster, i
 
 from actors.cost import CostModel
 from actors.replay.clock import run
-from actors.verifier.decoding.waiting import DrafterPace
-from actors.verifier.drafters.prospects import worth_lending
-from actors.verifier.drafters.registry import DrafterPeer
-from actors.verifier.drafters.standing import PAYS, Standings
+from actors.verifier.drafters import DrafterPeer
+from actors.verifier.prospects import worth_lending
+from actors.verifier.standing import PAYS, Standings
+from actors.verifier.waits import DrafterPace
 from protocols.messages import Hello, Role
 
 

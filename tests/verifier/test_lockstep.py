@@ -7,16 +7,16 @@ import random
 
 import pytest
 
+from actors.calibration import Calibration
 from actors.cost import CostModel
 from actors.drafter.lease import Lease, Limits
+from actors.methods import strategy_for
 from actors.models import Window
-from actors.tree.calibration import Calibration
-from actors.tree.methods import strategy_for
-from actors.verifier.decoding.output import Output
-from actors.verifier.decoding.retrieval import Sources
-from actors.verifier.decoding.speculation import Speculation
-from actors.verifier.decoding.waiting import DrafterPace
-from actors.verifier.decoding.windows import Windows
+from actors.verifier.output import Output
+from actors.verifier.sources.retrieval import Sources
+from actors.verifier.speculation import Speculation
+from actors.verifier.waits import DrafterPace
+from actors.verifier.windows import Windows
 from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget, toy_sources
 from protocols.messages import FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
 

@@ -7,11 +7,11 @@ from inline_drafts import FORWARD_S, LONG, PROMPT, STEP_US, Counting, Unread, cl
 from actors.cost import CostModel
 from actors.replay.clock import run
 from actors.verifier.budgets import Budgets
-from actors.verifier.decoding.waiting import DrafterPace
-from actors.verifier.drafters.inline import READ
-from actors.verifier.drafters.prospects import prior_speedup, worth_lending
-from actors.verifier.drafters.registry import DrafterPeer
-from actors.verifier.drafters.standing import PAYS, Standings
+from actors.verifier.drafters import DrafterPeer
+from actors.verifier.prospects import prior_speedup, worth_lending
+from actors.verifier.sources.inline import READ
+from actors.verifier.standing import PAYS, Standings
+from actors.verifier.waits import DrafterPace
 from protocols.messages import Hello, Role, Sampling
 
 CALIBRATED = {1: 1000.0, 8: 1200.0, 16: 1500.0}

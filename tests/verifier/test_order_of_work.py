@@ -3,7 +3,7 @@
 import pytest
 from simulation import Fixed, Simulation, World
 
-from actors.verifier.decoding.speculation import Speculation
+from actors.verifier.speculation import Speculation
 
 METHODS = ["pearl", "duodecoding", "tree"]
 

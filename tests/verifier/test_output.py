@@ -4,7 +4,7 @@ import pytest
 from cluster import Cluster, tokens_of
 
 from actors.replay.clock import run
-from actors.verifier.decoding.output import Output
+from actors.verifier.output import Output
 from fakes import ToyCodec, ToyLanguage
 from protocols.messages import FinishReason, Sampling
 

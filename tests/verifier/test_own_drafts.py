@@ -7,10 +7,10 @@ import pytest
 
 from actors.cost import CostModel
 from actors.models import Outcome
-from actors.verifier.decoding.rounds import Load
-from actors.verifier.drafters.judging import Judge
-from actors.verifier.drafters.own_drafts import NO_RETRIEVAL, OwnCourse, OwnDrafts, RetrievalAlone, group_of
-from actors.verifier.drafters.standing import FIRST_REST, LOOK, RequestKind
+from actors.verifier.judging import Judge
+from actors.verifier.own_drafts import NO_RETRIEVAL, OwnCourse, OwnDrafts, RetrievalAlone, group_of
+from actors.verifier.rounds import Load
+from actors.verifier.standing import FIRST_REST, LOOK, RequestKind
 
 GREEDY, SAMPLED = RequestKind("auto", False), RequestKind("auto", True)
 CURVE = {1: 2000.0, 8: 4000.0, 16: 7000.0, 32: 13000.0}

@@ -4,7 +4,7 @@ import pytest
 from simulation import Simulation
 from timed import World
 
-from actors.verifier.requests.request import Request
+from actors.verifier.streams import Request
 
 WORLD = World(verify_us=2000.0, row_us=300.0, step_us=100.0, prompts=True)
 

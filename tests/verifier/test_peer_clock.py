@@ -6,7 +6,7 @@ import pytest
 from simulation import Simulation
 from timed import World
 
-from actors.verifier.drafters.peer_clock import DRIFT, PeerClock
+from actors.verifier.peer_clock import DRIFT, PeerClock
 
 
 def test_a_message_that_waited_says_nothing_of_the_clocks():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from actors.verifier.drafters.preflight import tokenizers_differ
+from actors.verifier.preflight import tokenizers_differ
 from fakes import INFO
 from protocols.messages import Hello, Role, TokenizerParts
 

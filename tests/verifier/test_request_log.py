@@ -6,8 +6,8 @@ from cluster import Cluster
 
 from actors.records import LoggedRequest, read_log
 from actors.replay.clock import run
-from actors.verifier.requests import request_log
-from actors.verifier.requests.request_log import RequestLog
+from actors.verifier import request_log
+from actors.verifier.request_log import RequestLog
 from protocols.messages import Cancel, FinishReason, Generate, Sampling
 
 

@@ -6,18 +6,18 @@ from function_proposer import FromFunction
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
+from actors.methods import strategy_for
 from actors.models import Outcome
 from actors.proposers.interface import Proposal
 from actors.proposers.ngram_pool import Lookahead
-from actors.tree.methods import strategy_for
 from actors.tree.tree import OWN, TokenTree
-from actors.verifier.decoding.credit import Source
-from actors.verifier.decoding.output import Output
-from actors.verifier.decoding.retrieval import FLOOR, FallbackProposer, Hits, SoleProposer, Sources, Trust, fitting
-from actors.verifier.decoding.rounds import NO_OTHERS, Chosen
-from actors.verifier.decoding.speculation import Speculation
-from actors.verifier.decoding.waiting import DrafterPace
-from actors.verifier.decoding.windows import Windows
+from actors.verifier.credit import Source
+from actors.verifier.output import Output
+from actors.verifier.rounds import NO_OTHERS, Chosen
+from actors.verifier.sources.retrieval import FLOOR, FallbackProposer, Hits, SoleProposer, Sources, Trust, fitting
+from actors.verifier.speculation import Speculation
+from actors.verifier.waits import DrafterPace
+from actors.verifier.windows import Windows
 from protocols.errors import RequestError
 from protocols.messages import Method, Plan, Sampling
 

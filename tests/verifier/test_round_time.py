@@ -5,7 +5,7 @@ import asyncio
 from cluster import Cluster
 
 from actors.replay.clock import run
-from actors.verifier.decoding.retrieval import Sources
+from actors.verifier.sources.retrieval import Sources
 from protocols.messages import Sampling
 
 READING_S = 1.0

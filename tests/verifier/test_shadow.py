@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.verifier.drafters.course import MAX_PLACES, DrafterCourse, Place, agreement
-from actors.verifier.drafters.shadow import PLAN, Shadow
+from actors.verifier.course import MAX_PLACES, DrafterCourse, Place, agreement
+from actors.verifier.shadow import PLAN, Shadow
 from protocols.messages import (
     Grow,
     Open,

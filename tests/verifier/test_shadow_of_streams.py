@@ -10,11 +10,11 @@ from cluster import Cluster, DrafterByHand, tokens_of
 
 from actors.cost import CostModel
 from actors.replay.clock import run
-from actors.verifier.decoding.waiting import DrafterPace
-from actors.verifier.drafters.pool import STAY_ROUNDS
-from actors.verifier.drafters.registry import DrafterPeer
-from actors.verifier.drafters.shadow import LIMIT_S, PLAN
-from actors.verifier.drafters.standing import Standings
+from actors.verifier.drafters import DrafterPeer
+from actors.verifier.pool import STAY_ROUNDS
+from actors.verifier.shadow import LIMIT_S, PLAN
+from actors.verifier.standing import Standings
+from actors.verifier.waits import DrafterPace
 from fakes import INFO, ToyDraft, ToyLanguage
 from protocols.messages import (
     Cancel,

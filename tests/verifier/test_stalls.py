@@ -10,9 +10,9 @@ from simulation import Simulation
 from timed import World
 
 from actors.replay.clock import run
-from actors.verifier.drafters.inline import READ
-from actors.verifier.drafters.judging import Judge
-from actors.verifier.schedule import MAX_DRAFTS, MAX_STALL
+from actors.verifier.judging import Judge
+from actors.verifier.scheduler import MAX_DRAFTS, MAX_STALL
+from actors.verifier.sources.inline import READ
 from protocols.messages import Sampling
 
 WORLD = World(verify_us=2000.0, row_us=300.0, step_us=100.0, prompts=True)  # a chunk takes 34 rounds' time

@@ -9,7 +9,7 @@ from simulation import START, Simulation
 from timed import BORDER, World
 
 from actors.replay.clock import run
-from actors.verifier.drafters.standing import FIRST_REST, MAX_KNOWN, RequestKind, Standing, Standings
+from actors.verifier.standing import FIRST_REST, MAX_KNOWN, RequestKind, Standing, Standings
 from protocols.messages import Sampling
 
 EARLY, LATER = 0.96, 0.97  # of the speed without drafts: in the first hundred rounds, and behind them

@@ -9,8 +9,8 @@ from cluster import Caller, Cluster, tokens_of
 
 from actors.models import Outcome
 from actors.replay.clock import run
-from actors.verifier.decoding.rounds import Chosen
 from actors.verifier.forward import Job, compute
+from actors.verifier.rounds import Chosen
 from fakes import ToyLanguage, ToyTarget
 from protocols.messages import Cancel, Chunk, Generate, Plan, RoundStats, Sampling
 

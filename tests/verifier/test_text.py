@@ -1,6 +1,6 @@
 import pytest
 
-from actors.verifier.decoding.text import Detokenizer, StopStrings
+from actors.verifier.text import Detokenizer, StopStrings
 
 
 def bytes_decode(ids):

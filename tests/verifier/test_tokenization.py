@@ -7,7 +7,7 @@ from cluster import ADDRESS, Cluster
 
 from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
-from actors.verifier.requests.tokenization import MAX_WAITING, Tokenization
+from actors.verifier.tokenization import MAX_WAITING, Tokenization
 from duoactor import AsyncClient, ChatTurn, RequestError
 from fakes import EOS, ToyCodec, ToyLanguage
 from protocols.messages import Detokenize, Failed, Tokenize, Tokenized

@@ -5,8 +5,8 @@ from cluster import ADDRESS, Cluster
 
 from actors.replay.clock import run
 from actors.tree.tree import OWN, TokenTree
-from actors.verifier.decoding.rounds import Chosen
-from actors.verifier.decoding.trace import MAX_TOLD, Trace
+from actors.verifier.rounds import Chosen
+from actors.verifier.trace import MAX_TOLD, Trace
 from duoactor import AsyncClient
 from fakes import ToyLanguage
 from protocols.messages import Origin, RoundStats

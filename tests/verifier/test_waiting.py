@@ -2,8 +2,8 @@ import pytest
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
-from actors.verifier.decoding.rate import Rate, UsualRates
-from actors.verifier.decoding.waiting import DrafterPace, patience
+from actors.verifier.rate import Rate, UsualRates
+from actors.verifier.waits import DrafterPace, patience
 
 
 def test_a_request_begins_with_the_rate_that_others_reached():

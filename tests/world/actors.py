@@ -12,8 +12,8 @@ from actors.drafter.loop import Drafter
 from actors.models import Codec, DraftModel, TargetModel
 from actors.settings import VerifierSettings
 from actors.verifier.compute import Compute
-from actors.verifier.drafters.inline import InlineDraft
 from actors.verifier.loop import Verifier
+from actors.verifier.sources.inline import InlineDraft
 from protocols.messages import Hello, Role
 from protocols.transport import Listener, Network
 from tests.world.caller import ADDRESS

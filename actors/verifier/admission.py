@@ -1,0 +1,279 @@
+"""Admits requests, or refuses them with a sentence, and ends them.
+
+Long texts are tokenized on a thread of their own, so that they delay no other stream's round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from actors.methods import strategy_for
+from actors.models import Codec
+from actors.verifier.compute import Compute
+from actors.verifier.leases import Leases
+from actors.verifier.plans import first_plan
+from actors.verifier.preparation import Prepared, is_short, prepare
+from actors.verifier.sources.grammar import Grammars
+from actors.verifier.speculation import Speculation
+from actors.verifier.state import ClientPeer, State
+from actors.verifier.streams import Request
+from actors.verifier.text import remembering
+from actors.verifier.trace import Trace
+from actors.verifier.windows import Windows
+from protocols.errors import RequestError
+from protocols.limits import clipped
+from protocols.messages import Failed, FailureCode, Generate, Message, RequestStatus
+from protocols.validation import validate
+
+log = logging.getLogger("duoactor.verifier")
+MAX_REQUESTS = 4096  # as many as a StatusReport holds
+FULL = "as many requests wait as this verifier lets wait; try again later"
+LEAVING = "the verifier is shutting down; the stream can resume"
+PACE = 16  # latest ends of requests from which it is predicted when there will be room
+DEFAULT_RETRY_MS, MIN_RETRY_MS, MAX_RETRY_MS = 1000.0, 100.0, 60_000.0
+MAX_ATTEMPTS = 2  # a request during which the verifier crashed so often is not tried again
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request whose text is being tokenized and whose grammar is being compiled."""
+
+    client: bytes
+    message: Generate
+    arrived: float  # seconds
+
+
+class Admission:
+    def __init__(
+        self,
+        state: State,
+        codec: Codec,
+        grammars: Grammars,
+        leases: Leases,
+        send: Callable[[bytes, Message], bool],
+        clock: Callable[[], float],
+        tokenizing: Compute,
+        wake: Callable[[], None],
+    ) -> None:
+        """``tokenizing`` runs the preparation of long texts; ``wake`` is called when one has been admitted."""
+        self.state, self.codec, self.leases = state, codec, leases
+        self.send, self.clock, self.wake = send, clock, wake
+        self.tokenizing, self.grammars = tokenizing, grammars
+        self._decoders = {skip: remembering(partial(codec.decode, skip_special_tokens=skip)) for skip in (False, True)}
+        self._arriving: dict[str, Arrival] = {}
+        self._ends: deque[float] = deque(maxlen=PACE)
+
+    # --- admit -------------------------------------------------------------------------------------------------------
+
+    def ask(self, peer: bytes, message: Generate) -> None:
+        """A client asks for a generation: check it, tokenize it, and queue it; or refuse it."""
+        arrival = Arrival(peer, message, self.clock())
+        try:
+            self._make_way(peer, message)
+            strategy_for(message.method or self.state.settings.method)
+            validate(message, self.state.info.vocab_size)
+        except RequestError as error:
+            self._refuse(arrival, error)
+            return
+        self._arriving[message.rid] = arrival
+        decode = self._decoders[message.sampling.skip_special_tokens]
+        job = partial(prepare, self.codec, decode, self.state.info, self.grammars, message)
+        if is_short(message):
+            self._prepared(arrival, _done(job))
+        else:
+            self.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
+
+    def _make_way(self, peer: bytes, message: Generate) -> None:
+        """End the request of the same id that this one resumes, if there is one. Raises RequestError if the message
+        cannot be admitted at present."""
+        state = self.state
+        if state.draining:
+            raise RequestError(FailureCode.DRAINING, "this verifier is shutting down; send the request to another")
+        if message.attempt >= MAX_ATTEMPTS:
+            detail = (
+                f"the verifier ended {message.attempt} times while it worked on this request, which is not tried again"
+            )
+            raise RequestError(FailureCode.INTERNAL, detail)
+        old = state.requests.get(message.rid) or self._arriving.get(message.rid)
+        if old is not None:
+            holder, asker = state.clients.get(old.client), state.clients.get(peer)
+            if holder is not None and asker is not None and not holder.same_as(asker):
+                raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
+            self.drop(message.rid, old.client)
+        self._check_queue(message.priority)
+
+    def _check_queue(self, priority: int) -> None:
+        """Raise RequestError if the queue is full. One that waits, has not begun and has a higher ``priority`` number
+        is failed in favour of the new one."""
+        most, waiting = self.state.settings.max_queued_requests, self.state.requests.of("queued")
+        if len(self.state.requests) + len(self._arriving) < MAX_REQUESTS and len(waiting) + len(self._arriving) < most:
+            return
+        last = max((r for r in waiting if not r.first_at), key=lambda r: (r.message.priority, r.arrived), default=None)
+        if last is None or last.message.priority <= priority:
+            raise RequestError(FailureCode.OVERLOADED, FULL, self._retry_after_ms())
+        self.fail(last, FailureCode.OVERLOADED, FULL, self._retry_after_ms())
+
+    def _retry_after_ms(self) -> float:
+        """When there should be room: the mean time between the latest ends of requests."""
+        ends = self._ends
+        pace_ms = 1000 * (self.clock() - ends[0]) / len(ends) if ends else DEFAULT_RETRY_MS
+        return min(max(pace_ms, MIN_RETRY_MS), MAX_RETRY_MS)
+
+    def _prepared(self, arrival: Arrival, done: asyncio.Future[Prepared]) -> None:
+        if self._arriving.get(arrival.message.rid) is not arrival:  # it was cancelled, or asked for again
+            _ = done.cancelled() or done.exception()  # retrieved, so that asyncio does not log it
+            return
+        del self._arriving[arrival.message.rid]
+        try:
+            self.state.requests.add(self._request(arrival, done.result()))
+        except RequestError as error:
+            self._refuse(arrival, error)
+        except asyncio.CancelledError:
+            self._refuse(arrival, RequestError(FailureCode.DRAINING, "this verifier is shutting down"))
+        except Exception as error:  # the tokenizer's, about this text: no reason to end the verifier
+            log.warning("request %s cannot be tokenized", arrival.message.rid, exc_info=True)
+            self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"the tokenizer failed on this prompt: {error}"))
+        self.wake()
+
+    def _request(self, arrival: Arrival, text: Prepared) -> Request:
+        state, message = self.state, arrival.message
+        strategy = strategy_for(message.method or state.settings.method)
+        plan = first_plan(state, strategy, message, None, self.clock())
+        windows = Windows(
+            strategy,
+            text.sampling,
+            state.sources,
+            state.max_window,
+            gamma=plan.gamma,
+            branch=state.branch,
+            cache_salt=message.cache_salt,
+            grammar=text.grammar,
+        )
+        usual = state.usual_rates.of(strategy.method, text.sampling.temperature > 0)
+        spec = Speculation(
+            message.rid,
+            text.prompt,
+            text.sampling,
+            plan,
+            state.info.vocab_size,
+            text.output,
+            windows,
+            message.generated,
+            usual,
+        )
+        offset = len(message.generated)
+        trace = Trace() if message.trace else None
+        return Request(arrival.client, message, spec, strategy.method, arrival.arrived, offset=offset, trace=trace)
+
+    def _refuse(self, arrival: Arrival, error: RequestError) -> None:
+        self.state.counters["bad_requests"] += 1
+        failed = Failed(arrival.message.rid, FailureCode(error.code), clipped(str(error)), error.retry_after_ms)
+        self.send(arrival.client, failed)
+
+    # --- end ---------------------------------------------------------------------------------------------------------
+
+    def end(self, request: Request) -> None:
+        """End a request; does nothing if it has ended already. Its room is given back between two forwards, see
+        :meth:`Requests.take_ended`."""
+        if request.state != "ended":
+            self._log(request)
+            self.state.requests.end(request)
+            self.leases.ended(request, self.clock())
+            if request.handle >= 0:
+                self._ends.append(self.clock())
+
+    def _log(self, request: Request) -> None:
+        """For ``--log-requests``. Requests with a cache salt are left out, because they must not serve others, and
+        requests with a grammar, because what it forces says nothing of the drafts."""
+        state, to = self.state, self.state.request_log
+        if to is None or request.spec.output.finish is None or request.spec.windows.grammar is not None:
+            return
+        if request.message.cache_salt:
+            state.counters["requests_with_salt_not_logged"] += 1
+        else:
+            to.add(request.logged(state.info.model_id))
+        if to.lost:
+            state.counters["requests_not_logged"] = to.lost
+
+    def fail(self, request: Request, code: FailureCode, detail: str, retry_after_ms: float = 0.0) -> None:
+        """End a request with a Failed message, after the tokens that were committed."""
+        if request.state != "ended":
+            self._tell_rest(request)
+            self.send(request.client, Failed(request.rid, code, clipped(detail), retry_after_ms))
+            self.end(request)
+
+    def _tell_rest(self, request: Request) -> None:
+        """Send what was committed and is held back for the next chunk. An exception in making its text is ignored: the
+        request fails already, perhaps because of it."""
+        if request.untold:
+            with contextlib.suppress(Exception):
+                chunk = request.chunk(self.clock())
+                self.state.totals.told(chunk)
+                self.send(request.client, chunk)
+
+    def expire(self) -> None:
+        """Fail the requests whose deadline has passed."""
+        now = self.clock()
+        for request in self.state.requests:
+            if request.deadline < now and request.state != "finishing":
+                detail = (
+                    f"the answer was not complete within the deadline of {request.message.deadline_ms:g} ms; "
+                    "allow more time or ask for fewer tokens"
+                )
+                self.fail(request, FailureCode.DEADLINE_EXCEEDED, detail)
+
+    def drop(self, rid: str, client: bytes) -> None:
+        """End a client's request without telling it anything: it has cancelled it, or is gone."""
+        if (arrival := self._arriving.get(rid)) is not None and arrival.client == client:
+            del self._arriving[rid]
+        if (request := self.state.requests.get(rid)) is not None and request.client == client:
+            self.end(request)
+
+    def client_gone(self, client: bytes) -> None:
+        for rid in [*self._arriving, *(request.rid for request in self.state.requests)]:
+            self.drop(rid, client)
+
+    def finish(self) -> None:
+        """The verifier is about to shut down: admit nothing more, and fail what has not begun."""
+        self.state.draining = True
+        for request in self.state.requests.of("queued"):
+            self.fail(request, FailureCode.DRAINING, LEAVING)
+        for arrival in self._arriving.values():
+            self.send(arrival.client, Failed(arrival.message.rid, FailureCode.DRAINING, LEAVING))
+        self._arriving.clear()
+
+    def close(self) -> None:
+        """The verifier shuts down: fail every open request, which its client can resume at the next verifier."""
+        self.finish()
+        for request in self.state.requests:
+            self.fail(request, FailureCode.DRAINING, LEAVING)
+
+    def status(self, asker: ClientPeer) -> tuple[RequestStatus, ...]:
+        """The open requests that ``asker`` may see: an operator all, others those of their own key."""
+        clients = self.state.clients
+
+        def visible(client: bytes) -> bool:
+            return asker.operates or (client in clients and clients[client].holder.key == asker.holder.key)
+
+        arriving = (
+            RequestStatus(rid, one.message.method or self.state.settings.method, "queued", 0)
+            for rid, one in self._arriving.items()
+            if visible(one.client)
+        )
+        return (*(request.status() for request in self.state.requests if visible(request.client)), *arriving)
+
+
+def _done(job: Callable[[], Prepared]) -> asyncio.Future[Prepared]:
+    """Run a job at once; its result or exception as a future that is done."""
+    future: asyncio.Future[Prepared] = asyncio.get_running_loop().create_future()
+    try:
+        future.set_result(job())
+    except Exception as error:
+        future.set_exception(error)
+    return future

@@ -1,1 +1,0 @@
-"""Who drafts, for which request, and what it is worth."""

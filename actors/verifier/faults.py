@@ -1,0 +1,52 @@
+"""Decides what an exception ends: the request that it came up with, or the verifier."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from actors.verifier.admission import Admission
+from actors.verifier.state import State
+from actors.verifier.streams import Request
+from protocols.errors import RequestError
+from protocols.messages import FailureCode
+
+log = logging.getLogger("duoactor.verifier")
+T = TypeVar("T")
+# A request that fails ends alone. When this many fail in a row, with no successful forward in between, the cause is not
+# a request (a lost device, for example): the verifier ends, and its supervisor starts it anew.
+MAX_IN_A_ROW = 3
+
+
+class Faults:
+    def __init__(self, state: State, admission: Admission) -> None:
+        self.state, self.admission = state, admission
+        self._in_a_row = 0
+
+    def guard(self, request: Request, step: Callable[[], T]) -> T | None:
+        """Run a step for one request. An exception in it fails that request alone, and None is returned."""
+        try:
+            return step()
+        except Exception as error:
+            self.blame(request, error)
+            return None
+
+    def blame(self, request: Request, error: Exception) -> None:
+        """Fail a request because of ``error``. Raises ``error`` if it is the last of ``MAX_IN_A_ROW``."""
+        if request.state == "ended":
+            return
+        if isinstance(error, RequestError):  # the request cannot be served, which is no failure of the verifier
+            self.admission.fail(request, FailureCode(error.code), str(error))
+            return
+        log.error("request %s failed", request.rid, exc_info=error)
+        self.state.counters["failed_requests"] += 1
+        detail = f"the verifier failed on this request ({type(error).__name__}: {error}); its log has the details"
+        self.admission.fail(request, FailureCode.INTERNAL, detail)
+        self._in_a_row += 1
+        if self._in_a_row >= MAX_IN_A_ROW:
+            raise error
+
+    def went_well(self) -> None:
+        """A request's part of a forward was computed without an exception."""
+        self._in_a_row = 0

@@ -1,0 +1,135 @@
+"""What the learner is told, and which weights it has the drafters serve with. No stream waits for any of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from actors.verifier.alternatives import MAX_TOKENS, Alternatives
+from actors.verifier.drafters import DrafterPeer
+from actors.verifier.state import State
+from actors.verifier.streams import Request
+from protocols.errors import RequestError
+from protocols.messages import FailureCode, Finished, Load, Message, Promote, Undo
+
+# Tokens of texts, some 10 MB, and 25 more with 16 alternatives of each: those of minutes in which streams leave a
+# learner no CPU.
+MAX_WAITING = 262_144
+MAX_ASKED = 16  # requests at once whose alternatives are kept: 2 MB each at most
+BEAT_TOKENS = 16_384  # told with one heartbeat, after which it ends: half a millisecond to encode
+
+
+class Learning:
+    def __init__(self, state: State, send: Callable[[bytes, Message], bool]) -> None:
+        self.state, self.send = state, send
+        self._waiting: deque[Finished] = deque()
+        self._waiting_tokens = 0
+        self._wanted = False  # there was a learner: where streams leave it no CPU it seems to be gone until they end
+        self._alternatives = 0  # of each token, that it asked for
+        self._handed = ("", "")  # the last undo that the learner was handed, and what was said of it
+
+    # --- texts -------------------------------------------------------------------------------------------------------
+
+    def begins(self, request: Request) -> int:
+        """A request gets room. How many of the target's likeliest tokens are wanted with each of its output: 0 where
+        nobody asked, where texts wait that the learner will not take soon, and where many are asked of already."""
+        self._hear()
+        if request.alternatives is None and self._alternatives and self._tells(request) and self._may_ask():
+            request.alternatives = Alternatives(self._alternatives)
+            request.alternatives.add(len(request.spec.committed) - _start(request), None)
+        return request.alternatives.count if request.alternatives is not None else 0
+
+    def _may_ask(self) -> bool:
+        asked = sum(request.alternatives is not None for request in self.state.requests)
+        return asked < MAX_ASKED and self._waiting_tokens <= MAX_WAITING // 2
+
+    def ended(self, request: Request) -> None:
+        """A request is over."""
+        self._hear()
+        committed, start = request.spec.committed, _start(request)
+        if self._wanted and self._tells(request) and start < len(committed) <= MAX_TOKENS:
+            known = request.alternatives
+            best = known.packed() if known is not None and known.tokens == len(committed) - start else (b"", b"")
+            self._waiting.append(Finished(tuple(committed), start, request.spec.sampling, *best))
+            self._waiting_tokens += len(committed)
+            while self._waiting_tokens > MAX_WAITING:
+                self._next()
+
+    def _hear(self) -> None:
+        """What the learner wants, or did when it was last heard of."""
+        if self.state.learner is not None:
+            self._wanted, self._alternatives = True, self.state.learner.hello.alternatives
+
+    def _tells(self, request: Request) -> bool:
+        """What a grammar chose says nothing of the target."""
+        message = request.message
+        salted = message.cache_salt and not self.state.settings.learn_salted
+        return message.structured_outputs is None and not salted
+
+    def tell(self) -> None:
+        """With every heartbeat. What the learner's connection does not take is lost."""
+        learner = self.state.learner
+        if learner is None:
+            return
+        told = 0
+        while self._waiting and told < BEAT_TOKENS:
+            text = self._next()
+            told += len(text.tokens)
+            if not learner.hello.alternatives:
+                text = replace(text, top_ids=b"", top_logprobs=b"")
+            self.send(learner.peer, text)
+
+    def _next(self) -> Finished:
+        text = self._waiting.popleft()
+        self._waiting_tokens -= len(text.tokens)
+        return text
+
+    # --- weights -----------------------------------------------------------------------------------------------------
+
+    def promote(self, message: Promote) -> None:
+        self.state.promoted = message
+        for drafter in self.state.drafters.by_peer.values():
+            if drafter.loads(message.model_id):
+                drafter.serves(drafter.version, "")  # what kept it from an earlier one need not keep it from this
+                self.send(drafter.peer, Load(message.version, message.path))
+        self._draft_with(message)
+
+    def _draft_with(self, message: Promote) -> None:
+        """Where the verifier itself drafts with that model, it does so with these weights as soon as they are here."""
+        inline = self.state.inline
+        if inline is not None and inline.model_id == message.model_id:
+            inline.load(Load(message.version, message.path))
+
+    def reported(self, drafter: DrafterPeer) -> None:
+        """A drafter said which weights it serves with. It is told which are in force until it does, or says why not."""
+        promoted = self.state.promoted
+        if promoted is None or not drafter.loads(promoted.model_id):
+            return
+        # What it says may be about a version before: the Load was lost, or it was not connected then.
+        of_another = drafter.told is not None and drafter.told != promoted.path
+        if of_another or (drafter.version != promoted.version and not drafter.trouble):
+            self.send(drafter.peer, Load(promoted.version, promoted.path))
+
+    def undo(self, message: Undo) -> str:
+        """Hands it to the learner; says in a sentence what comes of it. RequestError if nothing can."""
+        learner, promoted = self.state.learner, self.state.promoted
+        asked, said = self._handed
+        if message.rid != asked:  # else its answer was lost, and the version may be gone that it was asked to leave
+            if promoted is None or not promoted.version:
+                detail = "nothing is promoted: the drafters serve with the weights that they were started with"
+                raise RequestError(FailureCode.NOT_FOUND, detail)
+            if message.version not in (0, promoted.version):
+                detail = f"version {promoted.version} is in force now, not {message.version}: name it if it is to go"
+                raise RequestError(FailureCode.NOT_FOUND, detail)
+            said = f"the learner is asked to leave version {promoted.version}; `duoactor drafters` shows when it has"
+        if learner is None or not self.send(learner.peer, message):
+            raise RequestError(FailureCode.NOT_FOUND, "no learner is connected; start one with `duoactor learner`")
+        self._handed = (message.rid, said)
+        return said
+
+
+def _start(request: Request) -> int:
+    """Of its output: what a client claims to have had of it counts as prompt."""
+    return request.spec.prompt_len + len(request.message.generated)

@@ -1,0 +1,67 @@
+"""A request's output as text, and the one place that decides where it ends: stop token, stop string or length."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from actors.verifier.text import Decode, Detokenizer, StopStrings
+from protocols.messages import FinishReason, Sampling
+
+
+class Output:
+    """``take`` decides where the output ends, before the next forward begins. ``spell`` makes its text later, while
+    that forward runs; only with stop strings the text is made at once, because it decides."""
+
+    def __init__(
+        self, prompt: Sequence[int], sampling: Sampling, eos: frozenset[int], decode: Decode, generated: Sequence[int]
+    ) -> None:
+        """``eos``: the model's end-of-sequence tokens. ``generated``: output tokens that the client has already."""
+        self.finish: FinishReason | None = None  # None: it goes on
+        self.stop_reason: str | int | None = None  # the request's own stop string or stop token that ended it
+        self._own_stops = frozenset(sampling.stop_token_ids)
+        self._stop_tokens = self._own_stops | (frozenset() if sampling.ignore_eos else eos)
+        self._silent = self._own_stops | eos  # end tokens have no text, whether they end the output or not
+        self._left = sampling.max_tokens - len(generated)  # tokens that may still follow
+        self._detokenizer = Detokenizer(decode, prompt)
+        self._stops = StopStrings(sampling.stop)
+        self._unspelt: deque[int] = deque()  # tokens taken whose text is not made yet
+        self._pieces: deque[str] = deque()  # text of tokens taken that is not given out yet
+        for token in generated:
+            self._spell(token)
+
+    def take(self, tokens: Sequence[int]) -> int:
+        """Append tokens, up to the one that ends the output. Returns how many were taken."""
+        for count, token in enumerate(tokens, 1):
+            self._left -= 1
+            if self._stops.stops:
+                self._pieces.append(self._spell(token))
+            else:
+                self._unspelt.append(token)
+            if token in self._stop_tokens:
+                self.finish = FinishReason.STOP
+                self.stop_reason = token if token in self._own_stops else None
+            elif self._stops.found is not None:
+                self.finish, self.stop_reason = FinishReason.STOP, self._stops.found
+            elif self._left <= 0:
+                self.finish = FinishReason.LENGTH
+            if self.finish is not None:
+                return count
+        return len(tokens)
+
+    def ends_at(self, token: int) -> bool:
+        """Whether that token would end the output."""
+        return token in self._stop_tokens
+
+    def spell(self, count: int) -> tuple[list[str], bool]:
+        """(the text that each of the next ``count`` tokens completes, whether they are the last of the output)."""
+        while len(self._pieces) < count:
+            self._pieces.append(self._spell(self._unspelt.popleft()))
+        pieces = [self._pieces.popleft() for _ in range(count)]
+        last = self.finish is not None and not self._pieces and not self._unspelt
+        if last and self._stops.found is None:  # text that might have begun a stop string did not
+            pieces[-1] += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+        return pieces, last
+
+    def _spell(self, token: int) -> str:
+        return "" if token in self._silent else self._stops.push(self._detokenizer.push(token))

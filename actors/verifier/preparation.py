@@ -1,0 +1,81 @@
+"""Prepares a request before it is admitted: its prompt as tokens, its ``max_tokens`` cut to the context, its output so
+far, and its grammar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from actors.models import Codec, ModelInfo
+from actors.verifier.output import Output
+from actors.verifier.sources.grammar import Grammar, Grammars
+from actors.verifier.text import Decode
+from protocols.errors import RequestError
+from protocols.messages import FailureCode, Generate, Sampling
+from protocols.validation import characters
+
+# Requests up to this size are prepared in the event loop: it takes half a millisecond, and waking a thread 0.1 ms.
+SHORT_CHARACTERS = 2000
+SHORT_OUTPUT = 64  # tokens of a resumed stream
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    prompt: list[int]
+    sampling: Sampling
+    output: Output
+    grammar: Grammar | None
+
+
+def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:
+    """Prepare a request; on any thread. Raises RequestError if it cannot be served."""
+    prompt = _prompt(codec, message)
+    sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
+    wanted = message.structured_outputs
+    grammar = grammars.grammar(wanted, message.generated) if wanted is not None else None
+    output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
+    return Prepared(prompt, sampling, output, grammar)
+
+
+def is_short(message: Generate) -> bool:
+    """Whether :func:`prepare` takes so little that it may run in the event loop."""
+    if message.structured_outputs is not None:
+        return False
+    text = message.prompt if isinstance(message.prompt, str) else ""
+    length = len(text) + len(message.tools) + characters(message.messages)
+    return length <= SHORT_CHARACTERS and len(message.generated) <= SHORT_OUTPUT
+
+
+def _prompt(codec: Codec, message: Generate) -> list[int]:
+    if message.messages:
+        if message.prompt:
+            raise RequestError(FailureCode.BAD_REQUEST, "give either a prompt or messages, not both")
+        return codec.chat(message.messages, message.tools)
+    if isinstance(message.prompt, str):
+        return codec.encode(message.prompt) if message.prompt else []
+    return list(message.prompt)
+
+
+def _fitting(message: Generate, prompt: list[int], vocab_size: int, max_context: int) -> Sampling:
+    """The request's sampling with ``max_tokens`` cut to what the context holds. Raises RequestError if that is not a
+    single token more than there are."""
+    if not prompt:
+        raise RequestError(FailureCode.BAD_REQUEST, "the prompt is empty; send at least one token")
+    if any(not 0 <= t < vocab_size for t in (*prompt, *message.generated)):
+        detail = f"a prompt token is outside the vocabulary of {vocab_size} tokens"
+        raise RequestError(FailureCode.BAD_REQUEST, detail)
+    room = max_context - len(prompt)
+    if room < 1:
+        detail = (
+            f"the prompt has {len(prompt)} tokens and the context holds {max_context}; "
+            f"shorten it to at most {max_context - 1}"
+        )
+        raise RequestError(FailureCode.CONTEXT_LENGTH, detail)
+    sampling = message.sampling
+    if sampling.max_tokens > room:
+        sampling = msgspec.structs.replace(sampling, max_tokens=room)
+    if len(message.generated) >= sampling.max_tokens:
+        detail = f"{len(message.generated)} tokens exist already and max_tokens is {sampling.max_tokens}"
+        raise RequestError(FailureCode.BAD_REQUEST, detail)
+    return sampling

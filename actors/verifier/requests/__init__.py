@@ -1,1 +1,0 @@
-"""Clients' requests: how they come in, what room they have, how they end."""

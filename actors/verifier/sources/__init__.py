@@ -1,0 +1,1 @@
+"""What proposes tokens: drafters, the draft model between forwards, retrieval, grammars."""
