@@ -1,0 +1,65 @@
+"""Which families the fused decoder knows, by the ``model_type`` of their configuration: one small file each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from actors.engines.decoder.families import (
+    cohere,
+    exaone,
+    gemma,
+    glm,
+    granite,
+    llama,
+    nemotron,
+    olmo,
+    phi,
+    smollm,
+    stablelm,
+    starcoder,
+)
+from actors.engines.decoder.families.parts import Undescribed
+from actors.engines.decoder.spec import DecoderSpec
+
+__all__ = ["FAMILIES", "Undescribed", "describe"]
+
+FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
+    "llama": llama.describe,
+    "mistral": llama.describe,
+    "ministral": llama.describe,
+    "qwen2": llama.describe,
+    "qwen3": llama.describe,
+    "seed_oss": llama.describe,
+    "arcee": llama.describe_arcee,
+    "ernie4_5": llama.describe_neighbours,
+    "helium": llama.describe_neighbours,
+    "gemma": gemma.describe,
+    "gemma2": gemma.describe,
+    "gemma3_text": gemma.describe,
+    "phi": phi.describe_phi,
+    "phi3": phi.describe,
+    "smollm3": smollm.describe,
+    "granite": granite.describe,
+    "olmo2": olmo.describe,
+    "olmo3": olmo.describe,
+    "glm": glm.describe,
+    "glm4": glm.describe,
+    "cohere": cohere.describe,
+    "cohere2": cohere.describe,
+    "exaone4": exaone.describe,
+    "stablelm": stablelm.describe,
+    "starcoder2": starcoder.describe,
+    "nemotron": nemotron.describe,
+}
+
+
+def describe(config: Any) -> DecoderSpec:
+    """What a ``transformers`` configuration says. Raises Undescribed, with the reason, where it says more than a
+    :class:`DecoderSpec` can."""
+    family = FAMILIES.get(getattr(config, "model_type", ""))
+    if family is None:
+        raise Undescribed("no file describes the family")
+    if getattr(config, "quantization_config", None):
+        raise Undescribed("its weights are quantised")
+    return family(config)

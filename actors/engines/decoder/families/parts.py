@@ -1,0 +1,158 @@
+"""What the descriptions of families have in common: names and sizes as most configurations give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from actors.engines.decoder.spec import (
+    GELU,
+    GELU_TANH,
+    RELU,
+    RELU_SQUARED,
+    SILU,
+    Attention,
+    DecoderSpec,
+    Layer,
+    Mlp,
+    Norm,
+    Norms,
+    Rotation,
+)
+
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+ROPES = frozenset({"default", "linear", "llama3", "yarn"})  # angles that depend on the position alone
+KINDS = {"full_attention", "sliding_attention"}
+_ACTIVATIONS = {
+    "silu": SILU,
+    "swish": SILU,
+    "gelu_pytorch_tanh": GELU_TANH,
+    "gelu_new": GELU_TANH,
+    "gelu": GELU,
+    "relu": RELU,
+    "relu2": RELU_SQUARED,
+}
+
+
+class Undescribed(Exception):
+    """A configuration that no :class:`DecoderSpec` says; the reason is the message."""
+
+
+def width_of(config: Any) -> int:
+    width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return width
+
+
+def activation(name: str) -> str:
+    if name not in _ACTIVATIONS:
+        raise Undescribed(f"activation {name!r} has no kernel")
+    return _ACTIVATIONS[name]
+
+
+def rotation(config: Any, kind: str | None = None, partial: bool = False, neighbours: bool = False) -> Rotation:
+    """As ``rope_parameters`` say, for layers of that ``kind`` where they differ by it. ``partial``: the family knows
+    ``partial_rotary_factor``."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parameters = config.rope_parameters
+    by_kind = kind in parameters
+    own = parameters[kind] if by_kind else parameters
+    name, share = own.get("rope_type", "default"), own.get("partial_rotary_factor", 1.0)
+    if name not in ROPES:
+        raise Undescribed(f"{name} rotations depend on the length of the text")
+    if not partial and share != 1.0:
+        raise Undescribed("the family turns whole heads")
+    if name == "default":
+        turned = int(width_of(config) * share)
+        places = torch.arange(0, turned, 2, dtype=torch.float) / turned
+        frequencies, factor = 1.0 / (own["rope_theta"] ** places), 1.0
+    else:
+        frequencies, factor = ROPE_INIT_FUNCTIONS[name](config, "cpu", layer_type=kind if by_kind else None)
+    return Rotation(tuple(frequencies.tolist()), float(factor), neighbours)
+
+
+def kind_of(config: Any, layer: int) -> str:
+    """``full_attention`` or ``sliding_attention``."""
+    kinds: Sequence[str] | None = getattr(config, "layer_types", None)
+    if not kinds:
+        return "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
+    if kinds[layer] not in KINDS:
+        raise Undescribed(f"layers of {kinds[layer]} have no kernel")
+    return kinds[layer]
+
+
+def window_of(config: Any, layer: int) -> int:
+    """Tokens that a layer's attention sees at most; 0: all."""
+    if kind_of(config, layer) == "full_attention":
+        return 0
+    return int(config.sliding_window)
+
+
+def weights(layer: int, *names: str) -> tuple[str, ...]:
+    return tuple(f"model.layers.{layer}.{name}.weight" for name in names)
+
+
+def weight(layer: int, name: str) -> str:
+    return weights(layer, name)[0]
+
+
+def attention(config: Any, layer: int, turning: Rotation | None, **changes: Any) -> Attention:
+    """Separate matrices, no norms of heads, scores by the root of a head's width. ``changes``: what is different."""
+    width = width_of(config)
+    usual: dict[str, Any] = {
+        "heads": config.num_attention_heads,
+        "kv_heads": getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+        "width": width,
+        "scale": width**-0.5,
+        "qkv": weights(layer, *QKV),
+        "out": weight(layer, "self_attn.o_proj"),
+        "rotation": turning,
+        "window": window_of(config, layer),
+    }
+    return Attention(**(usual | changes))
+
+
+def head_norms(layer: int, query: str = "self_attn.q_norm", key: str = "self_attn.k_norm") -> dict[str, str]:
+    """What makes an :func:`attention` norm its queries and keys."""
+    return {"query_norm": weight(layer, query), "key_norm": weight(layer, key)}
+
+
+def mlp(config: Any, layer: int, name: str, up: tuple[str, ...] = GATE_UP, down: str = "mlp.down_proj") -> Mlp:
+    """``name``: of the activation. One matrix that ends with ``gate_up_proj`` holds both."""
+    gated = len(up) == 2 or up[0].endswith("gate_up_proj")
+    return Mlp(config.intermediate_size, activation(name), weights(layer, *up), weight(layer, down), gated)
+
+
+def decoder(config: Any, layer: Callable[[int], Layer], norm: Norm, **changes: Any) -> DecoderSpec:
+    """Names of the embedding, the last norm and the head as usual. ``changes``: what is different."""
+    usual: dict[str, Any] = {
+        "embedding": "model.embed_tokens.weight",
+        "final_norm": "model.norm.weight",
+        "head": "lm_head.weight",
+    }
+    return DecoderSpec(
+        hidden=config.hidden_size,
+        vocabulary=config.vocab_size,
+        layers=tuple(layer(index) for index in range(config.num_hidden_layers)),
+        norm=norm,
+        **(usual | changes),
+    )
+
+
+def before(layer: int) -> Norms:
+    """Norms before attention and before the MLP."""
+    return Norms(weight(layer, "input_layernorm"), weight(layer, "post_attention_layernorm"))
+
+
+def behind(layer: int) -> Norms:
+    """Norms behind attention and behind the MLP alone."""
+    own = weights(layer, "post_attention_layernorm", "post_feedforward_layernorm")
+    return Norms(None, None, *own)
+
+
+def shared(layer: int) -> Norms:
+    """One norm before parallel halves."""
+    return Norms(weight(layer, "input_layernorm"), None)

@@ -1,0 +1,105 @@
+"""What a causal language model computes, layer by layer: families are described, the bodies execute the description.
+
+Names of weights are those of the parameters of transformers' own model, whatever file they are read from
+(:mod:`actors.engines.weights.source`). A matrix maps inputs to outputs as ``nn.Linear`` does; its bias, if there is
+one, has the same name with ``bias`` in place of ``weight``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SILU, GELU_TANH, GELU, RELU, RELU_SQUARED = "silu", "gelu_tanh", "gelu", "relu", "relu_squared"
+ACTIVATIONS = (SILU, GELU_TANH, GELU, RELU, RELU_SQUARED)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """How every norm of a model computes."""
+
+    eps: float
+    centred: bool = False  # layer norm: the mean is taken away first
+    offset: float = 0.0  # added to the weights
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Rotary embedding of the leading dimensions of queries and keys; those behind them stay as they are."""
+
+    frequencies: tuple[float, ...]  # radians a position, of each pair
+    factor: float = 1.0  # of cosines and sines
+    neighbours: bool = False  # pairs lie side by side in the checkpoint, not half a head apart
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """``qkv``: one matrix, or those of queries, keys and values. ``query_norm`` and ``key_norm``: of every head, or
+    with ``whole_norm`` of all heads together; ``key_norm`` in the order of the checkpoint's dimensions."""
+
+    heads: int
+    kv_heads: int
+    width: int  # of a head
+    scale: float  # of scores
+    qkv: tuple[str, ...]
+    out: str
+    rotation: Rotation | None = None
+    window: int = 0  # a token sees so many tokens, itself included; 0: all
+    cap: float = 0.0  # scores become ``cap * tanh(score / cap)``; 0: they stay
+    query_norm: str | None = None
+    key_norm: str | None = None
+    whole_norm: bool = False
+    sinks: str | None = None  # (heads,): a score that takes a share and has no value
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """``down(activation(gate(x)) * up(x))``; without a gate ``down(activation(up(x)))``."""
+
+    inner: int
+    activation: str  # of ACTIVATIONS
+    up: tuple[str, ...]  # gate and up, in one matrix or two; or up alone
+    down: str
+    gated: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """A layer's norms by name; None: there is none."""
+
+    attention: str | None  # before attention
+    mlp: str | None  # before the MLP
+    behind_attention: str | None = None  # of what attention adds to the residual stream
+    behind_mlp: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Attention and MLP, one behind the other, or with ``parallel`` both of the same input. With ``parallel`` and no
+    norm before the MLP it shares the attention's."""
+
+    attention: Attention
+    mlp: Mlp
+    norms: Norms
+    parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSpec:
+    """A whole model."""
+
+    hidden: int
+    vocabulary: int
+    layers: tuple[Layer, ...]
+    norm: Norm
+    embedding: str
+    final_norm: str
+    head: str
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what each half of a layer adds
+    logit_scale: float = 1.0
+    logit_cap: float = 0.0  # logits become ``cap * tanh(logit / cap)``; 0: they stay
+
+    @property
+    def attention(self) -> Attention:
+        """The first layer's, whose sizes all layers share."""
+        return self.layers[0].attention

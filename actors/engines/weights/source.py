@@ -1,0 +1,55 @@
+"""Where a decoder's weights come from: a checkpoint's tensors by the names of transformers' own parameters."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Source(Protocol):
+    """Weights by name, in the type in which they are to be computed with. Readers of files implement it; a name is read
+    once."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def take(self, name: str) -> Tensor:
+        """The whole tensor. The source may let go of it. Raises KeyError."""
+        ...
+
+
+class ModuleSource:
+    """The parameters of a ``transformers`` model, which is spent: each is freed when it has been taken."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        self._parameters |= dict(model.named_buffers(remove_duplicate=False))
+        first = next(model.parameters())
+        self.device, self.dtype = first.device, first.dtype
+        self._shared = _shared(self._parameters)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parameters
+
+    def take(self, name: str) -> Tensor:
+        parameter = self._parameters.pop(name)
+        tensor = parameter.detach()
+        place = self._shared[id(parameter)]
+        place.discard(name)
+        if not place:  # nobody else takes it: the model's own is let go of
+            parameter.data = parameter.new_empty(0)
+        return tensor
+
+
+def _shared(parameters: dict[str, Tensor]) -> dict[int, set[str]]:
+    """The names of each parameter, as a head may share the embedding's."""
+    names: dict[int, set[str]] = {}
+    for name, parameter in parameters.items():
+        names.setdefault(id(parameter), set()).add(name)
+    return names
