@@ -255,8 +255,10 @@ def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], g
     if path.is_dir():
         check_checkpoint(str(path))
         return str(path)
+    if path.suffix == ".gguf" and path.is_file():
+        return str(path)
     if path.exists():
-        raise ModelError(f"{name} is a file: give {given_as} the directory of the model")
+        raise ModelError(f"{name} is a file: give {given_as} the directory of the model, or a .gguf file")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1:
         raise missing
     return name

@@ -13,6 +13,8 @@ from actors.engines.text.chat_template import response_template, tool_form
 from actors.engines.text.tokenizer import tokenizer_digest, tokenizer_parts
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint
+from actors.engines.weights.gguf_loading import gguf_config, gguf_model, gguf_tokenizer
+from actors.engines.weights.gguf_names import is_gguf
 from actors.engines.weights.hub import located
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
@@ -54,7 +56,7 @@ def _why(name: str, error: Exception) -> str:
             "check the name and the network, or give a local directory"
         )
     if not path.is_dir():
-        return f"{name} is a file; give the directory of a Hugging Face model"
+        return f"{name} is a file; give the directory of a Hugging Face model, or a .gguf file"
     if not (path / "config.json").exists():
         return f"{name} holds no config.json, so it is not a Hugging Face model directory"
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -70,6 +72,8 @@ def load_config(name: str) -> Any:
     from transformers import AutoConfig
 
     _quiet()
+    if is_gguf(name):
+        return gguf_config(name)
     directory = located(name)
     check_checkpoint(directory)
     try:
@@ -83,6 +87,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     from transformers import AutoModelForCausalLM
 
     _quiet()
+    if is_gguf(name):
+        return gguf_model(name, device, dtype)
     config, directory = load_config(name), located(name)
     check_config(name, config)
     part = head_size(config) < config.get_text_config().vocab_size
@@ -115,6 +121,8 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     _quiet()
+    if is_gguf(name):
+        return gguf_tokenizer(name)
     try:
         return AutoTokenizer.from_pretrained(located(name), trust_remote_code=False)
     except Exception as error:
@@ -172,6 +180,8 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
 def _model_id(name: str) -> str:
     """The hub id, or the name of the directory; "bundled" for both models of the bundled pair."""
     path = Path(name)
+    if path.suffix == ".gguf":
+        return path.stem
     if not path.exists():
         return name
     return BUNDLED if path.parent.parts[-2:] == ("duoactor", "pair") else path.name

@@ -1,0 +1,223 @@
+"""The tokenizer of a GGUF file, built from its vocabulary, merges and the name of its pre-tokenizer.
+
+How each family cuts text before merging is a name in the file (``tokenizer.ggml.pre``); the patterns are those of the
+families' own tokenizer.json. A name that is not known is refused: a wrong pattern gives other ids, silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from protocols.errors import ModelError
+
+CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # of tokenizer.ggml.token_type
+SPACE = "\u2581"
+_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS = _ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+@|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*@|"
+_MARKED = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_DEEPSEEK = (
+    r"\p{N}{1,3}",
+    r"[一-龥\u3040-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+GPT2, DIGITS = "gpt-2", "digits"  # the pattern of byte-level BPE itself; the same with each digit alone
+# Patterns, one behind the other, by name
+PATTERNS: dict[str, Sequence[str] | str] = {
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "exaone4", "a.x-4.0", "granite-docling", "modern-bert"), GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), DIGITS),
+    **dict.fromkeys(
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "dbrx", "smaug-bpe"),
+        (_WORDS,),
+    ),
+    **dict.fromkeys(("glm4", "glm5", "chatglm-bpe"), (_WORDS,)),
+    **dict.fromkeys(
+        ("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "stablelm2", "hunyuan"), (_WORDS.replace("{1,3}", ""),)
+    ),
+    "qwen35": (f"{_ENDINGS}|{_MARKED}",),
+    "tekken": (_CASED.replace("@", "") + r"\p{N}" + _REST,),
+    **dict.fromkeys(
+        ("gpt-4o", "llama4", "kanana2", "minimax-m2"), (_CASED.replace("@", _ENDINGS + "?") + r"\p{N}{1,3}" + _REST,)
+    ),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _DEEPSEEK),
+}
+NORMALISED = frozenset({"qwen2", "qwen35", "stablelm2", "megrez"})  # to composed characters (NFC), as Qwen's do
+WHOLE_FIRST = frozenset(
+    {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken", "glm4", "glm5"}
+)  # a word that is a token is not merged
+ADDS_BOS = frozenset(
+    {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"}
+)
+
+
+def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Any:
+    """transformers' fast tokenizer of a file at ``where``. Raises ModelError with what to do where it cannot be."""
+    from transformers import PreTrainedTokenizerFast
+
+    of = _Vocabulary(metadata)
+    kind = of("model")
+    if kind == "gpt2":
+        tokenizer = _byte_level(of, where)
+    elif kind == "llama":
+        tokenizer = _sentencepiece(of)
+    elif kind == "gemma4":
+        tokenizer = _spaced(of, _merges(of))
+    else:
+        raise ModelError(
+            f"{where} has a tokenizer of kind {kind or 'unknown'}, which duoactor does not build; "
+            "name the original model's with --tokenizer"
+        )
+    _add_special(tokenizer, of)
+    begin, end = of.token("bos_token_id"), of.token("eos_token_id")
+    if _adds_bos(of) and begin:
+        _put_in_front(tokenizer, begin, of("bos_token_id"))
+    named = {"bos_token": begin, "eos_token": end, "unk_token": of.token("unknown_token_id")}
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=of.token("padding_token_id"),
+        clean_up_tokenization_spaces=False,
+        **{name: token for name, token in named.items() if token is not None},
+    )
+    made.chat_template = metadata.get("tokenizer.chat_template")
+    return made
+
+
+def end_ids(metadata: Mapping[str, Any]) -> set[int]:
+    """The tokens that end a text or a turn: chat models end turns by another token than texts."""
+    of = _Vocabulary(metadata)
+    ids = {of(key) for key in ("eos_token_id", "eot_token_id", "eom_token_id")}
+    endings = {
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<|return|>",
+        "<|call|>",
+        "<|eom_id|>",
+        "<turn|>",
+    }
+    kinds = of("token_type")
+    if kinds is not None:  # files of old converters name one of them only
+        control = np.flatnonzero(np.isin(kinds, (CONTROL, USER_DEFINED)))
+        ids |= {int(i) for i in control if of.tokens[i] in endings}
+    return {int(i) for i in ids if i is not None}
+
+
+class _Vocabulary:
+    """``tokenizer.ggml.*`` of a file."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata
+        self.tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
+
+    def __call__(self, key: str) -> Any:
+        return self._metadata.get(f"tokenizer.ggml.{key}")
+
+    def token(self, key: str) -> str | None:
+        place = self(key)
+        return self.tokens[place] if place is not None and place < len(self.tokens) else None
+
+    def ids(self) -> dict[str, int]:
+        return {token: i for i, token in enumerate(self.tokens)}
+
+    def spaced(self) -> list[str]:
+        """The pieces; those of spaces alone may be written with spaces in the file."""
+        return [SPACE * len(token) if token and not token.strip(" ") else token for token in self.tokens]
+
+
+def _adds_bos(of: _Vocabulary) -> bool:
+    asked = of("add_bos_token")
+    if of("model") == "gemma4":  # its chat template writes the token
+        return False
+    return bool(asked) if asked is not None else of("model") == "llama" or of("pre") in ADDS_BOS
+
+
+def _merges(of: _Vocabulary) -> list[tuple[str, str]]:
+    return [tuple(merge.split(" ", 1)) for merge in of("merges") or ()]
+
+
+def _byte_level(of: _Vocabulary, where: str) -> Tokenizer:
+    name = of("pre") or "default"
+    patterns = PATTERNS.get(name)
+    if patterns is None:
+        raise ModelError(
+            f"{where} cuts text by the pattern {name!r}, which duoactor does not know; "
+            "name the original model's tokenizer with --tokenizer"
+        )
+    tokenizer = Tokenizer(models.BPE(of.ids(), _merges(of), ignore_merges=name in WHOLE_FIRST))
+    bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=isinstance(patterns, str))
+    if patterns == DIGITS:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), bytes_only])
+    elif isinstance(patterns, str):
+        tokenizer.pre_tokenizer = bytes_only
+    else:
+        cuts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, bytes_only])
+    if name in NORMALISED:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _sentencepiece(of: _Vocabulary) -> Tokenizer:
+    """A vocabulary of pieces with scores; merges follow from them."""
+    merges = _merges(of) or derived_merges(of.spaced(), np.asarray(of("scores")), of("token_type"))
+    prefix = of("add_space_prefix")
+    return _spaced(of, merges, prefix is None or bool(prefix))
+
+
+def derived_merges(tokens: list[str], scores: np.ndarray, kinds: np.ndarray | None) -> list[tuple[str, str]]:
+    """All pairs of pieces that make a piece, best first: the pair whose piece has the best score is joined."""
+    usable = {token: i for i, token in enumerate(tokens) if kinds is None or kinds[i] not in (CONTROL, BYTE)}
+    ranks = np.empty(len(tokens), np.int64)
+    behind = np.ones(len(tokens)) if kinds is None else np.asarray(kinds) != USER_DEFINED  # those come first
+    ranks[np.lexsort((-scores, behind))] = np.arange(len(tokens))
+    found: list[tuple[int, int, str, str]] = []
+    for token, i in usable.items():
+        rank = int(ranks[i])
+        for cut in range(len(token) - 1, 0, -1):
+            left = token[:cut]
+            if left in usable and token[cut:] in usable:
+                found.append((rank, -cut, left, token[cut:]))
+    found.sort()
+    return [(left, right) for _, _, left, right in found]
+
+
+def _spaced(of: _Vocabulary, merges: list[tuple[str, str]], prefix: bool = False) -> Tokenizer:
+    """Pieces over characters with spaces as ``SPACE`` and bytes as ``<0x0A>``."""
+    ids = {token: i for i, token in enumerate(of.spaced())}
+    tokenizer = Tokenizer(
+        models.BPE(ids, merges, unk_token=of.token("unknown_token_id"), fuse_unk=True, byte_fallback=True)
+    )
+    replaced = normalizers.Replace(" ", SPACE)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), replaced]) if prefix else replaced
+    stripped = [decoders.Strip(" ", 1, 0)] if prefix else []
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *stripped]
+    )
+    return tokenizer
+
+
+def _add_special(tokenizer: Tokenizer, of: _Vocabulary) -> None:
+    """Control tokens are special; user-defined ones are found whole in a text as well."""
+    kinds = of("token_type")
+    if kinds is None:
+        return
+    ids = tokenizer.get_vocab(with_added_tokens=False)
+    for kind, add in ((CONTROL, tokenizer.add_special_tokens), (USER_DEFINED, tokenizer.add_tokens)):
+        tokens = [of.tokens[i] for i in np.flatnonzero(np.asarray(kinds) == kind)]
+        add([AddedToken(token, normalized=False, special=kind == CONTROL) for token in tokens if token in ids])
+
+
+def _put_in_front(tokenizer: Tokenizer, token: str, number: int) -> None:
+    template = processors.TemplateProcessing(
+        single=f"{token}:0 $A:0", pair=f"{token}:0 $A:0 {token}:1 $B:1", special_tokens=[(token, number)]
+    )
+    tokenizer.post_processor = template

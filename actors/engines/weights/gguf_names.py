@@ -1,0 +1,69 @@
+"""Where a model's GGUF file is: a path, or a hub's repository with the name of a quantisation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from actors.engines.weights.gguf import PART
+from protocols.errors import ModelError
+
+SUFFIX = ".gguf"
+# As llama.cpp and ollama write it: user/repo:Q4_K_M
+HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+):(?P<kind>[\w.-]+)")
+
+
+def is_gguf(name: str) -> bool:
+    """Whether a model's name means a GGUF file."""
+    return name.endswith(SUFFIX) or (HUB.fullmatch(name) is not None and not Path(name).exists())
+
+
+def find_gguf(name: str) -> Path:
+    """The (first) file of a model, downloaded if it is not here. Raises ModelError."""
+    match = None if Path(name).exists() else HUB.fullmatch(name)
+    if match is None:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise ModelError(f"GGUF file {name} does not exist; check the path")
+        return path
+    return _from_hub(match["repo"], match["kind"])
+
+
+def _from_hub(repo: str, kind: str) -> Path:
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        files = HfApi().list_repo_files(repo)
+    except Exception:  # no network or no such repository: what was downloaded before is as good
+        try:
+            local = Path(snapshot_download(repo, local_files_only=True))
+        except LocalEntryNotFoundError:
+            raise ModelError(
+                f"the hub's repository {repo} cannot be reached and is not in the cache; check the name"
+            ) from None
+        return local / choose(repo, kind, [str(path.relative_to(local)) for path in local.rglob(f"*{SUFFIX}")])
+    chosen = choose(repo, kind, files)
+    try:
+        first, *_ = [Path(hf_hub_download(repo, part)) for part in _parts(chosen, files)]
+        return first
+    except Exception as error:
+        raise ModelError(f"{chosen} of {repo} cannot be downloaded: {str(error).splitlines()[0]}") from None
+
+
+def choose(repo: str, kind: str, files: list[str]) -> str:
+    """The file of that quantisation, the first part of a split one. Raises ModelError that names what there is."""
+    models = sorted(f for f in files if f.endswith(SUFFIX) and "mmproj" not in f)
+    wanted = re.compile(rf"(^|[-._/]){re.escape(kind)}([-./]|$)", re.IGNORECASE)
+    found = [f for f in models if wanted.search(f.removesuffix(SUFFIX))]
+    if not found:
+        there = ", ".join(models) or "no GGUF file"
+        raise ModelError(f"repository {repo} has no file of {kind}; it has {there}")
+    return found[0]
+
+
+def _parts(chosen: str, files: list[str]) -> list[str]:
+    match = PART.match(chosen)
+    if match is None:
+        return [chosen]
+    return sorted(f for f in files if (other := PART.match(f)) and other["stem"] == match["stem"])

@@ -1,0 +1,229 @@
+"""Every GGUF architecture: tiny random weights, written as llama.cpp's converter writes them, give the same logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from actors.engines.weights.gguf_loading import gguf_config, gguf_model
+from actors.engines.weights.gguf_models import ARCHITECTURES, GGUFCheckpoint
+from protocols.errors import ModelError
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+ROPE = {"rope_type": "default", "rope_theta": 20_000.0}
+Write = Callable[[gguf.GGUFWriter, Any], None]
+
+
+def _gemma2(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_sliding_window(c.sliding_window)
+    w.add_attn_logit_softcapping(c.attn_logit_softcapping)
+    w.add_final_logit_softcapping(c.final_logit_softcapping)
+
+
+def _granite(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_embedding_scale(c.embedding_multiplier)
+    w.add_residual_scale(c.residual_multiplier)
+    w.add_attention_scale(c.attention_multiplier)
+    w.add_logit_scale(c.logits_scaling)
+
+
+def _cohere2(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_layer_norm_eps(c.layer_norm_eps)
+    w.add_logit_scale(c.logit_scale)
+    w.add_sliding_window(c.sliding_window)
+
+
+def _experts(w: gguf.GGUFWriter, c: Any) -> None:
+    w.add_expert_count(c.num_local_experts if hasattr(c, "num_local_experts") else c.num_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_expert_feed_forward_length(getattr(c, "moe_intermediate_size", None) or c.intermediate_size)
+    if c.model_type == "gpt_oss":
+        w.add_sliding_window(c.sliding_window)
+
+
+def _llama3(w: gguf.GGUFWriter, c: Any) -> None:
+    rope = c.rope_parameters
+    frequencies = 1 / rope["rope_theta"] ** (np.arange(0, c.head_dim, 2) / c.head_dim)
+    waves = 2 * np.pi / frequencies
+    smooth = ((8192 / waves - 1) / 3).clip(0, 1)
+    w.add_tensor("rope_freqs.weight", (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32))
+
+
+def _none(w: gguf.GGUFWriter, c: Any) -> None: ...
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
+    "llama": ("llama", {}, _none),
+    "llama3": (
+        "llama",
+        {"rope_parameters": {**ROPE, "rope_theta": 5e5, **LLAMA3, "original_max_position_embeddings": 8192}},
+        _llama3,
+    ),
+    "untied llama": ("llama", {"tie_word_embeddings": False}, _none),
+    "qwen2": ("qwen2", {}, _none),
+    "qwen3": ("qwen3", {}, _none),
+    "gemma2": ("gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 32}, _gemma2),
+    "gemma3": (
+        "gemma3",
+        {
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 32,
+            "num_hidden_layers": 6,
+            "rope_parameters": {
+                "full_attention": {**ROPE, "rope_theta": 1e6},
+                "sliding_attention": {**ROPE, "rope_theta": 1e4},
+            },
+        },
+        lambda w, c: w.add_sliding_window(c.sliding_window),
+    ),
+    "phi3": ("phi3", {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.75}}, _none),
+    "smollm3": ("smollm3", {}, _none),
+    "granite": (
+        "granite",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.1, "logits_scaling": 4.0},
+        _granite,
+    ),
+    "glm4": ("glm4", {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}, _none),
+    "olmo2": ("olmo2", {"head_dim": 16}, _none),
+    "cohere2": ("cohere2", {"sliding_window": 8, "logit_scale": 0.25}, _cohere2),
+    "qwen3moe": (
+        "qwen3moe",
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True},
+        _experts,
+    ),
+    "gpt-oss": ("gpt-oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}, _experts),
+}
+
+
+def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
+    """As llama.cpp's convert_hf_to_gguf.py does."""
+    config, w = model.config, gguf.GGUFWriter(path, architecture)
+    w.add_block_count(config.num_hidden_layers)
+    w.add_context_length(config.max_position_embeddings)
+    w.add_embedding_length(config.hidden_size)
+    w.add_feed_forward_length(config.intermediate_size)
+    w.add_head_count(config.num_attention_heads)
+    w.add_head_count_kv(config.num_key_value_heads)
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    w.add_key_length(width)
+    w.add_value_length(width)
+    if hasattr(config, "rms_norm_eps"):
+        w.add_layer_norm_rms_eps(config.rms_norm_eps)
+    rope = config.rope_parameters
+    w.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    w.add_rope_dimension_count(int(width * rope.get("partial_rotary_factor", 1)))
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    more(w, config)
+    names = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == architecture), 8)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values = weight.float().numpy()
+        if architecture in ("llama", "smollm3", "granite") and (part := name.split(".")[-2]) in heads:
+            values = values.reshape(heads[part], 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+        if architecture.startswith("gemma") and values.ndim == 1:
+            values = values + 1
+        for theirs, part in _split(names, architecture, name, values):
+            w.add_tensor(theirs, np.ascontiguousarray(part))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return path
+
+
+def _split(names: Any, architecture: str, name: str, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    layer = ".".join(name.split(".")[:3]).replace("model.layers", "blk")
+    if name.endswith("sinks"):
+        return [(f"{layer}.attn_sinks.weight", values)]
+    if ".experts." not in name:
+        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert found, name
+        return [(found, values)]
+    kind = "bias" if name.endswith("bias") else "weight"
+    gpt_oss = architecture == "gpt-oss"
+    if gpt_oss and kind == "weight":
+        values = values.swapaxes(1, 2)
+    if "down_proj" in name:
+        return [(f"{layer}.ffn_down_exps.{kind}", values)]
+    half = values.shape[1] // 2
+    gate, up = (values[:, ::2], values[:, 1::2]) if gpt_oss else (values[:, :half], values[:, half:])
+    return [(f"{layer}.ffn_gate_exps.{kind}", gate), (f"{layer}.ffn_up_exps.{kind}", up)]
+
+
+def tiny(architecture: str, changes: dict[str, Any]) -> Any:
+    torch.manual_seed(0)
+    sizes = {**SIZES, "rope_parameters": dict(ROPE), "tie_word_embeddings": True, **changes}
+    config = AutoConfig.for_model(ARCHITECTURES[architecture].model_type, **sizes)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.3)
+    return model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_converted_model_computes_what_the_original_does(case: str, tmp_path: Path) -> None:
+    architecture, changes, more = CASES[case]
+    model = tiny(architecture, changes)
+    path = str(written(tmp_path / "tiny.gguf", architecture, model, more))
+    ids = torch.tensor([list(range(3, 43))])
+    with torch.no_grad():
+        expected = model(ids).logits
+        found = gguf_model(path, torch.device("cpu"), torch.float32)(ids).logits
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_every_architecture_has_a_case() -> None:
+    assert {architecture for architecture, *_ in CASES.values()} == ARCHITECTURES.keys()
+
+
+def test_matrices_keep_their_blocks_and_rows_their_order(tmp_path: Path) -> None:
+    model = tiny("llama", {})
+    checkpoint = GGUFCheckpoint(written(tmp_path / "tiny.gguf", "llama", model, _none))
+    for name, weight in model.state_dict().items():
+        if name != "lm_head.weight":
+            stored = checkpoint.matrix(name)
+            assert stored is not None
+            np.testing.assert_array_equal(stored.values(), weight.numpy())
+
+
+def test_a_file_without_a_tensor_says_so(tmp_path: Path) -> None:
+    model = tiny("llama", {})
+    del model.model.layers[2].mlp.up_proj
+    path = str(written(tmp_path / "holed.gguf", "llama", model, _none))
+    with pytest.raises(ModelError, match=r"1 weights are missing .*model\.layers\.2\.mlp\.up_proj\.weight first"):
+        gguf_model(path, torch.device("cpu"), torch.float32)
+
+
+def test_another_architecture_is_named(tmp_path: Path) -> None:
+    w = gguf.GGUFWriter(tmp_path / "other.gguf", "rwkv6")
+    w.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    with pytest.raises(ModelError, match="has the architecture rwkv6; duoactor reads GGUF files of llama, qwen2"):
+        gguf_config(str(tmp_path / "other.gguf"))
