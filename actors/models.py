@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from actors.tree.accept import ROOT as ROOT
-from protocols.messages import ChatTurn, Sampling, TokenizerParts, TokenLogprobs
+from protocols.messages import ChatTurn, Rendering, Sampling, TokenizerParts, TokenLogprobs
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+RENDERING = Rendering()
 DEFAULT_NODES = 31  # of the largest window of a request that names no other number: 32 rows with the root
 
 
@@ -278,13 +279,13 @@ class DraftModel(Protocol):
 class Codec(Protocol):
     """The target's tokenizer."""
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a raw prompt, with the special tokens that the tokenizer adds in front."""
+    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
+        """The ids of a raw prompt, with or without the special tokens that the tokenizer adds in front."""
         ...
 
-    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
-        """The ids of a conversation in the model's chat template, up to where the assistant's answer begins. ``tools``:
-        as in Generate.
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
+        """The ids of a conversation in the model's chat template, up to where the output begins. ``tools`` and
+        ``rendering``: as in Generate.
 
         Raises :class:`protocols.errors.RequestError` if the model has no chat template, or its template refuses.
         """
@@ -296,6 +297,10 @@ class Codec(Protocol):
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The text of each id behind other text: special tokens by their names, U+FFFD for a part of a character."""
+        ...
+
+    def octets(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each id whose piece has U+FFFD; of the others none."""
         ...
 
     def serialized(self) -> str:

@@ -165,6 +165,14 @@ class ChatTurn(Struct, frozen=True):
     tool_call_id: Label = ""  # of the role "tool": the call whose result this is
 
 
+class Rendering(Struct, frozen=True):
+    """How a conversation becomes a prompt, in the terms of transformers' ``apply_chat_template``."""
+
+    generation_prompt: bool = True  # begin the assistant's turn behind the conversation
+    continue_final: bool = False  # the assistant's last turn stays open, and the output continues it
+    plain: bool = False  # what turns, calls and tools hold of special tokens' names is plain text
+
+
 class TokenLogprobs(Struct, frozen=True):
     """Natural-log probabilities at one position under the target's raw logits: before penalties, temperature, filters
     and masks."""
@@ -574,6 +582,7 @@ class Generate(Message, frozen=True):
     cache_salt: Label = ""  # only requests with the same salt share what is cached (keys and values, texts)
     priority: Priority = 0  # the lowest number is served first and preempted last
     deadline_ms: Milliseconds = 0.0  # from the request's arrival to its last token; 0: none
+    rendering: Rendering = Rendering()  # of ``messages``
 
 
 class Cancel(Message, frozen=True):
@@ -595,6 +604,8 @@ class Tokenize(Message, frozen=True):
     text: Text = ""
     messages: Turns = ()
     tools: Text = ""  # as in Generate
+    special_tokens: bool = True  # whether the tokenizer's own are put in front of ``text``
+    rendering: Rendering = Rendering()  # as in Generate
 
 
 class Detokenize(Message, frozen=True):
@@ -677,6 +688,7 @@ class Tokenized(Message, frozen=True):
     token_ids: Tokens
     pieces: TextPieces  # [i]: the text of token i behind other text; U+FFFD for a part of a character
     text: Text  # special tokens by their names
+    octets: TokenBytes = ()  # [i]: the bytes of token i where its piece has U+FFFD, else none
 
 
 class StatusReport(Message, frozen=True):

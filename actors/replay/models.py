@@ -10,14 +10,14 @@ from typing import TypeVar
 import msgspec
 
 from actors.cost import CostModel
-from actors.models import DraftModel, Expansion, Leaf, ModelInfo, Outcome, Window
+from actors.models import RENDERING, DraftModel, Expansion, Leaf, ModelInfo, Outcome, Window
 from actors.records import LoggedRequest
 from actors.replay.clock import Metered, Process
 from actors.replay.measured import Measuring, RoundTimes
 from actors.tree.accept import depths_of, walk
 from actors.verifier.compute import Compute
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, FailureCode, FinishReason, Sampling
+from protocols.messages import ChatTurn, FailureCode, FinishReason, Rendering, Sampling
 
 R = TypeVar("R")
 BEHIND = 0  # what the target says behind the end of a text, where nobody reads it
@@ -242,10 +242,10 @@ class InlineVirtualDraft(VirtualDraft):
 class NoText:
     """:class:`actors.models.Codec` of texts that nobody reads."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
         raise RequestError(FailureCode.UNSUPPORTED, "a replay has token ids only")
 
-    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
         return self.encode("")
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -253,6 +253,9 @@ class NoText:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [""] * len(ids)
+
+    def octets(self, ids: Sequence[int]) -> list[bytes]:
+        return [b""] * len(ids)
 
     def serialized(self) -> str:
         raise RequestError(FailureCode.UNSUPPORTED, "a replay has no tokenizer")

@@ -51,7 +51,7 @@ def _prompt(codec: Codec, message: Generate) -> list[int]:
     if message.messages:
         if message.prompt:
             raise RequestError(FailureCode.BAD_REQUEST, "give either a prompt or messages, not both")
-        return codec.chat(message.messages, message.tools)
+        return codec.chat(message.messages, message.tools, message.rendering)
     if isinstance(message.prompt, str):
         return codec.encode(message.prompt) if message.prompt else []
     return list(message.prompt)

@@ -51,7 +51,11 @@ class Tokenization:
     def _answer(self, question: Tokenize | Detokenize) -> Tokenized | Failed:
         try:
             ids = self._ids(question)
-            return Tokenized(question.rid, tuple(ids), tuple(self._codec.pieces(ids)), self._codec.decode(ids, False))
+            pieces = self._codec.pieces(ids)
+            octets = self._codec.octets(ids) if any("\ufffd" in piece for piece in pieces) else ()
+            return Tokenized(
+                question.rid, tuple(ids), tuple(pieces), self._codec.decode(ids, False), octets=tuple(octets)
+            )
         except RequestError as error:
             return Failed(question.rid, FailureCode(error.code), clipped(str(error)))
         except Exception as error:  # the tokenizer's, about this text: no reason to end the verifier
@@ -67,9 +71,9 @@ class Tokenization:
                     detail = f"tokens must be ids of this vocabulary (0 to {self._vocab_size - 1})"
                     raise RequestError(FailureCode.BAD_REQUEST, detail)
                 return list(ids)
-            case Tokenize(messages=turns, text=text, tools=tools):
+            case Tokenize(messages=turns, text=text, tools=tools, special_tokens=special, rendering=rendering):
                 if len(text) + len(tools) + characters(turns) > MAX_TEXT:
                     raise RequestError(FailureCode.BAD_REQUEST, f"at most {MAX_TEXT} characters at once")
                 if turns and text:
                     raise RequestError(FailureCode.BAD_REQUEST, "give either a text or messages, not both")
-                return self._codec.chat(turns, tools) if turns else self._codec.encode(text)
+                return self._codec.chat(turns, tools, rendering) if turns else self._codec.encode(text, special)

@@ -18,6 +18,7 @@ from duoactor.client.request import (
     Prompt,
     Turn,
     checked,
+    make_rendering,
     make_request,
     make_tools,
     make_turns,
@@ -31,6 +32,7 @@ from protocols.messages import (
     DrainActor,
     FailureCode,
     Message,
+    Rendering,
     Status,
     StatusReport,
     Swap,
@@ -40,6 +42,8 @@ from protocols.messages import (
     Welcome,
 )
 from protocols.transport import Network
+
+RENDERING = Rendering()
 
 
 class AsyncClient:
@@ -229,13 +233,27 @@ class AsyncClient:
             async for message in messages:
                 yield message
 
-    async def tokenize(self, text: str | Sequence[Turn], *, tools: Sequence[Mapping[str, Any]] | str = ()) -> Tokenized:
-        """The target's tokens of a text, or of a conversation (with ``tools``) in its chat template: ``token_ids``, and
-        ``pieces``, the text of each."""
+    async def tokenize(
+        self,
+        text: str | Sequence[Turn],
+        *,
+        tools: Sequence[Mapping[str, Any]] | str = (),
+        special_tokens: bool = True,
+        rendering: Rendering = RENDERING,
+    ) -> Tokenized:
+        """The target's tokens of a text (``special_tokens``: with those that the tokenizer puts in front), or of a
+        conversation (with ``tools``) in its chat template: ``token_ids``, and ``pieces``, the text of each."""
         rid = uuid.uuid4().hex
-        if isinstance(text, str):
-            return cast(Tokenized, await self._ask(Tokenize(rid, text)))
-        asked = Tokenize(rid, messages=make_turns(text, "text"), tools=make_tools(tools))
+        asked = (
+            Tokenize(rid, text, special_tokens=typed("special_tokens", special_tokens, bool))
+            if isinstance(text, str)
+            else Tokenize(
+                rid,
+                messages=make_turns(text, "text"),
+                tools=make_tools(tools),
+                rendering=make_rendering(rendering),
+            )
+        )
         return cast(Tokenized, await self._ask(asked))
 
     async def detokenize(self, token_ids: Sequence[int]) -> Tokenized:

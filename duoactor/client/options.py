@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
-from protocols.messages import Generate, Sampling, StructuredOutputs
+from protocols.messages import Generate, Rendering, Sampling, StructuredOutputs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +39,9 @@ class Options(TypedDict, total=False):
     priority: Annotated[int, "lower is served earlier, and keeps its room in the KV pool longer"]
     deadline_ms: Annotated[float, "fail if the answer is not complete after so many milliseconds; 0 is no limit"]
     structured_outputs: Annotated[StructuredOutputs | None, "JSON schema, regex or grammar that the answer must follow"]
+    rendering: Annotated[
+        Rendering, "how messages become a prompt; its continue_final continues an assistant's last turn"
+    ]
     trace: Annotated[bool, "add to each chunk, as chunk.trace, the token tree of its round and what became of it"]
 
 

@@ -25,6 +25,7 @@ from protocols.messages import (
     Generate,
     Message,
     Method,
+    Rendering,
     RequestStats,
     Sampling,
     StructuredOutputs,
@@ -89,6 +90,7 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
         **{name: typed(name, value, int) for name, value in rest.items()},
         trace=typed("trace", options.get("trace", False), bool),
         deadline_ms=typed("deadline_ms", options.get("deadline_ms", 0.0), float),
+        rendering=make_rendering(options.get("rendering", Rendering())),
     )
     validate(request)
     return checked(request)
@@ -132,6 +134,12 @@ def make_structure(given: object) -> StructuredOutputs | None:
             _check_text(name, typed(name, value, str))
             texts[field] = value
     return StructuredOutputs(**texts)
+
+
+def make_rendering(given: object) -> Rendering:
+    if not isinstance(given, Rendering):
+        raise _bad(f"rendering must be a duoactor.Rendering, not {reprlib.repr(given)}")
+    return given
 
 
 def make_turns(given: object, name: str = "messages") -> tuple[ChatTurn, ...]:

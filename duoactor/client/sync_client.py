@@ -10,12 +10,12 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
-from duoactor.client.async_client import AsyncClient
+from duoactor.client.async_client import RENDERING, AsyncClient
 from duoactor.client.opening import closed, forked
 from duoactor.client.options import Options, shows_options
 from duoactor.client.request import Completion, Prompt, Turn, complete
 from duoactor.client.stream import AsyncStream
-from protocols.messages import Chunk, Generate, Sampling, StatusReport, Tokenized
+from protocols.messages import Chunk, Generate, Rendering, Sampling, StatusReport, Tokenized
 from protocols.transport import Network
 
 T = TypeVar("T")
@@ -125,9 +125,17 @@ class Client:
         """What the verifier is doing now; see ``AsyncClient.status``."""
         return self._runner.run(self._client.status())
 
-    def tokenize(self, text: str | Sequence[Turn], *, tools: Sequence[Mapping[str, Any]] | str = ()) -> Tokenized:
+    def tokenize(
+        self,
+        text: str | Sequence[Turn],
+        *,
+        tools: Sequence[Mapping[str, Any]] | str = (),
+        special_tokens: bool = True,
+        rendering: Rendering = RENDERING,
+    ) -> Tokenized:
         """The target's tokens of a text or a conversation; see ``AsyncClient.tokenize``."""
-        return self._runner.run(self._client.tokenize(text, tools=tools))
+        asked = self._client.tokenize(text, tools=tools, special_tokens=special_tokens, rendering=rendering)
+        return self._runner.run(asked)
 
     def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
         """The text of token ids; see ``AsyncClient.detokenize``."""

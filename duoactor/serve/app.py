@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duoactor import __version__
 from duoactor.serve import tokens
@@ -24,7 +26,7 @@ from duoactor.serve.anthropic import messages
 from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
-from duoactor.serve.gateway import Choices, Gateway, Model
+from duoactor.serve.gateway import Choices, Gateway, Model, leaving
 from duoactor.serve.live import Live
 from duoactor.serve.metrics import CONTENT_TYPE
 from duoactor.serve.openai import chat, completions, responses
@@ -53,7 +55,9 @@ def make_app(
     """``keys``: one of them must come with a request; ``origins``: web pages from there may call; ``share_caches``:
     what one key asked speeds up another."""
     routes = Routes(gateway)
-    middleware = [Middleware(KeyGuard, keys=keys, share_caches=share_caches)] if keys else []
+    middleware = [Middleware(Farewell, gateway)]
+    if keys:
+        middleware.append(Middleware(KeyGuard, keys=keys, share_caches=share_caches))
     if origins:
         cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
         middleware.insert(0, cors)
@@ -224,6 +228,29 @@ def _not_routed(request: Request, error: Exception) -> Response:
     answer = _refused(request, ApiError(error.status_code, detail.get(error.status_code, str(error.detail))))
     answer.headers.update(error.headers or {})
     return answer
+
+
+class Farewell:
+    """Answers 503 to requests that are cut off because the gateway leaves."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+        self._app, self._gateway = app, gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except asyncio.CancelledError:
+            if not self._gateway.draining:
+                raise
+            if not begun:
+                await _refused(Request(scope), leaving())(scope, receive, send)
 
 
 def _gone(request: Request, error: Exception) -> Response:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
@@ -17,10 +18,11 @@ from duoactor.serve.question import Question
 from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, MISTRAL_MARK
 from duoactor.serve.tool_calls.template import taken
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
+from duoactor.serve.trace import Piece, Pieces
 from protocols.errors import DuoactorError
 from protocols.messages import ChatTurn, Chunk, RequestStats, StatusReport, Tokenized, Welcome
 
-HEALTH_TIMEOUT_S = 2.0
+HEALTH_TIMEOUT_S = 0.9  # of a probe: those of orchestrators wait one second
 MAX_TRACED = 8  # answers at once: each costs the verifier up to 0.4 ms a round, see actors/verifier/trace.py
 
 
@@ -50,24 +52,37 @@ class Gateway:
         self.draining = False
         self.metrics = Metrics()
         self._names = tuple(names)
-        self._pieces: dict[int, str] = {}
-        self._traced = 0  # answers under way that tell how they come about
-        self._callings: dict[str, Calling] = {}  # of the verifier's incarnation
+        self._pieces: dict[str, dict[int, Piece]] = {}  # by the verifier's incarnation, of which one is kept
+        self._callings: dict[str, Calling] = {}  # likewise
+        self._open: set[Choices] = set()
+        self._idle = asyncio.Event()  # nothing is open
+        self._idle.set()
 
-    async def aclose(self) -> None:
-        """Cancel what is open and disconnect."""
+    async def aclose(self, grace_s: float = 0.0) -> None:
+        """Take no more questions, give answers under way some time to end, fail the others with a 503, disconnect."""
         self.draining = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace_s)
         await self.client.aclose()
         if self.tracing is not None:
             self.tracing.close()
+
+    @contextlib.contextmanager
+    def blamed(self, structure: str = "") -> Iterator[None]:
+        """See :func:`duoactor.serve.errors.blamed`; what fails because this gateway leaves is blamed on that."""
+        try:
+            with blamed(structure):
+                yield
+        except ApiError as error:
+            raise leaving() if self.draining and error.status == 503 else error from None
 
     # --- the verifier ------------------------------------------------------------------------------------------------
 
     async def model(self) -> Model:
         """The model that is served. ApiError (503) while no verifier is there, or we are leaving."""
         if self.draining:
-            raise ApiError(503, "this gateway is shutting down; use another")
-        with blamed():
+            raise leaving()
+        with self.blamed():
             await self.client.connect()
             welcome = self.client.welcome
             calling = await self._calling(welcome)
@@ -91,22 +106,23 @@ class Gateway:
 
     async def status(self) -> StatusReport:
         """ApiError (503) unless the verifier answers now."""
-        await self.model()
         try:
-            with blamed():
-                return await asyncio.wait_for(self.client.status(), HEALTH_TIMEOUT_S)
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                await self.model()
+                with self.blamed():
+                    return await self.client.status()
         except TimeoutError:
             raise ApiError(503, "the verifier does not answer; see whether it still runs, and try again") from None
 
     async def swap(self, old: str, new: str) -> str:
         """Move every stream of one drafter to another; a sentence that says how many."""
         await self.model()
-        with blamed():
+        with self.blamed():
             return await self.client.swap(old, new)
 
     async def drain(self, actor_id: str) -> str:
         await self.model()
-        with blamed():
+        with self.blamed():
             return await self.client.drain(actor_id)
 
     async def scrape(self) -> bytes:
@@ -119,10 +135,8 @@ class Gateway:
     # --- questions ---------------------------------------------------------------------------------------------------
 
     def ask(self, question: Question, model: Model, begin: Callable[[], QuestionSpan] | None = None) -> Choices:
-        """``begin``: of the span that follows the answers, called once they can be asked for."""
+        """``begin``: of the span that follows the answers."""
         question.check(model.vocab_size)
-        if question.trace and self._traced >= MAX_TRACED:
-            raise ApiError(429, f"{MAX_TRACED} answers are being traced already; try again later, or without trace")
         structure, param = question.structure(model.calling)
         with blamed(param):
             streams = [
@@ -140,23 +154,41 @@ class Gateway:
                 )
                 for one in question.alone()
             ]
-        count = self._count_traced if question.trace else None
-        return Choices(self.metrics, streams, param, count, begin and begin())
+        return Choices(self, streams, question.trace, param, begin)
 
-    def _count_traced(self, change: int) -> None:
-        self._traced += change
+    @property
+    def traced(self) -> int:
+        """Answers under way that tell how they come about."""
+        return sum(len(one.streams) for one in self._open if one.traced)
 
-    async def tokenize(self, text: str | Sequence[ChatTurn], tools: ToolUse = NO_TOOLS) -> Tokenized:
-        with blamed():
-            return await self.client.tokenize(text, tools=tools.described)
+    def enter(self, choices: Choices) -> None:
+        """ApiError (429) if too many answers are traced already."""
+        if choices.traced and self.traced + len(choices.streams) > MAX_TRACED:
+            detail = f"at most {MAX_TRACED} answers are traced at once, and {self.traced} are; try again later"
+            raise ApiError(429, f"{detail}, or without trace", param="trace")
+        self._open.add(choices)
+        self._idle.clear()
+
+    def leave(self, choices: Choices) -> None:
+        self._open.discard(choices)
+        if not self._open:
+            self._idle.set()
+
+    async def tokenize(self, text: str | Sequence[ChatTurn], tools: ToolUse = NO_TOOLS, **how: Any) -> Tokenized:
+        """``how``: as the client takes it."""
+        with self.blamed():
+            return await self.client.tokenize(text, tools=tools.described, **how)
 
     async def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
-        with blamed():
+        with self.blamed():
             return await self.client.detokenize(token_ids)
 
-    async def pieces_of(self, chunks: Iterable[Chunk]) -> Mapping[int, str]:
-        """The text of every token that the chunks report beside their own text; each is asked for once."""
-        known = self._pieces
+    async def pieces_of(self, chunks: Iterable[Chunk]) -> Pieces:
+        """Every token that the chunks report beside their own text; each is asked for once."""
+        incarnation = self.client.welcome.incarnation
+        if incarnation not in self._pieces:
+            self._pieces = {incarnation: {}}
+        known = self._pieces[incarnation]
         missing: set[int] = set()
         for chunk in chunks:
             for token, found in zip(chunk.token_ids, chunk.logprobs, strict=False):
@@ -165,7 +197,9 @@ class Gateway:
                 missing.update(one for one in chunk.trace.tokens if one not in known)
         if missing:
             answer = await self.detokenize(sorted(missing))
-            known.update(zip(answer.token_ids, answer.pieces, strict=True))
+            octets = answer.octets if len(answer.octets) == len(answer.pieces) else [b""] * len(answer.pieces)
+            for token, text, own in zip(answer.token_ids, answer.pieces, octets, strict=True):
+                known[token] = Piece(text, own or text.encode())
         return known
 
 
@@ -175,19 +209,19 @@ class Choices:
 
     def __init__(
         self,
-        metrics: Metrics,
+        gateway: Gateway,
         streams: Sequence[AsyncStream],
+        traced: bool = False,
         structure: str = "",
-        count: Callable[[int], None] | None = None,
-        span: QuestionSpan | None = None,
+        begin: Callable[[], QuestionSpan] | None = None,
     ) -> None:
-        """``structure``: the parameter that says what the answer must be; ``count`` is told of the beginning (1) and
-        of the end (-1)."""
-        self._span = span
-        self._streams = streams
+        """``structure``: the parameter that says what the answer must be; ``begin``: of its span."""
+        self._gateway = gateway
+        self.streams, self.traced = streams, traced
+        self._begin = begin
+        self._span: QuestionSpan | None = None
         self._structure = structure
-        self._count = count or _uncounted
-        self._watch = Watch(metrics)
+        self._watch = Watch(gateway.metrics)
         self._stats: dict[int, RequestStats] = {}
         self._readers: list[asyncio.Task[None]] = []
         # Bounded: a stream whose chunks nobody takes is suspended, and not gathered here.
@@ -196,33 +230,34 @@ class Choices:
     @property
     def stats(self) -> list[RequestStats]:
         """Of every answer, once all have ended; before that none."""
-        return [self._stats[i] for i in sorted(self._stats)] if len(self._stats) == len(self._streams) else []
+        return [self._stats[i] for i in sorted(self._stats)] if len(self._stats) == len(self.streams) else []
 
     async def __aenter__(self) -> Choices:
-        self._count(1)
-        if len(self._streams) > 1:
-            self._readers = [asyncio.create_task(self._read(i, one)) for i, one in enumerate(self._streams)]
+        self._gateway.enter(self)
+        self._span = self._begin() if self._begin is not None else None
+        if len(self.streams) > 1:
+            self._readers = [asyncio.create_task(self._read(i, one)) for i, one in enumerate(self.streams)]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._count(-1)
+        self._gateway.leave(self)
         if self._span is not None:
             self._span.end(self.stats, error)
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
-        for stream in self._streams:
+        for stream in self.streams:
             await stream.aclose()
 
     def __aiter__(self) -> Choices:
         return self
 
     async def __anext__(self) -> tuple[int, Chunk]:
-        if len(self._stats) == len(self._streams):
+        if len(self._stats) == len(self.streams):
             raise StopAsyncIteration
-        with blamed(self._structure):
+        with self._gateway.blamed(self._structure):
             index, chunk = await self._next()
         self._watch.chunk(index, chunk)
         if self._span is not None:
@@ -235,7 +270,7 @@ class Choices:
 
     async def _next(self) -> tuple[int, Chunk]:
         if not self._readers:
-            return 0, await anext(self._streams[0])
+            return 0, await anext(self.streams[0])
         item = await self._queue.get()
         if isinstance(item, DuoactorError):
             raise item
@@ -249,4 +284,5 @@ class Choices:
             await self._queue.put(error)
 
 
-def _uncounted(change: int) -> None: ...
+def leaving() -> ApiError:
+    return ApiError(503, "this gateway is shutting down; use another")

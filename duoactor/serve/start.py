@@ -24,7 +24,7 @@ from duoactor.serve.stream import SEND_TIMEOUT_S
 from protocols.errors import ConfigError, ConnectionLost, DuoactorError
 
 log = logging.getLogger("duoactor.serve")
-GRACE_S = 3  # for answers under way, of the five seconds that the supervisor gives
+GRACE_S = 2.5  # for answers under way, of the five seconds that the supervisor gives
 
 
 def run_gateway(settings: GatewaySettings) -> int:
@@ -84,7 +84,7 @@ async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: a
 
     async def drain() -> None:
         await stop.wait()
-        gateway.draining = True
+        await gateway.aclose(GRACE_S)  # until then the port answers: with 503, and with what is under way
         server.should_exit = True
         await asyncio.Event().wait()
 
@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=60,
-                timeout_graceful_shutdown=GRACE_S,
+                timeout_graceful_shutdown=1,  # to hand out the last events
             )
         )
 

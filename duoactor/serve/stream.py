@@ -59,18 +59,18 @@ class EventStream(Response):
         self._first, self._events = first, events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.suppress(ClientGone, OSError, TimeoutError):
-            await unless_gone(receive, self._send(send))
+        try:
+            with contextlib.suppress(ClientGone, OSError, TimeoutError):
+                await unless_gone(receive, self._send(send))
+        finally:  # also if the client left before a single byte was sent
+            await self._events.aclose()
 
     async def _send(self, send: Send) -> None:
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await _body(send, self._first)
-            async for piece in self._events:
-                await _body(send, piece)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            await self._events.aclose()
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await _body(send, self._first)
+        async for piece in self._events:
+            await _body(send, piece)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _body(send: Send, piece: bytes) -> None:

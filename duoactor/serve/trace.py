@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from protocols.messages import Chunk, Origin, RoundTrace
 
-Pieces = Mapping[int, str]  # token id -> its text, for every token that an answer reports beside its own text
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A token as text, in which U+FFFD stands for parts of characters, and as bytes."""
+
+    text: str
+    octets: bytes
+
+    @property
+    def name(self) -> str:
+        """As OpenAI's completions name it: its text, or its bytes where they are no text."""
+        try:
+            return self.octets.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{octet:02x}" for octet in self.octets)
+
+
+Pieces = Mapping[int, Piece]  # by token id: every token that an answer reports beside its own text
 
 
 class TracedTree(msgspec.Struct, frozen=True):
@@ -50,7 +68,7 @@ def traced(chunk: Chunk, pieces: Pieces) -> ChunkTrace:
 def _tree(found: RoundTrace, pieces: Pieces) -> TracedTree:
     return TracedTree(
         found.tokens,
-        [pieces[token] for token in found.tokens],
+        [pieces[token].text for token in found.tokens],
         found.parents,
         [round(math.exp(logprob), 4) for logprob in found.logprobs],
         found.origins,

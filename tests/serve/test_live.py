@@ -68,7 +68,7 @@ async def test_only_so_many_answers_are_traced_at_once():
         async with served(Cluster(language=LANGUAGE, forward_s=0.002)) as gateway:
             ask = {"messages": TURNS, "max_tokens": 40, "stream": True, "trace": True, "ignore_eos": True}
             running = [asyncio.create_task(gateway.post("/v1/chat/completions", **ask)) for _ in range(2)]
-            while gateway.gateway._traced < 2:
+            while gateway.gateway.traced < 2:
                 await asyncio.sleep(0.001)
             refused = await gateway.post("/v1/chat/completions", **ask)
             untraced = await gateway.chat()
@@ -76,6 +76,15 @@ async def test_only_so_many_answers_are_traced_at_once():
             again = await gateway.post("/v1/chat/completions", **ask)
     assert (refused.status_code, untraced.status_code, again.status_code) == (429, 200, 200)
     assert "retry-after" in refused.headers
+
+
+async def test_each_of_the_n_answers_to_a_traced_question_counts():
+    with patch("duoactor.serve.gateway.MAX_TRACED", 2):
+        async with served() as gateway:
+            ask = {"messages": TURNS, "max_tokens": 4, "stream": True, "trace": True}
+            three = await gateway.post("/v1/chat/completions", n=3, **ask)
+            two = await gateway.post("/v1/chat/completions", n=2, **ask)
+    assert (three.status_code, two.status_code) == (429, 200)
 
 
 # --- the page's files ------------------------------------------------------------------------------------------------

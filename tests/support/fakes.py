@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from actors.models import Expansion, Leaf, Likeliest, ModelInfo, Outcome, Window, common_prefix, path_of
+from actors.models import RENDERING, Expansion, Leaf, Likeliest, ModelInfo, Outcome, Window, common_prefix, path_of
 from actors.proposers.datastore import Datastore, build
 from actors.tree.accept import walk
 from actors.verifier.sources.retrieval import Sources
 from protocols.errors import PoolFull
-from protocols.messages import ChatTurn, Sampling, TokenLogprobs
+from protocols.messages import ChatTurn, Rendering, Sampling, TokenLogprobs
 
 VOCAB = 64
 EOS = 1
@@ -243,10 +243,10 @@ class ToyDraft:
 class ToyCodec:
     """Token i is the character chr(63 + i)."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
         return [max(0, ord(c) - 63) for c in text]
 
-    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
         return self.encode("".join(turn.content for turn in turns))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -254,3 +254,6 @@ class ToyCodec:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self.decode([i]) for i in ids]
+
+    def octets(self, ids: Sequence[int]) -> list[bytes]:
+        return [b""] * len(ids)

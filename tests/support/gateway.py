@@ -30,6 +30,8 @@ class Served:
     cluster: Cluster
     gateway: Gateway
     listener: socket.socket
+    stop: asyncio.Event
+    serving: asyncio.Task[None]
 
     @property
     def port(self) -> int:
@@ -89,7 +91,7 @@ async def served(
         app = make_app(gateway, keys=keys, origins=origins, share_caches=share_caches)
         serving = asyncio.create_task(serve(gateway, app, listener, stop))
         async with cluster:
-            served = Served(cluster, gateway, listener)
+            served = Served(cluster, gateway, listener, stop, serving)
             while (await served.request("GET", "/health")).status_code != 200:
                 await asyncio.sleep(0.01)
             yield served

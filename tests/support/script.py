@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from cluster import Cluster
 
+from actors.models import RENDERING
 from fakes import EOS, INFO, ToyCodec, ToyLanguage, ToyTarget
-from protocols.messages import ChatTurn, Sampling
+from protocols.messages import ChatTurn, Rendering, Sampling
 
 PROMPT = [2, 2, 2]
 FIRST = 3  # token FIRST + i is the script's piece i
@@ -27,12 +28,14 @@ class ScriptLanguage(ToyLanguage):
 class ScriptCodec(ToyCodec):
     script: Sequence[str] = ()
     asked: list[tuple[tuple[ChatTurn, ...], str]] = field(default_factory=list)  # turns and tools
+    renderings: list[Rendering] = field(default_factory=list)
 
-    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
         self.asked.append((tuple(turns), tools))
+        self.renderings.append(rendering)
         return PROMPT
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
         return [FIRST + self.script.index(text)] if text in self.script else PROMPT
 
     def pieces(self, ids: Sequence[int]) -> list[str]:

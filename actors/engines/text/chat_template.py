@@ -1,20 +1,34 @@
-"""Renders conversations with tools in a tokenizer's chat template, and tells in which form its model writes calls."""
+"""Conversations in a tokenizer's chat template.
+
+What a template shows is found by rendering probes: what was given must be in what comes out. Its text tells nothing
+reliable: it may mention ``tools`` without showing them, or show them under another name.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, ToolCall
+from protocols.messages import ChatTurn, Rendering, ToolCall
 
-# Text that only the chat templates of one family contain.
-MARKS = {"[TOOL_CALLS]": "mistral", "<tool_call>": "hermes", "<|python_tag|>": "llama", '"parameters": dict': "llama"}
+Message = dict[str, Any]
+RENDERING = Rendering()
+
+# What stands in a rendered call, and the form that it gives away; the first that is found counts.
+FORMS = (
+    ("[TOOL_CALLS]", "mistral"),
+    ("<tool_call>", "hermes"),
+    ("<|python_tag|>", "llama"),
+    ('"parameters":', "llama"),
+)
 MISTRAL_ID = 9  # letters and digits of a call's id: Mistral's templates refuse any other number
 
-# For models whose template has no tools: the text of Hermes' template, which most open models have been trained on.
+# For templates that do not show tools: the text of Hermes' template, which most open models have been trained on.
 SYSTEM = """# Tools
 
 You may call one or more functions to assist with the user query.
@@ -45,55 +59,210 @@ TAGGED = {
     },
 }
 
+# --- probes: texts that no template has of its own -------------------------------------------------------------------
 
-def tool_form(tokenizer: Any) -> str:
-    """``Welcome.tool_form``; "" if the template gives none away."""
-    template = _template(tokenizer)
-    return next((form for mark, form in MARKS.items() if mark in template), "")
-
-
-def response_template(tokenizer: Any) -> str:
-    """``Welcome.response_template``; "" if there is none for tool calls."""
-    template = getattr(tokenizer, "response_template", None)
-    if template is None and "<function=" in _template(tokenizer):
-        template = TAGGED
-    known = isinstance(template, dict) and "tool_calls" in template.get("fields", {})
-    return json.dumps(template) if known else ""
+USER, ANSWER, SYSTEMS, LATER = "probeuser", "probeanswer", "probesystem", "probelater"
+CALLED, KEY, VALUE, RESULT, AGAIN = "probecalled", "probekey", "probevalue", "proberesult", "probeagain"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probetool",
+        "description": "probedescription",
+        "parameters": {"type": "object", "properties": {"probeparameter": {"type": "string"}}},
+    },
+}
 
 
-def render(tokenizer: Any, turns: Sequence[ChatTurn], tools: str = "") -> str:
-    """The text of a prompt, up to where the assistant's answer begins. ``tools``: see ``Generate``.
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How a template takes calls."""
 
-    To a template without tools they are given as text, in Hermes' form. Raises RequestError if there is no template, or
-    it refuses the conversation.
-    """
-    functions = _functions(tools)
-    template = _template(tokenizer)
-    if not template:
-        raise RequestError("unsupported", "the target model has no chat template; send a plain prompt, not messages")
-    if "tools" in template:
-        messages = _messages(turns, short_ids=tool_form(tokenizer) == "mistral")
-    else:
-        messages, functions = _in_words(turns, functions), []
-    try:
-        text: str = tokenizer.apply_chat_template(
-            messages, tools=functions or None, tokenize=False, add_generation_prompt=True
+    text: bool  # arguments as JSON text, not as an object
+    short_ids: bool  # of MISTRAL_ID letters
+    several: bool  # more than one in a turn
+    shown: str  # a rendered call, up to the end of its turn
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a template shows."""
+
+    parts: bool  # of contents that are lists of parts only
+    system: bool  # a system turn in front
+    later_system: bool  # one behind other turns
+    repeats: bool  # two turns of one role, one behind the other
+    calls: Calls | None  # tools, calls and results; None: not all of them
+
+
+class ChatTemplate:
+    """The chat template of one tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.text = _text(tokenizer)
+
+    @property
+    def tool_form(self) -> str:
+        """``Welcome.tool_form``; "" if calls are not shown, or in no known form."""
+        shown = self._call
+        return next((form for mark, form in FORMS if mark in shown), "")
+
+    @property
+    def response_template(self) -> str:
+        """``Welcome.response_template``; "" if there is none for tool calls."""
+        template = getattr(self._tokenizer, "response_template", None)
+        if template is None and "<function=" in self._call:
+            template = TAGGED
+        known = isinstance(template, dict) and "tool_calls" in template.get("fields", {})
+        return json.dumps(template) if known else ""
+
+    @property
+    def _call(self) -> str:
+        return self.shown.calls.shown if self.text and self.shown.calls is not None else ""
+
+    def render(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> str:
+        """The text of a prompt. ``tools`` and ``rendering``: see ``Generate``.
+
+        What the template does not show is said in words: tools, calls and results in Hermes' form, a system turn in
+        front of the user's. Raises RequestError if there is no template, or it refuses the conversation.
+        """
+        functions = _functions(tools)
+        if not self.text:
+            detail = "the target model has no chat template; send a plain prompt, not messages"
+            raise RequestError("unsupported", detail)
+        if rendering.continue_final and (not turns or turns[-1].role != "assistant" or turns[-1].tool_calls):
+            detail = "only a last message of the assistant's, without tool calls, can be continued"
+            raise RequestError("bad_request", detail)
+        if not functions and not any(turn.tool_calls or turn.role == "tool" for turn in turns):
+            return self._apply(self._messages(turns, None), [], rendering)
+        if self.shown.calls is not None:
+            text = self._apply(self._messages(turns, self.shown.calls), functions, rendering)
+            called = [call.name for turn in turns for call in turn.tool_calls]
+            if all(name in text for name in (*map(_name, functions), *called)):
+                return text
+        return self._apply(self._messages(_in_words(turns, functions), None), [], rendering)
+
+    # --- probing -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def shown(self) -> Shown:
+        user, answer = {"role": "user", "content": USER}, {"role": "assistant", "content": ANSWER}
+        system, later = {"role": "system", "content": SYSTEMS}, {"role": "system", "content": LATER}
+        again = {"role": "user", "content": AGAIN}
+        parts = not self._shows([user], USER) and self._shows([_with_parts(user)], USER)
+        first = _with_parts if parts else _same
+
+        def shows(*messages: Message) -> bool:
+            return self._shows([first(one) for one in messages], *(one["content"] for one in messages))
+
+        return Shown(
+            parts,
+            shows(system, user),
+            shows(system, user, answer, later, again),
+            shows(user, again),
+            next(self._ways_of_calls(first), None),
         )
-    except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RequestError("bad_request", f"the chat template refused the messages: {first}") from None
-    return text
+
+    def _ways_of_calls(self, put: Callable[[Message], Message]) -> Iterator[Calls]:
+        """The ways to give calls that show everything; the first is the best."""
+        user = put({"role": "user", "content": USER})
+        for text, short in ((False, False), (False, True), (True, False), (True, True)):
+            first, second = (_id(f"call_{digit * 16}", short) for digit in "12")
+            one, other = (_call(ident, CALLED, {KEY: VALUE}, text) for ident in (first, second))
+            result = {"role": "tool", "content": RESULT, "tool_call_id": first, "name": CALLED}
+            asked = [user, {"role": "assistant", "content": "", "tool_calls": [one]}]
+            needed = ("probetool", "probedescription", "probeparameter", CALLED, KEY, VALUE, RESULT)
+            if not self._shows([*asked, put(result)], *needed, tools=[TOOL], end=True):
+                continue
+            asked_alone = self._rendered(asked, [TOOL], end=False) or self._rendered([*asked, put(result)], [TOOL])
+            if f"'{KEY}'" in asked_alone:  # an object as Python writes it
+                continue
+            twice = [user, {"role": "assistant", "content": "", "tool_calls": [one, other]}, put(result)]
+            both = self._rendered([*twice, put({**result, "tool_call_id": second})], [TOOL]).count(VALUE) == 2
+            yield Calls(text, short, both, asked_alone.rpartition(USER)[2])
+
+    def _shows(
+        self, messages: list[Message], *texts: str, tools: list[Message] | None = None, end: bool = True
+    ) -> bool:
+        rendered = self._rendered(messages, tools, end)
+        return all(text in rendered for text in texts)
+
+    def _rendered(self, messages: list[Message], tools: list[Message] | None = None, end: bool = True) -> str:
+        """ "" where the template refuses."""
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=end
+            )
+        except Exception:
+            return ""
+        return text
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def _apply(self, messages: list[Message], functions: list[Message], rendering: Rendering) -> str:
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                messages,
+                tools=functions or None,
+                tokenize=False,
+                add_generation_prompt=rendering.generation_prompt and not rendering.continue_final,
+                continue_final_message=rendering.continue_final,
+            )
+        except Exception as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise RequestError("bad_request", f"the chat template refused the messages: {first}") from None
+        return text
+
+    def _messages(self, turns: Sequence[ChatTurn], calls: Calls | None) -> list[Message]:
+        """In the form that transformers' templates take, and with the turns that this one shows."""
+        shown = self.shown
+        if calls is not None and not calls.several:
+            turns = _one_call_a_turn(turns)
+        names = {call.id: call.name for turn in turns for call in turn.tool_calls}
+        messages: list[Message] = []
+        folds = False  # whether the last message is a system turn that joins the user's behind it
+        for turn in turns:
+            role, content = turn.role, turn.content
+            front = all(one["role"] == "system" for one in messages)
+            if role == "system" and not (shown.system if front else shown.later_system):
+                role = "user"
+            message: Message = {"role": role, "content": content}
+            if calls is not None and turn.tool_calls:
+                message["tool_calls"] = [
+                    _call(_id(call.id, calls.short_ids), call.name, _arguments(call), calls.text)
+                    for call in turn.tool_calls
+                ]
+            if calls is not None and role == "tool":
+                message["tool_call_id"] = _id(turn.tool_call_id, calls.short_ids)
+                message["name"] = names.get(turn.tool_call_id, "")
+            last = messages[-1] if messages else {"role": ""}
+            plain = set(message) == set(last) == {"role", "content"}
+            joins = folds or not (shown.later_system if role == "system" else shown.repeats)
+            if plain and last["role"] == role and joins:
+                last["content"] += f"\n\n{content}"
+            else:
+                messages.append(message)
+            folds = role != turn.role
+        return [_with_parts(one) for one in messages] if shown.parts else messages
 
 
-def _template(tokenizer: Any) -> str:
+def _text(tokenizer: Any) -> str:
     """The chat template; of several the one for tools."""
-    template = tokenizer.chat_template
+    template = getattr(tokenizer, "chat_template", None)
     if isinstance(template, dict):
         template = template.get("tool_use") or template.get("default")
     return template or ""
 
 
-def _functions(tools: str) -> list[dict[str, Any]]:
+def _same(message: Message) -> Message:
+    return message
+
+
+def _with_parts(message: Message) -> Message:
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def _functions(tools: str) -> list[Message]:
     try:
         found = json.loads(tools or "[]")
     except (ValueError, RecursionError):
@@ -103,53 +272,62 @@ def _functions(tools: str) -> list[dict[str, Any]]:
     return found
 
 
-def _messages(turns: Sequence[ChatTurn], short_ids: bool) -> list[dict[str, Any]]:
-    """The turns in the form that transformers' templates take: arguments as objects, results with their function's
-    name."""
-    names: dict[str, str] = {}
-    messages: list[dict[str, Any]] = []
-    for turn in turns:
-        message: dict[str, Any] = {"role": turn.role, "content": turn.content}
-        if turn.tool_calls:
-            names |= {call.id: call.name for call in turn.tool_calls}
-            message["tool_calls"] = [
-                {"type": "function", "id": _id(call.id, short_ids), "function": _function(call)}
-                for call in turn.tool_calls
-            ]
-        if turn.role == "tool":
-            message["tool_call_id"] = _id(turn.tool_call_id, short_ids)
-            message["name"] = names.get(turn.tool_call_id, "")
-        messages.append(message)
-    return messages
+def _name(function: Message) -> str:
+    inner = function.get("function", function)
+    return str(inner.get("name", "")) if isinstance(inner, dict) else ""
 
 
 def _id(given: str, short: bool) -> str:
     return re.sub(r"[^0-9a-zA-Z]", "", given)[-MISTRAL_ID:].rjust(MISTRAL_ID, "0") if short else given
 
 
-def _function(call: ToolCall) -> dict[str, Any]:
+def _call(ident: str, name: str, arguments: Message, text: bool) -> Message:
+    given = json.dumps(arguments, ensure_ascii=False) if text else arguments
+    return {"type": "function", "id": ident, "function": {"name": name, "arguments": given}}
+
+
+def _arguments(call: ToolCall) -> Message:
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
         raise RequestError("bad_request", f"the arguments of the call of {call.name} must be a JSON object")
-    return {"name": call.name, "arguments": arguments}
+    return arguments
 
 
-def _in_words(turns: Sequence[ChatTurn], functions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = []
+def _one_call_a_turn(turns: Sequence[ChatTurn]) -> list[ChatTurn]:
+    """Each call in a turn of its own, with its result behind it."""
+    results = {turn.tool_call_id: turn for turn in turns if turn.role == "tool"}
+    made: list[ChatTurn] = []
+    moved: set[str] = set()
+    for turn in turns:
+        if len(turn.tool_calls) < 2:
+            if turn.tool_call_id not in moved:
+                made.append(turn)
+            continue
+        for at, call in enumerate(turn.tool_calls):
+            made.append(ChatTurn(turn.role, "" if at else turn.content, (call,)))
+            if call.id in results:
+                made.append(results[call.id])
+                moved.add(call.id)
+    return made
+
+
+def _in_words(turns: Sequence[ChatTurn], functions: list[Message]) -> list[ChatTurn]:
+    made: list[ChatTurn] = []
     for turn in turns:
         role, content = turn.role, turn.content
         for call in turn.tool_calls:
-            content += f"\n<tool_call>\n{json.dumps(_function(call), ensure_ascii=False)}\n</tool_call>"
+            said = json.dumps({"name": call.name, "arguments": _arguments(call)}, ensure_ascii=False)
+            content += f"\n<tool_call>\n{said}\n</tool_call>"
         if role == "tool":
             role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
-        messages.append({"role": role, "content": content.lstrip("\n") if turn.tool_calls else content})
+        made.append(ChatTurn(role, content.lstrip("\n") if turn.tool_calls else content))
     if functions:
         words = SYSTEM.format(tools="\n".join(json.dumps(one, ensure_ascii=False) for one in functions))
-        if messages and messages[0]["role"] == "system":
-            messages[0]["content"] += f"\n\n{words}"
+        if made and made[0].role == "system":
+            made[0] = ChatTurn("system", f"{made[0].content}\n\n{words}")
         else:
-            messages.insert(0, {"role": "system", "content": words})
-    return messages
+            made.insert(0, ChatTurn("system", words))
+    return made

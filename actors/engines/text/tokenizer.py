@@ -7,9 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from actors.engines.text.chat_template import render
+from actors.engines.text.chat_template import RENDERING, ChatTemplate
+from actors.engines.text.plain import Plain, octets_of
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, TokenizerParts
+from protocols.messages import ChatTurn, Rendering, TokenizerParts
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
@@ -54,12 +55,16 @@ class TokenizerCodec:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        self._template = ChatTemplate(tokenizer)
 
-    def encode(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text))
+    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=special_tokens))
 
-    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
-        return list(self.tokenizer.encode(render(self.tokenizer, turns, tools), add_special_tokens=False))
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
+        if not rendering.plain:
+            return self.encode(self._template.render(turns, tools, rendering), special_tokens=False)
+        plain = Plain(self.tokenizer, turns, tools)
+        return plain.encode(self._template.render(plain.turns, plain.tools, rendering))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         # for every token: transformers' wrapper around the Rust tokenizer takes longer than the decoding
@@ -78,6 +83,13 @@ class TokenizerCodec:
         start = len(self.decode(before, False))
         distinct = {token: self.decode([*before, token], False)[start:] for token in set(ids)}
         return [distinct[token] for token in ids]
+
+    def octets(self, ids: Sequence[int]) -> list[bytes]:
+        tokens = self.tokenizer.convert_ids_to_tokens(list(ids))
+        return [
+            octets_of(token) if "\ufffd" in piece else b""
+            for token, piece in zip(tokens, self.pieces(ids), strict=True)
+        ]
 
     def serialized(self) -> str:
         backend = getattr(self.tokenizer, "backend_tokenizer", None)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from actors.engines.text.chat_template import response_template, tool_form
+from actors.engines.text.chat_template import ChatTemplate
 from actors.engines.text.tokenizer import tokenizer_digest, tokenizer_parts
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint
@@ -162,6 +162,7 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
     eos: set[int] = set()
     for place in (generation, text, tokenizer):
         eos |= _ids(getattr(place, "eos_token_id", None))
+    template = ChatTemplate(tokenizer)
     return ModelInfo(
         model_id=_model_id(name),
         vocab_size=vocab_size(model),
@@ -172,8 +173,8 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
         parameters=sum(p.numel() for p in model.parameters()),
         device=str(device),
         dtype=dtype,
-        tool_form=tool_form(tokenizer),
-        response_template=response_template(tokenizer),
+        tool_form=template.tool_form,
+        response_template=template.response_template,
     )
 
 

@@ -199,12 +199,7 @@ def _logprobs(chunks: Sequence[Chunk], pieces: Pieces) -> Logprobs | None:
 
 def _token(token: int, found: TokenLogprobs, pieces: Pieces) -> TokenLogprob:
     top = [
-        TopLogprob(pieces[other], value, utf8(pieces[other]))
+        TopLogprob(pieces[other].text, value, list(pieces[other].octets))
         for other, value in zip(found.top_ids, found.top_logprobs, strict=True)
     ]
-    return TokenLogprob(pieces[token], found.chosen, utf8(pieces[token]), top)
-
-
-def utf8(piece: str) -> list[int] | None:
-    """None where the token is a part of a character: its bytes are not known here."""
-    return None if "\ufffd" in piece else list(piece.encode())
+    return TokenLogprob(pieces[token].text, found.chosen, list(pieces[token].octets), top)

@@ -100,11 +100,11 @@ def _logprobs(chunks: Sequence[Chunk], pieces: Pieces, at: int) -> Logprobs:
     made = Logprobs([], [], [], [])
     for chunk in chunks:
         for token, text, found in zip(chunk.token_ids, chunk.pieces, chunk.logprobs, strict=False):
-            made.tokens.append(pieces[token])
+            made.tokens.append(pieces[token].name)
             made.token_logprobs.append(found.chosen)
             made.top_logprobs.append(
-                {pieces[one]: value for one, value in zip(found.top_ids, found.top_logprobs, strict=True)}
-                | {pieces[token]: found.chosen}
+                {pieces[one].name: value for one, value in zip(found.top_ids, found.top_logprobs, strict=True)}
+                | {pieces[token].name: found.chosen}
             )
             made.text_offset.append(at)
             at += len(text)

@@ -1,0 +1,82 @@
+"""Text below the tokens: special tokens' names as plain text, and the bytes of tokens that are parts of characters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from protocols.messages import ChatTurn
+
+BREAKS = "".join(map(chr, range(0xE000, 0xE100)))  # for private use: one that the texts do not have marks the places
+BEFORE = "\n"  # a character that no tokenizer merges with the rest of a special token's name
+
+
+class Plain:
+    """A conversation in which nothing that its authors wrote is a special token.
+
+    ``turns`` and ``tools`` have a mark inside each name of a special token. :meth:`encode` splits the rendered text
+    there, so that the tokens spell the name and none of them is the special one.
+    """
+
+    def __init__(self, tokenizer: Any, turns: Sequence[ChatTurn], tools: str) -> None:
+        self._tokenizer = tokenizer
+        given = [
+            tools,
+            *(turn.content for turn in turns),
+            *(call.arguments for turn in turns for call in turn.tool_calls),
+        ]
+        self._mark = next(one for one in BREAKS if not any(one in text for text in given))
+        mark = self._marker(_special_names(tokenizer))
+        self.tools = mark(tools)
+        self.turns = tuple(
+            replace(
+                turn,
+                content=mark(turn.content),
+                tool_calls=tuple(replace(call, arguments=mark(call.arguments)) for call in turn.tool_calls),
+            )
+            for turn in turns
+        )
+
+    def _marker(self, names: Sequence[str]) -> Callable[[str], str]:
+        if not names:
+            return str
+        longest_first = sorted(names, key=len, reverse=True)
+        found = re.compile("|".join(map(re.escape, longest_first)))
+        return lambda text: found.sub(lambda one: f"{one[0][0]}{self._mark}{one[0][1:]}", text)
+
+    def encode(self, text: str) -> list[int]:
+        first, *rest = text.split(self._mark)
+        ids = self._ids(first)
+        before = self._ids(BEFORE)
+        for piece in rest:
+            found = self._ids(BEFORE + piece)  # behind another character: some tokenizers put a space in front
+            ids += found[len(before) :] if found[: len(before)] == before else self._ids(piece)
+        return ids
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _special_names(tokenizer: Any) -> list[str]:
+    names = {str(token) for token in (getattr(tokenizer, "added_tokens_decoder", None) or {}).values()}
+    return [name for name in names | set(tokenizer.all_special_tokens) if len(name) > 1 and not name.isspace()]
+
+
+def octets_of(token: str) -> bytes:
+    """The bytes of a token by its name in the vocabulary: a byte's own token, or GPT-2's letters for bytes."""
+    if own := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", token):
+        return bytes([int(own[1], 16)])
+    return bytes(_LETTERS[letter] for letter in token) if all(map(_LETTERS.__contains__, token)) else token.encode()
+
+
+def _letters() -> dict[str, int]:
+    """GPT-2's letters: printable bytes stand for themselves, the others for characters from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+_LETTERS = _letters()
