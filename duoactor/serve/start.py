@@ -25,6 +25,7 @@ from protocols.errors import ConfigError, ConnectionLost, DuoactorError
 
 log = logging.getLogger("duoactor.serve")
 GRACE_S = 2.5  # for answers under way, of the five seconds that the supervisor gives
+LAST_S = 1  # to hand out the last events
 
 
 def run_gateway(settings: GatewaySettings) -> int:
@@ -110,7 +111,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=60,
-                timeout_graceful_shutdown=1,  # to hand out the last events
+                timeout_graceful_shutdown=LAST_S,
             )
         )
 

@@ -7,13 +7,13 @@ import logging
 import pytest
 from cluster import Cluster
 from gateway import LANGUAGE, TURNS, served
-from memory_network import MemoryNetwork
 
 from duoactor.client.async_client import AsyncClient
 from duoactor.serve.app import make_app
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.start import listen, serve
 from duoactor.serve.stream import EventStream
+from tests.world.network import MemoryNetwork
 
 CHAT = "/v1/chat/completions"
 LONG = {"messages": TURNS, "max_tokens": 4000, "ignore_eos": True}
@@ -23,6 +23,7 @@ SLOW = {"language": LANGUAGE, "forward_s": 0.002}
 @pytest.fixture
 def hurried(monkeypatch):
     monkeypatch.setattr("duoactor.serve.start.GRACE_S", 0.1)
+    monkeypatch.setattr("duoactor.serve.start.LAST_S", 60)
 
 
 def stop(gateway) -> asyncio.Task:
