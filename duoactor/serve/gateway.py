@@ -185,18 +185,21 @@ class Gateway:
 
     async def pieces_of(self, chunks: Iterable[Chunk]) -> Pieces:
         """Every token that the chunks report beside their own text; each is asked for once."""
-        incarnation = self.client.welcome.incarnation
+        wanted: set[int] = set()
+        for chunk in chunks:
+            for token, found in zip(chunk.token_ids, chunk.logprobs, strict=False):
+                wanted.update((token, *found.top_ids))
+            if chunk.trace is not None:
+                wanted.update(chunk.trace.tokens)
+        if not wanted:
+            return {}
+        with self.blamed():
+            incarnation = self.client.welcome.incarnation
         if incarnation not in self._pieces:
             self._pieces = {incarnation: {}}
         known = self._pieces[incarnation]
-        missing: set[int] = set()
-        for chunk in chunks:
-            for token, found in zip(chunk.token_ids, chunk.logprobs, strict=False):
-                missing.update(one for one in (token, *found.top_ids) if one not in known)
-            if chunk.trace is not None:
-                missing.update(one for one in chunk.trace.tokens if one not in known)
-        if missing:
-            answer = await self.detokenize(sorted(missing))
+        if missing := sorted(wanted - known.keys()):
+            answer = await self.detokenize(missing)
             octets = answer.octets if len(answer.octets) == len(answer.pieces) else [b""] * len(answer.pieces)
             for token, text, own in zip(answer.token_ids, answer.pieces, octets, strict=True):
                 known[token] = Piece(text, own or text.encode())
