@@ -45,7 +45,7 @@ class Served:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
     async def request(self, method: str, path: str, body: Any = None, **options: Any) -> httpx2.Response:
-        async with httpx2.AsyncClient(base_url=self.url, verify=False) as http:
+        async with httpx2.AsyncClient(base_url=self.url, verify=False, timeout=120) as http:
             return await http.request(method, path, json=body, **options)
 
     async def post(self, path: str, **body: Any) -> httpx2.Response:
