@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +28,7 @@ from duoactor.serve.anthropic import messages
 from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
 from duoactor.serve.errors import ApiError
+from duoactor.serve.fields import Ignored
 from duoactor.serve.gateway import Choices, Gateway, Model, leaving
 from duoactor.serve.live import Live
 from duoactor.serve.metrics import CONTENT_TYPE
@@ -47,6 +50,8 @@ class Parameters(Protocol):
 
 
 P = TypeVar("P", bound=Parameters)
+log = logging.getLogger("duoactor.serve")
+WARNING = "x-duoactor-warning"
 
 
 def make_app(
@@ -120,19 +125,28 @@ class Routes:
     ) -> Response:
         """``operation``: as the semantic conventions for generative AI call it."""
         wanted, question = parse(await read_body(request))
+        self._note(question.ignored)
         model = await self.gateway.model()
         answer = make(wanted, model.called(wanted.model), partial(question.parser, model.calling))
         choices = self._ask(request, question, model, operation)
         if wanted.stream:
             events = self._events(choices, answer)
             # What goes wrong before the first token is an answer with a status of its own.
-            return EventStream(await unless_gone(request.receive, anext(events)), events)
-        return json(await unless_gone(request.receive, self._whole(choices, answer)))
+            first = await unless_gone(request.receive, anext(events))
+            return EventStream(first, events, _warnings(question, choices, model))
+        body = await unless_gone(request.receive, self._whole(choices, answer))
+        return json(body, headers=_warnings(question, choices, model))
+
+    def _note(self, ignored: Ignored) -> None:
+        self.gateway.metrics.ignore(ignored)
+        if ignored.hints or ignored.unknown:
+            log.debug("ignored of a request: %s", ", ".join((*ignored.hints, *ignored.unknown)))
 
     async def count_tokens(self, request: Request) -> Response:
-        name, text, tools = messages.parse_count(await read_body(request))
+        name, text, tools, rendering = messages.parse_count(await read_body(request))
         (await self.gateway.model()).called(name)
-        return json({"input_tokens": len((await self.gateway.tokenize(text, tools)).token_ids)})
+        counted = await self.gateway.tokenize(text, tools, rendering=self.gateway.rendering(rendering))
+        return json({"input_tokens": len(counted.token_ids)})
 
     async def tokenize(self, request: Request) -> Response:
         return json(await tokens.tokenize(self.gateway, await read_body(request)))
@@ -191,6 +205,18 @@ class Routes:
         """200 while the verifier answers; the process id lets whoever started us know us again."""
         await self.gateway.status()
         return json({"status": "ok", "pid": os.getpid()})
+
+
+def _warnings(question: Question, choices: Choices, model: Model) -> dict[str, str]:
+    """The header that says what was not done as it was asked for."""
+    warnings = [question.ignored.warning] if question.ignored.warning else []
+    room = model.max_context - choices.prompt_tokens
+    if question.asked_for is not None and question.asked_for > room:
+        warnings.append(
+            f"max_tokens {question.asked_for} was cut to {room}: the context has {model.max_context} tokens"
+        )
+    line = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
+    return {WARNING: re.sub(r"[^ -~]", "?", line)} if line else {}
 
 
 def _card(model: Model, name: str) -> dict[str, object]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
 from duoactor.serve.errors import ApiError, blamed
@@ -20,7 +22,7 @@ from duoactor.serve.tool_calls.template import taken
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
 from duoactor.serve.trace import Piece, Pieces
 from protocols.errors import DuoactorError
-from protocols.messages import ChatTurn, Chunk, RequestStats, StatusReport, Tokenized, Welcome
+from protocols.messages import ChatTurn, Chunk, Rendering, RequestStats, StatusReport, Tokenized, Welcome
 
 HEALTH_TIMEOUT_S = 0.9  # of a probe: those of orchestrators wait one second
 MAX_TRACED = 8  # answers at once: each costs the verifier up to 0.4 ms a round, see actors/verifier/trace.py
@@ -44,11 +46,18 @@ class Model:
 
 
 class Gateway:
-    def __init__(self, client: AsyncClient, names: Sequence[str] = (), tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        names: Sequence[str] = (),
+        tracing: Tracing | None = None,
+        escape: bool = False,
+    ) -> None:
         """``client`` connects at its first use, and anew after it lost its verifier; ``names``: of the model, as
-        requests may call it; none: the target's own."""
+        requests may call it; none: the target's own; ``escape``: names of special tokens in messages are plain text."""
         self.client = client
         self.tracing = tracing
+        self._escape = escape
         self.draining = False
         self.metrics = Metrics()
         self._names = tuple(names)
@@ -151,6 +160,7 @@ class Gateway:
                     tools=one.tools.described,
                     structured_outputs=structure,
                     trace=one.trace,
+                    rendering=self.rendering(one.rendering),
                 )
                 for one in question.alone()
             ]
@@ -173,6 +183,9 @@ class Gateway:
         self._open.discard(choices)
         if not self._open:
             self._idle.set()
+
+    def rendering(self, wanted: Rendering) -> Rendering:
+        return msgspec.structs.replace(wanted, plain=self._escape)
 
     async def tokenize(self, text: str | Sequence[ChatTurn], tools: ToolUse = NO_TOOLS, **how: Any) -> Tokenized:
         """``how``: as the client takes it."""
@@ -221,6 +234,7 @@ class Choices:
         """``structure``: the parameter that says what the answer must be; ``begin``: of its span."""
         self._gateway = gateway
         self.streams, self.traced = streams, traced
+        self.prompt_tokens = 0  # of the longest prompt that is known
         self._begin = begin
         self._span: QuestionSpan | None = None
         self._structure = structure
@@ -263,6 +277,7 @@ class Choices:
         with self._gateway.blamed(self._structure):
             index, chunk = await self._next()
         self._watch.chunk(index, chunk)
+        self.prompt_tokens = max(self.prompt_tokens, chunk.prompt_tokens)
         if self._span is not None:
             self._span.chunk(index, chunk)
         if chunk.stats is not None:

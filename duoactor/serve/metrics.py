@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from duoactor.serve.fields import Ignored
 from protocols.messages import Chunk, StatusReport
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -33,6 +34,12 @@ class Metrics:
         self._verifier = _Verifier()
         registry.register(self._verifier)
         self._registry = registry
+        self.ignored = Counter(
+            "duoactor:ignored_parameters",
+            "Parameters of requests that were ignored: hints by their names, unknown ones together.",
+            ["parameter"],
+            registry=registry,
+        )
         self.first_token = Histogram(
             "duoactor:time_to_first_token_seconds",
             "From a request's arrival at the gateway to its first token.",
@@ -51,6 +58,12 @@ class Metrics:
             buckets=_WHOLE,
             registry=registry,
         )
+
+    def ignore(self, ignored: Ignored) -> None:
+        for name in ignored.hints:
+            self.ignored.labels(name).inc()
+        if ignored.unknown:
+            self.ignored.labels("").inc(len(ignored.unknown))
 
     def expose(self, report: StatusReport | None) -> bytes:
         """The text that Prometheus reads; without a ``report`` what the gateway itself knows."""

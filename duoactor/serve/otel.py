@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from duoactor.client.metrics import mean_acceptance_length, together
 from duoactor.serve.errors import ApiError
-from duoactor.serve.question import UNLIMITED, Question
+from duoactor.serve.question import Question
 from protocols.messages import Chunk, RequestStats
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _asked(question: Question) -> dict[str, Any]:
     }
     if sampling.top_k:
         found["gen_ai.request.top_k"] = sampling.top_k
-    if sampling.max_tokens < UNLIMITED:
+    if question.asked_for is not None:
         found["gen_ai.request.max_tokens"] = sampling.max_tokens
     if question.seeded:
         found["gen_ai.request.seed"] = sampling.seed if sampling.seed < 1 << 63 else sampling.seed - (1 << 64)

@@ -1,77 +1,22 @@
-"""From a JSON body to typed parameters. What is not supported is refused by name, never ignored."""
+"""From a JSON body to typed parameters."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from duoactor.serve.errors import ApiError, bad
+from duoactor.serve.fields import Ignored, known
 from protocols.limits import Milliseconds, Priority
 from protocols.messages import Method, Sampling
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# They concern a provider's records, caches and prices, and change no answer.
-HARMLESS = frozenset(
-    {
-        "user",
-        "metadata",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "request_id",
-    }
-)
-
-# What we cannot honour, with the values that ask for nothing.
-UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (),
-    "allowed_token_ids": (),
-    "audio": (),
-    "bad_words": ([],),
-    "best_of": (1,),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "documents": ([],),
-    "echo": (False,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1.0,),
-    "min_tokens": (0,),
-    "modalities": (["text"],),
-    "prediction": (),
-    "previous_response_id": (),
-    "conversation": (),
-    "prompt": (),
-    "reasoning": ({},),
-    "max_tool_calls": (),
-    "top_logprobs": (0,),
-    "mcp_servers": ([],),
-    "output_config": ({},),
-    "stream_options": ({},),
-    "prompt_logprobs": (),
-    "reasoning_effort": ("none",),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "spaces_between_special_tokens": (True, False),  # special tokens are skipped
-    "store": (False,),
-    "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
-    "web_search_options": (),
-}
-
+UNLIMITED = (1 << 31) - 1  # the verifier cuts it to the room that the prompt leaves
+Limit = Annotated[int, Meta(ge=-1)]
 ChoiceCount = Annotated[int, Meta(ge=1, le=64)]
 Gamma = Annotated[int, Meta(ge=1, le=256)]
 
@@ -138,7 +83,7 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
             repetition_penalty=self.repetition_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
-            stop=(self.stop,) if isinstance(self.stop, str) else self.stop,
+            stop=stops(self.stop),
             stop_token_ids=self.stop_token_ids,
             max_tokens=max_tokens,
             seed=self.seed or 0,
@@ -149,43 +94,39 @@ class SamplingParameters(Speculation, frozen=True, kw_only=True):
         )
 
 
+def stops(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    """An empty text stops nothing."""
+    return tuple(text for text in ((given,) if isinstance(given, str) else given) if text)
+
+
+def limit(given: int | None, param: str, default: int = UNLIMITED) -> int:
+    """``max_tokens``, by whichever name: -1 is no limit, as clients of llama.cpp say it."""
+    if given == 0:
+        raise bad(param, "must be at least 1, or -1 for no limit")
+    return default if given is None else UNLIMITED if given == -1 else given
+
+
 def _token_id(key: str) -> int:
     if not re.fullmatch(r"-?\d{1,18}", key):
         raise bad("logit_bias", f"must be keyed by token ids, not {key!r}")
     return int(key)
 
 
-def decode(body: bytes, struct: type[T], harmless: Collection[str] = HARMLESS) -> T:
-    """The parameters in ``body``. ApiError (400) names the first that is unknown, unsupported or of a wrong type."""
+def decode(body: bytes, struct: type[T]) -> tuple[T, Ignored]:
+    """The parameters in ``body``. ApiError (400) names the first that is refused or of a wrong type."""
     try:
         given = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
     if not isinstance(given, dict):
         raise ApiError(400, "the body must be a JSON object")
-    known = struct.__struct_fields__
-    kept = {}
-    for name, value in given.items():
-        if name in known and value is not None:
-            kept[name] = value
-        elif name not in known and value is not None and name not in harmless:
-            _refuse_unless_idle(name, value, known)
     try:
-        return msgspec.convert(kept, struct)
+        kept, ignored = known(given, struct)
+        return msgspec.convert(kept, struct), ignored
     except msgspec.ValidationError as error:
         raise _invalid(error) from None
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply") from None
-
-
-def _refuse_unless_idle(name: str, value: object, known: Collection[str]) -> None:
-    idle = UNSUPPORTED.get(name)
-    if idle is None:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ApiError(400, f"Unrecognized request argument supplied: {name}{hint}", param=name)
-    if value not in idle:
-        raise ApiError(400, f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter")
 
 
 def _invalid(error: msgspec.ValidationError) -> ApiError:

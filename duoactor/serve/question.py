@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from actors.models import RENDERING
 from duoactor.serve.errors import ApiError, bad
-from duoactor.serve.parameters import Speculation
+from duoactor.serve.fields import Ignored
+from duoactor.serve.parameters import UNLIMITED, Speculation
 from duoactor.serve.structure import Form
 from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
-from protocols.messages import ChatTurn, Sampling, StructuredOutputs
+from protocols.messages import ChatTurn, Rendering, Sampling, StructuredOutputs
 from protocols.validation import problems
 
-UNLIMITED = (1 << 31) - 1  # the verifier cuts it to the room that the prompt leaves
 MAX_STREAMS = 64
 
 Prompt = str | tuple[int, ...] | tuple[ChatTurn, ...]
@@ -33,6 +34,8 @@ class Question:
     seeded: bool = False
     n: int = 1
     trace: bool = False
+    rendering: Rendering = RENDERING
+    ignored: Ignored = field(default_factory=Ignored)
 
     def check(self, vocab_size: int) -> None:
         """ApiError about the first value that the verifier would refuse."""
@@ -55,6 +58,11 @@ class Question:
         """A new one, for one answer."""
         return self.tools.parser(calling, constrained=self.structure(calling)[0] is not None)
 
+    @property
+    def asked_for(self) -> int | None:
+        """``max_tokens``, if the request names a limit."""
+        return self.sampling.max_tokens if self.sampling.max_tokens < UNLIMITED else None
+
     def alone(self) -> list[Question]:
         """One question for each answer. Choice i of a seed has seed + i, as in vLLM; without one each draws its own."""
         return [
@@ -67,3 +75,8 @@ class Question:
         seed = (self.sampling.seed + choice) % (1 << 64) if self.seeded else random.getrandbits(63)
         skip = self.sampling.skip_special_tokens and not self.tools.offered  # some forms of calls have such tokens
         return msgspec.structs.replace(self.sampling, seed=seed, skip_special_tokens=skip)
+
+
+def open_ended(turns: tuple[ChatTurn, ...]) -> bool:
+    """Whether the last turn is an assistant's text, which an answer can continue."""
+    return bool(turns) and turns[-1].role == "assistant" and not turns[-1].tool_calls

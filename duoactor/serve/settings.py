@@ -31,6 +31,10 @@ class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fie
         bool,
         Meta(description="requests of all keys share caches: faster, but answer times then tell what other keys asked"),
     ] = False
+    escape_special_tokens: Annotated[
+        bool,
+        Meta(description="special tokens' names in messages are plain text: nobody can write a turn of another role"),
+    ] = False
     cors_origin: Annotated[
         tuple[str, ...],
         Meta(description="web origin whose pages may call, such as https://app.example; may be repeated"),

@@ -52,7 +52,7 @@ def make_gateway(settings: GatewaySettings) -> tuple[Gateway, ASGIApp]:
         max_retries=0,  # HTTP clients have their own rules for trying again
         reconnect_timeout=RECONNECT_TIMEOUT_S,  # streams outlive a verifier that is replaced in order
     )
-    gateway = Gateway(client, settings.served_model_name, from_environment())
+    gateway = Gateway(client, settings.served_model_name, from_environment(), settings.escape_special_tokens)
     app = make_app(gateway, keys=read_keys(settings), origins=settings.cors_origin, share_caches=settings.share_caches)
     return gateway, app
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -52,9 +53,11 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(
+        self, first: bytes, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         # no cache, and no proxy that gathers events before it hands them on
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
         self._first, self._events = first, events
 

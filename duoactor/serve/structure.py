@@ -16,7 +16,7 @@ from protocols.messages import StructuredOutputs
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
-class JsonSchema(msgspec.Struct, frozen=True):
+class JsonSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``strict`` or not, the answer follows the schema."""
 
     schema: dict[str, Any]
@@ -25,11 +25,12 @@ class JsonSchema(msgspec.Struct, frozen=True):
     strict: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, frozen=True):
-    """As the chat API has it."""
+class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """As the chat API has it; ``schema`` is llama.cpp's way to give one."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None
 
 
 class Structure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,6 +80,8 @@ def form_of(wanted: StructureParameters) -> Form | None:
 def _formats(wanted: ResponseFormat) -> list[Form]:
     if wanted.type == "text":
         return []
+    if wanted.schema is not None and wanted.json_schema is None:
+        return [json_form(wanted.schema, "response_format.schema")]
     if wanted.type == "json_object":
         return [json_form(ANY_OBJECT, "response_format")]
     if wanted.json_schema is None:

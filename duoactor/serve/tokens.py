@@ -6,7 +6,7 @@ import msgspec
 
 from duoactor.serve.errors import bad
 from duoactor.serve.gateway import Gateway
-from duoactor.serve.openai.messages import ChatMessage, FunctionTool, turns, use
+from duoactor.serve.openai.messages import ChatMessage, FunctionTool, rendering, turns, use
 from duoactor.serve.parameters import decode
 from duoactor.serve.tool_calls.use import ToolUse
 from protocols.messages import ChatTurn
@@ -20,6 +20,9 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[ChatMessage, ...] | None = None
     tools: tuple[FunctionTool, ...] = ()
     return_token_strs: bool = False
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
 
 
 class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,22 +43,27 @@ class DetokenizeAnswer(msgspec.Struct, frozen=True):
 
 def parse_tokenize(body: bytes) -> tuple[TokenizeRequest, str | tuple[ChatTurn, ...], ToolUse]:
     """The request, its text or conversation, and the conversation's tools. ApiError (400) for what cannot be."""
-    wanted = decode(body, TokenizeRequest)
+    wanted, _ = decode(body, TokenizeRequest)
     if (wanted.prompt is None) == (wanted.messages is None):
         raise bad("prompt", "or messages must be given, and not both")
+    if wanted.messages is not None and wanted.add_special_tokens:
+        raise bad("add_special_tokens", "is for a prompt: a chat template has its own special tokens")
     return wanted, wanted.prompt if wanted.prompt is not None else turns(wanted.messages or ()), use(wanted.tools)
 
 
 def parse_detokenize(body: bytes) -> DetokenizeRequest:
     """ApiError (400) for what cannot be."""
-    return decode(body, DetokenizeRequest)
+    return decode(body, DetokenizeRequest)[0]
 
 
 async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
     wanted, asked, tools = parse_tokenize(body)
     model = await gateway.model()
     model.called(wanted.model)
-    found = await gateway.tokenize(asked, tools)
+    shown = rendering(wanted.messages or (), wanted.add_generation_prompt, wanted.continue_final_message)
+    found = await gateway.tokenize(
+        asked, tools, special_tokens=wanted.add_special_tokens is not False, rendering=gateway.rendering(shown)
+    )
     return TokenizeAnswer(
         count=len(found.token_ids),
         max_model_len=model.max_context,

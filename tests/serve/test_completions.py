@@ -1,10 +1,13 @@
 """/v1/completions with the stock openai client, /tokenize and /detokenize as vLLM's users call them."""
 
+import re
+
 import pytest
+from cluster import Cluster
 from gateway import LANGUAGE, served
 
 from fakes import ToyCodec
-from protocols.messages import Sampling
+from protocols.messages import Sampling, TokenLogprobs
 
 CODEC = ToyCodec()
 
@@ -71,3 +74,26 @@ async def test_the_gateway_counts_tokens_as_the_verifier_does():
     assert turns.json()["tokens"] == ids
     assert back.json() == {"prompt": "Once"}
     assert [both.status_code, outside.status_code] == [400, 400]
+
+
+class Halves(ToyCodec):
+    """Every token is a half of a character, and is shown as U+FFFD."""
+
+    def pieces(self, ids):
+        return ["\ufffd" for _ in ids]
+
+    def octets(self, ids):
+        return [bytes([0x80 + token]) for token in ids]
+
+
+async def test_tokens_that_are_parts_of_characters_are_told_apart_by_their_bytes(monkeypatch):
+    monkeypatch.setattr("fakes.TokenLogprobs", lambda chosen: TokenLogprobs(chosen, (2, 3, 4, 5, 6), (-1.0,) * 5))
+    async with served(Cluster(language=LANGUAGE, codec=Halves())) as gateway:
+        text = await gateway.post("/v1/completions", prompt="Hello", max_tokens=4, logprobs=5)
+        chat = await gateway.chat(logprobs=True, top_logprobs=5)
+    logprobs = text.json()["choices"][0]["logprobs"]
+    assert [len(top) >= 5 for top in logprobs["top_logprobs"]] == [True] * 4
+    assert all(re.fullmatch(r"bytes:\\x[0-9a-f]{2}", name) for top in logprobs["top_logprobs"] for name in top)
+    assert all(name in top for name, top in zip(logprobs["tokens"], logprobs["top_logprobs"], strict=True))
+    for token in chat.json()["choices"][0]["logprobs"]["content"]:
+        assert len({tuple(top["bytes"]) for top in token["top_logprobs"]}) == 5

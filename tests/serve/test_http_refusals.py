@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 from gateway import TURNS, served
@@ -26,7 +27,7 @@ REFUSED = [
     ({"structured_outputs": {}}, "structured_outputs"),
     ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs"),
     ({"structured_outputs": {"json": "["}}, "structured_outputs.json"),
-    ({"structured_outputs": {"regexp": "a"}}, "structured_outputs"),
+    ({"structured_outputs": {"regexp": "a"}}, "structured_outputs.regexp"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
     ({"structured_outputs": {"json": "no"}}, "structured_outputs.json"),
     ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs.regex"),
@@ -36,7 +37,6 @@ REFUSED = [
     ({"suffix": "end"}, "suffix"),
     ({"best_of": 3}, "best_of"),
     ({"min_tokens": 4}, "min_tokens"),
-    ({"store": True}, "store"),
     ({"audio": {"voice": "x"}}, "audio"),
     ({"temprature": 0.5}, "temprature"),
     ({"temperature": "warm"}, "temperature"),
@@ -48,20 +48,29 @@ REFUSED = [
     ({"n": 0}, "n"),
     ({"n": 65}, "n"),
     ({"max_tokens": 0}, "max_tokens"),
-    ({"max_completion_tokens": -1}, "max_completion_tokens"),
+    ({"max_completion_tokens": -2}, "max_completion_tokens"),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"logit_bias": {"abc": 1}}, "logit_bias"),
     ({"logit_bias": {"9999": 1}}, "logit_bias"),
     ({"logit_bias": {"5": 101}}, "logit_bias"),
     ({"stop": ["x"] * 17}, "stop"),
-    ({"stop": ""}, "stop"),
     ({"seed": 1 << 70}, "seed"),
     ({"method": "magic"}, "method"),
     ({"speculative": False, "method": "sps"}, "method"),
     ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
     ({"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
     ({"messages": []}, "messages"),
+    ({"typical_p": 0.9}, "typical_p"),
+    ({"mirostat_tau": 5}, "mirostat_tau"),
+    ({"stream_options": {"include_usages": True}}, "stream_options.include_usages"),
+    ({"response_format": {"type": "json_object", "shcema": {}}}, "response_format.shcema"),
+    ({"response_format": {"type": "json_object", "example": {}}}, "response_format.example"),
+    ({"messages": [{"role": "user", "contents": "x"}]}, "messages[0].contents"),
+    ({"messages": [{"role": "user", "content": "x", "audio": {"id": "1"}}]}, "messages[0].audio"),
+    ({"messages": [{"role": "assistant", "content": "x", "prefix": True}, *TURNS]}, "messages[0].prefix"),
+    ({"continue_final_message": True}, "continue_final_message"),
+    ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
     ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
     ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, "messages[0].tool_calls"),
@@ -93,6 +102,55 @@ async def test_what_changes_nothing_is_tolerated_and_null_is_nothing():
     async with served() as gateway:
         answer = await gateway.chat(**idle)
     assert answer.status_code == 200, answer.text
+
+
+async def test_hints_at_any_depth_are_ignored_without_a_word_and_counted():
+    hints = {
+        "store": True, "reasoning_effort": "high", "verbosity": "low", "prompt_cache_key": "k", "prediction": {},
+        "stream_options": {"include_obfuscation": False},
+        "tools": [{**F, "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]},
+            {"role": "assistant", "content": "y", "reasoning_content": "hm", "annotations": []},
+            *TURNS,
+        ],
+    }  # fmt: skip
+    async with served() as gateway:
+        answer = await gateway.chat(**hints)
+        metrics = (await gateway.request("GET", "/metrics")).text
+    assert answer.status_code == 200, answer.text
+    assert "x-duoactor-warning" not in answer.headers
+    assert 'duoactor:ignored_parameters_total{parameter="cache_control"} 2.0' in metrics
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_unknown_fields_of_newer_clients_are_ignored_and_named_in_a_header(stream):
+    new = {"zap": 1, "messages": [{"role": "user", "content": "x", "quux": "caf\u00e9\n", "caf\u00e9": 1}]}
+    async with served() as gateway:
+        answer = await gateway.chat(stream=stream, **new)
+        metrics = (await gateway.request("GET", "/metrics")).text
+    assert answer.status_code == 200, answer.text
+    named = set(re.split(": |, ", answer.headers["x-duoactor-warning"]))
+    assert named >= {"zap", "messages[0].quux", "messages[0].caf\\xe9"}
+    assert 'duoactor:ignored_parameters_total{parameter=""} 3.0' in metrics
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_limit_above_the_context_is_cut_and_a_header_says_so(stream):
+    async with served() as gateway:
+        cut = await gateway.chat(max_tokens=5000, stream=stream)
+        fits = await gateway.chat(max_tokens=100, stream=stream)
+    assert cut.headers["x-duoactor-warning"].startswith("max_tokens 5000 was cut to 409")
+    assert "x-duoactor-warning" not in fits.headers
+
+
+async def test_minus_one_is_no_limit_and_an_empty_stop_is_none():
+    async with served() as gateway:
+        chat = await gateway.chat(max_tokens=-1, stop="")
+        text = await gateway.post("/v1/completions", prompt="x", max_tokens=-1, stop=[""])
+    for answer in (chat, text):
+        usage = answer.json()["usage"]
+        assert usage["total_tokens"] == 4096 and "x-duoactor-warning" not in answer.headers
 
 
 async def test_a_misspelt_parameter_is_met_with_the_right_one():

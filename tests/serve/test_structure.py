@@ -36,6 +36,7 @@ ASKED = [
     (chat, {"response_format": {"type": "text"}}, None, ""),
     (chat, {"response_format": {"type": "json_object"}}, ANY, "response_format"),
     (chat, {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, CITY, None),
+    (chat, {"response_format": {"type": "json_object", "schema": SCHEMA}}, CITY, "response_format.schema"),
     (chat, {"structured_outputs": {"json": SCHEMA}}, CITY, "structured_outputs.json"),
     (chat, {"structured_outputs": {"json": json.dumps(SCHEMA)}}, CITY, "structured_outputs.json"),
     (chat, {"structured_outputs": {"json_object": True}}, ANY, "structured_outputs.json_object"),

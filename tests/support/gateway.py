@@ -79,13 +79,14 @@ async def served(
     patience=60.0,
     share_caches=False,
     tracing=None,
+    escape=False,
 ) -> AsyncIterator[Served]:
     """``beside``: further verifiers on the cluster's network, which the caller starts and stops. ``patience``: seconds
     after which the gateway takes the verifier for gone."""
     cluster = cluster or Cluster(language=LANGUAGE)
     addresses = [one.settings.bind for one in (cluster, *beside)]
     client = AsyncClient(addresses, network=cluster.network.host("gateway"), timeout=patience, reconnect_timeout=60)
-    gateway = Gateway(client, names, tracing)
+    gateway = Gateway(client, names, tracing, escape)
     stop = asyncio.Event()
     with patch("duoactor.serve.gateway.HEALTH_TIMEOUT_S", patience), listen("127.0.0.1:0") as listener:
         app = make_app(gateway, keys=keys, origins=origins, share_caches=share_caches)

@@ -45,7 +45,7 @@ class ToolChoice(msgspec.Struct, frozen=True):
     disable_parallel_tool_use: bool = False
 
 
-class OutputFormat(msgspec.Struct, frozen=True):
+class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: dict[str, Any]
     type: Literal["json_schema"] = "json_schema"
 

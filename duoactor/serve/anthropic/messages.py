@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -23,8 +23,8 @@ from duoactor.serve.anthropic.blocks import (
 )
 from duoactor.serve.content import ContentPart
 from duoactor.serve.errors import ApiError
-from duoactor.serve.parameters import Speculation, decode
-from duoactor.serve.question import Question
+from duoactor.serve.parameters import Speculation, decode, stops
+from duoactor.serve.question import Question, open_ended
 from duoactor.serve.stream import event
 from duoactor.serve.tool_calls.events import (
     Arguments,
@@ -38,13 +38,7 @@ from duoactor.serve.tool_calls.events import (
     gathered,
 )
 from duoactor.serve.tool_calls.use import ToolUse
-from protocols.messages import ChatTurn, Chunk, FinishReason, RequestStats, Sampling
-
-HARMLESS = frozenset({"metadata", "service_tier", "container", "context_management", "cache_control", "betas"})
-
-
-class Thinking(msgspec.Struct, frozen=True):
-    type: Literal["disabled"] = "disabled"
+from protocols.messages import ChatTurn, Chunk, FinishReason, Rendering, RequestStats, Sampling
 
 
 class MessagesRequest(Speculation, frozen=True, kw_only=True):
@@ -58,7 +52,6 @@ class MessagesRequest(Speculation, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=0)] = 0
     stop_sequences: tuple[str, ...] = ()
     output_config: OutputConfig = OutputConfig()
-    thinking: Thinking = Thinking()
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: ToolChoice | None = None
 
@@ -69,7 +62,6 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     messages: Annotated[tuple[Message, ...], Meta(min_length=1)]
     system: str | tuple[ContentPart, ...] = ""
-    thinking: Thinking = Thinking()
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: ToolChoice | None = None
 
@@ -100,27 +92,31 @@ class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fal
 
 
 def parse(body: bytes) -> tuple[MessagesRequest, Question]:
-    wanted = decode(body, MessagesRequest, HARMLESS)
+    wanted, ignored = decode(body, MessagesRequest)
+    asked = turns(wanted.system, wanted.messages)
     question = Question(
-        prompts=(turns(wanted.system, wanted.messages),),
+        prompts=(asked,),
         sampling=Sampling(
             temperature=wanted.temperature,
             top_p=wanted.top_p,
             top_k=wanted.top_k,
-            stop=wanted.stop_sequences,
+            stop=stops(wanted.stop_sequences),
             max_tokens=wanted.max_tokens,
         ),
         form=form(wanted.output_config),
         tools=use(wanted.tools, wanted.tool_choice),
         how=wanted,
+        rendering=Rendering(continue_final=open_ended(asked)),
+        ignored=ignored,
     )
     return wanted, question
 
 
-def parse_count(body: bytes) -> tuple[str, tuple[ChatTurn, ...], ToolUse]:
+def parse_count(body: bytes) -> tuple[str, tuple[ChatTurn, ...], ToolUse, Rendering]:
     """The model's name, and what is to be counted."""
-    wanted = decode(body, CountRequest, HARMLESS)
-    return wanted.model, turns(wanted.system, wanted.messages), use(wanted.tools, wanted.tool_choice)
+    wanted, _ = decode(body, CountRequest)
+    asked = turns(wanted.system, wanted.messages)
+    return wanted.model, asked, use(wanted.tools, wanted.tool_choice), Rendering(continue_final=open_ended(asked))
 
 
 class MessagesAnswer:

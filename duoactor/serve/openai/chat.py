@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from duoactor.serve.answers import Pieces
 from duoactor.serve.errors import bad
 from duoactor.serve.openai.envelope import OpenAIAnswer
-from duoactor.serve.openai.messages import ChatMessage, FunctionTool, NamedFunction, turns, use
-from duoactor.serve.parameters import decode
-from duoactor.serve.question import UNLIMITED, Question
+from duoactor.serve.openai.messages import ChatMessage, FunctionTool, NamedFunction, rendering, turns, use
+from duoactor.serve.parameters import Limit, decode, limit
+from duoactor.serve.question import Question
 from duoactor.serve.structure import StructureParameters, form_of
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, Called, Event, Parser, Said, Text, gathered
 from protocols.messages import Chunk, FinishReason, RequestStats, TokenLogprobs
@@ -23,13 +23,15 @@ from protocols.messages import Chunk, FinishReason, RequestStats, TokenLogprobs
 
 class ChatRequest(StructureParameters, frozen=True, kw_only=True):
     messages: Annotated[tuple[ChatMessage, ...], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: Limit | None = None
+    max_completion_tokens: Limit | None = None
     tools: tuple[FunctionTool, ...] = ()
     tool_choice: Literal["none", "auto", "required"] | NamedFunction = "auto"
     parallel_tool_calls: bool = True
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -96,13 +98,15 @@ class ChunkChoice(msgspec.Struct, frozen=True):
 
 
 def parse(body: bytes) -> tuple[ChatRequest, Question]:
-    wanted = decode(body, ChatRequest)
+    wanted, ignored = decode(body, ChatRequest)
     if wanted.top_logprobs and not wanted.logprobs:
         raise bad("top_logprobs", "needs logprobs to be true")
     question = Question(
         prompts=(turns(wanted.messages),),
         sampling=wanted.sampling(
-            max_tokens=wanted.max_completion_tokens or wanted.max_tokens or UNLIMITED,
+            max_tokens=limit(
+                wanted.max_completion_tokens, "max_completion_tokens", limit(wanted.max_tokens, "max_tokens")
+            ),
             logprobs=wanted.top_logprobs if wanted.logprobs else -1,
         ),
         form=form_of(wanted),
@@ -111,6 +115,8 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
         n=wanted.n,
         how=wanted,
         trace=wanted.trace,
+        rendering=rendering(wanted.messages, wanted.add_generation_prompt, wanted.continue_final_message),
+        ignored=ignored,
     )
     return wanted, question
 

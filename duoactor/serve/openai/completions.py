@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta
 from duoactor.serve.answers import Pieces
 from duoactor.serve.errors import bad
 from duoactor.serve.openai.envelope import OpenAIAnswer
-from duoactor.serve.parameters import decode
+from duoactor.serve.parameters import Limit, decode, limit
 from duoactor.serve.question import Prompt, Question
 from duoactor.serve.structure import StructureParameters, form_of
 from protocols.messages import Chunk, RequestStats
@@ -19,7 +19,7 @@ from protocols.messages import Chunk, RequestStats
 
 class CompletionRequest(StructureParameters, frozen=True, kw_only=True):
     prompt: Annotated[str | tuple[Any, ...], Meta(description="a text, token ids, or an array of either")]
-    max_tokens: Annotated[int, Meta(ge=1)] = 16
+    max_tokens: Limit = 16
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
 
@@ -39,16 +39,17 @@ class CompletionChoice(msgspec.Struct, frozen=True):
 
 
 def parse(body: bytes) -> tuple[CompletionRequest, Question]:
-    wanted = decode(body, CompletionRequest)
+    wanted, ignored = decode(body, CompletionRequest)
     logprobs = -1 if wanted.logprobs is None else wanted.logprobs
     question = Question(
         prompts=_prompts(wanted.prompt),
-        sampling=wanted.sampling(max_tokens=wanted.max_tokens, logprobs=logprobs),
+        sampling=wanted.sampling(max_tokens=limit(wanted.max_tokens, "max_tokens"), logprobs=logprobs),
         form=form_of(wanted),
         seeded=wanted.seed is not None,
         n=wanted.n,
         how=wanted,
         trace=wanted.trace,
+        ignored=ignored,
     )
     return wanted, question
 

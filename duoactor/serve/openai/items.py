@@ -43,7 +43,7 @@ class NamedTool(msgspec.Struct, frozen=True):
     type: Literal["function"] = "function"
 
 
-class TextFormat(msgspec.Struct, frozen=True):
+class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["text", "json_object", "json_schema"] = "text"
     schema: dict[str, Any] | None = None
     name: str = ""

@@ -10,7 +10,7 @@ import msgspec
 from duoactor.serve.content import ContentPart, text_of, tool_call
 from duoactor.serve.errors import bad
 from duoactor.serve.tool_calls.use import Tool, ToolUse
-from protocols.messages import ChatTurn
+from protocols.messages import ChatTurn, Rendering
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
@@ -37,6 +37,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     function_call: Any = None
     tool_call_id: str | None = None
     audio: Any = None
+    prefix: bool = False  # DeepSeek's: the answer continues this message, the last
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -75,6 +76,19 @@ def use(
     )
     found.check("tools[{}].function.name")
     return found
+
+
+def rendering(messages: Sequence[ChatMessage], generation_prompt: bool | None, continue_final: bool) -> Rendering:
+    """As transformers and vLLM take it. ApiError for what cannot be."""
+    for at, message in enumerate(messages[:-1]):
+        if message.prefix:
+            raise bad(f"messages[{at}].prefix", "is for the last message")
+    continue_final = continue_final or bool(messages and messages[-1].prefix)
+    if continue_final and generation_prompt:
+        raise bad("continue_final_message", "cannot be had with add_generation_prompt, which begins another message")
+    if continue_final and (messages[-1].role != "assistant" or messages[-1].tool_calls):
+        raise bad("continue_final_message", "needs a last message of the assistant's, without tool calls")
+    return Rendering(generation_prompt is not False and not continue_final, continue_final)
 
 
 def turns(messages: Sequence[ChatMessage]) -> tuple[ChatTurn, ...]:

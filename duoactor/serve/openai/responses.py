@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
 from duoactor.serve.answers import Pieces, TokenDetails, figures, now
@@ -25,8 +24,8 @@ from duoactor.serve.openai.items import (
     turns,
     use,
 )
-from duoactor.serve.parameters import HARMLESS, Speculation, decode
-from duoactor.serve.question import UNLIMITED, Question
+from duoactor.serve.parameters import Limit, Speculation, decode, limit
+from duoactor.serve.question import Question
 from duoactor.serve.stream import event
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Parser, Text
 from protocols.messages import Chunk, FinishReason, RequestStats, Sampling
@@ -38,7 +37,7 @@ class ResponsesRequest(Speculation, frozen=True, kw_only=True):
     model: str = ""
     input: str | tuple[InputItem, ...]
     instructions: str = ""
-    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_output_tokens: Limit | None = None
     stream: bool = False
     temperature: float = 1.0
     top_p: float = 1.0
@@ -47,7 +46,6 @@ class ResponsesRequest(Speculation, frozen=True, kw_only=True):
     tools: tuple[ToolItem, ...] = ()
     tool_choice: Choice | NamedTool = "auto"
     parallel_tool_calls: bool = True
-    include: tuple[()] = ()
     background: Literal[False] = False
     truncation: Literal["disabled"] = "disabled"
 
@@ -89,19 +87,20 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
-    wanted = decode(body, ResponsesRequest, HARMLESS)
+    wanted, ignored = decode(body, ResponsesRequest)
     question = Question(
         prompts=(turns(wanted.instructions, wanted.input),),
         sampling=Sampling(
             temperature=wanted.temperature,
             top_p=wanted.top_p,
-            max_tokens=wanted.max_output_tokens or UNLIMITED,
+            max_tokens=limit(wanted.max_output_tokens, "max_output_tokens"),
             seed=wanted.seed or 0,
         ),
         form=form(wanted.text.format),
         tools=use(wanted.tools, wanted.tool_choice, wanted.parallel_tool_calls),
         seeded=wanted.seed is not None,
         how=wanted,
+        ignored=ignored,
     )
     return wanted, question
 
