@@ -8,9 +8,8 @@
 #                                         on two cores (load: more), and the sections bundled and inflated have every
 #                                         prompt of the built-in suite
 #
-# What was interrupted goes on where it was when it is called again. Results lie in build/benchmarks (RESULTS=DIR:
-# elsewhere); remove a section's directory there to measure it from the start. Sections spec-bench and humaneval need
-# the published files: SPEC_BENCH=question.jsonl, HUMANEVAL=HumanEval.jsonl.
+# Results lie in build/benchmarks (RESULTS=DIR: elsewhere). Sections spec-bench and humaneval need the published files:
+# SPEC_BENCH=question.jsonl, HUMANEVAL=HumanEval.jsonl.
 set -eu
 cd "$(dirname "$0")/.."
 results=${RESULTS:-build/benchmarks}
@@ -19,11 +18,9 @@ mkdir -p "$results"
 bench() { # NAME DEFAULT_LIMIT OPTIONS…
     name=$1 limit=${LIMIT:-$2}
     shift 2
-    resume=
-    for begun in "$results/$name/results.jsonl" "$results/$name/load.jsonl"; do
-        [ ! -s "$begun" ] || resume=--resume
-    done
-    duoactor bench "$@" --limit "$limit" --out "$results/$name" $resume
+    rm -rf "$results/$name"
+    duoactor bench "$@" --limit "$limit" --out "$results/$name"
+    rm -rf "docs/benchmarks/$name"
     mkdir -p "docs/benchmarks/$name"
     cp "$results/$name/report.md" "$results/$name"/*.png "docs/benchmarks/$name/"
     index
@@ -56,6 +53,7 @@ gpu_target() { # at the cost of a 7B target: 13 GB
 
 ours=sps,pld,pearl,duodecoding-lockstep,duodecoding,tree,auto
 duo=duodecoding-1,duodecoding-2,duodecoding-3,duodecoding-lockstep,duodecoding
+gammas=duodecoding@3,duodecoding@5,duodecoding@7,duodecoding@9
 for section in "$@"; do
     case $section in
     bundled) bench bundled 0 --repeats 1 --max-tokens 80 --methods "$ours" ;;
@@ -77,10 +75,10 @@ for section in "$@"; do
         ;;
     sweep)
         inflated_target
-        bench sweep 2 --target "$results/big" --repeats 2 --max-tokens 80 --methods "$duo" --sweep
+        bench sweep 2 --target "$results/big" --repeats 2 --max-tokens 80 --methods "$duo,$gammas"
         ;;
     # Two repeats are too few, since answers are short: 16 streams were 0.83 of vanilla with two and 0.99 with five.
-    load) bench load 2 --streams 1,2,4,8,16,32,64 --arrivals closed,poisson,bursts --repeats 5 --max-tokens 80 ;;
+    load) bench load 2 --streams 1,2,4,8,16,32,64 --repeats 5 --max-tokens 80 ;;
     load-inflated)
         inflated_target
         bench load-inflated 2 --target "$results/big" --streams 1,2,4,8,16,32,64 --repeats 1 --max-tokens 80

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from duoactor.bench.methods import Row
-from duoactor.bench.results import Cost, Round
-from duoactor.bench.rounds import Rounds, cost_of, round_of
+from duoactor.bench.results import BenchRound, Cost
+from duoactor.bench.rounds import Rounds, cost_of
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
 from protocols.errors import RequestError
@@ -27,7 +27,7 @@ class Answer:
     ttft_ms: float
     total_ms: float
     cost: Cost | None = None
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[BenchRound, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -55,21 +55,17 @@ class Ours:
         self.plain_prompts = False  # the target has no chat template
 
     def stream(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> AsyncStream:
-        """As the target is known to be asked: an answer before has found out whether it takes conversations."""
+        """In the form that an earlier answer has found the target to take: a conversation, or a plain prompt."""
         question: dict[str, Any] = {"messages": tuple(turns)}
         if self.plain_prompts:
             question = {"prompt": "\n\n".join(turn.content for turn in turns)}
-        return self.ask(question, row, sampling)
-
-    def ask(self, question: dict[str, Any], row: Row, sampling: Sampling) -> AsyncStream:
-        """``question``: ``messages`` or ``prompt``."""
         return self.client.stream(
             **question,
             sampling=sampling,
             method=row.method,
             num_speculative_tokens=row.gamma,
             sequences=row.sequences,
-            cache_salt=uuid.uuid4().hex,  # the same prompt is asked by every row: none may copy what another was told
+            cache_salt=uuid.uuid4().hex,  # each row gets the same prompt: none may find another's in a cache
         )
 
     async def answer(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> Answer:
@@ -105,5 +101,5 @@ class Ours:
             1000 * ((first or ended) - started),
             1000 * (ended - started),
             cost_of(stats, rounds),
-            tuple(round_of(one) for one in rounds),
+            tuple(rounds),
         )

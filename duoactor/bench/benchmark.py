@@ -1,37 +1,35 @@
-"""A benchmark from start to end: the actors, who answers beside them, every unit, and the document that it leaves."""
+"""A benchmark from start to end: the actors, every answer in turn, and the document."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any
 
 from duoactor.bench.answers import Answers, Ours
-from duoactor.bench.lengths import measure_lengths
-from duoactor.bench.methods import BY_NAME, Row
+from duoactor.bench.methods import Row, rotated, row_named
 from duoactor.bench.provenance import inflated, load_now, machine, versions
 from duoactor.bench.reference import Reference
-from duoactor.bench.report import REPORT, verdict, write_all
-from duoactor.bench.results import LINES, Document, Lengths, Results, Run, Settings
+from duoactor.bench.results import BenchSettings, Results, Run, StreamsRun
 from duoactor.bench.rounds import Rounds
-from duoactor.bench.runner import Bench, Schedule, Show, warm_up
-from duoactor.bench.store import R, Store
-from duoactor.bench.suites import Prompt
+from duoactor.bench.streams import run_streams, summarize_streams
+from duoactor.bench.suites import Prompt, by_turns
 from duoactor.bench.summary import summarize
-from duoactor.bench.tables import gamma_sweep, overview
 from duoactor.client.async_client import AsyncClient
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe, Supervisor
 from duoactor.render import model_name, plain
 from protocols.address import parse
-from protocols.messages import Chunk, Sampling, StatusReport
+from protocols.errors import RequestError
+from protocols.messages import ChatTurn, Chunk, FailureCode, Sampling, StatusReport
 from protocols.transport import Feed
+
+Show = Callable[[str, int, int], None]  # step, steps done, steps in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,87 +44,81 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What is to be measured. ``sweep``: table 3, too; ``streams`` and ``arrivals``: under load instead."""
+class BenchJob:
+    """What is measured. With ``streams``, methods are measured with that many streams at once."""
 
     prompts: Sequence[Prompt]
     rows: Sequence[Row]
     repeats: int
     sampling: Sampling
-    sweep: bool = False
     streams: Sequence[int] = ()
-    arrivals: Sequence[str] = ()
+    suite: str = "builtin"
+    datastore: str = ""  # origin of its texts
 
-    def settings(self, deployment: Deployment, suite: str, datastore: str) -> Settings:
-        """What makes runs comparable."""
+    def settings(self) -> BenchSettings:
         texts = [[p.id, p.task, list(p.turns)] for p in self.prompts]
-        verifier = deployment.verifier
-        return Settings(
-            target=verifier.target,
-            draft=deployment.drafters[0].draft,
-            suite=Path(suite).name,
+        return BenchSettings(
+            suite=Path(self.suite).name,
             suite_digest=hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:12],
             prompts=len(self.prompts),
             tasks=tuple(dict.fromkeys(p.task for p in self.prompts)),
             max_tokens=self.sampling.max_tokens,
             temperature=self.sampling.temperature,
             seed=self.sampling.seed,
-            device=verifier.device,
-            dtype=verifier.dtype,
-            datastore=datastore,
+            datastore=self.datastore,
         )
 
+    def turns(self) -> Iterator[tuple[int, Prompt, Row]]:
+        """Every method on a prompt before the next prompt; tasks take turns, too."""
+        for repeat in range(self.repeats):
+            for number, prompt in enumerate(by_turns(self.prompts)):
+                for row in rotated(self.rows, number + 5 * repeat):
+                    yield repeat, prompt, row
 
-class Benchmark(ABC, Generic[R]):
-    """A job on the actors of one deployment. ``store`` holds what is finished at any time."""
+    def crowds(self) -> Iterator[tuple[int, int, Row]]:
+        """Every method with one number of streams before the next number."""
+        for streams in self.streams:
+            for repeat in range(self.repeats):
+                for row in rotated(self.rows, repeat):
+                    yield streams, repeat, row
 
-    lines: ClassVar[str]  # the store's file
-    record: ClassVar[type[Any]]  # the store's kind
-    records: ClassVar[str]  # where the document has them
 
-    def __init__(self, deployment: Deployment, job: Job, access: Access, store: Store[R], command: str) -> None:
-        self.deployment, self.job, self.access, self.store, self.command = deployment, job, access, store, command
+class Benchmark:
+    """A job on the actors of one deployment; ``results`` are complete up to the last answer at any time."""
+
+    def __init__(self, deployment: Deployment, job: BenchJob, access: Access, command: str) -> None:
+        self.deployment, self.job, self.access, self.command = deployment, job, access, command
+        self.runs: list[Run] = []
+        self.loads: list[StreamsRun] = []
         self._machine = {**machine(), "load": load_now()}
         self._models: dict[str, Any] = {}
-        self.missing: dict[str, str] = {}  # row -> why it has no figures
+        self._missing: dict[str, str] = {}  # row -> why it has no figures
 
-    @abstractmethod
     async def measure(self, show: Show) -> None:
-        """Whatever the store does not have yet."""
-
-    @abstractmethod
-    def results(self, complete: bool) -> Document:
-        """The document, of what there is so far."""
-
-    @staticmethod
-    @abstractmethod
-    def write(results: Any, directory: Path) -> object:
-        """The document, pictures and ``report.md``."""
-
-    @staticmethod
-    @abstractmethod
-    def show(results: Any, directory: Path) -> None:
-        """Print the short answers."""
-
-    @staticmethod
-    @abstractmethod
-    def failed(results: Any) -> bool:
-        """Whether something was found that should not be."""
+        async with self.answering(show) as answers:
+            await self.run(answers, show)
 
     @asynccontextmanager
-    async def rounds(self) -> AsyncIterator[Rounds | None]:
-        """What the verifier's telemetry tells of every round, if we may hear it."""
-        if self.access.subscribe is None:
-            yield None
-            return
-        async with self.access.subscribe(str(parse(self.deployment.address).telemetry)) as feed:
-            rounds = Rounds(feed)
-            async with _running(rounds.listen()):
-                yield rounds
+    async def answering(
+        self, show: Show, shown: Callable[[Chunk], None] = lambda chunk: None
+    ) -> AsyncIterator[dict[str, Answers]]:
+        """Start the actors and, where a row needs it, transformers. ``shown``: called with every chunk of ours."""
+        async with AsyncExitStack() as stack:
+            client, status = await stack.enter_async_context(self._deployed())
+            ours = Ours(client, await stack.enter_async_context(self._rounds()), shown)
+            answers: dict[str, Answers] = {row.name: ours for row in self.job.rows if row.ours}
+            others = [row for row in self.job.rows if not row.ours]
+            if others and not self.job.streams:
+                show("loading transformers", 0, 1)
+                draft = self.deployment.drafters[0].draft if any(row.mode == "assisted" for row in others) else ""
+                reference = await stack.enter_async_context(Reference.started(self.deployment.verifier, status, draft))
+                if reference.device != status.device:
+                    self._machine["accelerator"] = reference.device
+                answers |= {row.name: reference for row in others}
+            yield answers
 
     @asynccontextmanager
-    async def deployed(self) -> AsyncIterator[tuple[AsyncClient, StatusReport]]:
-        """The actors are up, and a client of theirs is connected."""
+    async def _deployed(self) -> AsyncIterator[tuple[AsyncClient, StatusReport]]:
         deployment, access = self.deployment, self.access
         async with Supervisor(deployment.plans, access.probe, report=access.report, address=deployment.address):
             access.started()
@@ -140,92 +132,114 @@ class Benchmark(ABC, Generic[R]):
                 }
                 yield client, status
 
-    async def warm_up(self, answers: Mapping[str, Answers], rows: Sequence[Row], show: Show) -> list[Row]:
-        """The rows that can answer."""
-        self.missing |= await warm_up(answers, rows, self.job.prompts[0], self.job.sampling, show)
-        return [row for row in rows if row.name not in self.missing]
+    @asynccontextmanager
+    async def _rounds(self) -> AsyncIterator[Rounds | None]:
+        """The rounds of telemetry, where it is open to this process."""
+        if self.access.subscribe is None or self.job.streams:
+            yield None
+            return
+        async with self.access.subscribe(str(parse(self.deployment.address).telemetry)) as feed:
+            rounds = Rounds(feed)
+            async with _running(rounds.listen()):
+                yield rounds
 
-    def facts(self, complete: bool) -> dict[str, Any]:
-        """The document's fields that say how figures came about."""
+    async def run(self, answers: Mapping[str, Answers], show: Show) -> None:
+        """Every turn of the job that its rows can answer."""
+        await self._warm_up(answers, show)
+        if self.job.streams:
+            await self._run_streams(answers, show)
+            return
+        firsts = {prompt.task: prompt.id for prompt in reversed(self.job.prompts)}
+        turns = [turn for turn in self.job.turns() if turn[2].name not in self._missing]
+        for number, (repeat, prompt, row) in enumerate(turns):
+            show(f"{prompt.id}, {row.label}, repeat {repeat + 1}", number, len(turns))
+            keep = repeat == 0 and firsts[prompt.task] == prompt.id
+            self.runs += await self._converse(answers[row.name], row, prompt, repeat, keep)
+        show("", len(turns), len(turns))
+
+    async def _warm_up(self, answers: Mapping[str, Answers], show: Show) -> None:
+        """One untimed answer of each row; rows that cannot answer are missing."""
+        job = self.job
+        for number, row in enumerate(job.rows):
+            show(f"warming up: {row.label}", number, len(job.rows))
+            if row.name not in answers:
+                self._missing[row.name] = "answers one request at a time"
+                continue
+            try:
+                await answers[row.name].answer(row, (ChatTurn("user", job.prompts[0].turns[0]),), job.sampling)
+            except RequestError as error:
+                if error.code == FailureCode.UNSUPPORTED:
+                    self._missing[row.name] = str(error)
+
+    async def _converse(self, answers: Answers, row: Row, prompt: Prompt, repeat: int, keep_rounds: bool) -> list[Run]:
+        """Every turn of a conversation, with the method's own answers in between."""
+        turns: list[ChatTurn] = []
+        runs: list[Run] = []
+        for number, text in enumerate(prompt.turns):
+            turns.append(ChatTurn("user", text))
+            try:
+                answer = await answers.answer(row, turns, self.job.sampling)
+            except RequestError as error:  # too long for the context, most likely: the rest of the suite goes on
+                error_run = Run(
+                    method=row.name, prompt=prompt.id, task=prompt.task, turn=number, repeat=repeat, error=str(error)
+                )
+                return [*runs, error_run]
+            turns.append(ChatTurn("assistant", answer.text))
+            runs.append(
+                Run(
+                    method=row.name,
+                    prompt=prompt.id,
+                    task=prompt.task,
+                    turn=number,
+                    repeat=repeat,
+                    tokens=len(answer.token_ids),
+                    ttft_ms=answer.ttft_ms,
+                    total_ms=answer.total_ms,
+                    digest=answer.digest,
+                    cost=answer.cost,
+                    rounds=answer.rounds if keep_rounds and number == 0 else (),
+                )
+            )
+        return runs
+
+    async def _run_streams(self, answers: Mapping[str, Answers], show: Show) -> None:
+        units = [unit for unit in self.job.crowds() if unit[2].name not in self._missing]
+        for number, (streams, repeat, row) in enumerate(units):
+            show(f"{streams} streams, {row.label}, repeat {repeat + 1}", number, len(units))
+            ours = answers[row.name]
+            assert isinstance(ours, Ours)
+            self.loads.append(await run_streams(ours, row, self.job.prompts, self.job.sampling, streams, repeat))
+        show("", len(units), len(units))
+
+    def results(self, complete: bool) -> Results:
+        """The document, of what was measured so far."""
         verifier, drafter = self.deployment.verifier, self.deployment.drafters[0]
         models = {"target": verifier.target, "draft": drafter.draft}
         if verifier.cpus:
             self._machine["pinned"] = f"verifier to {verifier.cpus}, drafter to {drafter.cpus or 'none'}"
-        return {
-            "command": self.command,
-            "settings": self.store.settings,
-            "complete": complete,
-            "repeats": self.job.repeats,
-            "methods": tuple(row.name for row in self.job.rows),
-            "missing": self.missing,
-            "machine": self._machine,
-            "versions": versions(),
-            "models": self._models,
-            "inflated": {kind: origin for kind, path in models.items() if (origin := inflated(path)) is not None},
-        }
-
-
-class SideBySide(Benchmark[Run]):
-    """Every row on every prompt, in turns."""
-
-    lines, record, records = LINES, Run, "runs"
-    _sweep_gamma = 0
-    _lengths: Lengths | None = None
-
-    async def measure(self, show: Show) -> None:
-        async with self.answering(show) as answers:
-            await self.run(answers, show)
-        show("measuring both models by length of input", 0, 1)
-        self._lengths = await measure_lengths(self.deployment)
-
-    @asynccontextmanager
-    async def answering(
-        self, show: Show, shown: Callable[[Chunk], None] = lambda chunk: None
-    ) -> AsyncIterator[dict[str, Answers]]:
-        """Who answers each row, as long as the block runs. ``shown``: told every chunk of the verifier's."""
-        async with AsyncExitStack() as stack:
-            client, status = await stack.enter_async_context(self.deployed())
-            ours = Ours(client, await stack.enter_async_context(self.rounds()), shown)
-            answers: dict[str, Answers] = {row.name: ours for row in self.job.rows if row.ours}
-            if others := [row for row in self.job.rows if not row.ours]:
-                show("loading transformers", 0, 1)
-                draft = self.deployment.drafters[0].draft if any(row.mode == "assisted" for row in others) else ""
-                reference = await stack.enter_async_context(Reference.started(self.deployment.verifier, status, draft))
-                if reference.device != status.device:
-                    self._machine["accelerator"] = reference.device
-                answers |= {row.name: reference for row in others}
-            yield answers
-
-    async def run(self, answers: Mapping[str, Answers], show: Show) -> None:
-        job = self.job
-        bench = Bench(self.store, job.sampling, answers, show)
-        await bench.run(Schedule(job.prompts, await self.warm_up(answers, job.rows, show), job.repeats))
-        if job.sweep:
-            self._sweep_gamma = await bench.run_sweep(job.prompts, job.repeats)
-
-    def results(self, complete: bool) -> Results:
-        facts, runs = self.facts(complete), tuple(self.store.runs)
-        found = Results(**facts, sweep_gamma=self._sweep_gamma, lengths=self._lengths, runs=runs)
-        found.table = [plain(line) for line in summarize(found)]
+        found = Results(
+            command=self.command,
+            settings=self.job.settings(),
+            complete=complete,
+            repeats=self.job.repeats,
+            methods=tuple(row.name for row in self.job.rows),
+            missing=self._missing,
+            machine=self._machine,
+            versions=versions(),
+            models=self._models,
+            inflated={kind: origin for kind, path in models.items() if (origin := inflated(path)) is not None},
+            runs=tuple(self.runs),
+            loads=tuple(self.loads),
+        )
+        found.table = [plain(line) for line in (summarize_streams(found) if found.loads else summarize(found))]
         return found
 
-    @staticmethod
-    def write(results: Results, directory: Path) -> object:
-        return write_all(results, directory)
 
-    @staticmethod
-    def show(results: Results, directory: Path) -> None:
-        for table in (overview(summarize(results)), gamma_sweep(results)):
-            if table is not None:
-                table.show()
-        for sentence in verdict(results):
-            print(sentence.replace("**", ""))
-        print(f"By task, drafts, time and pictures: {directory / REPORT}", flush=True)
-
-    @staticmethod
-    def failed(results: Results) -> bool:
-        """A text of ours that is not the target's own."""
-        return any(line.different and BY_NAME[line.name].ours for line in summarize(results))
+def failed(results: Results) -> bool:
+    """Whether a text of ours is not the target's own, or a stream failed."""
+    if results.loads:
+        return any(line.different or line.failed for line in summarize_streams(results))
+    return any(line.different and row_named(line.name).ours for line in summarize(results))
 
 
 @asynccontextmanager

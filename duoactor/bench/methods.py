@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocols.errors import ConfigError
+from protocols.limits import MAX_DRAFT_LENGTH
 from protocols.messages import Method
 
 VANILLA = "vanilla"
 DYNAMIC = "duodecoding"
 LOCKSTEP = "duodecoding-lockstep"
-ALWAYS_DRAFT = (Method.SPS, Method.PEARL, Method.DUODECODING, Method.DUODECODING_LOCKSTEP)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``method`` is ours, asked of the verifier; ``mode`` is one of ``transformers``' generate, asked of the
-    reference. Exactly one of them is set."""
+    """A ``method`` of the verifier, or a ``mode`` of ``transformers``' generate: exactly one is set."""
 
     name: str
     label: str
@@ -29,11 +28,6 @@ class Row:
     @property
     def ours(self) -> bool:
         return bool(self.method)
-
-    @property
-    def always_drafts(self) -> bool:
-        """Whether a row in which the drafter rests would be another method under this one's name."""
-        return self.method in ALWAYS_DRAFT
 
 
 ROWS = (
@@ -57,46 +51,35 @@ ROWS = (
     Row("transformers-prompt-lookup", "transformers prompt lookup", mode="prompt_lookup"),
 )
 BY_NAME = {row.name: row for row in ROWS}
-STATIC = ("duodecoding-1", "duodecoding-2", "duodecoding-3")
 
 
 def choose(names: str) -> list[Row]:
-    """``all`` or a comma list of row names, in the tables' order; vanilla is always among them.
+    """The rows of a comma list, or of ``all``, in the tables' order; vanilla is always among them.
 
-    Raises ConfigError naming the known ones.
+    ``NAME@GAMMA`` is a method with a fixed γ. Raises ConfigError with the known names.
     """
-    asked = [name.strip() for name in names.split(",") if name.strip()]
+    asked = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     if not asked or asked == ["all"]:
         return list(ROWS)
-    for name in asked:
-        if name not in BY_NAME:
-            raise ConfigError(f"method {name!r} is not known; choose all or some of {', '.join(BY_NAME)}")
-    return [row for row in ROWS if row.name in asked or row.name == VANILLA]
+    order = list(BY_NAME)
+    rows = [row_named(name) for name in dict.fromkeys([VANILLA, *asked])]
+    return sorted(rows, key=lambda row: (order.index(row.name.partition("@")[0]), row.gamma))
 
 
-def sweep(gamma: int) -> list[Row]:
-    """DuoDecoding with gamma from two below the chosen one to two above it."""
-    return [
-        Row(f"{DYNAMIC}@{one}", f"DuoDecoding, γ = {one}", Method.DUODECODING, gamma=one)
-        for one in range(max(1, gamma - 2), gamma + 3)
-    ]
-
-
-def row_named(name: str) -> Row | None:
-    """The row of that name, those of the sweep included."""
-    base, _, gamma = name.partition("@")
-    if not gamma.isdecimal():
-        return BY_NAME.get(name)
-    return next((row for row in sweep(int(gamma)) if row.name == name), None) if base == DYNAMIC else None
-
-
-def label(name: str) -> str:
-    """What the tables call a row."""
-    row = row_named(name)
-    return row.label if row is not None else name
+def row_named(name: str) -> Row:
+    """The row with that name. Raises ConfigError with the known names."""
+    base, at, gamma = name.partition("@")
+    row = BY_NAME.get(base)
+    if row is None:
+        raise ConfigError(f"method {name!r} is not known; choose all or some of {', '.join(BY_NAME)}")
+    if not at:
+        return row
+    if not row.ours or not gamma.isdecimal() or not 1 <= int(gamma) <= MAX_DRAFT_LENGTH:
+        raise ConfigError(f"method {name!r}: write NAME@GAMMA, such as duodecoding@6, with 1 to {MAX_DRAFT_LENGTH}")
+    return replace(row, name=f"{base}@{int(gamma)}", label=f"{row.label}, γ = {int(gamma)}", gamma=int(gamma))
 
 
 def rotated(rows: Sequence[Row], by: int) -> list[Row]:
-    """The same rows, beginning with another one: none is always first, on a cold cache, or behind the same other."""
+    """The same rows from another one on, so that none is always first or behind the same other."""
     start = by % len(rows) if rows else 0
     return [*rows[start:], *rows[:start]]

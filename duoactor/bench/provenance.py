@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from duoactor.bench.results import Document
+from duoactor.bench.results import Results
 
 INFLATED = "duoactor_inflated"  # actors.engines.weights.inflate.MARK
 PACKAGES = ("duoactor", "torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop")
@@ -72,7 +72,7 @@ def load_now() -> str:
     return f"{os.getloadavg()[0]:.1f} before the start" if hasattr(os, "getloadavg") else "unknown"
 
 
-def source(results: Document) -> str:
+def source(results: Results) -> str:
     """One line that goes with every table and picture: the command, and the machine that ran it."""
     where = results.machine
     facts = [

@@ -1,89 +1,96 @@
-"""``report.md``: what was measured, how, on what, with every table and picture."""
+"""``report.md`` and the tables on the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from duoactor.bench import tables
+from duoactor import render
 from duoactor.bench.figures import NO_MATPLOTLIB, Figure, available, draw_all
-from duoactor.bench.gain import in_short, where_from
 from duoactor.bench.methods import VANILLA
 from duoactor.bench.provenance import source
-from duoactor.bench.results import DOCUMENT, Document, Results, write_document
-from duoactor.bench.summary import AVERAGE, Line, summarize
-from duoactor.bench.tables import Table, name_of
+from duoactor.bench.results import DOCUMENT, Results, write_document
+from duoactor.bench.streams import StreamsLine, summarize_streams
+from duoactor.bench.summary import AVERAGE, MethodLine, Speed, summarize
 
 REPORT = "report.md"
 
 DEFINITIONS = """\
-- **End-to-end tokens/s**: output tokens over the client's wall clock from sending the request to its last token,
-  prefill included; of a task, all its answers' tokens over all their time. **Decode tokens/s**: the same without the
-  first token and the time to it.
-- **Speed-up φ** (in brackets): a method's tokens/s over vanilla's on the same prompts in the same repeat. The median
-  over the repeats is shown. The average is the mean of the tasks' φ.
+- **tokens/s**: output tokens over the client's wall clock from sending the request to its last token, prefill
+  included. **Speed-up** (in brackets): over vanilla on the same prompts in the same repeat; the median over the
+  repeats. The average is the mean of the tasks' speed-ups; *decode*: the same without first tokens.
 - Methods take turns: each prompt is answered by every method before the next prompt, in an order that changes. One
-  untimed answer of each method comes first. In a conversation each method goes on with its own answers.
-- What the controller learns from one row decides nothing for another, also where they differ only in γ or in the number
-  of sequences. Rows share the processes, and with them what is true of machine and models alone: the running
-  correction of the forward's time, the time of a draft step and of a message, and the draft model's calibration.
+  untimed answer of each method comes first. In a conversation each method continues its own answers.
 - The rows named `transformers` are stock `generate` in a process of its own, with the same weights, type, device,
-  threads and cores, timed inside that process; it sleeps while others run. `assisted` has the draft model in the same
-  process and on the same cores.
+  threads and cores, timed inside that process; it sleeps while others run.
 - Texts are compared token by token with vanilla's first repeat; a row whose texts differ says so."""
+STREAMS_DEFINITIONS = """\
+- Each stream sends its next request when the last has ended. **tokens/s** are of all streams together, while all are at
+  work. **Speed-up**: over vanilla in the same repeat; the median of the repeats, their lowest and highest.
+- **First token**: from sending the request. **Pause**: between two chunks of an answer. Median, 95th and 99th
+  percentile, in ms."""
 
 
-def write_all(results: Results, directory: Path) -> list[Figure]:
-    """``results.json``, the pictures and ``report.md``; returns the pictures."""
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``bold`` are (row, column) of cells that stand out."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    bold: frozenset[tuple[int, int]] = frozenset()
+    note: str = ""
+
+    def markdown(self) -> str:
+        def line(cells: Sequence[str]) -> str:
+            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+        rows = [
+            line([f"**{cell}**" if (r, c) in self.bold else cell for c, cell in enumerate(row)])
+            for r, row in enumerate(self.rows)
+        ]
+        ruler = "|---|" + "---:|" * (len(self.columns) - 1)
+        return "\n".join([line(self.columns), ruler, *rows])
+
+    def show(self) -> None:
+        """Print it on the terminal; a star for bold, which a pipe does not show."""
+        print(f"{self.title}\n")
+        made = render.table(self.columns[0], *(f">{name}" for name in self.columns[1:]))
+        made.columns[0].no_wrap = False  # on a narrow terminal figures stay whole
+        for r, row in enumerate(self.rows):
+            made.add_row(*(f"{cell} *" if (r, c) in self.bold else cell for c, cell in enumerate(row)))
+        render.print_table(made)
+        if self.note:
+            print(self.note)
+        print()
+
+
+def write_all(results: Results, directory: Path) -> None:
+    """``results.json``, the pictures and ``report.md``."""
     write_document(directory / DOCUMENT, results)
     figures = draw_all(results, directory) if available() else []
     (directory / REPORT).write_text(markdown(results, figures), encoding="utf-8")
-    return figures
+
+
+def show(results: Results, directory: Path | None = None) -> None:
+    """Print the main table and the short answers."""
+    (streams(results) if results.loads else overview(results)).show()
+    for sentence in verdict(results):
+        print(sentence.replace("**", ""))
+    if directory is not None:
+        print(f"By task, time and pictures: {directory / REPORT}", flush=True)
 
 
 def markdown(results: Results, figures: Sequence[Figure]) -> str:
-    minutes = sum(run.total_ms for run in results.runs) / 60_000
-    facts = facts_of(results, f"{results.repeats}; all answers together took {minutes:.1f} minutes")
-    return page("duoactor bench", facts, verdict(results), DEFINITIONS, all_tables(results), figures, source(results))
-
-
-def all_tables(results: Results) -> list[Table]:
-    """Everything that the report shows, in its order; what was not measured is left out."""
-    lines, tasks = summarize(results), results.settings.tasks
-    several = len(lines) > 1 or any(line.name != VANILLA for line in lines)
-    found = [
-        tables.speeds(lines, tasks, tables.end_to_end, "Table 1: end-to-end tokens/s (speed-up over vanilla)"),
-        tables.speeds(
-            lines, tasks, tables.decode_only, "Table 1b: decode tokens/s, first token to last (speed-up over vanilla)"
-        ),
-        tables.latency(lines, tasks) if several else None,
-        tables.drafts(lines),
-        where_from(results),
-        tables.times(lines),
-        tables.static_against_dynamic(lines, tasks),
-        tables.gamma_sweep(results),
-        tables.confusion(results),
-    ]
-    return [table for table in found if table is not None and table.rows]
-
-
-def page(
-    title: str,
-    facts: str,
-    said: Sequence[str],
-    definitions: str,
-    shown: Sequence[Table],
-    figures: Sequence[Figure],
-    made_by: str,
-) -> str:
-    """A report in Markdown. ``said``: the short answers."""
-    parts = [f"# {title}", facts]
-    if said:
+    tables = [streams(results)] if results.loads else [speeds(results), details(results)]
+    parts = ["# duoactor bench", _facts(results)]
+    if said := verdict(results):
         parts.append("## In short\n\n" + "\n".join(f"- {one}" for one in said))
-    parts.append("## How to read it\n\n" + definitions)
-    for table in shown:
-        parts += [f"## {table.title}", table.markdown(), table.note, f"<sub>{made_by}</sub>"]
+    parts.append("## How to read it\n\n" + (STREAMS_DEFINITIONS if results.loads else DEFINITIONS))
+    for table in tables:
+        parts += [f"## {table.title}", table.markdown(), table.note, f"<sub>{source(results)}</sub>"]
     if figures:
         parts += ["## Figures", *(f"![{one.caption}]({one.file})\n\n{one.caption}" for one in figures)]
     elif not available():
@@ -91,24 +98,22 @@ def page(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def facts_of(results: Document, repeats: str) -> str:
-    s = results.settings
-    count = "prompts" if s.prompts != 1 else "prompt"
+def _facts(results: Results) -> str:
+    s, models = results.settings, results.models
     facts = {
         "command": f"`{results.command}`",
-        "suite": f"{s.suite}: {s.prompts} {count} of {', '.join(s.tasks)} (digest {s.suite_digest})",
-        "models": f"target {_model(results, 'target')}, draft {_model(results, 'draft')}",
-        "target's device": f"{results.models.get('device', s.device)}, {results.models.get('dtype', s.dtype)}",
+        "suite": f"{s.suite}: {s.prompts} prompts of {', '.join(s.tasks)} (digest {s.suite_digest})",
+        "models": f"target {_name(models, 'target')}, draft {_name(models, 'draft')}",
+        "target's device": f"{models.get('device', '?')}, {models.get('dtype', '?')}",
         "sampling": f"temperature {s.temperature:g}, at most {s.max_tokens} tokens, seed {s.seed}",
-        "repeats": repeats,
+        "repeats": str(results.repeats),
         "machine": ", ".join(f"{name} {value}" for name, value in results.machine.items()),
         "versions": ", ".join(f"{name} {value}" for name, value in results.versions.items()),
     }
     if s.datastore:
         facts["datastore"] = s.datastore + " (auto uses it too)"
     lines = [f"- {name}: {value}" for name, value in facts.items()]
-    for model, origin in results.inflated.items():
-        lines.append(f"- **inflated**: {_inflated(model, origin)}")
+    lines += [f"- **inflated**: {_inflated(model, origin)}" for model, origin in results.inflated.items()]
     if not results.complete:
         lines.append("- **Incomplete**: the run was interrupted; figures are of what was finished.")
     return "\n".join(lines)
@@ -124,16 +129,134 @@ def _inflated(model: str, origin: Any) -> str:
     )
 
 
-def _model(results: Document, kind: str) -> str:
-    """Its name; of a directory the last part: where it lies is nobody's business."""
-    name = str(results.models.get(kind, getattr(results.settings, kind)))
+def _name(models: dict[str, Any], kind: str) -> str:
+    """The model's name; of a directory the last part, since reports are published."""
+    name = str(models.get(kind, "?"))
     return Path(name).name if Path(name).is_absolute() else name
+
+
+def speeds(results: Results) -> Table:
+    """Tokens/s and speed-up by method and task (the paper's tables 1 to 3)."""
+    lines, columns = summarize(results), (*results.settings.tasks, AVERAGE)
+    winners = {task: _best(lines, task) for task in columns}
+    rows: list[tuple[str, ...]] = []
+    bold: set[tuple[int, int]] = set()
+    for r, line in enumerate(lines):
+        if not line.cells:
+            rows.append((line.label, line.missing, *("" for _ in columns)))
+            continue
+        shown = [
+            f"{cell.tokens_per_second:.0f} ({cell.speedup:.2f}x)" if (cell := line.cells.get(task)) else "-"
+            for task in columns
+        ]
+        rows.append((_marked(line), *shown, _spread(line.cells[AVERAGE], results)))
+        bold |= {(r, c) for c, task in enumerate(columns, start=1) if winners[task] == line.name}
+    note = "repeats: lowest and highest average speed-up among the repeats. The best is marked."
+    title = "End-to-end tokens/s (speed-up over vanilla)"
+    return Table(title, ("method", *columns, "repeats"), tuple(rows), frozenset(bold), note)
+
+
+def details(results: Results) -> Table:
+    """What was drafted, and where the time of a round went."""
+    columns = (
+        "method", "decode", "first token", "tokens/round", "acceptance rate", "γ", "k", "round", "verifying", "waiting",
+        "overhead", "drafter busy", "while verifying",
+    )  # fmt: skip
+    rows = []
+    for line in summarize(results):
+        if not line.cells:
+            continue
+        row = [line.label, f"{line.decode_speedup:.2f}x", f"{line.ttft_ms:.1f} ms ({line.ttft_ratio:.2f}x)"]
+        if (work := line.work) is None:
+            rows.append((*row, *("-" for _ in columns[3:])))
+            continue
+        drafts = work.mean_acceptance_length > 1
+        row += [
+            f"{work.mean_acceptance_length:.2f}",
+            f"{work.acceptance_rate:.2f}" if drafts else "-",
+            f"{work.gamma:.1f}" if drafts else "-",
+            f"{work.sequences:.2f}" if work.sequences else "-",
+            *(f"{ms:.2f} ms" for ms in (work.round_ms, work.forward_ms, work.wait_ms, work.overhead_ms)),
+            _share(work.drafter_busy),
+            _share(work.overlap),
+        ]
+        rows.append(tuple(row))
+    note = (
+        "decode: average speed-up without first tokens. first token: median, and over vanilla's. tokens/round: 1 + "
+        "accepted draft tokens over rounds. γ and k: means per round and per phase. round: mean time, as verifying, "
+        "waiting for drafts, and overhead. drafter busy: share of decoding; while verifying: share of that which "
+        "overlaps the target's forwards."
+    )
+    return Table("Drafts and time", columns, tuple(rows), note=note)
+
+
+def overview(results: Results) -> Table:
+    """The columns that fit a terminal."""
+    columns = ("method", "tokens/s", "speed-up", "repeats", "first token", "tokens/round", "waits", "drafter busy")
+    lines = summarize(results)
+    winner = _best(lines, AVERAGE)
+    rows: list[tuple[str, ...]] = []
+    for line in lines:
+        cell, work = line.cells.get(AVERAGE), line.work
+        if cell is None:
+            rows.append((line.label, line.missing, *("" for _ in columns[2:])))
+            continue
+        own = ("-", "-", "-")
+        if work is not None:
+            waits = work.wait_ms / work.round_ms
+            own = (f"{work.mean_acceptance_length:.2f}", f"{waits:.0%}", _share(work.drafter_busy))
+        shown = (f"{cell.tokens_per_second:.0f}", f"{cell.speedup:.2f}x", _spread(cell, results))
+        rows.append((_marked(line), *shown, f"{line.ttft_ms:.0f} ms", *own))
+    bold = frozenset((r, 2) for r, line in enumerate(lines) if line.name == winner)
+    note = "*: the fastest. waits, drafter busy: shares of the time from the first token on."
+    return Table("Average of the tasks, end to end", columns, tuple(rows), bold, note)
+
+
+def streams(results: Results) -> Table:
+    """Throughput and latency by number of streams."""
+    columns = ("streams", "method", "tokens/s", "speed-up", "repeats", "first token, ms", "pause, ms")
+    rows = tuple(
+        (
+            str(line.streams),
+            _marked(line),
+            f"{line.tokens_per_second:.0f}",
+            f"{line.speedup:.2f}x",
+            f"{line.low:.2f}-{line.high:.2f}" if results.repeats > 1 else "one",
+            " / ".join(f"{ms:.0f}" for ms in line.first_ms) or "-",
+            " / ".join(f"{ms:.0f}" for ms in line.pause_ms) or "-",
+        )
+        for line in summarize_streams(results)
+    )
+    note = "Percentiles: median / 95th / 99th."
+    return Table("Many streams at once", columns, rows, note=note)
+
+
+def _best(lines: Sequence[MethodLine], task: str) -> str:
+    there = [line for line in lines if task in line.cells]
+    return max(there, key=lambda line: line.cells[task].speedup).name if there else ""
+
+
+def _marked(line: MethodLine | StreamsLine) -> str:
+    marks = [f"{line.different} of {line.compared} texts DIFFER"] * bool(line.different)
+    marks += [f"{line.failed} answers failed"] * bool(line.failed)
+    return line.label + (f" ({'; '.join(marks)})" if marks else "")
+
+
+def _spread(cell: Speed, results: Results) -> str:
+    return f"{cell.low:.2f}-{cell.high:.2f}" if results.repeats > 1 else "one"
+
+
+def _share(value: float | None) -> str:
+    return f"{value:.0%}" if value is not None else "-"
 
 
 def verdict(results: Results) -> list[str]:
     """The plain answer: what wins, what loses, what is not equal."""
-    measured = [line for line in summarize(results) if line.cells and line.name != VANILLA]
-    lines = [line for line in measured if not line.rested]
+    if results.loads:
+        crowds = summarize_streams(results)
+        slower = [f"{one.label} with {one.streams} ({one.speedup:.2f})" for one in crowds if one.speedup < 1]
+        return [*([f"Slower than vanilla: {', '.join(slower)}."] if slower else []), *_equal(crowds)]
+    lines = [line for line in summarize(results) if line.cells and line.name != VANILLA]
     if not lines:
         return []
     ranked = sorted(lines, key=lambda line: -line.cells[AVERAGE].speedup)
@@ -143,25 +266,23 @@ def verdict(results: Results) -> list[str]:
         if fastest >= 1
         else f"Nothing is faster than vanilla on average; {ranked[0].label} comes nearest ({fastest:.2f})."
     ]
-    slower = [f"{line.label} ({line.cells[AVERAGE].speedup:.2f})" for line in ranked if line.cells[AVERAGE].speedup < 1]
-    if slower:
-        said.append(f"Slower than vanilla on average: {', '.join(slower)}.")
-    said.append(_losses(ranked))
-    said.append(in_short(results))
-    said += [f"**{name_of(line)}**: its figures are not the method's." for line in measured if line.rested]
-    differing = [f"{line.label} ({line.different} of {line.compared})" for line in measured if line.different]
-    compared = sum(line.compared for line in measured)
+    losers = [f"{line.label} ({cell.speedup:.2f})" for line in ranked if (cell := line.cells[AVERAGE]).speedup < 1]
+    if losers:
+        said.append(f"Slower than vanilla on average: {', '.join(losers)}.")
+    return [*said, *_losses(ranked), *_equal(lines)]
+
+
+def _equal(lines: Sequence[MethodLine | StreamsLine]) -> list[str]:
+    differing = [f"{line.label} ({line.different} of {line.compared})" for line in lines if line.different]
     if differing:
-        said.append(f"**Texts that differ from vanilla's**: {', '.join(differing)}.")
-    elif compared:
-        said.append(f"All {compared} compared texts are identical to vanilla's.")
-    return [one for one in said if one]
+        return [f"**Texts that differ from vanilla's**: {', '.join(differing)}."]
+    compared = sum(line.compared for line in lines)
+    return [f"All {compared} compared texts are identical to vanilla's."] if compared else []
 
 
-def _losses(ranked: Sequence[Line]) -> str:
+def _losses(ranked: Sequence[MethodLine]) -> list[str]:
     """Tasks where the best method on average is not the best."""
-    first = ranked[0]
-    beaten = []
+    first, beaten = ranked[0], []
     for task, cell in first.cells.items():
         winner = max((line for line in ranked if task in line.cells), key=lambda line: line.cells[task].speedup)
         if task == AVERAGE or (winner is first and cell.speedup >= 1):
@@ -169,4 +290,4 @@ def _losses(ranked: Sequence[Line]) -> str:
         best = winner.cells[task].speedup
         label, best = (winner.label, best) if best >= 1 else (VANILLA, 1.0)
         beaten.append(f"{task} ({label} {best:.2f}, it {cell.speedup:.2f})")
-    return f"It is beaten on {'; '.join(beaten)}." if beaten else ""
+    return [f"It is beaten on {'; '.join(beaten)}."] if beaten else []

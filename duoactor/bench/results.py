@@ -1,53 +1,31 @@
-"""What a benchmark leaves behind: its runs (see ``store``), and one document at the end."""
+"""The document that a benchmark writes: ``results.json``."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from protocols.errors import ConfigError
-
-SCHEMA = 2
-LINES = "results.jsonl"
+SCHEMA = 3
 DOCUMENT = "results.json"
 
 
-class Round(msgspec.Struct, frozen=True, array_like=True):
-    """One verification round, times in microseconds; ``…_us`` that begin something count from the verifier's start."""
+class BenchRound(msgspec.Struct, frozen=True, array_like=True):
+    """One verification round, in µs; starts count from the verifier's start."""
 
     started_us: float  # of the forward
     forward_us: float
     waited_from_us: float  # where wait_us is not 0
     wait_us: float
     wall_us: float  # end of the previous round to end of this one
-    window: int
-    accepted: int
     committed: int
-    sequences: int
-    gamma: int
-    draft_forwards: tuple[tuple[int, int], ...]  # told of since the previous round: start and length of each
-
-    @property
-    def ended_us(self) -> float:
-        return self.started_us + self.forward_us
-
-
-class AcceptedBy(msgspec.Struct, frozen=True):
-    """Accepted draft tokens by who had named them, each counted once; those that a grammar forced are left out."""
-
-    draft: int = 0  # a draft model alone
-    both: int = 0  # a draft model, and retrieval as well
-    text: int = 0  # retrieval alone: from the request's own text, ...
-    memory: int = 0  # ... or else from requests that had ended ...
-    datastore: int = 0  # ... or else from the datastore
+    draft_forwards: tuple[tuple[int, int], ...]  # reported since the previous round: start and length of each
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What one answer cost; sums over its rounds."""
+    """What one answer took: sums over its rounds."""
 
     rounds: int = 0
     drafted: int = 0  # draft tokens that were verified
@@ -58,22 +36,14 @@ class Cost(msgspec.Struct, frozen=True):
     overhead_ms: float = 0.0
     decode_ms: float = 0.0
     sequences: tuple[int, ...] = ()  # [k] = drafting phases with k sequences
-    # what follows is from the telemetry of single rounds
-    needed: tuple[tuple[int, int, int], ...] = ()  # (predicted k, needed k, phases); needed 0: more than candidates
-    heard: int = 0  # rounds that telemetry told of
-    verifying_drafts: int = 0  # of those, rounds whose window held draft tokens
-    watched: int = 0  # all but the last: what the drafter did in that one nobody is told
-    at_work: int = 0  # of the watched, rounds in which the drafter made a forward
-    drafting: int = 0  # of the watched, rounds in which it did, or whose window held drafts: it may be ahead
-    draft_ms: float = 0.0  # the drafter's forwards, measured by the drafter
-    overlap_ms: float = 0.0  # of that, while the target verified
-    sources: AcceptedBy | None = None  # None: it was measured before verifiers told
+    draft_ms: float | None = None  # of the drafter's forwards, from telemetry; None: no telemetry
+    overlap_ms: float = 0.0  # of draft_ms, while the target verified
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to one turn, as the client saw it."""
 
-    method: str  # row name
+    method: str  # name of the row
     prompt: str
     task: str
     turn: int
@@ -84,24 +54,25 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""  # of the token ids
     error: str = ""
     cost: Cost | None = None  # None: not ours
-    rounds: tuple[Round, ...] = ()  # kept for a few runs only
-
-    @property
-    def unit(self) -> tuple[str, str, int]:
-        """A whole conversation, which is kept or run again as one."""
-        return (self.method, self.prompt, self.repeat)
-
-    @property
-    def decode_ms(self) -> float:
-        """First token to last."""
-        return self.total_ms - self.ttft_ms
+    rounds: tuple[BenchRound, ...] = ()  # of each task's first prompt only
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be the same for runs to be comparable."""
+class StreamsRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One method with so many streams at once; each stream sends its next request when the last has ended."""
 
-    target: str
-    draft: str
+    method: str
+    streams: int
+    repeat: int
+    tokens_per_second: float  # of all streams together, while all were at work
+    first_ms: tuple[float, ...]  # time to first token, of each answer
+    pauses_ms: tuple[float, ...]  # between two chunks of an answer, of all answers
+    digests: dict[str, str]  # prompt -> digest of its answer
+    failed: int = 0
+
+
+class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be the same for two results to be comparable."""
+
     suite: str
     suite_digest: str  # of the selected prompts
     prompts: int
@@ -109,69 +80,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     temperature: float
     seed: int
-    device: str
-    dtype: str = "auto"
     datastore: str = ""
 
 
-class Lengths(msgspec.Struct, frozen=True, kw_only=True):
-    """Figure 1: medians in microseconds by input length."""
-
-    tokens: int
-    lengths: tuple[int, ...]
-    draft_us: tuple[float, ...]
-    verify_us: tuple[float, ...]
-    decode_us: tuple[float, ...] = ()
-
-
-class Document(msgspec.Struct, kw_only=True):
-    """What every benchmark says in its JSON file; ``table`` is for readers, everything in it follows from the rest."""
+class Results(msgspec.Struct, kw_only=True):
+    """The whole of ``results.json``; ``table`` follows from ``runs`` and ``loads``."""
 
     schema: int = SCHEMA
     command: str = ""
-    settings: Settings
+    settings: BenchSettings
     complete: bool = True
     repeats: int = 1
     methods: tuple[str, ...] = ()
     missing: dict[str, str] = {}  # row -> why it has no figures
     machine: dict[str, Any] = {}
     versions: dict[str, str] = {}
-    models: dict[str, Any] = {}
-    inflated: dict[str, Any] = {}  # model -> what config.json says of where its function came from
+    models: dict[str, Any] = {}  # target, draft, and the target's device and dtype
+    inflated: dict[str, Any] = {}  # model -> source of its function, from config.json
     table: list[dict[str, Any]] = []
-
-
-class Results(Document, kw_only=True):
-    """Of methods side by side: the whole of ``results.json``."""
-
-    sweep_gamma: int = 0
-    lengths: Lengths | None = None
     runs: tuple[Run, ...] = ()
+    loads: tuple[StreamsRun, ...] = ()
 
 
-def write_document(path: Path, document: Document) -> None:
-    """Replaced as a whole."""
+def write_document(path: Path, document: Results) -> None:
+    """Write the file as a whole or not at all."""
     draft = path.with_suffix(".part")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
     os.replace(draft, path)
-
-
-def read_results(path: Path) -> Results:
-    """``results.json``, or that of a directory. Raises ConfigError in one sentence."""
-    if path.is_dir():
-        path = path / DOCUMENT
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    schema: object = None
-    with contextlib.suppress(msgspec.DecodeError):
-        found = msgspec.json.decode(data)
-        schema = found.get("schema") if isinstance(found, dict) else None
-    if schema != SCHEMA:
-        what = f"has schema {schema}, not {SCHEMA}" if isinstance(schema, int) else "is not a results.json"
-        raise ConfigError(f"{path} {what}: it must come from `duoactor bench`")
-    try:
-        return msgspec.json.decode(data, type=Results)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path} is not a results.json of `duoactor bench`: {error}") from None

@@ -134,3 +134,13 @@ def _prompt(line: str) -> Prompt:
         return Prompt(str(spec_bench.question_id), SPEC_BENCH[spec_bench.category], spec_bench.turns)
     own = msgspec.json.decode(line, type=_Own)
     return Prompt(str(own.id), own.task, own.turns)
+
+
+def by_turns(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """The first prompt of every task, then the second of every task, and so on."""
+    seen: dict[str, int] = {}
+    ranks: list[tuple[int, Prompt]] = []
+    for prompt in prompts:
+        seen[prompt.task] = seen.get(prompt.task, 0) + 1
+        ranks.append((seen[prompt.task], prompt))
+    return [prompt for _, prompt in sorted(ranks, key=lambda one: one[0])]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import click
@@ -13,13 +11,10 @@ from msgspec.structs import replace
 
 from actors.settings import Settings
 from duoactor import render
-from duoactor.bench.benchmark import Job, SideBySide
+from duoactor.bench import report
+from duoactor.bench.benchmark import BenchJob, Benchmark, failed
 from duoactor.bench.methods import choose
-from duoactor.bench.report import verdict
-from duoactor.bench.store import Store
 from duoactor.bench.suites import Prompt
-from duoactor.bench.summary import summarize
-from duoactor.bench.tables import overview
 from duoactor.cli.environment import Environment, available_cpus, private_address
 from duoactor.cli.measuring import access_to
 from duoactor.cli.options import Logs, Pair, json_option, log_options, pair_options, settings_from, struct_options
@@ -52,12 +47,13 @@ class DemoOptions(Settings, frozen=True, kw_only=True):
     repeats: Annotated[int, Meta(description="timed runs per prompt and method", ge=1)] = 3
     no_reference: Annotated[bool, Meta(description="do not time transformers' own generate")] = False
 
-    def job(self) -> Job:
-        return Job(
+    def job(self) -> BenchJob:
+        return BenchJob(
             prompts=[Prompt(str(number), "demo", (text,)) for number, text in enumerate(self.prompt or PROMPTS, 1)],
             rows=choose(self.method if self.no_reference else f"{self.method},transformers"),
             repeats=self.repeats,
             sampling=Sampling(temperature=self.temperature, max_tokens=self.max_tokens),
+            suite="demo",
         )
 
 
@@ -80,30 +76,28 @@ def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **f
     """
     options = settings_from(DemoOptions, {}, flags)
     job = options.job()
-    with private_address() as address, TemporaryDirectory() as directory:
+    with private_address() as address:
         deployment = deploy(
             Wanted(replace(pair.verifier, bind=address), (pair.drafter,)),
             cpus=available_cpus(),
             command=environment.command,
             log_flags=logs.flags,
         )
-        settings = job.settings(deployment, "demo", "")
-        store = Store(Path(directory) / SideBySide.lines, settings, SideBySide.record)
-        bench = SideBySide(deployment, job, access_to(environment, deployment, logs.verbose), store, "duoactor demo")
+        bench = Benchmark(deployment, job, access_to(environment, deployment, logs.verbose), "duoactor demo")
         run_until_signal(_run(bench, options.method, as_json))
-        store.close()
     results = bench.results(complete=True)
     if as_json:
-        render.print_json({name: value for name, value in render.plain(results).items() if name != "runs"})
+        render.print_json(
+            {name: value for name, value in render.plain(results).items() if name not in ("runs", "loads")}
+        )
     else:
-        overview(summarize(results)).show()
-        print(*verdict(results), sep="\n")
+        report.show(results)
         print(f"On {results.machine['cpu']}, {results.machine['cpus']} CPUs.\n")
         print("Other methods: duoactor bench --limit 2. Your own models: duoactor up --help.", flush=True)
-    return 1 if bench.failed(results) else 0
+    return 1 if failed(results) else 0
 
 
-async def _run(bench: SideBySide, method: str, as_json: bool) -> None:
+async def _run(bench: Benchmark, method: str, as_json: bool) -> None:
     spinner = render.Spinner(sys.stderr)
     streams: list[render.TokenStream] = []  # that are shown now
 

@@ -1,4 +1,4 @@
-"""How a benchmark is carried out from a terminal: progress, the actors' telemetry, and what an interruption leaves."""
+"""A benchmark on a terminal: progress, the actors' telemetry, and the results of an interrupted run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from duoactor.bench.benchmark import Access, Benchmark
-from duoactor.bench.results import Document
-from duoactor.bench.runner import Show
+from duoactor.bench.benchmark import Access, Benchmark, Show
+from duoactor.bench.report import write_all
+from duoactor.bench.results import Results
 from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.progress import LaunchReport
@@ -23,22 +22,25 @@ from duoactor.launch.signals import Terminated, run_until_signal
 from protocols.transport import Feed
 
 
-def carry_out(benchmark: Benchmark[Any], directory: Path) -> Document:
+def carry_out(benchmark: Benchmark, directory: Path) -> Results:
     """Measure with a bar of progress, and write what there is: also after Ctrl-C, and when an actor could not be kept
     up."""
+    directory.mkdir(parents=True, exist_ok=True)
     complete = False
     try:
         with progress() as show:
             run_until_signal(benchmark.measure(show))
         complete = True
     except (KeyboardInterrupt, Terminated):
-        click.echo(f"duoactor: interrupted; go on with the same options and --resume --out {directory}", err=True)
+        left = f"what was measured is in {directory}" if benchmark.runs or benchmark.loads else "nothing was measured"
+        click.echo(f"duoactor: interrupted; {left}", err=True)
         raise
     finally:
-        benchmark.store.close()
         results = benchmark.results(complete)
-        if benchmark.store.runs:
-            benchmark.write(results, directory)
+        if results.runs or results.loads:
+            write_all(results, directory)
+        elif not any(directory.iterdir()):
+            directory.rmdir()
     return results
 
 

@@ -7,34 +7,29 @@ from typing import Any
 
 from duoactor.bench.answers import Answer
 from duoactor.bench.methods import Row
-from duoactor.bench.results import Cost, Lengths, Results, Round, Run, Settings
+from duoactor.bench.results import BenchRound, BenchSettings, Cost, Results, Run
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Sampling
 
 TASKS = ("qa", "code")
 SPEED = {"vanilla": 1.0, "sps": 1.5, "duodecoding": 2.0, "transformers": 0.5}
 
-SETTINGS = Settings(
-    target="t", draft="d", suite="builtin", suite_digest="x", prompts=4, tasks=TASKS, max_tokens=8, temperature=0.0,
-    seed=0, device="cpu",
-)  # fmt: skip
+SETTINGS = BenchSettings(
+    suite="builtin", suite_digest="x", prompts=4, tasks=TASKS, max_tokens=8, temperature=0.0, seed=0
+)
 
 
-def rounds(count: int, *, draft_us: int = 0, wait_us: float = 0.0) -> tuple[Round, ...]:
+def rounds(count: int, *, draft_us: int = 0, wait_us: float = 0.0) -> tuple[BenchRound, ...]:
     """Forwards of 0.9 ms; two draft forwards in each round begin with it."""
     wall = 1000.0 + wait_us
     return tuple(
-        Round(
+        BenchRound(
             started_us=i * wall + wait_us,
             forward_us=900.0,
             waited_from_us=i * wall,
             wait_us=wait_us,
             wall_us=wall,
-            window=4,
-            accepted=2,
             committed=3,
-            sequences=2,
-            gamma=4,
             draft_forwards=tuple((int(i * wall + wait_us) + n * draft_us, draft_us) for n in (0, 1) if draft_us),
         )
         for i in range(count)
@@ -63,8 +58,7 @@ def cost(**more: Any) -> Cost:
     values: dict[str, Any] = {
         "rounds": 10, "drafted": 40, "accepted": 20, "gamma": 4.0, "forward_ms": 80.0, "wait_ms": 10.0,
         "overhead_ms": 5.0, "decode_ms": 100.0, "sequences": (0, 6, 2, 2),
-        "heard": 10, "verifying_drafts": 8, "watched": 9, "at_work": 9, "drafting": 9, "draft_ms": 50.0,
-        "overlap_ms": 40.0, "needed": ((1, 0, 3), (1, 1, 5), (2, 2, 2)),
+        "draft_ms": 50.0, "overlap_ms": 40.0,
     }  # fmt: skip
     return Cost(**(values | more))
 
@@ -91,13 +85,11 @@ def results(repeats: int = 2, **more: Any) -> Results:
         "settings": SETTINGS,
         "command": "duoactor bench",
         "repeats": repeats,
-        "methods": (*SPEED, "rest"),
+        "methods": ("vanilla", "sps", "rest", "duodecoding", "transformers"),
+        "models": {"target": "t", "draft": "d"},
         "missing": {"rest": "no datastore"},
         "machine": {"cpu": "made up"},
         "versions": {"duoactor": "0"},
-        "lengths": Lengths(
-            tokens=8, lengths=(64, 128), draft_us=(1e3, 2e3), verify_us=(5e3, 6e3), decode_us=(4e3, 5e3)
-        ),
         "runs": tuple(runs),
     }
     return Results(**(values | more))

@@ -1,6 +1,6 @@
 import pytest
 
-from duoactor.bench.methods import BY_NAME, ROWS, choose, label, rotated, sweep
+from duoactor.bench.methods import BY_NAME, ROWS, choose, rotated
 from protocols.errors import ConfigError
 from protocols.messages import Method
 
@@ -28,10 +28,15 @@ def test_duodecoding_has_one_two_three_and_dynamic_sequences():
     assert [row.sequences for row in rows] == [1, 2, 3, 0]
 
 
-def test_the_sweep_goes_from_two_below_to_two_above_but_not_under_one():
-    assert [row.gamma for row in sweep(7)] == [5, 6, 7, 8, 9]
-    assert [row.gamma for row in sweep(2)] == [1, 2, 3, 4]
-    assert label(sweep(7)[0].name) == "DuoDecoding, γ = 5"
+def test_a_method_with_a_fixed_gamma_is_a_row_behind_the_adaptive_one():
+    rows = choose("duodecoding@10,duodecoding@9,duodecoding")
+    assert [(row.name, row.gamma) for row in rows[1:]] == [
+        ("duodecoding", 0), ("duodecoding@9", 9), ("duodecoding@10", 10),
+    ]  # fmt: skip
+    assert rows[2].label == "DuoDecoding, γ = 9"
+    for wrong in ("duodecoding@", "duodecoding@0", "duodecoding@999", "transformers@4"):
+        with pytest.raises(ConfigError, match="write NAME@GAMMA, such as duodecoding@6, with 1 to 256"):
+            choose(wrong)
 
 
 def test_rotation_gives_every_row_every_place():

@@ -6,23 +6,16 @@ import json
 from typing import Any
 
 import pytest
-from benchkit import results
 from fake_actors import FakeClient, fake_world
 
 from actors.engines.weights.inflate import MARK
-from duoactor.bench import benchmark, provenance
-from duoactor.bench.results import Lengths, write_document
+from duoactor.bench import provenance
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
-from duoactor.launch.deployment import Deployment
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> tuple[FakeClient, Environment]:
-    async def no_lengths(deployment: Deployment) -> Lengths:
-        return Lengths(tokens=8, lengths=(64, 128), draft_us=(1e3, 2e3), verify_us=(5e3, 6e3))
-
-    monkeypatch.setattr(benchmark, "measure_lengths", no_lengths)
     monkeypatch.chdir(tmp_path)
     return fake_world(monkeypatch)
 
@@ -35,11 +28,11 @@ def test_the_json_is_one_document_with_every_row(world, capsys):
     client, environment = world
     assert main([*BENCH, *FEW, "--json"], environment) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == 2 and document["complete"] is True and document["directory"] == "out"
+    assert document["schema"] == 3 and document["complete"] is True and document["directory"] == "out"
     assert [line["name"] for line in document["table"]] == ["vanilla", "sps", "rest", "duodecoding-2"]
     assert not any(line["missing"] for line in document["table"])
     assert document["settings"]["datastore"] == "the modules of Python's standard library"
-    assert {"machine", "versions", "command", "settings", "lengths", "models"} <= set(document)
+    assert {"machine", "versions", "command", "settings", "models"} <= set(document)
     assert ("duodecoding", 2, 0) in client.asked
     assert ("rest", 0, 0) in client.asked
 
@@ -50,17 +43,17 @@ def test_the_directory_holds_a_report_and_the_averages_are_printed(world, tmp_pa
     out = capsys.readouterr().out
     assert "Average of the tasks, end to end" in out and "REST" in out and "\x1b" not in out
     assert (tmp_path / "out" / "report.md").read_text().startswith("# duoactor bench\n\n- command: `duoactor")
-    assert {"results.json", "results.jsonl", "report.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"results.json", "report.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
 def test_the_command_in_the_report_names_no_directory_of_this_machine(world, tmp_path, monkeypatch):
     _, environment = world
     arguments = [*BENCH[:-1], str(tmp_path / "deep"), *FEW]
-    monkeypatch.setattr("sys.argv", ["duoactor", *arguments, "--resume"])
-    assert main([*arguments, "--resume"], environment) == 0
+    monkeypatch.setattr("sys.argv", ["duoactor", *arguments])
+    assert main(arguments, environment) == 0
     text = (tmp_path / "deep" / "report.md").read_text()
     assert "--out deep --methods sps,duodecoding-2,rest`" in text
-    assert str(tmp_path) not in text and "--resume" not in text
+    assert str(tmp_path) not in text
 
 
 def test_a_text_of_ours_that_differs_is_exit_code_1(world, capsys):
@@ -70,47 +63,35 @@ def test_a_text_of_ours_that_differs_is_exit_code_1(world, capsys):
     assert "SpS (4 of 4 texts DIFFER)" in capsys.readouterr().out
 
 
-def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(world, tmp_path, capsys):
+def test_ctrl_c_keeps_what_is_finished_and_results_are_not_written_over(world, tmp_path, capsys):
     client, environment = world
     client.stop_after = 4 + 5  # behind the warm-up
     assert main([*BENCH, *FEW], environment) == 130
-    assert "interrupted; go on with the same options and --resume --out out" in capsys.readouterr().err
+    assert "interrupted; what was measured is in out" in capsys.readouterr().err
     partial = json.loads((tmp_path / "out" / "results.json").read_text())
     assert partial["complete"] is False and len(partial["runs"]) == 5
-    client.stop_after = 0
+    assert "**Incomplete**" in (tmp_path / "out" / "report.md").read_text()
     assert main([*BENCH, *FEW], environment) == 1
-    assert "out/results.jsonl holds results already: add --resume" in capsys.readouterr().err
-    client.asked.clear()
-    assert main([*BENCH, *FEW, "--resume"], environment) == 0
-    assert len(client.asked) == 4 + 16 - 5
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["complete"] is True
+    assert "out/results.json exists already: choose another --out" in capsys.readouterr().err
 
 
-def test_the_sweep_asks_for_gammas_around_the_chosen_one(world, capsys):
+def test_a_fixed_gamma_is_asked_for(world, capsys):
     client, environment = world
-    client.rounds = 4
-    assert main([*BENCH, "--methods", "duodecoding", "--sweep", "--limit", "1", "--tasks", "qa"], environment) == 0
-    assert {gamma for method, _, gamma in client.asked if gamma} == {3, 4, 5, 6, 7}
-    assert "DuoDecoding, γ = 5 (chosen)" in capsys.readouterr().out
+    assert main([*BENCH, "--methods", "duodecoding@3,duodecoding@5"], environment) == 0
+    assert {gamma for method, _, gamma in client.asked if method == "duodecoding"} == {3, 5}
+    assert "DuoDecoding, γ = 5" in capsys.readouterr().out
 
 
-def test_under_load_methods_share_the_actors_and_the_report_is_of_loads(world, tmp_path, capsys):
-    client, environment = world
-    load = (*BENCH, "--streams", "1,2", "--arrivals", "poisson", "--methods", "auto,transformers")
-    assert main([*load, "--json"], environment) == 0
+def test_many_streams_share_the_actors_and_the_table_is_of_streams(world, tmp_path, capsys):
+    _, environment = world
+    streams = (*BENCH, "--streams", "1,2", "--methods", "auto,transformers")
+    assert main([*streams, "--json"], environment) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [(line["arrivals"], line["streams"], line["name"]) for line in document["table"]] == [
-        (arrivals, streams, name)
-        for arrivals in ("closed", "poisson")
-        for streams in (1, 2)
-        for name in ("vanilla", "auto")
+    assert [(line["streams"], line["name"]) for line in document["table"]] == [
+        (number, name) for number in (1, 2) for name in ("vanilla", "auto")
     ]
     assert document["missing"] == {"transformers": "answers one request at a time"}
-    assert (tmp_path / "out" / "report.md").read_text().startswith("# duoactor bench --streams\n")
-    asked = len(client.asked)
-    assert main([*load, "--resume"], environment) == 0
-    assert len(client.asked) == asked + 2  # to warm up
-    assert "Requests that come by themselves: poisson" in capsys.readouterr().out
+    assert "## Many streams at once" in (tmp_path / "out" / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +106,6 @@ def test_under_load_methods_share_the_actors_and_the_report_is_of_loads(world, t
             ("--datastore", "nowhere"),
             "there is no datastore at nowhere: make one with `duoactor datastore build nowhere",
         ),
-        (("--resume",), "--resume needs --out DIR"),
         (("--target", "./no-such-model"), "no-such-model"),
     ],
 )
@@ -138,18 +118,6 @@ def test_bad_input_is_one_sentence(world, tmp_path, capsys, arguments, said):
     out, err = capsys.readouterr()
     assert said in err and err.count("\n") == 1 and out == ""
     assert not list(tmp_path.glob("bench-*"))
-
-
-def test_compare_prints_ratios_and_json(tmp_path, capsys):
-    write_document(tmp_path / "results.json", results())
-    path = str(tmp_path / "results.json")
-    assert main(["bench", "compare", path, path]) == 0
-    assert "SpS" in capsys.readouterr().out
-    assert main(["bench", "compare", path, path, "--json"]) == 0
-    changes = json.loads(capsys.readouterr().out)["changes"]
-    assert all(change["ratio"] == 1.0 and change["beyond_spread"] is False for change in changes)
-    assert main(["bench", "compare", path, str(tmp_path / "none.json")]) == 1
-    assert "cannot read" in capsys.readouterr().err
 
 
 def test_inflate_writes_a_model_that_reports_mark(tmp_path, capsys):

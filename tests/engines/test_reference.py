@@ -1,4 +1,4 @@
-"""The yardstick and the timing by length, as ``duoactor bench`` runs them."""
+"""The yardstick, as ``duoactor bench`` runs them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import io
 import msgspec
 import pytest
 
-from actors.engines.measuring.lengths import TOKENS, Task, measure
 from actors.engines.measuring.reference import Ready, Reply, serve
-from actors.settings import DrafterSettings, VerifierSettings
 from duoactor.config import resolve_model
 
 
@@ -46,11 +44,3 @@ def test_a_seed_repeats_a_sampled_answer(pair):
 def test_a_model_that_is_not_there_is_one_sentence(tmp_path):
     (ready,) = answers({"target": str(tmp_path)})
     assert str(tmp_path) in msgspec.json.decode(ready, type=Ready).error
-
-
-def test_lengths_that_do_not_fit_the_context_are_left_out(pair):
-    verifier = VerifierSettings(target=pair["target"], device="cpu", threads=1)
-    found = measure(Task(verifier=verifier, drafter=DrafterSettings(draft=pair["draft"]), lengths=(32, 64, 100_000)))
-    assert found.tokens == TOKENS and found.lengths == [32, 64]
-    assert all(us > 0 for us in (*found.draft_us, *found.verify_us, *found.decode_us))
-    assert len(found.draft_us) == len(found.verify_us) == len(found.decode_us) == 2
