@@ -21,6 +21,7 @@ from actors.estimate import Estimate
 from actors.models import ROOT, Codec, ModelInfo
 from actors.tree.tree import FORCED, Node, TokenTree
 from actors.tree.window import best_nodes
+from actors.verifier.sources.integers import exact_grammar, exact_schema
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, StructuredOutputs
 
@@ -269,12 +270,14 @@ def _translated(wanted: StructuredOutputs) -> str:
 
     try:
         if wanted.json_schema is not None:
-            json.loads(wanted.json_schema)
+            exact = exact_schema(json.loads(wanted.json_schema), JSON_STYLE)
+            if exact is not None:
+                return LLMatcher.grammar_from_lark(exact)
             return LLMatcher.grammar_from_json_schema(wanted.json_schema, defaults=JSON_STYLE)
         if wanted.regex is not None:
             return LLMatcher.grammar_from_regex(wanted.regex)
         assert wanted.grammar is not None  # as validated
-        lark = any_to_lark(wanted.grammar)
+        lark = exact_grammar(any_to_lark(wanted.grammar), JSON_STYLE)
         if len(RULE.findall(lark)) > MAX_RULES:
             raise ValueError(f"the grammar has more than {MAX_RULES} rules")
         return LLMatcher.grammar_from_lark(lark)
