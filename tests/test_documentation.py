@@ -1,4 +1,4 @@
-"""What README and docs tell people to type, and the examples, are run (how: tests/support/documentation.py)."""
+"""What README and docs tell people to type, and the examples, are run (how: tests/documentation.py)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from documentation import ROOT, RUN, SHOWN, Block, blocks, check_command, check_options, example_block, pages, run
 
 from duoactor import config
+from tests.documentation import ROOT, RUN, SHOWN, Block, blocks, check_command, check_options, example_block, pages, run
 
 NOT_RUN = 18  # blocks that need what no test machine has; each says what
 

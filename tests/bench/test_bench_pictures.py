@@ -2,10 +2,10 @@ import struct
 import zlib
 
 import pytest
-from benchkit import results, rounds
 
 from duoactor.bench import figures, report
 from duoactor.bench.results import StreamsRun
+from tests.bench.benchkit import results, rounds
 
 
 def size_and_colours(path):

@@ -1,10 +1,10 @@
 import pytest
-from benchkit import FakeAnswers
 
 from duoactor.bench.benchmark import Access, BenchJob, Benchmark
 from duoactor.bench.methods import BY_NAME
 from duoactor.bench.suites import Prompt, by_turns
 from protocols.messages import Sampling
+from tests.bench.benchkit import FakeAnswers
 
 PROMPTS = [
     Prompt("qa-1", "qa", ("q1",)), Prompt("qa-2", "qa", ("q2",)), Prompt("chat-1", "chat", ("hello", "and then?")),

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from benchkit import results
 
 from duoactor.bench.methods import BY_NAME
 from duoactor.bench.report import markdown, verdict
@@ -12,6 +11,7 @@ from duoactor.bench.streams import TimedAnswer, choose_streams, run_streams, sum
 from duoactor.bench.suites import Prompt
 from protocols.errors import ConfigError, RequestError
 from protocols.messages import ChatTurn, Chunk, FailureCode, Sampling
+from tests.bench.benchkit import results
 
 PROMPTS = [Prompt(str(n), "qa", (f"q{n}",)) for n in range(4)]
 

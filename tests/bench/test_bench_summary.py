@@ -1,10 +1,10 @@
 import msgspec
 import pytest
-from benchkit import SETTINGS, cost, results, run
 
 from duoactor.bench.report import speeds
 from duoactor.bench.results import Results, write_document
 from duoactor.bench.summary import AVERAGE, summarize, work_of
+from tests.bench.benchkit import SETTINGS, cost, results, run
 
 
 def by_name(found):

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from fake_actors import FakeClient, fake_world
 
 from actors.engines.weights.inflate import MARK
 from duoactor.bench import provenance
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
+from tests.cli.fake_actors import FakeClient, fake_world
 
 
 @pytest.fixture

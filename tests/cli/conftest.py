@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from fake_client import FakeClient
+
+from tests.cli.fake_client import FakeClient
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from fake_client import FakeClient, run
 
 from actors.settings import ControllerSettings, DrafterSettings, VerifierSettings
 from duoactor.cli import cli, main
@@ -19,6 +18,7 @@ from duoactor.cli.options import SAMPLING_HELP
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConnectionLost, RequestError
 from protocols.messages import Sampling
+from tests.cli.fake_client import FakeClient, run
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands))

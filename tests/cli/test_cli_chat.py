@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
-from fake_client import FakeClient, run
 
 from duoactor.render import TokenStream
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn
+from tests.cli.fake_client import FakeClient, run
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from fake_actors import FakeClient, fake_world
 
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
+from tests.cli.fake_actors import FakeClient, fake_world
 
 
 @pytest.fixture

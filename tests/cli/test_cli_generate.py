@@ -6,9 +6,9 @@ import io
 import json
 
 import pytest
-from fake_client import FakeClient, run
 
 from protocols.messages import ChatTurn, Sampling
+from tests.cli.fake_client import FakeClient, run
 
 
 def test_generate_streams_plain_text(client: FakeClient, capsys: pytest.CaptureFixture[str]):

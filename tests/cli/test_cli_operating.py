@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_client import REPORT, FakeClient, run
 
 from duoactor.cli import main
 from duoactor.status import print_drafters, print_status
 from protocols.messages import Expectation, StatusReport
+from tests.cli.fake_client import REPORT, FakeClient, run
 
 
 def test_status_shows_drafters_and_requests(client: FakeClient, capsys: pytest.CaptureFixture[str]):

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from fake_client import FakeClient, run
+
+from tests.cli.fake_client import FakeClient, run
 
 
 class Timer:

@@ -1,7 +1,7 @@
 """The target that replay times: the CPUs it is given, and rounds of a text without end."""
 
 from duoactor.replay.target import TEXT, Rounds
-from fakes import ToyTarget
+from tests.world.fakes import ToyTarget
 
 
 def test_rounds_of_any_size_go_on_for_ever_on_one_text_at_a_time():

@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from cluster import ADDRESS, Cluster
 
 from actors.replay.clock import run
 from duoactor import AsyncClient, ChatTurn, ConnectionLost, RequestError, Sampling
-from fakes import ToyLanguage
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage
 from tests.world.network import MemoryNetwork
 
 PROMPT = (5, 9, 33)

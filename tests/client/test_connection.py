@@ -5,14 +5,15 @@ import logging
 
 import msgspec
 import pytest
-from cluster import ADDRESS, Cluster
-from puppet import Puppet, client_of, settled
 
 from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RefusedError, RequestError, Sampling
-from fakes import ToyLanguage
 from protocols.messages import Refuse, RefuseCode
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage
 from tests.world.network import MemoryNetwork
+from tests.world.puppet import Puppet, client_of, settled
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

@@ -3,16 +3,16 @@
 import asyncio
 
 import pytest
-from cluster import Cluster
 
 from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
 from duoactor.client.session import Session
 from duoactor.client.verifiers import BLOCK_CHARACTERS, BLOCK_TOKENS, Verifiers
-from fakes import ToyLanguage, ToyTarget
 from protocols.address import several
 from protocols.handshake import Lost, Why
 from protocols.messages import ChatTurn, Chunk, Failed, FailureCode, Generate, Welcome
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage, ToyTarget
 from tests.world.network import MemoryNetwork
 
 A, B = "memory://a", "memory://b"

@@ -4,14 +4,15 @@ import asyncio
 import gc
 
 import pytest
-from cluster import ADDRESS, Cluster
-from puppet import Puppet, client_of, settled
 
 from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
-from fakes import ToyLanguage
 from protocols.messages import Cancel
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage
 from tests.world.network import MemoryNetwork
+from tests.world.puppet import Puppet, client_of, settled
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

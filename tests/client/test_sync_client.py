@@ -11,11 +11,11 @@ import threading
 import time
 
 import pytest
-from cluster import Cluster
 
 from duoactor import Client, ConnectionLost, Sampling
-from fakes import ToyLanguage
 from protocols.zeromq import ZmqNetwork
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
-from cluster import ADDRESS, Cluster
 
 from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost
 from protocols.messages import Message, RoundStats, Sampling
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
 
 PROMPT = (5, 9, 33)
 

@@ -2,14 +2,15 @@
 
 The best fixed setting is found by brute force in the same simulator, which knows none of the controller's formulas.
 Constants were chosen on ``TUNING`` seeds; every test runs on seeds that were held out. The tool
-``tests/support/adaptation.py`` goes through all of them with every method, change and kind of compute.
+``tests/controller/adaptation.py`` goes through all of them with every method, change and kind of compute.
 """
 
 import itertools
 
 import pytest
-from scenarios import METHODS, SCENARIOS, WORLD, tried
-from simulation import Fixed, Simulation
+
+from tests.controller.scenarios import METHODS, SCENARIOS, WORLD, tried
+from tests.world.simulation import Fixed, Simulation
 
 TUNING = range(3)
 HELD_OUT = range(100, 110)  # and three more where four are taken together

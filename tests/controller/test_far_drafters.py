@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hostile_drafters import absent
-from simulation import Simulation
-from timed import World
 
 from actors.controller.goodput import goodput
+from tests.world.hostile_drafters import absent
+from tests.world.simulation import Simulation
+from tests.world.timed import World
 
 LOST = (0.0, 0.01)  # share of the messages
 

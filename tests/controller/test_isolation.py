@@ -4,11 +4,11 @@ import asyncio
 import random
 
 import msgspec
-from cluster import Cluster
 
 from actors.controller.choice import MAX_KINDS, Control
 from actors.replay.clock import run
 from protocols.messages import DraftStats, RoundStats, Sampling
+from tests.world.cluster import Cluster
 
 
 def rounds(method, *, skill, forward_us=10_000.0, count=120, seed=0, **fixed):

@@ -1,8 +1,9 @@
 """Streams that share a forward, on virtual time: what drafts are worth there, and what a row costs all of them."""
 
 import pytest
-from simulation import Simulation
-from timed import World
+
+from tests.world.simulation import Simulation
+from tests.world.timed import World
 
 COSTLY_ROWS = World(skill=0.5, step_us=100.0, verify_us=2000.0, row_us=700.0)
 

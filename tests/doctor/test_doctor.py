@@ -16,9 +16,9 @@ from duoactor.doctor.examine import compare, examine, predict, sample_prompts
 from duoactor.doctor.report import Agreement, ModelReport, Report
 from duoactor.launch.deployment import deploy
 from duoactor.launch.wanted import Wanted
-from fakes import INFO, ToyCodec, ToyLanguage, ToyTarget
 from protocols.errors import ConfigError
 from protocols.messages import Sampling, TokenizerParts
+from tests.world.fakes import INFO, ToyCodec, ToyLanguage, ToyTarget
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
 LANGUAGE = ToyLanguage()

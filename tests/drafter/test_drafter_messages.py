@@ -2,10 +2,9 @@
 
 import asyncio
 
-from desk import Reader, played
-
 from actors.drafter.loop import ASK_AFTER, GIVE_UP_AFTER
 from protocols.messages import Drain, Goodbye, Plan, Resync
+from tests.world.desk import Reader, played
 
 SHORT = (5, 6, 7)
 OTHER = (9, 8, 7)

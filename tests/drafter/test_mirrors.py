@@ -1,7 +1,8 @@
 """What a drafter has computed of texts, it does not compute again."""
 
 import pytest
-from desk import Reader, played
+
+from tests.world.desk import Reader, played
 
 SHORT = (5, 6, 7)
 OTHER = (9, 8, 7)

@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from simulation import Fixed, Simulation, World
 
 from actors.drafter.prefill import CHUNK_S, MAX_CHUNK, SMALL_CHUNK, SMALL_CHUNK_S, Prefill
 from actors.verifier.state import TTL_MS
 from protocols.handshake import MAX_BUSY_MS
+from tests.world.simulation import Fixed, Simulation, World
 
 WORLD = World()
 PROMPT = 20_000

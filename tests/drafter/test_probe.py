@@ -4,7 +4,7 @@ import pytest
 
 from actors.cost import CostModel
 from actors.draft_timing import MAX_PROBE_SHARE, RAREST, Probe
-from fakes import ToyDraft
+from tests.world.fakes import ToyDraft
 
 STEP_S = 0.001
 

@@ -1,7 +1,8 @@
 """Every architecture of docs/families.md: what a small random model of it needs."""
 
 import transformers
-from tiny import COMMON, make_model
+
+from tests.engines.tiny import COMMON, make_model
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 HEAD = {"head_dim": 16}

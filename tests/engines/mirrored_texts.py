@@ -4,12 +4,12 @@ import random
 
 import pytest
 import torch
-from tiny import VOCAB, info, make
 
 from actors.engines.drafts.draft import Draft
 from actors.engines.generic.engine import TransformersEngine
 from actors.models import Leaf
 from protocols.messages import Sampling
+from tests.engines.tiny import VOCAB, info, make
 
 
 @pytest.fixture(autouse=True)

@@ -4,14 +4,14 @@ graphs: it holds every operation with the Python values and the memory of its re
 import numpy as np
 import pytest
 import torch
-from tape import TapeRecorder
-from test_llama import BUNDLED, SLOTS, load
-from tiny import info, make
 
 from actors.engines.decoder import engine as fused
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.flat_batch import FlatBatch, align, causal
 from actors.tree.accept import depths_of
+from tests.engines.tape import TapeRecorder
+from tests.engines.test_llama import BUNDLED, SLOTS, load
+from tests.engines.tiny import info, make
 
 MODELS = [("bundled", torch.float32), ("llama", torch.float32), ("qwen3", torch.bfloat16), ("qwen2", torch.bfloat16)]
 

@@ -2,9 +2,6 @@
 
 import pytest
 import torch
-from fake_cuda import fake_cuda, on_cuda  # noqa: F401
-from test_families import model_of
-from tiny import info, make
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from actors.engines.cache.kv_cache import CHUNK
@@ -16,6 +13,9 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Leaf, Window
 from protocols.messages import Sampling
+from tests.engines.fake_cuda import fake_cuda, on_cuda  # noqa: F401
+from tests.engines.test_families import model_of
+from tests.engines.tiny import info, make
 
 DTYPES = [torch.float32, torch.bfloat16]
 FUSED = ["llama", "qwen2", "qwen3"]

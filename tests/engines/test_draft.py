@@ -2,8 +2,6 @@ import random
 
 import pytest
 import torch
-from mirrored_texts import SAMPLINGS, assert_same, engine_of, fresh, one_thread, root, some_prompt  # noqa: F401
-from tiny import VOCAB
 
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.ranking import rank
@@ -13,6 +11,8 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Leaf, Window
 from protocols.messages import Sampling
+from tests.engines.mirrored_texts import SAMPLINGS, assert_same, engine_of, fresh, one_thread, root, some_prompt  # noqa: F401
+from tests.engines.tiny import VOCAB
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

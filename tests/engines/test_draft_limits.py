@@ -3,13 +3,13 @@
 import contextlib
 
 import pytest
-from mirrored_texts import SAMPLINGS, assert_same, engine_of, fresh, one_thread, root, some_prompt  # noqa: F401
-from tiny import VOCAB
 
 from actors.engines.drafts.draft import Draft
 from actors.models import Leaf
 from protocols.errors import CannotDraft, PoolFull
 from protocols.messages import Sampling
+from tests.engines.mirrored_texts import SAMPLINGS, assert_same, engine_of, fresh, one_thread, root, some_prompt  # noqa: F401
+from tests.engines.tiny import VOCAB
 
 
 def test_a_full_pool_and_full_scratch_say_so():

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from cluster import Cluster, tokens_of
-from families import FAMILIES, REFUSED, VARIANTS, model_of
 from msgspec.structs import replace
-from structured import Told
-from tiny import COMMON, VOCAB, info, make_model
 
 from actors.engines.decoder.configuration import supports
 from actors.engines.decoder.engine import LlamaEngine
@@ -27,6 +23,11 @@ from actors.replay.clock import run
 from actors.verifier.sources.retrieval import Sources
 from protocols.errors import ModelError
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
+from tests.engines.families import FAMILIES, REFUSED, VARIANTS, model_of
+from tests.engines.tiny import COMMON, VOCAB, info, make_model
+from tests.world.caller import tokens_of
+from tests.world.cluster import Cluster
+from tests.world.structured import Told
 
 TABLE = Path(__file__).parents[2] / "docs" / "families.md"
 PENALTY = 5.0  # small random models say one token for ever without it

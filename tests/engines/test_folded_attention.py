@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from test_llama import close
 
 from actors.engines.decoder.gpu.folded_attention import FOLD, attend_folded
 from actors.engines.decoder.torch.attention import attend
+from tests.engines.test_llama import close
 
 DTYPES = [torch.float32, torch.bfloat16]
 

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from recorded_rounds import lay_out
-from tiny import info, make
 
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.gpu.gathered import Gathered, GatheredShape, _Plan, copies_bucket, span_bucket
@@ -16,6 +14,8 @@ from actors.engines.decoder.gpu.in_place import InPlace
 from actors.engines.decoder.gpu.inbox import Inbox, power_bucket
 from actors.engines.decoder.torch.branches import BLOCK, View
 from actors.engines.flat_batch import FlatBatch, Segment
+from tests.engines.recorded_rounds import lay_out
+from tests.engines.tiny import info, make
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,6 @@ import logging
 
 import numpy as np
 import torch
-from recorded_rounds import recorded, torch_alone  # noqa: F401
-from tape import TapeRecorder
-from test_llama import SLOTS, chain, close, ids, plain
-from tiny import VOCAB, info, make
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from actors.engines.decoder import engine as fused
@@ -21,6 +17,10 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
+from tests.engines.recorded_rounds import recorded, torch_alone  # noqa: F401
+from tests.engines.tape import TapeRecorder
+from tests.engines.test_llama import SLOTS, chain, close, ids, plain
+from tests.engines.tiny import VOCAB, info, make
 
 
 def test_reading_from_the_host_cannot_be_recorded(monkeypatch, caplog):

@@ -5,10 +5,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from recorded_rounds import MODELS, fill, pair_of, recorded, torch_alone, tree_round  # noqa: F401
-from tape import TapeRecorder
-from test_llama import OURS, SLOTS, chain, close, ids, plain
-from tiny import VOCAB, info, make
 
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.gpu import gathered
@@ -20,6 +16,10 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
+from tests.engines.recorded_rounds import MODELS, fill, pair_of, recorded, torch_alone, tree_round  # noqa: F401
+from tests.engines.tape import TapeRecorder
+from tests.engines.test_llama import OURS, SLOTS, chain, close, ids, plain
+from tests.engines.tiny import VOCAB, info, make
 
 DTYPES = [torch.float32, torch.bfloat16]
 

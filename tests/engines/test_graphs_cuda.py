@@ -5,15 +5,15 @@ import random
 
 import pytest
 import torch
-from recorded_rounds import fill, tree_round
-from test_graphs_of_several import TEXTS, some_trees, together
-from test_llama import BUNDLED, chain, ids, load
 
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Direct
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
+from tests.engines.recorded_rounds import fill, tree_round
+from tests.engines.test_graphs_of_several import TEXTS, some_trees, together
+from tests.engines.test_llama import BUNDLED, chain, ids, load
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

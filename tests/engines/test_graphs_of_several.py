@@ -4,10 +4,6 @@ import random
 
 import pytest
 import torch
-from recorded_rounds import MODELS, fill, lay_out, pair_of, recorded, torch_alone  # noqa: F401
-from tape import TapeRecorder
-from test_llama import ids
-from tiny import VOCAB, info, make
 
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.gpu import gathered
@@ -17,6 +13,10 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
+from tests.engines.recorded_rounds import MODELS, fill, lay_out, pair_of, recorded, torch_alone  # noqa: F401
+from tests.engines.tape import TapeRecorder
+from tests.engines.test_llama import ids
+from tests.engines.tiny import VOCAB, info, make
 
 TEXTS = {base: ids(n, seed=base) for base, n in ((64, 30), (448, 250), (1024, 118), (1472, 500))}
 

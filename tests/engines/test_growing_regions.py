@@ -4,8 +4,6 @@ import random
 
 import pytest
 import torch
-from test_target import some_prompt
-from tiny import info, make
 
 from actors.engines.cache.kv_cache import CHUNK, TRASH, full_request
 from actors.engines.cache.pool import RegionAllocator
@@ -16,6 +14,8 @@ from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
+from tests.engines.test_target import some_prompt
+from tests.engines.tiny import info, make
 
 FLOOR = 8
 

@@ -5,8 +5,6 @@ import random
 
 import pytest
 import torch
-from test_target import begin, chain, some_prompt, tree
-from tiny import info, make
 
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.generic.engine import TransformersEngine
@@ -17,6 +15,8 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
+from tests.engines.test_target import begin, chain, some_prompt, tree
+from tests.engines.tiny import info, make
 
 TOP = 16
 

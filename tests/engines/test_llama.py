@@ -5,7 +5,6 @@ import threading
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, VOCAB, info, make
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
 from actors.engines.decoder import configuration
@@ -21,6 +20,7 @@ from actors.engines.weights.half import half_rows, has_half, is_half
 from actors.engines.weights.layers import rows_for
 from actors.models import ModelInfo
 from protocols.errors import ModelError
+from tests.engines.tiny import FAMILIES, VOCAB, info, make
 
 SLOTS = 512
 BUNDLED = ModelInfo("bundled", 8192, 2048, frozenset({1}), "bundled")

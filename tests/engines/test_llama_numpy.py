@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tiny import VOCAB, info, make
 
 from actors.engines.decoder import engine as fused
 from actors.engines.decoder.cpu import numpy_body
@@ -12,6 +11,7 @@ from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.weights.half import has_half
 from actors.engines.weights.layers import Matrix
+from tests.engines.tiny import VOCAB, info, make
 
 
 @pytest.fixture(autouse=True)

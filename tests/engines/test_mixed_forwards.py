@@ -4,8 +4,6 @@ import random
 
 import pytest
 import torch
-from test_target import begin, chain, some_prompt, target_of
-from tiny import info, make
 
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.generic.engine import TransformersEngine
@@ -13,6 +11,8 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.messages import Sampling
+from tests.engines.test_target import begin, chain, some_prompt, target_of
+from tests.engines.tiny import info, make
 
 
 @pytest.fixture(autouse=True)

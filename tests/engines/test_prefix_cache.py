@@ -4,14 +4,14 @@ import random
 
 import pytest
 import torch
-from test_target import Spy, some_prompt, tree
-from tiny import VOCAB, info, make
 
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import SHARED, Target
 from actors.models import Window
 from protocols.messages import Sampling
+from tests.engines.test_target import Spy, some_prompt, tree
+from tests.engines.tiny import VOCAB, info, make
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from test_families import VOCAB, model_of
-from tiny import info
 
 from actors.engines.cache.kv_cache import CHUNK, TRASH
 from actors.engines.drafts.draft import Draft
@@ -13,6 +11,8 @@ from actors.engines.targets.target import Target
 from actors.models import Window
 from protocols.errors import ModelError, PoolFull
 from protocols.messages import Sampling
+from tests.engines.test_families import VOCAB, model_of
+from tests.engines.tiny import info
 
 DENSE = [
     "Lfm2",

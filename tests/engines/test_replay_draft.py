@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import VOCAB, info, make
 
 from actors.engines.drafts.draft import CHUNK, Draft
 from actors.engines.drafts.replay import replay_draft
@@ -11,6 +10,7 @@ from actors.engines.generic.engine import TransformersEngine
 from actors.models import Leaf
 from actors.records import LoggedRequest
 from protocols.messages import Sampling
+from tests.engines.tiny import VOCAB, info, make
 
 
 @pytest.fixture(autouse=True)

@@ -4,14 +4,14 @@ from copy import deepcopy
 
 import pytest
 import torch
-from test_target import begin, chain, plain, some_prompt, speculate, target_of, tree
-from tiny import COMMON, FAMILIES, info, make
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
 from actors.engines.drafts.draft import Draft
 from actors.engines.generic.engine import TransformersEngine
 from actors.models import Leaf, Window
 from protocols.messages import Sampling
+from tests.engines.test_target import begin, chain, plain, some_prompt, speculate, target_of, tree
+from tests.engines.tiny import COMMON, FAMILIES, info, make
 
 EDGE = 64  # LongRoPE's original length
 LONG = {

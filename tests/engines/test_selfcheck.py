@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import info, make
 
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.generic.engine import TransformersEngine
@@ -10,6 +9,7 @@ from actors.engines.targets.selfcheck import ROWS, self_check
 from actors.engines.targets.target import Target
 from actors.engines.weights.loading import describe, load_model, load_tokenizer
 from actors.engines.weights.packed import can_pack
+from tests.engines.tiny import info, make
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
 CPU = torch.device("cpu")

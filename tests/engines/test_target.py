@@ -2,7 +2,6 @@ import random
 
 import pytest
 import torch
-from tiny import VOCAB, info, make
 
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
@@ -11,6 +10,7 @@ from actors.models import ROOT, Window
 from actors.tree.accept import depths_of
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import Sampling
+from tests.engines.tiny import VOCAB, info, make
 
 
 @pytest.fixture(autouse=True)

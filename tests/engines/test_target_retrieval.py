@@ -4,7 +4,6 @@ import random
 
 import pytest
 import torch
-from tiny import VOCAB, info, make
 
 from actors.cost import CostModel
 from actors.engines.generic.engine import TransformersEngine
@@ -19,6 +18,7 @@ from actors.verifier.speculation import Speculation
 from actors.verifier.timing import measure_target
 from actors.verifier.windows import Windows
 from protocols.messages import Plan, Sampling
+from tests.engines.tiny import VOCAB, info, make
 
 COST = CostModel({1: 1000.0, 8: 1200.0, 16: 1500.0})
 

@@ -6,7 +6,6 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from tiny import COMMON, FAMILIES, VOCAB, info, make
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
@@ -18,6 +17,7 @@ from actors.engines.flat_batch import FlatBatch, align
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.weights.packed import can_pack
 from protocols.errors import ModelError
+from tests.engines.tiny import COMMON, FAMILIES, VOCAB, info, make
 
 SLOTS = 512
 

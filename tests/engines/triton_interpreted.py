@@ -9,10 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from recorded_rounds import fill, lay_out, torch_alone, tree_round  # noqa: F401
-from test_graphs_of_several import TEXTS, some_trees, together
-from test_llama import close
-from tiny import info, make
 from triton.runtime import interpreter
 
 from actors.engines.decoder.engine import LlamaEngine
@@ -30,6 +26,10 @@ from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.layers import plain
 from actors.models import Leaf
 from protocols.messages import Sampling
+from tests.engines.recorded_rounds import fill, lay_out, torch_alone, tree_round  # noqa: F401
+from tests.engines.test_graphs_of_several import TEXTS, some_trees, together
+from tests.engines.test_llama import close
+from tests.engines.tiny import info, make
 
 
 def dot_in_one_order(_builder, a, b, start, _precision, _imprecise) -> interpreter.TensorHandle:

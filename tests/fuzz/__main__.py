@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of one decoder with atheris: ``python tests/fuzz ToVerifier -runs=1000000`` (or ``list``).
+"""Coverage-guided fuzzing of one decoder with atheris: ``python -m tests.fuzz ToVerifier -runs=1000000`` (or ``list``).
 
 Needs the extra ``duoactor[fuzz]``. Options behind the name are libFuzzer's, such as ``-max_total_time=60``.
 """
@@ -10,14 +10,13 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 
 def main() -> None:
     import atheris
 
     with atheris.instrument_imports(include=["actors", "duoactor", "protocols"]):
-        from decoders import targets
+        from tests.fuzz.decoders import targets
 
     with tempfile.TemporaryDirectory() as directory:
         found = targets(Path(directory))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from extremes import Extremes
 
 from actors.records import LoggedRequest, encoded, read_log
 from duoactor.config import read_file
@@ -20,6 +19,7 @@ from duoactor.serve.tool_calls.forms import FORMS, FormParser
 from protocols import address, messages, wire
 from protocols.errors import ConfigError, ProtocolError, RequestError
 from protocols.security import read_key
+from tests.world.extremes import Extremes
 
 NAMES = ("search", "get_weather")
 

@@ -2,8 +2,8 @@
 
 import random
 
-from decoders import targets
-from garbage import mutated
+from tests.fuzz.decoders import targets
+from tests.world.garbage import mutated
 
 MUTATIONS = 150
 

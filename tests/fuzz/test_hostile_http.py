@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hostile_http import HostileHttp
+from tests.serve.hostile_http import HostileHttp
 
 
 async def test_as_many_requests_are_sent_over_http_as_were_asked_for_unless_it_is_over(tmp_path):

@@ -4,9 +4,9 @@ import asyncio
 import os
 
 import pytest
-from gateway import served
 
 from duoactor.launch.health import healthy_pid
+from tests.serve.gateway import served
 
 
 async def test_a_healthy_gateway_answers_with_its_process_id_and_one_without_a_verifier_does_not():

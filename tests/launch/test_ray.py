@@ -7,7 +7,8 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from processes import below, runs, until
+
+from tests.world.processes import below, runs, until
 
 pytest.importorskip("ray", reason="needs pip install 'duoactor[ray]'")
 pytestmark = pytest.mark.processes

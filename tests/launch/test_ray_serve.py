@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import httpx2
 import msgspec
 import pytest
-from processes import below, free_port, runs, until
+
+from tests.world.processes import below, free_port, runs, until
 
 pytest.importorskip("ray.serve", reason="needs pip install 'duoactor[ray-serve]'")
 

@@ -11,9 +11,9 @@ from actors.learner.traffic import Traffic
 from actors.learner.trial import FEWEST, Trial
 from actors.learner.versions import KEPT, STATE, Versions
 from actors.settings import LearnerSettings, LearnFrom
-from fakes import INFO
 from protocols.errors import ConfigError
 from protocols.messages import Finished, Sampling
+from tests.world.fakes import INFO
 
 
 def text(number: int, length: int = 50) -> Finished:

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from cluster import ADDRESS, Cluster
-
 from actors.replay.clock import run
 from duoactor import AsyncClient
 from duoactor.monitor.monitor import Monitor
 from duoactor.monitor.reader import Reader
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
 
 
 def test_a_monitor_follows_a_verifier_through_its_absence():

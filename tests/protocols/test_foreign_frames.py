@@ -1,12 +1,12 @@
 """Frames that are not of this protocol, from whoever is at the other end of a peer's connection."""
 
 import pytest
-from cluster import ADDRESS
 
 from actors.peer import Line
 from protocols import wire
 from protocols.errors import ProtocolError
 from protocols.messages import Heartbeat, Hello, Refuse, RefuseCode, Role, ToController, Welcome
+from tests.world.caller import ADDRESS
 from tests.world.network import MemoryNetwork
 
 WELCOME = Welcome("v", 500, 2500, "")

@@ -6,13 +6,13 @@ import typing
 
 import msgspec
 import pytest
-from arbitrary import values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocols import messages, wire
 from protocols.errors import ProtocolError
 from protocols.messages import Budget, Cancel, Chunk, Generate, Grow, Hello, Message, Role, StatusReport, ToVerifier
+from tests.world.arbitrary import values
 
 NAMES = ("ToVerifier", "ToClient", "ToDrafter", "ToController", "ToLearner", "Telemetry")
 UNIONS = [getattr(messages, name) for name in NAMES]

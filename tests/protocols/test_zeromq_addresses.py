@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from linked import pair
 
 from protocols.errors import ConfigError, ConnectionLost
 from protocols.zeromq import ZmqNetwork
+from tests.protocols.linked import pair
 
 
 async def test_an_address_in_use_is_refused_with_a_sentence(address: str) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import zmq
-from linked import TCP, pair
 
 from protocols.errors import ConnectionLost, ProtocolError
 from protocols.messages import Cancel, Message, ToVerifier
 from protocols.wire import Decoder, encode
 from protocols.zeromq import ZmqNetwork
+from tests.protocols.linked import TCP, pair
 
 Run = Callable[[Awaitable[None]], None]
 

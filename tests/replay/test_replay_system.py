@@ -9,9 +9,9 @@ from actors.records import LoggedRequest
 from actors.replay.clock import Metered
 from actors.replay.measured import RoundTimes
 from actors.replay.system import Policy, Times, measured, replay
-from fakes import ToyDraft, ToyLanguage
 from protocols.errors import RequestError
 from protocols.messages import FinishReason, Sampling
+from tests.world.fakes import ToyDraft, ToyLanguage
 
 LANGUAGE = ToyLanguage(eos_rate=0.01)
 FLAT = Times({1: 10_000.0, 32: 10_400.0}, {1: 500.0, 8: 700.0}, message=100.0, round=RoundTimes(100.0, 100.0))

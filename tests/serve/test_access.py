@@ -1,13 +1,13 @@
 """Who may call, and whether anybody answers: keys, web origins, health, draining."""
 
 import pytest
-from cluster import Cluster
-from gateway import LANGUAGE, TURNS, served
 
 from duoactor.serve.auth import read_keys
 from duoactor.serve.settings import GatewaySettings, parse_http
 from duoactor.serve.start import listen
 from protocols.errors import ConfigError
+from tests.serve.gateway import LANGUAGE, TURNS, served
+from tests.world.cluster import Cluster
 
 
 async def test_without_a_key_nothing_is_told_but_health():

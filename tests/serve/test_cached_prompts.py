@@ -1,9 +1,10 @@
 """What is told of the prefix cache over HTTP, and who shares it with whom."""
 
 import pytest
-from cluster import Cluster
-from gateway import LANGUAGE, served
-from test_metrics import scrape
+
+from tests.serve.gateway import LANGUAGE, served
+from tests.serve.test_metrics import scrape
+from tests.world.cluster import Cluster
 
 TURNS = [{"role": "user", "content": "Hello"}]
 

@@ -6,11 +6,11 @@ import socket
 
 import openai
 import pytest
-from cluster import Cluster
-from gateway import LANGUAGE, TURNS, served
 
-from fakes import ToyCodec, ToyLanguage
 from protocols.messages import ChatTurn, Sampling
+from tests.serve.gateway import LANGUAGE, TURNS, served
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyCodec, ToyLanguage
 
 PROMPT = ToyCodec().chat([ChatTurn("user", "Hello")])
 

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from cluster import Cluster
-from gateway import LANGUAGE, served
 
-from fakes import ToyCodec
 from protocols.messages import Sampling, TokenLogprobs
+from tests.serve.gateway import LANGUAGE, served
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyCodec
 
 CODEC = ToyCodec()
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from cluster import Cluster
-from gateway import LANGUAGE, TURNS, Served, served
 from openai import AsyncOpenAI
 
-from fakes import ToyTarget
+from tests.serve.gateway import LANGUAGE, TURNS, Served, served
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyTarget
 from tests.world.network import MemoryNetwork
 
 LONG = {"model": "toy", "messages": TURNS, "max_tokens": 60, "temperature": 0}

@@ -5,7 +5,8 @@ import json
 import re
 
 import pytest
-from gateway import TURNS, served
+
+from tests.serve.gateway import TURNS, served
 
 CHAT = "/v1/chat/completions"
 F = {"type": "function", "function": {"name": "f"}}

@@ -5,14 +5,14 @@ import json
 import logging
 
 import pytest
-from cluster import Cluster
-from gateway import LANGUAGE, TURNS, served
 
 from duoactor.client.async_client import AsyncClient
 from duoactor.serve.app import make_app
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.start import listen, serve
 from duoactor.serve.stream import EventStream
+from tests.serve.gateway import LANGUAGE, TURNS, served
+from tests.world.cluster import Cluster
 from tests.world.network import MemoryNetwork
 
 CHAT = "/v1/chat/completions"

@@ -6,11 +6,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from cluster import Cluster
-from gateway import LANGUAGE, TURNS, served
 
 from duoactor.serve import live
 from protocols.messages import Status
+from tests.serve.gateway import LANGUAGE, TURNS, served
+from tests.world.cluster import Cluster
 
 PAGE = {file.name: file.read_text() for file in (Path(live.__file__).parent / "page").iterdir()}
 COLUMNS = ("token_ids", "text", "parents", "chance", "origins", "arrived_us")

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from gateway import LANGUAGE, TURNS, served
 
-from fakes import ToyCodec
 from protocols.messages import Sampling
+from tests.serve.gateway import LANGUAGE, TURNS, served
+from tests.world.fakes import ToyCodec
 
 CODEC = ToyCodec()
 F = {"name": "f", "input_schema": {}}

@@ -6,8 +6,9 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from gateway import TURNS, served
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.serve.gateway import TURNS, served
 
 ROOT = Path(__file__).parents[2]
 

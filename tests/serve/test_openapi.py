@@ -1,9 +1,8 @@
 """The description at /openapi.json names every route but the live page's, and every parameter."""
 
-from gateway import served
-
 from duoactor.serve.app import make_app
 from duoactor.serve.openai.chat import ChatRequest
+from tests.serve.gateway import served
 
 NOT_DESCRIBED = {"/", "/page/{name}", "/live/state", "/live/swap", "/live/drain", "/openapi.json"}
 

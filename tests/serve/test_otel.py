@@ -5,13 +5,13 @@ import subprocess
 import sys
 
 import pytest
-from gateway import TURNS, served
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 from duoactor.serve.otel import Tracing, from_environment
+from tests.serve.gateway import TURNS, served
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from cluster import Cluster
-from gateway import LANGUAGE, TURNS, served
-from script import scripted
 
-from fakes import ToyCodec
 from protocols.messages import Rendering
+from tests.serve.gateway import LANGUAGE, TURNS, served
+from tests.serve.script import scripted
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyCodec
 
 BEGUN = [*TURNS, {"role": "assistant", "content": "It is"}]
 OPEN, NOTHING = Rendering(False, True), Rendering(False)

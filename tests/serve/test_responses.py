@@ -2,11 +2,11 @@
 
 import openai
 import pytest
-from cluster import Cluster
-from gateway import LANGUAGE, served
 
-from fakes import ToyCodec, ToyLanguage
 from protocols.messages import Sampling
+from tests.serve.gateway import LANGUAGE, served
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyCodec, ToyLanguage
 
 CODEC = ToyCodec()
 F = {"type": "function", "name": "f", "parameters": {}}

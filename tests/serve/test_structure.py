@@ -3,9 +3,7 @@
 import json
 
 import pytest
-from gateway import served
 from llguidance import LLMatcher, LLTokenizer, grammar_from
-from script import scripted
 
 from duoactor.serve.anthropic import messages as anthropic
 from duoactor.serve.openai import chat, completions, responses
@@ -13,6 +11,8 @@ from duoactor.serve.tool_calls.events import Called, Said, gathered
 from duoactor.serve.tool_calls.forms import FORMS
 from duoactor.serve.tool_calls.use import Calling
 from protocols.messages import StructuredOutputs
+from tests.serve.gateway import served
+from tests.serve.script import scripted
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ANY = StructuredOutputs(json_schema='{"type": "object"}')

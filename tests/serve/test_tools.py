@@ -4,10 +4,10 @@ import json
 
 import anthropic
 import pytest
-from gateway import served
-from script import scripted
 
 from protocols.messages import ChatTurn, ToolCall
+from tests.serve.gateway import served
+from tests.serve.script import scripted
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FUNCTION = {"name": "get_weather", "description": "Weather in a city", "parameters": CITY}

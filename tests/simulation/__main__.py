@@ -1,4 +1,4 @@
-"""``python tests/simulation --seeds 0:20000`` carries out every seed's plan and says what was wrong in which.
+"""``python -m tests.simulation --seeds 0:20000`` carries out every seed's plan and says what was wrong in which.
 
 ``--seed 17`` shows one: the plan, what is wrong, and the smallest plan that still fails, which ``--plan FILE`` (``-``:
 standard input) carries out again. ``--verifiers 2`` adds a second one to each plan, ``--learner`` a learner; ``--log``
@@ -17,12 +17,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
-
-from plans import Plan, plan_of, with_learner, with_second  # noqa: E402
-from shrinking import read, shrink, written  # noqa: E402
-from world import Result, simulate  # noqa: E402
+from tests.simulation.plans import Plan, plan_of, with_learner, with_second
+from tests.simulation.shrinking import read, shrink, written
+from tests.simulation.world import Result, simulate
 
 REPORT_EVERY = 100
 
@@ -80,7 +77,7 @@ def _kinds(result: Result) -> set[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python tests/simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seeds", help="FIRST:LAST, the last excluded")
     what.add_argument("--seed", type=int)

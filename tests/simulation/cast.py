@@ -7,22 +7,21 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from clocked_network import ClockedNetwork
-from cluster import ADDRESS
-from hosts import FORWARD_S, ROW_S, Host, LateCompute, Processor, SimulatedDraft, SimulatedTarget
-from plans import FEW_ROOMS, FIRST, HOSTS, LEARNER, SECOND, Plan
-from readers import ClientHost, Told
-from school import School
-from timed import HeldInbox, Process, TimedCompute, TimedInlineCompute
-
 from actors.controller.loop import Controller
 from actors.cost import CostModel
 from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
 from actors.verifier.loop import Verifier
 from actors.verifier.sources.inline import InlineDraft
-from fakes import INFO, ToyCodec, ToyLanguage
 from protocols.messages import Hello, Role
+from tests.simulation.clocked_network import ClockedNetwork
+from tests.simulation.hosts import FORWARD_S, ROW_S, Host, LateCompute, Processor, SimulatedDraft, SimulatedTarget
+from tests.simulation.plans import FEW_ROOMS, FIRST, HOSTS, LEARNER, SECOND, Plan
+from tests.simulation.readers import ClientHost, Told
+from tests.simulation.school import School
+from tests.world.caller import ADDRESS
+from tests.world.fakes import INFO, ToyCodec, ToyLanguage
+from tests.world.timed import HeldInbox, Process, TimedCompute, TimedInlineCompute
 
 ADDRESSES = {FIRST: ADDRESS, SECOND: "memory://second"}
 INCARNATIONS = {FIRST: "v", SECOND: "w"}

@@ -6,14 +6,13 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from plans import FIRST, LEARNER
-from school import DIRECTORY
-
 from actors.learner.versions import KEPT
+from tests.simulation.plans import FIRST, LEARNER
+from tests.simulation.school import DIRECTORY
 from tests.world.network import MemoryNetwork
 
 if TYPE_CHECKING:
-    from world import World
+    from tests.simulation.world import World
 
 MAX_KEPT = 8  # mirrors that a drafter keeps of ended leases
 FORGETS = ("network", "model", "compute", "tokenizing", "listener", "link")  # not the actors' own books

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from clocked_network import ClockedNetwork
-from desk import Reader
-from plans import Draft
-from timed import Process, TimedCompute
 
 from actors.models import Expansion, Leaf, Outcome, Window
-from fakes import ToyLanguage, ToyTarget
 from protocols.errors import DuoactorError
 from protocols.messages import Sampling
+from tests.simulation.clocked_network import ClockedNetwork
+from tests.simulation.plans import Draft
+from tests.world.desk import Reader
+from tests.world.fakes import ToyLanguage, ToyTarget
+from tests.world.timed import Process, TimedCompute
 
 PREFILL_CHUNK = 32
 FORWARD_S, ROW_S = 0.02, 0.002  # slow, so that a stream of a second lives through troubles of seconds

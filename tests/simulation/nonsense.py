@@ -7,8 +7,8 @@ import json
 import random
 from typing import Any
 
-from garbage import mutated
-from readers import scope_of
+from tests.simulation.readers import scope_of
+from tests.world.garbage import mutated
 
 EVERY_S = 0.1  # such a caller comes
 LONGEST_S = 2.0  # that it stays

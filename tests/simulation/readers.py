@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clocked_network import ClockedNetwork
-from hosts import Host
-from plans import GATEWAYS, Stream
-
 from duoactor import AsyncClient
 from duoactor.serve.app import make_app
 from duoactor.serve.gateway import Gateway
-from fakes import EOS, ToyCodec, ToyLanguage
 from protocols.errors import DuoactorError
 from protocols.messages import Sampling
+from tests.simulation.clocked_network import ClockedNetwork
+from tests.simulation.hosts import Host
+from tests.simulation.plans import GATEWAYS, Stream
+from tests.world.fakes import EOS, ToyCodec, ToyLanguage
 
 PATIENCE_S = 1000.0  # no client gives up before the simulation is over
 

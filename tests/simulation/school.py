@@ -16,10 +16,6 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import numpy as np
-from clocked_network import ClockedNetwork
-from cluster import ADDRESS
-from hosts import Broken, Host, SimulatedDraft
-from plans import LEARNER, Learning
 
 from actors.generations import Generations, Loader
 from actors.learner.course import PASSES
@@ -28,9 +24,13 @@ from actors.learner.pace import Pace
 from actors.learner.traffic import Heard, Traffic
 from actors.learner.versions import Version, Versions
 from actors.records import LoggedRequest
-from fakes import INFO, ToyLanguage
 from protocols.errors import ModelError
 from protocols.messages import Finished, Hello, Role, Sampling
+from tests.simulation.clocked_network import ClockedNetwork
+from tests.simulation.hosts import Broken, Host, SimulatedDraft
+from tests.simulation.plans import LEARNER, Learning
+from tests.world.caller import ADDRESS
+from tests.world.fakes import INFO, ToyLanguage
 
 T = TypeVar("T")
 

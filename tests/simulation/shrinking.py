@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-from plans import Plan, Rates
+
+from tests.simulation.plans import Plan, Rates
 
 
 def written(plan: Plan) -> str:

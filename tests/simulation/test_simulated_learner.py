@@ -8,15 +8,15 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
-from plans import Learning, Plan, Rates, Trouble, plan_of, with_learner, with_second
-from school import School, WatchedVersions
-from shrinking import read, shrink, written
-from world import simulate
 
 from actors.learner.course import Course
 from actors.learner.loop import Learner
 from actors.learner.trial import Trial
 from protocols.messages import Undo
+from tests.simulation.plans import Learning, Plan, Rates, Trouble, plan_of, with_learner, with_second
+from tests.simulation.school import School, WatchedVersions
+from tests.simulation.shrinking import read, shrink, written
+from tests.simulation.world import simulate
 
 HERE = Path(__file__).parent
 SEEDS = 60
@@ -40,14 +40,14 @@ def problems(plan: Plan) -> str:
 def test_whatever_becomes_of_a_learner_every_text_is_the_targets_and_what_is_in_force_serves(first):
     plans = {seed: with_learner(plan_of(seed)) for seed in range(first, first + 10)}
     failed = {seed: found for seed, plan in plans.items() if (found := simulate(plan).problems)}
-    assert not failed, "see `python tests/simulation --seed N --learner`"
+    assert not failed, "see `python -m tests.simulation --seed N --learner`"
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS_OF_TWO, 10))
 def test_with_a_second_verifier_likewise(first):
     plans = {seed: with_learner(with_second(plan_of(seed))) for seed in range(first, first + 10)}
     failed = {seed: found for seed, plan in plans.items() if (found := simulate(plan).problems)}
-    assert not failed, "see `python tests/simulation --seed N --learner --verifiers 2`"
+    assert not failed, "see `python -m tests.simulation --seed N --learner --verifiers 2`"
 
 
 def test_such_plans_promote_and_undo_fail_to_load_and_die_in_mid_change():

@@ -1,4 +1,4 @@
-"""Plans by seed, carried out by the real actors on virtual time. ``python tests/simulation`` runs many more."""
+"""Plans by seed, carried out by the real actors on virtual time. ``python -m tests.simulation`` runs many more."""
 
 import os
 import subprocess
@@ -8,9 +8,6 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
-from plans import FIRST, Plan, Rates, plan_of, with_second, with_shadows
-from shrinking import read, shrink, written
-from world import simulate
 
 from actors.verifier.course import DrafterCourse
 from actors.verifier.leases import Leases
@@ -18,9 +15,12 @@ from actors.verifier.shadow import Shadow
 from actors.verifier.streams import Request
 from duoactor.client.calls import StreamState
 from duoactor.client.session import Result, Session
-from fakes import ToyLanguage
 from protocols.handshake import Why
 from protocols.messages import Open
+from tests.simulation.plans import FIRST, Plan, Rates, plan_of, with_second, with_shadows
+from tests.simulation.shrinking import read, shrink, written
+from tests.simulation.world import simulate
+from tests.world.fakes import ToyLanguage
 
 HERE = Path(__file__).parent
 SEEDS = 200
@@ -39,14 +39,14 @@ STEADY = msgspec.structs.replace(plan_of(LIVELY), troubles=())
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
 def test_whatever_a_seed_does_to_them_every_text_is_the_targets_and_nothing_is_left(first):
     failed = {seed: found for seed in range(first, first + 10) if (found := simulate(plan_of(seed)).problems)}
-    assert not failed, "see `python tests/simulation --seed N`"
+    assert not failed, "see `python -m tests.simulation --seed N`"
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS_OF_TWO, 10))
 def test_with_a_second_verifier_every_stream_is_told_the_same_text_and_nothing_is_left_at_either(first):
     plans = {seed: with_second(plan_of(seed)) for seed in range(first, first + 10)}
     failed = {seed: found for seed, plan in plans.items() if (found := simulate(plan).problems)}
-    assert not failed, "see `python tests/simulation --seed N --verifiers 2`"
+    assert not failed, "see `python -m tests.simulation --seed N --verifiers 2`"
 
 
 def test_streams_of_plans_with_a_second_verifier_change_verifiers():
@@ -131,7 +131,7 @@ def test_a_stream_that_nobody_serves_is_found():
 
 
 def test_slots_that_are_not_given_back_are_found():
-    with patch("fakes.ToyTarget.close", lambda self, handle: None):
+    with patch("tests.world.fakes.ToyTarget.close", lambda self, handle: None):
         assert "KV slots" in problems(STEADY)
 
 

@@ -9,20 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from unittest.mock import patch
 
-import checks
-import nonsense
-from cast import ADDRESSES, Cast
-from hostile import Hostile
-from plans import GATEWAYS, Plan, Stream, Trouble
-from readers import ClientHost, Told
-from reproducible import reproducible
-from school import classroom
-
 from actors.replay.clock import run
 from actors.verifier.state import TTL_MS
 from duoactor import AsyncClient
 from protocols.errors import DuoactorError, RequestError
 from protocols.messages import Goodbye, Role
+from tests.simulation import checks, nonsense
+from tests.simulation.cast import ADDRESSES, Cast
+from tests.simulation.plans import GATEWAYS, Plan, Stream, Trouble
+from tests.simulation.readers import ClientHost, Told
+from tests.simulation.reproducible import reproducible
+from tests.simulation.school import classroom
+from tests.world.hostile import Hostile
 from tests.world.network import Faults
 
 STREAMS_END_S = 900.0  # after the last trouble: in lock-step with a slow drafter each token takes some seconds

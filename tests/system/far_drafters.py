@@ -1,4 +1,4 @@
-"""What a drafter brings by its distance, live: ``python tests/system/far_drafters.py --target build/benchmarks/big``.
+"""What a drafter brings by its distance, live: ``python -m tests.system.far_drafters --target build/benchmarks/big``.
 
 Two verifiers on one CPU, of which one has a drafter (CURVE keys, tcp) on another CPU, behind a relay that delays every
 byte each way and models the loss of TCP segments. Prompts are asked of both in turns, one stream at a time: ``vanilla``
@@ -15,24 +15,19 @@ import contextlib
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
-
-from processes import command, free_port, run  # noqa: E402
-from relay import Relay  # noqa: E402
-
-from actors.controller.choice import Control  # noqa: E402
-from actors.controller.goodput import goodput  # noqa: E402
-from duoactor import AsyncClient  # noqa: E402
-from duoactor.bench.suites import load_suite, select  # noqa: E402
-from protocols.address import parse  # noqa: E402
-from protocols.messages import DraftStats, RoundStats  # noqa: E402
+from actors.controller.choice import Control
+from actors.controller.goodput import goodput
+from duoactor import AsyncClient
+from duoactor.bench.suites import load_suite, select
+from protocols.address import parse
+from protocols.messages import DraftStats, RoundStats
+from tests.world.processes import command, free_port, run
+from tests.world.relay import Relay
 
 TASKS = ("chat", "code", "translation", "math_reasoning")
 WARM_UP = 3  # answers, until drafts are measured and the controller has spoken

@@ -1,4 +1,4 @@
-"""What a peer that sends as fast as it can costs a stream of method auto: ``python tests/system/flood.py``.
+"""What a peer that sends as fast as it can costs a stream of method auto: ``python -m tests.system.flood``.
 
 The verifier has one CPU and the flood another, each kind in its turn; they are compared with a process there that only
 computes. A stream is 1,800 tokens, some 600 rounds. What is told are tokens per second that the verifier's main thread

@@ -1,4 +1,4 @@
-"""Hostile frames at live actors over real sockets: by hand, ``python tests/system/hostile_frames.py 1000000``.
+"""Hostile frames at live actors over real sockets: by hand, ``python -m tests.system.hostile_frames 1000000``.
 
 Starts ``duoactor up`` with the bundled pair. Its verifier gets frames from strangers, clients, drafters and
 controllers; a further drafter, a controller, a gateway and a Python client get them from a hostile verifier, and the
@@ -29,21 +29,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import httpx2
+
+from protocols.messages import Goodbye, Role
+from protocols.zeromq import ZmqNetwork
+from tests.serve.hostile_http import HostileHttp
+from tests.world.fakes import INFO
+from tests.world.impostor import Impostor
+from tests.world.processes import WAIT_S, command, free_port
+from tests.world.relay import Relay
+from tests.world.service import WANTED, Process, Service
+from tests.world.siege import Over, Part, Siege
+from tests.world.wild import There, Wild
+
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "fuzz")]
-
-import httpx2  # noqa: E402
-from hostile_http import HostileHttp  # noqa: E402
-from impostor import Impostor  # noqa: E402
-from processes import WAIT_S, command, free_port  # noqa: E402
-from relay import Relay  # noqa: E402
-from service import WANTED, Process, Service  # noqa: E402
-from siege import Over, Part, Siege  # noqa: E402
-from wild import There, Wild  # noqa: E402
-
-from fakes import INFO  # noqa: E402
-from protocols.messages import Goodbye, Role  # noqa: E402
-from protocols.zeromq import ZmqNetwork  # noqa: E402
 
 PAIR = ROOT / "duoactor" / "pair"
 # Of one connection to the verifier. It reads some 130 messages of a peer that is no client before it drops the rest
@@ -212,7 +211,7 @@ class Attack(Service):
         log = self.directory / f"{words[0]}.log"
         line = command(*words, "--connect", address)
         if words[0] == "client":
-            line = [sys.executable, str(ROOT / "tests/support/hostile_client.py"), address, json.dumps(WANTED)]
+            line = [sys.executable, "-m", "tests.world.hostile_client", address, json.dumps(WANTED)]
         with log.open("w") as file:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} if words[0] == "client" else {}
             child = await asyncio.to_thread(subprocess.Popen, line, stderr=file, cwd=ROOT, **{"stdout": file, **pipes})

@@ -1,4 +1,4 @@
-"""Everything goes wrong at once, and no text changes: run it by hand, ``python tests/system/soak.py --seconds 120``.
+"""Everything goes wrong at once, and no text changes: run it by hand, ``python -m tests.system.soak --seconds 120``.
 
 Starts ``duoactor up`` with the bundled pair and several drafters, on a disk that is full where its output goes. Streams
 run all the time, with every method, greedy and sampled; meanwhile actors are killed and stopped, their wall clocks
@@ -27,19 +27,14 @@ from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "support"))
-
-import soak_missing
-import soak_returns
-import soak_speed
-from soak_memory import Memory
-from soak_missing import Missing
-from soak_returns import BACK_S, Return
-from soak_speed import Comeback
-from soak_troubles import METHODS, TOKENS, Troubles, Up
-from wall_clocks import WallClocks
-
 from duoactor import AsyncClient, DuoactorError
+from tests.system import soak_missing, soak_returns, soak_speed
+from tests.system.soak_memory import Memory
+from tests.system.soak_missing import Missing
+from tests.system.soak_returns import BACK_S, Return
+from tests.system.soak_speed import Comeback
+from tests.system.soak_troubles import METHODS, TOKENS, Troubles, Up
+from tests.world.wall_clocks import WallClocks
 
 QUESTIONS = [
     "Tom has 12 apples and buys 7 more. How many apples does he have?",

@@ -14,14 +14,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from soak_missing import Missing
-from soak_returns import BACK_S, LOOK_S, PROMISED_S
-
 from duoactor import AsyncClient
 from protocols.messages import Method
+from tests.system.soak_missing import Missing
+from tests.system.soak_returns import BACK_S, LOOK_S, PROMISED_S
 
 if TYPE_CHECKING:
-    from soak import Job, Soak
+    from tests.system.soak import Job, Soak
 
 STREAMS = 4
 WARM_S = 1.0  # until the streams run

@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-import soak_missing
-from soak_missing import Process
-from soak_returns import BACK_S, LOOK_S, Return
-from soak_speed import measure
-from wall_clocks import DAY, HOUR, WallClocks
-
 from duoactor import DuoactorError
 from protocols import wire
 from protocols.messages import Chunk, Failed, Generate, Hello, Method, Role, Sampling, ToClient
 from protocols.zeromq import ZmqNetwork
+from tests.system import soak_missing
+from tests.system.soak_missing import Process
+from tests.system.soak_returns import BACK_S, LOOK_S, Return
+from tests.system.soak_speed import measure
+from tests.world.wall_clocks import DAY, HOUR, WallClocks
 
 if TYPE_CHECKING:
-    from soak import Soak
+    from tests.system.soak import Soak
 
 METHODS = [method.value for method in Method if method is not Method.REST]  # which needs a datastore
 TOKENS = 80  # of every answer

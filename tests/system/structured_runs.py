@@ -1,4 +1,4 @@
-"""500 answers over 20 schemas, checked by ``jsonschema``: run it by hand, ``python tests/system/structured_runs.py``.
+"""500 answers over 20 schemas, checked by ``jsonschema``: run it by hand, ``python -m tests.system.structured_runs``.
 
 Starts ``duoactor up`` with the bundled pair. Every schema is asked for with ``auto``, half of its answers greedy, half
 at temperature 1 with a seed each; some of them again with ``vanilla``, whose text must be the same. Before that both
@@ -19,9 +19,7 @@ from pathlib import Path
 import jsonschema
 
 from duoactor import AsyncClient, Completion, StructuredOutputs
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from processes import Up
+from tests.world.processes import Up
 
 MAX_TOKENS = 500
 AT_ONCE = 4

@@ -9,11 +9,11 @@ import time
 
 import httpx2
 import pytest
-from processes import Up, free_port
-from wall_clocks import COMPILER, DAY, HOUR, WallClocks
 
 from duoactor import AsyncClient
 from protocols.messages import ActorDown, ActorUp, Message
+from tests.world.processes import Up, free_port
+from tests.world.wall_clocks import COMPILER, DAY, HOUR, WallClocks
 
 pytestmark = [
     pytest.mark.processes,

@@ -3,15 +3,16 @@
 import asyncio
 
 import pytest
-from cluster import Caller, Cluster
 
 from actors.cost import CostModel
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
 from actors.verifier.loop import Verifier
-from fakes import ToyCodec, ToyLanguage, ToyTarget
 from protocols.messages import Drain, Goodbye
 from protocols.zeromq import ZmqNetwork
+from tests.world.caller import Caller
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyCodec, ToyLanguage, ToyTarget
 
 
 class Here:

@@ -3,10 +3,8 @@
 import asyncio
 
 import pytest
-from cluster import Caller, Cluster, tokens_of
 
 from actors.replay.clock import run
-from fakes import ToyLanguage
 from protocols.messages import (
     Cancel,
     Chunk,
@@ -20,6 +18,9 @@ from protocols.messages import (
     StatusReport,
     Swap,
 )
+from tests.world.caller import Caller, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

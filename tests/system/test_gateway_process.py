@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx2
 import pytest
 from openai import OpenAI
-from processes import WAIT_S, Up, free_port, run, until
 
 from duoactor import Client
+from tests.world.processes import WAIT_S, Up, free_port, run, until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.processes

@@ -1,6 +1,6 @@
 """Any messages that can be decoded, from peers of every role, in any order: nothing ends, nothing grows.
 
-``python tests/system/test_hostile_peers.py 1000000`` sends a million from each role and says what they cost.
+``python -m tests.system.test_hostile_peers 1000000`` sends a million from each role and says what they cost.
 """
 
 from __future__ import annotations
@@ -15,19 +15,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
-
-from cluster import Cluster, tokens_of  # noqa: E402
-from desk import Desk  # noqa: E402
-from extremes import Extremes  # noqa: E402
-from hostile import DECODERS, Hostile  # noqa: E402
-
-from actors.controller.loop import Controller  # noqa: E402
-from actors.replay.clock import run  # noqa: E402
-from fakes import INFO, ToyLanguage  # noqa: E402
-from protocols import wire  # noqa: E402
-from protocols.messages import (  # noqa: E402
+from actors.controller.loop import Controller
+from actors.replay.clock import run
+from protocols import wire
+from protocols.messages import (
     Goodbye,
     Message,
     Sampling,
@@ -36,6 +27,12 @@ from protocols.messages import (  # noqa: E402
     Telemetry,
     ToDrafter,
 )
+from tests.world.caller import tokens_of
+from tests.world.cluster import Cluster
+from tests.world.desk import Desk
+from tests.world.extremes import Extremes
+from tests.world.fakes import INFO, ToyLanguage
+from tests.world.hostile import DECODERS, Hostile
 
 BURST = 50  # messages sent before the verifier has a turn
 LANGUAGE = ToyLanguage(eos_rate=0.02)

@@ -4,13 +4,13 @@ import asyncio
 import itertools
 from pathlib import Path
 
-from cluster import ADDRESS, Cluster, tokens_of
-
 from actors.learner.loop import Learner
 from actors.learner.versions import Versions
 from actors.replay.clock import run
-from fakes import INFO, ToyDraft, ToyLanguage
 from protocols.messages import Done, Failed, Finished, Hello, Role, Sampling, Status, StatusReport, Undo
+from tests.world.caller import ADDRESS, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import INFO, ToyDraft, ToyLanguage
 
 LANGUAGE = ToyLanguage()
 PROMPT = (5, 9, 33)

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from cluster import Cluster
-from pupil import LANGUAGE, PROMPT, SHORT, Pupil
 
 from actors.replay.clock import run
 from actors.verifier.learning import MAX_WAITING
 from protocols.messages import Generate, Refuse, RefuseCode, Role, StructuredOutputs, Welcome
+from tests.world.cluster import Cluster
+from tests.world.pupil import LANGUAGE, PROMPT, SHORT, Pupil
 
 
 def test_a_learner_hears_prompt_output_and_sampling_of_what_has_ended():

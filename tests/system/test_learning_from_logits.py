@@ -4,14 +4,14 @@ import asyncio
 
 import numpy as np
 import pytest
-from cluster import Cluster
-from pupil import LANGUAGE, PROMPT, SHORT, Pupil
 
 from actors.replay.clock import run
 from actors.verifier.alternatives import LEAST, MAX_TOKENS, PACKED, Alternatives
 from actors.verifier.learning import MAX_ASKED, MAX_WAITING
-from fakes import ToyTarget, toy_likeliest
 from protocols.messages import Finished, Generate, Sampling, StructuredOutputs
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyTarget, toy_likeliest
+from tests.world.pupil import LANGUAGE, PROMPT, SHORT, Pupil
 
 TOP = 3
 

@@ -3,10 +3,8 @@
 import asyncio
 
 import pytest
-from cluster import Cluster, DrafterByHand, tokens_of
 
 from actors.replay.clock import run
-from fakes import ToyDraft, ToyLanguage
 from protocols.messages import (
     Chunk,
     Close,
@@ -20,6 +18,9 @@ from protocols.messages import (
     StatusReport,
     Swap,
 )
+from tests.world.caller import DrafterByHand, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyDraft, ToyLanguage
 from tests.world.network import Faults, only
 
 PROMPT = (5, 9, 33)

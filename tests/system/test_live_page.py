@@ -7,7 +7,8 @@ import shutil
 import httpx2
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
-from processes import Up, free_port
+
+from tests.world.processes import Up, free_port
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [

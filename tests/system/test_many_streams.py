@@ -7,10 +7,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from cluster import Cluster, tokens_of
-from inline_drafts import inline
-from structured import Told
-from tiny import VOCAB, make
 
 from actors.engines.cache.kv_cache import TRASH, full_request
 from actors.engines.decoder.cpu.body import CompiledBody
@@ -21,8 +17,13 @@ from actors.models import Window
 from actors.proposers.memory import Memory
 from actors.replay.clock import run
 from actors.verifier.sources.retrieval import Sources
-from fakes import INFO, ToyDraft
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
+from tests.engines.tiny import VOCAB, make
+from tests.world.caller import tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import INFO, ToyDraft
+from tests.world.inline_drafts import inline
+from tests.world.structured import Told
 
 STREAMS, TURNS = 32, 42
 ABOUT = replace(INFO, model_id="tiny", vocab_size=VOCAB, max_context=512)

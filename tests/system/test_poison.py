@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
-from cluster import Caller, Cluster, tokens_of
 
 from actors.replay.clock import run
 from actors.verifier import scheduler
-from fakes import ToyCodec, ToyLanguage, ToyTarget
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Sampling, Status, StatusReport
+from tests.world.caller import Caller, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyCodec, ToyLanguage, ToyTarget
 
 POISON = 13
 PROMPT, POISONED = (5, 9, 33), (POISON, 9, 33)

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import WAIT_S, Up, command, run, until
 
 from duoactor import Client, ConnectionLost
 from protocols import wire
 from protocols.messages import Generate, Hello, Role
+from tests.world.processes import WAIT_S, Up, command, run, until
 
 pytestmark = pytest.mark.processes
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"

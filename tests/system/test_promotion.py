@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from cluster import Cluster, tokens_of
-from pupil import LANGUAGE, PROMPT, Pupil
 
 from actors.replay.clock import run
-from fakes import INFO, ToyDraft
 from protocols.errors import ModelError
 from protocols.messages import Done, Failed, Generate, Promote, Sampling, Status, StatusReport, Undo
+from tests.world.caller import tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import INFO, ToyDraft
+from tests.world.pupil import LANGUAGE, PROMPT, Pupil
 
 BETTER = Promote(1, "better", "toy-draft", 0.05)
 

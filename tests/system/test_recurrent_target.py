@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cluster import Cluster, tokens_of
-from structured import Told
 from transformers import Lfm2Config, Lfm2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from actors.engines.cache.kv_cache import TRASH
@@ -15,8 +13,11 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.replay.clock import run
-from fakes import INFO, VOCAB
 from protocols.messages import Cancel, Chunk, Generate, Sampling
+from tests.world.caller import tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import INFO, VOCAB
+from tests.world.structured import Told
 
 SIZES = {
     "vocab_size": VOCAB,

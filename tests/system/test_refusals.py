@@ -4,10 +4,8 @@ import asyncio
 
 import msgspec
 import pytest
-from cluster import ADDRESS, Caller, Cluster, tokens_of
 
 from actors.replay.clock import run
-from fakes import VOCAB, ToyLanguage
 from protocols import wire
 from protocols.messages import (
     Budget,
@@ -25,6 +23,9 @@ from protocols.messages import (
     StatusReport,
     Welcome,
 )
+from tests.world.caller import ADDRESS, Caller, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import VOCAB, ToyLanguage
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

@@ -5,8 +5,6 @@ import random
 
 import pytest
 import torch
-from cluster import Cluster
-from tiny import VOCAB, info, make
 
 from actors.engines.drafts.draft import Draft
 from actors.engines.drafts.replay import replay_draft
@@ -17,8 +15,10 @@ from actors.replay.clock import run
 from actors.replay.measured import RoundTimes
 from actors.replay.system import Policy, Times, replay
 from actors.verifier.request_log import RequestLog
-from fakes import ToyCodec
 from protocols.messages import FinishReason, Sampling
+from tests.engines.tiny import VOCAB, info, make
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyCodec
 
 GAMMA = 4
 FORWARD_US = {1: 2300.0, 4: 3300.0, 8: 4400.0, 32: 11000.0}

@@ -1,15 +1,16 @@
 """Retrieval in the whole system: as a method, as the stand-in for a drafter, and as what a drafter drafts with."""
 
 import pytest
-from cluster import Caller, Cluster, tokens_of
 
 from actors.proposers.datastore import build
 from actors.proposers.draft_model import build_proposer_draft
 from actors.proposers.memory import Memory
 from actors.replay.clock import run
 from actors.verifier.sources.retrieval import Sources
-from fakes import INFO, VOCAB, ToyLanguage, toy_sources
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Refuse, RefuseCode, Role, Sampling
+from tests.world.caller import Caller, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import INFO, VOCAB, ToyLanguage, toy_sources
 from tests.world.network import MemoryNetwork, only
 
 PROMPT = (5, 9, 33)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from cluster import ADDRESS, Caller, Cluster
-from puppet import client_of
 
 from actors.replay.clock import run
 from protocols.errors import RequestError
@@ -24,6 +22,9 @@ from protocols.messages import (
     Welcome,
 )
 from protocols.security import Holder, KeyRole
+from tests.world.caller import ADDRESS, Caller
+from tests.world.cluster import Cluster
+from tests.world.puppet import client_of
 
 LONG = Sampling(max_tokens=400, ignore_eos=True)
 

@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
-from cluster import Cluster, tokens_of
 
-from fakes import ToyLanguage, ToyTarget
 from protocols.messages import Cancel, Chunk, Failed, FailureCode, Generate, Sampling
+from tests.world.caller import tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage, ToyTarget
 
 LANGUAGE = ToyLanguage()
 LONG = Sampling(max_tokens=60)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import command, run, until
+
+from tests.world.processes import command, run, until
 
 pytestmark = pytest.mark.processes
 HERE, THERE = "10.77.0.1", "10.77.0.2"

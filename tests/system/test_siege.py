@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from siege import ENOUGH, Siege
+
+from tests.world.siege import ENOUGH, Siege
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from duoactor import Client
 
 pytestmark = pytest.mark.processes
-SLOW_ACTOR = Path(__file__).parents[1] / "support" / "slow_actor.py"
+SLOW_ACTOR = Path(__file__).with_name("slow_actor.py")
 WAIT_S = 120  # for processes to load a model on a busy machine; only a hang reaches it
 PROMPT = tuple(100 + 7 * i % 5000 for i in range(500))
 READING_S = 10.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
-import soak_missing
-from soak_memory import Memory, parts
-from soak_missing import LOADED_CPU_S, Missing, Process, process
-from soak_speed import Pace, comeback, problems
+
+from tests.system import soak_missing
+from tests.system.soak_memory import Memory, parts
+from tests.system.soak_missing import LOADED_CPU_S, Missing, Process, process
+from tests.system.soak_speed import Pace, comeback, problems
 
 # --- memory ----------------------------------------------------------------------------------------------------------
 

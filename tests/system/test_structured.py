@@ -6,14 +6,15 @@ import json
 import re
 
 import pytest
-from cluster import ADDRESS, Cluster, tokens_of
-from structured import SCHEMA, WANTED, Told, codec, target
 
 from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
 from duoactor import AsyncClient, RequestError
-from fakes import ToyDraft
 from protocols.messages import Cancel, Chunk, Failed, Generate, Sampling, Status, StatusReport, StructuredOutputs
+from tests.world.caller import ADDRESS, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyDraft
+from tests.world.structured import SCHEMA, WANTED, Told, codec, target
 
 COMMON = {"max_tokens": 60}
 SAMPLINGS = [

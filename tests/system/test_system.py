@@ -1,11 +1,12 @@
 """The three actors together, on the in-memory network and a virtual clock: the text is always the target's own."""
 
 import pytest
-from cluster import Cluster, tokens_of
 
 from actors.replay.clock import run
-from fakes import ToyLanguage, toy_sources
 from protocols.messages import Sampling
+from tests.world.caller import tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage, toy_sources
 from tests.world.network import MemoryNetwork, only
 
 PROMPT = (5, 9, 33)

@@ -3,15 +3,15 @@
 import asyncio
 import itertools
 
-from cluster import Cluster, tokens_of
-
 from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
 from actors.verifier.inbox import MAX_HANDLED
 from actors.verifier.sources.retrieval import SLICE, SoleProposer
-from fakes import ToyLanguage
 from protocols import wire
 from protocols.messages import Cancel, Chunk, Generate, Sampling, Status, StatusReport
+from tests.world.caller import tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage
 
 LANGUAGE = ToyLanguage()
 PROMPT = (5, 9, 33)

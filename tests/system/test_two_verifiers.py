@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 from openai import AsyncOpenAI
-from processes import free_port
 
 from duoactor import AsyncClient
 from duoactor.launch.child import own_command
+from tests.world.processes import free_port
 
 pytestmark = pytest.mark.processes
 PROMPT = "Once upon a time"

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from cluster import ADDRESS, Cluster
 from rich.console import Console
 
 from actors.replay.clock import run
@@ -11,6 +10,8 @@ from duoactor import AsyncClient, ConnectionLost
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from duoactor.top.screen import snapshot, whole
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
 
 
 def client_of(cluster, name="watcher", **options) -> AsyncClient:

@@ -13,11 +13,12 @@ from itertools import count
 
 import pyte
 import pytest
-from cluster import ADDRESS, Cluster
 
 from duoactor import AsyncClient
 from protocols.messages import Method
 from protocols.zeromq import ZmqNetwork
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
 
 pytestmark = pytest.mark.processes
 HANGS_S = 60  # only a hang reaches it

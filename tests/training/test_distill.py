@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import COMMON, VOCAB, make, make_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -33,6 +32,7 @@ from actors.training.start import Shape, first_draft
 from duoactor.cli import main
 from duoactor.distill.report import card, mean_speedup
 from protocols.errors import ConfigError, ModelError
+from tests.engines.tiny import COMMON, VOCAB, make, make_model
 
 
 def words(letter: str = "w") -> PreTrainedTokenizerFast:

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import FAMILIES, model_of
-from test_distill import words
-from tiny import VOCAB, info
 from transformers import LlamaForCausalLM
 
 from actors.engines.build import build_draft
@@ -26,6 +23,9 @@ from actors.training.learner import Learner
 from actors.training.shapes import candidates
 from actors.training.start import Shape, first_draft
 from protocols.messages import Sampling
+from tests.engines.families import FAMILIES, model_of
+from tests.engines.tiny import VOCAB, info
+from tests.training.test_distill import words
 
 CPU = torch.device("cpu")
 RECURRENT = (

@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tiny import VOCAB, make
 
 from actors.engines.weights.draft_vocabulary import with_part_head
 from actors.engines.weights.loading import load_model
@@ -20,6 +19,7 @@ from actors.training.losses import blend, choice, divergences
 from actors.training.online import OnlineTrainer
 from duoactor import config
 from protocols.messages import Sampling
+from tests.engines.tiny import VOCAB, make
 
 
 @pytest.fixture(params=["whole head", "part of it"])

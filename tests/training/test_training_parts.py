@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import VOCAB as TINY
-from tiny import make
 from transformers import LlamaConfig
 
 from actors.engines.weights.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
@@ -28,6 +26,8 @@ from actors.training.start import Shape, chosen_layers, draft_config, first_draf
 from duoactor.distill.picture import figure_of
 from duoactor.distill.report import rows, verdict
 from protocols.errors import ConfigError
+from tests.engines.tiny import VOCAB as TINY
+from tests.engines.tiny import make
 
 VOCABULARY = 12
 

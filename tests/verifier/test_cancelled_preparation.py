@@ -3,11 +3,10 @@
 import asyncio
 import gc
 
-from cluster import Cluster
-
 from actors.replay.clock import run
 from protocols.errors import RequestError
 from protocols.messages import Cancel, ChatTurn, FailureCode, Generate, Status, StatusReport
+from tests.world.cluster import Cluster
 
 
 class Held:

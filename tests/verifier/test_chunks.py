@@ -3,12 +3,12 @@
 import asyncio
 import itertools
 
-from cluster import Caller, Cluster, tokens_of
-
 from actors.replay.clock import run
 from actors.verifier.chunks import CHUNK_S, MAX_CHUNK_S, Chunks
-from fakes import ToyLanguage
 from protocols.messages import Chunk, Failed, Generate, Sampling
+from tests.world.caller import Caller, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

@@ -1,11 +1,11 @@
 """Who had named the draft tokens that a round accepted."""
 
 import pytest
-from test_trace import streamed
 
 from actors.verifier.credit import NONE, Credit, Source, credited
 from actors.verifier.rounds import Committed
 from protocols.messages import Origin
+from tests.verifier.test_trace import streamed
 
 TEXT, MEMORY, DATASTORE = Source
 

@@ -7,8 +7,9 @@ what the phase before left, and the slower one ends the step (DuoDecoding, arXiv
 from dataclasses import dataclass, replace
 
 import pytest
-from simulation import Simulation
-from timed import Fate, World
+
+from tests.world.simulation import Simulation
+from tests.world.timed import Fate, World
 
 METHOD = "duodecoding-lockstep"
 ROUNDS = 60

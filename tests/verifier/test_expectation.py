@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from cluster import COST, Cluster
-from inline_drafts import inline
 
 from actors.controller.goodput import Belief, goodput
 from actors.cost import CostModel
@@ -13,8 +11,10 @@ from actors.replay.clock import run
 from actors.settings import VerifierSettings
 from actors.verifier.expectation import expectation
 from actors.verifier.state import State
-from fakes import INFO, ToyDraft
 from protocols.messages import Hello, Method, Role, Status, StatusReport
+from tests.world.cluster import COST, Cluster
+from tests.world.fakes import INFO, ToyDraft
+from tests.world.inline_drafts import inline
 
 SLOW = {rows: 20 * time for rows, time in COST.items()}
 LENT = {rows: time / 2 for rows, time in SLOW.items()}

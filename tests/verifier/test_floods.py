@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
-from cluster import Caller, Cluster, tokens_of
-
 from actors.replay.clock import run
 from actors.verifier.floods import (
     BURST_S,
@@ -18,8 +16,10 @@ from actors.verifier.floods import (
     SHARE,
     Floods,
 )
-from fakes import INFO, ToyLanguage
 from protocols.messages import Chunk, Generate, Grow, Role, Sampling
+from tests.world.caller import Caller, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import INFO, ToyLanguage
 
 LANGUAGE = ToyLanguage()
 

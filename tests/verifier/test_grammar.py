@@ -6,7 +6,6 @@ import types
 
 import numpy as np
 import pytest
-from structured import PAIR, WANTED, codec
 
 from actors.models import ModelInfo
 from actors.tree.tree import FORCED, TokenTree
@@ -14,6 +13,7 @@ from actors.tree.window import best_nodes, in_tree_order
 from actors.verifier.sources.grammar import MAX_RULES, Grammars
 from protocols.errors import RequestError
 from protocols.messages import StructuredOutputs
+from tests.world.structured import PAIR, WANTED, codec
 
 EOS = 1
 INFO = ModelInfo("pair", 8192, 512, frozenset({EOS}), "digest")

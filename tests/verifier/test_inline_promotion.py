@@ -5,8 +5,6 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from cluster import ADDRESS, Cluster, tokens_of
-from inline_drafts import FORWARD_S, PROMPT, Counting, inline
 
 from actors.calibration import Calibration, TextCalibration
 from actors.draft_timing import PROBES
@@ -17,10 +15,13 @@ from actors.verifier.loop import Verifier
 from actors.verifier.opinions import OpinionPool
 from actors.verifier.sources.inline import MAX_FAILURES
 from actors.verifier.sources.inline_tree import InlineTree
-from fakes import INFO, ToyDraft, ToyLanguage
 from protocols.errors import ModelError
 from protocols.messages import Generate, Hello, Promote, Role, Sampling, Status, StatusReport
 from protocols.wire import encode
+from tests.world.caller import ADDRESS, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import INFO, ToyDraft, ToyLanguage
+from tests.world.inline_drafts import FORWARD_S, PROMPT, Counting, inline
 
 LANGUAGE = ToyLanguage()
 LONG = Sampling(max_tokens=3000, ignore_eos=True)

@@ -8,9 +8,9 @@ from actors.calibration import Calibration, TextCalibration
 from actors.tree.tree import OWN, TokenTree
 from actors.verifier.opinions import OpinionPool
 from actors.verifier.sources.inline_tree import InlineTree
-from fakes import ToyDraft
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
+from tests.world.fakes import ToyDraft
 
 PROMPT = [3, 4, 5]
 

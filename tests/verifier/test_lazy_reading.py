@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
-from cluster import Cluster, tokens_of
 
 from actors.proposers.suffix_automaton import SuffixAutomatonSession
 from actors.replay.clock import run
 from actors.verifier.own_drafts import OwnDrafts
 from protocols.messages import Method, Sampling
+from tests.world.caller import tokens_of
+from tests.world.cluster import Cluster
 
 PROMPT = tuple(2 + i % 50 for i in range(300))
 ANSWER = Sampling(max_tokens=20, ignore_eos=True)

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from inline_drafts import FORWARD_S, LONG, PROMPT, STEP_US, Counting, cluster, inline
 
 from actors.cost import CostModel
 from actors.replay.clock import run
@@ -12,6 +11,7 @@ from actors.verifier.prospects import worth_lending
 from actors.verifier.standing import PAYS, Standings
 from actors.verifier.waits import DrafterPace
 from protocols.messages import Hello, Role
+from tests.world.inline_drafts import FORWARD_S, LONG, PROMPT, STEP_US, Counting, cluster, inline
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["the verifier's own draft model", "another draft model"])

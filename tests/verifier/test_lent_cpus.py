@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from cluster import COST, Cluster, tokens_of
 
 from actors.replay.clock import run
-from fakes import ToyTarget
 from protocols.messages import Sampling
+from tests.world.caller import tokens_of
+from tests.world.cluster import COST, Cluster
+from tests.world.fakes import ToyTarget
 
 PROMPTS = ((5, 9, 33), (7, 2, 40))
 LONG = Sampling(max_tokens=60, ignore_eos=True)

@@ -17,8 +17,8 @@ from actors.verifier.sources.retrieval import Sources
 from actors.verifier.speculation import Speculation
 from actors.verifier.waits import DrafterPace
 from actors.verifier.windows import Windows
-from fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget, toy_sources
 from protocols.messages import FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
+from tests.world.fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget, toy_sources
 
 PROMPT = [5, 9, 33]
 COST = CostModel({1: 1000.0, 8: 1200.0, 16: 1500.0})

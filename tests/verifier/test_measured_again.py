@@ -2,8 +2,6 @@
 
 import asyncio
 
-from inline_drafts import FORWARD_S, LONG, PROMPT, STEP_US, Counting, Unread, cluster, inline, one_stream
-
 from actors.cost import CostModel
 from actors.replay.clock import run
 from actors.verifier.budgets import Budgets
@@ -13,6 +11,7 @@ from actors.verifier.sources.inline import READ
 from actors.verifier.standing import PAYS, Standings
 from actors.verifier.waits import DrafterPace
 from protocols.messages import Hello, Role, Sampling
+from tests.world.inline_drafts import FORWARD_S, LONG, PROMPT, STEP_US, Counting, Unread, cluster, inline, one_stream
 
 CALIBRATED = {1: 1000.0, 8: 1200.0, 16: 1500.0}
 

@@ -1,9 +1,9 @@
 """What has arrived is filed before a round is committed, wherever the forward runs."""
 
 import pytest
-from simulation import Fixed, Simulation, World
 
 from actors.verifier.speculation import Speculation
+from tests.world.simulation import Fixed, Simulation, World
 
 METHODS = ["pearl", "duodecoding", "tree"]
 

@@ -1,12 +1,13 @@
 """Where an output ends, and what it says until then."""
 
 import pytest
-from cluster import Cluster, tokens_of
 
 from actors.replay.clock import run
 from actors.verifier.output import Output
-from fakes import ToyCodec, ToyLanguage
 from protocols.messages import FinishReason, Sampling
+from tests.world.caller import tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyCodec, ToyLanguage
 
 EOS = 1
 PROMPT = [7]

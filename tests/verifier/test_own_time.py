@@ -1,10 +1,10 @@
 """What others' prompts take is no part of a stream's round: no draft saves any of it, and no drafter is to blame."""
 
 import pytest
-from simulation import Simulation
-from timed import World
 
 from actors.verifier.streams import Request
+from tests.world.simulation import Simulation
+from tests.world.timed import World
 
 WORLD = World(verify_us=2000.0, row_us=300.0, step_us=100.0, prompts=True)
 

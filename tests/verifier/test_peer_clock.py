@@ -3,10 +3,10 @@
 from itertools import pairwise
 
 import pytest
-from simulation import Simulation
-from timed import World
 
 from actors.verifier.peer_clock import DRIFT, PeerClock
+from tests.world.simulation import Simulation
+from tests.world.timed import World
 
 
 def test_a_message_that_waited_says_nothing_of_the_clocks():

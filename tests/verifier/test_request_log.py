@@ -2,13 +2,13 @@ import os
 import stat
 
 import pytest
-from cluster import Cluster
 
 from actors.records import LoggedRequest, read_log
 from actors.replay.clock import run
 from actors.verifier import request_log
 from actors.verifier.request_log import RequestLog
 from protocols.messages import Cancel, FinishReason, Generate, Sampling
+from tests.world.cluster import Cluster
 
 
 def some(number):

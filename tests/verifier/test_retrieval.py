@@ -2,7 +2,6 @@ import math
 from itertools import pairwise
 
 import pytest
-from function_proposer import FromFunction
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
@@ -20,6 +19,7 @@ from actors.verifier.waits import DrafterPace
 from actors.verifier.windows import Windows
 from protocols.errors import RequestError
 from protocols.messages import Method, Plan, Sampling
+from tests.verifier.function_proposer import FromFunction
 
 
 def saying(tokens, scores=None, parents=None):

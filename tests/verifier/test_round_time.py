@@ -2,11 +2,10 @@
 
 import asyncio
 
-from cluster import Cluster
-
 from actors.replay.clock import run
 from actors.verifier.sources.retrieval import Sources
 from protocols.messages import Sampling
+from tests.world.cluster import Cluster
 
 READING_S = 1.0
 

@@ -6,7 +6,6 @@ import asyncio
 from unittest.mock import patch
 
 import pytest
-from cluster import Cluster, DrafterByHand, tokens_of
 
 from actors.cost import CostModel
 from actors.replay.clock import run
@@ -15,7 +14,6 @@ from actors.verifier.pool import STAY_ROUNDS
 from actors.verifier.shadow import LIMIT_S, PLAN
 from actors.verifier.standing import Standings
 from actors.verifier.waits import DrafterPace
-from fakes import INFO, ToyDraft, ToyLanguage
 from protocols.messages import (
     Cancel,
     Chunk,
@@ -33,6 +31,9 @@ from protocols.messages import (
     Swap,
     Verdict,
 )
+from tests.world.caller import DrafterByHand, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import INFO, ToyDraft, ToyLanguage
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

@@ -5,15 +5,15 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from inline_drafts import FORWARD_S, Unread, cluster, inline
-from simulation import Simulation
-from timed import World
 
 from actors.replay.clock import run
 from actors.verifier.judging import Judge
 from actors.verifier.scheduler import MAX_DRAFTS, MAX_STALL
 from actors.verifier.sources.inline import READ
 from protocols.messages import Sampling
+from tests.world.inline_drafts import FORWARD_S, Unread, cluster, inline
+from tests.world.simulation import Simulation
+from tests.world.timed import World
 
 WORLD = World(verify_us=2000.0, row_us=300.0, step_us=100.0, prompts=True)  # a chunk takes 34 rounds' time
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from cluster import Cluster
-from hostile_drafters import ATTACKS, WORLDS, shares
-from simulation import START, Simulation
-from timed import BORDER, World
 
 from actors.replay.clock import run
 from actors.verifier.standing import FIRST_REST, MAX_KNOWN, RequestKind, Standing, Standings
 from protocols.messages import Sampling
+from tests.world.cluster import Cluster
+from tests.world.hostile_drafters import ATTACKS, WORLDS, shares
+from tests.world.simulation import START, Simulation
+from tests.world.timed import BORDER, World
 
 EARLY, LATER = 0.96, 0.97  # of the speed without drafts: in the first hundred rounds, and behind them
 TOKENS = 400  # most of them behind the first hundred rounds

@@ -5,14 +5,15 @@ import asyncio
 
 import msgspec
 import pytest
-from cluster import Caller, Cluster, tokens_of
 
 from actors.models import Outcome
 from actors.replay.clock import run
 from actors.verifier.forward import Job, compute
 from actors.verifier.rounds import Chosen
-from fakes import ToyLanguage, ToyTarget
 from protocols.messages import Cancel, Chunk, Generate, Plan, RoundStats, Sampling
+from tests.world.caller import Caller, tokens_of
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage, ToyTarget
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

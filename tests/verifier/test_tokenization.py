@@ -3,14 +3,15 @@
 import asyncio
 
 import pytest
-from cluster import ADDRESS, Cluster
 
 from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
 from actors.verifier.tokenization import MAX_WAITING, Tokenization
 from duoactor import AsyncClient, ChatTurn, RequestError
-from fakes import EOS, ToyCodec, ToyLanguage
 from protocols.messages import Detokenize, Failed, Tokenize, Tokenized
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
+from tests.world.fakes import EOS, ToyCodec, ToyLanguage
 
 
 def ask(*questions, codec=None):

@@ -4,13 +4,14 @@ from collections import Counter
 from itertools import zip_longest
 
 import pytest
-from cluster import ADDRESS, Cluster
 
 from actors.replay.clock import run
 from actors.verifier.totals import Totals
 from duoactor import AsyncClient
-from fakes import ToyLanguage
 from protocols.messages import RoundStats
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage
 
 
 def test_sums_over_requests_are_the_totals():

@@ -1,15 +1,16 @@
 """What a client that asks for a trace is told: every round's tree, what was verified of it, and what was accepted."""
 
 import pytest
-from cluster import ADDRESS, Cluster
 
 from actors.replay.clock import run
 from actors.tree.tree import OWN, TokenTree
 from actors.verifier.rounds import Chosen
 from actors.verifier.trace import MAX_TOLD, Trace
 from duoactor import AsyncClient
-from fakes import ToyLanguage
 from protocols.messages import Origin, RoundStats
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage
 
 STATS = RoundStats("r", 1, "tree", "d", 0, 0, 1, 1, 1000.0, 0.0, 1000.0)
 

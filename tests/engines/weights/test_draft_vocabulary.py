@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mirrored_texts import SAMPLINGS, assert_same, one_thread, root, some_prompt  # noqa: F401
 from safetensors.torch import load_file, save_file
-from tiny import VOCAB, info, make
 
 import actors.engines.decoder.engine as llama
 import actors.engines.sampling.sampler as sampler
@@ -27,6 +25,8 @@ from actors.models import Leaf
 from duoactor import config
 from protocols.errors import ModelError
 from protocols.messages import Sampling
+from tests.engines.mirrored_texts import SAMPLINGS, assert_same, one_thread, root, some_prompt  # noqa: F401
+from tests.engines.tiny import VOCAB, info, make
 
 CPU = torch.device("cpu")
 IDS = np.unique(np.random.default_rng(0).integers(0, VOCAB, 90))  # 69 tokens, no multiple of a vector

@@ -1,11 +1,11 @@
 import pytest
 import torch
-from test_transformers_backend import run
-from tiny import info, make
 from torch import nn
 
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.weights.packed import Int8Linear, PackedLinear, can_pack, make_linear, pack_linears
+from tests.engines.test_transformers_backend import run
+from tests.engines.tiny import info, make
 
 PACKABLE = [dtype for dtype in (torch.float32, torch.bfloat16) if can_pack(dtype)]
 

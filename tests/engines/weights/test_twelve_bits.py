@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny import info, make
 
 from actors.engines.decoder.configuration import supports
 from actors.engines.decoder.cpu import body as compiled_body
@@ -20,6 +19,7 @@ from actors.engines.weights import panels, twelve_bits
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import Panels
 from actors.engines.weights.twelve_bits import CODES, split
+from tests.engines.tiny import info, make
 
 pytestmark = pytest.mark.skipif(not HAS_TWELVE, reason="this processor reads 16 bits")
 

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
-from service import Process
+from tests.world.service import Process
 
 SLICES = 40  # between which memory is looked at
 # The verifier's memory of ended texts fills to 28 MB, and the KV cache of prompts is touched. Elsewhere nothing should

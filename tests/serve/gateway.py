@@ -12,14 +12,14 @@ from typing import Any
 from unittest.mock import patch
 
 import httpx2
-from cluster import Cluster
 from openai import AsyncOpenAI
 
 from duoactor import AsyncClient
 from duoactor.serve.app import make_app
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.start import listen, serve
-from fakes import ToyLanguage
+from tests.world.cluster import Cluster
+from tests.world.fakes import ToyLanguage
 
 LANGUAGE = ToyLanguage()
 TURNS = [{"role": "user", "content": "Hello"}]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from garbage import garbled
-from hostile import Hostile
-
 from actors.models import ModelInfo
 from protocols import wire
 from protocols.messages import Role
 from protocols.zeromq import ZmqNetwork
+from tests.world.garbage import garbled
+from tests.world.hostile import Hostile
 
 GARBLED = 0.4  # of what is sent
 

@@ -1,14 +1,14 @@
 """The controller against the best fixed setting, for every method, change, seed and kind of compute: the ratio of
 tokens per second, what the controller said last, and the setting that was best. From the root of the repository:
 
-PYTHONPATH=.:tests/support python tests/support/adaptation.py [METHOD ...] [--seeds 100-109] [--changes CHANGE ...]
+python -m tests.controller.adaptation [METHOD ...] [--seeds 100-109] [--changes CHANGE ...]
 """
 
 from __future__ import annotations
 
 import argparse
 
-from scenarios import METHODS, SCENARIOS, tried
+from tests.controller.scenarios import METHODS, SCENARIOS, tried
 
 
 def main() -> None:

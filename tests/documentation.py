@@ -22,7 +22,7 @@ import click
 
 from duoactor.cli import cli
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 RUN = ("bash", "console", "python")
 SHOWN = ("text", "json", "toml", "yaml", "ini", "mermaid", "promql")
 CHECKOUT = (

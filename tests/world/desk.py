@@ -9,7 +9,6 @@ from typing import TypeVar
 from actors.drafter.loop import Drafter
 from actors.models import Expansion, Leaf
 from actors.replay.clock import run
-from fakes import INFO, ToyDraft
 from protocols import wire
 from protocols.messages import (
     Close,
@@ -27,6 +26,7 @@ from protocols.messages import (
     Verdict,
     Welcome,
 )
+from tests.world.fakes import INFO, ToyDraft
 from tests.world.network import MemoryNetwork
 
 ADDRESS = "memory://desk"

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from cluster import ADDRESS, Cluster
-
 from duoactor import AsyncClient
 from protocols import wire
 from protocols.messages import Generate, Heartbeat, Hello, ToVerifier, Welcome
+from tests.world.caller import ADDRESS
+from tests.world.cluster import Cluster
 from tests.world.network import MemoryNetwork
 
 WELCOME = Welcome("v1", 500, 2500, "")

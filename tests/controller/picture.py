@@ -1,6 +1,6 @@
 """What the controller commands while the world changes: docs/controller.png. From the root of the repository:
 
-PYTHONPATH=.:tests/support python tests/support/picture.py docs/controller.png
+python -m tests.controller.picture docs/controller.png
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from scenarios import WORLD
-from simulation import START, Simulation
-from timed import World
+
+from tests.controller.scenarios import WORLD
+from tests.world.simulation import START, Simulation
+from tests.world.timed import World
 
 METHODS = ("duodecoding", "tree", "auto")
 SLOW = replace(WORLD, step_us=5 * WORLD.step_us)

@@ -13,13 +13,13 @@ from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
 from actors.verifier.loop import Verifier
 from actors.verifier.sources.retrieval import Sources
-from fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
 from protocols.messages import (
     Goodbye,
     Hello,
     Role,
 )
 from tests.world.caller import ADDRESS, Caller
+from tests.world.fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
 from tests.world.network import MemoryNetwork
 
 COST = {1: 1000.0, 8: 1200.0, 16: 1500.0}  # microseconds by rows

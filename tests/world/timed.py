@@ -16,9 +16,9 @@ from actors.models import Expansion, Leaf, Outcome, Window, path_of
 from actors.replay.clock import Process, now_here
 from actors.tree.accept import depths_of, walk
 from actors.verifier.compute import Compute
-from fakes import INFO, VOCAB
 from protocols.messages import Sampling
 from protocols.transport import Inbox
+from tests.world.fakes import INFO, VOCAB
 from tests.world.network import MemoryNetwork
 
 LONGEST = 40_000  # positions

@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from cluster import ADDRESS, Caller
-from timed import (
+from actors.controller.loop import Controller
+from actors.cost import CostModel
+from actors.draft_timing import WIDTHS
+from actors.drafter.loop import Drafter
+from actors.replay.clock import run
+from actors.settings import VerifierSettings
+from actors.verifier.loop import Verifier
+from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Role, RoundStats, Sampling
+from tests.world.caller import ADDRESS, Caller
+from tests.world.fakes import ToyCodec
+from tests.world.timed import (
     INFO,
     LONGEST,
     HeldInbox,
@@ -27,16 +36,6 @@ from timed import (
     World,
     fate,
 )
-
-from actors.controller.loop import Controller
-from actors.cost import CostModel
-from actors.draft_timing import WIDTHS
-from actors.drafter.loop import Drafter
-from actors.replay.clock import run
-from actors.settings import VerifierSettings
-from actors.verifier.loop import Verifier
-from fakes import ToyCodec
-from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Role, RoundStats, Sampling
 
 START = 64  # tokens of a prompt
 BEFORE = 250  # tokens before a change

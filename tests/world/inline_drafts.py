@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from cluster import Cluster
-
 from actors.verifier.sources.inline import InlineDraft
-from fakes import EOS, VOCAB, ToyDraft
 from protocols.messages import Chunk, Sampling
+from tests.world.cluster import Cluster
+from tests.world.fakes import EOS, VOCAB, ToyDraft
 
 PROMPT = (5, 9, 33)
 FORWARD_S = 0.002

@@ -5,10 +5,7 @@ from __future__ import annotations
 import typing
 
 import msgspec
-from cluster import Caller
-from extremes import Extremes
 
-from fakes import INFO
 from protocols import messages, wire
 from protocols.messages import (
     Close,
@@ -31,6 +28,9 @@ from protocols.messages import (
     ToVerifier,
     Verdict,
 )
+from tests.world.caller import Caller
+from tests.world.extremes import Extremes
+from tests.world.fakes import INFO
 
 DECODERS = {
     Role.CLIENT: ToClient,

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import WAIT_S, Up
-
 from duoactor import AsyncClient, DuoactorError
 from protocols.messages import StatusReport
+from tests.world.processes import WAIT_S, Up
 
 WANTED = {"prompt": "Once upon a time", "max_tokens": 48, "temperature": 0.0, "ignore_eos": True}
 METHODS = ("auto", "pearl", "tree", "duodecoding", "vanilla", "sps")

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from decoders import targets
-from garbage import mutated
+from tests.fuzz.decoders import targets
+from tests.world.garbage import mutated
 
 PATHS = {
     "chat": "/v1/chat/completions",

@@ -1,6 +1,6 @@
 """What a drafter that means harm costs a stream of method auto, against the same text without drafts, on virtual time.
 
-PYTHONPATH=.:tests/support python tests/support/hostile_drafters.py [--seeds 0-4]
+python -m tests.world.hostile_drafters [--seeds 0-4]
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
-from simulation import Simulation
-from timed import World
 
 from actors.drafter.loop import Drafter
-from fakes import VOCAB
 from protocols.messages import DraftStats, Grow
+from tests.world.fakes import VOCAB
+from tests.world.simulation import Simulation
+from tests.world.timed import World
 
 ROUNDS = 100
 TOKENS = 600

@@ -16,8 +16,8 @@ from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.engines.weights.loading import load_tokenizer
-from fakes import INFO, VOCAB, draw
 from protocols.messages import Sampling, StructuredOutputs
+from tests.world.fakes import INFO, VOCAB, draw
 
 PAIR = Path(duoactor.__file__).parent / "pair"
 SCHEMA = {

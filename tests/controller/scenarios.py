@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simulation import Comparison, Fixed, compare
-from timed import World
+from tests.world.simulation import Comparison, Fixed, compare
+from tests.world.timed import World
 
 WORLD = World()
 

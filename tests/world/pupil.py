@@ -2,11 +2,10 @@
 
 import asyncio
 
-from cluster import Caller
-
-from fakes import INFO, ToyLanguage
 from protocols.messages import Finished, Role, Sampling, ToLearner
 from protocols.wire import Decoder
+from tests.world.caller import Caller
+from tests.world.fakes import INFO, ToyLanguage
 
 PROMPT = (5, 9, 33)
 

@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable
 
 import msgspec
-from extremes import Extremes
-from garbage import garbled
-from wild import GARBLED
 
 from protocols import messages, wire
 from protocols.messages import Grow, Heartbeat, Hello, Message, Refuse, RefuseCode, Resync, Role, ToVerifier, Welcome
 from protocols.zeromq import ZmqNetwork
+from tests.world.extremes import Extremes
+from tests.world.garbage import garbled
+from tests.world.wild import GARBLED
 
 UNDERSTANDS = {Role.DRAFTER: messages.ToDrafter, Role.CONTROLLER: messages.ToController, Role.CLIENT: messages.ToClient}
 # A verifier may send its actors away, or say that it speaks another version, and they go. Of what it can refuse these

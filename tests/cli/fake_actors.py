@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from fake_status import status_of
 
 from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe
 from protocols.messages import ChatTurn, Chunk, FinishReason, RequestStats, Role, StatusReport, Tokenized
+from tests.cli.fake_status import status_of
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster import Cluster
-
 from actors.models import RENDERING
-from fakes import EOS, INFO, ToyCodec, ToyLanguage, ToyTarget
 from protocols.messages import ChatTurn, Rendering, Sampling
+from tests.world.cluster import Cluster
+from tests.world.fakes import EOS, INFO, ToyCodec, ToyLanguage, ToyTarget
 
 PROMPT = [2, 2, 2]
 FIRST = 3  # token FIRST + i is the script's piece i

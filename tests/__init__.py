@@ -1,0 +1,1 @@
+"""The tests; their helpers are imported by full name, the shared ones from ``tests.world``."""
