@@ -73,7 +73,10 @@ def deploy(
     learner = wanted.learner and _learner(wanted.learner, drafters, controller)
     gateway = wanted.gateway
     if gateway is not None:
-        gateway = replace(gateway if gateway.key else replace(gateway, **keys), connect=gateway.connect or (address,))
+        gateway = replace(
+            gateway if gateway.key else replace(gateway, **keys),
+            connect=gateway.connect or (address,),
+        )
     verifier = _verifier(wanted, cores, len(cpus))
     complete = Wanted(verifier, drafters, controller, gateway, learner)
 
@@ -99,7 +102,13 @@ def _plans(settings: Wanted, line: Callable[[str, Settings], tuple[str, ...]]) -
     if settings.learner is not None:
         yield ActorPlan(Role.LEARNER, "learner", line(Role.LEARNER, settings.learner))
     if (gateway := settings.gateway) is not None:
-        yield ActorPlan(GATEWAY, "gateway", line("serve", gateway), http=reachable_http(gateway.http))
+        yield ActorPlan(
+            GATEWAY,
+            "gateway",
+            line("serve", gateway),
+            http=reachable_http(gateway.http),
+            finish_s=verifier.shutdown_timeout,
+        )
 
 
 def _verifier(wanted: Wanted, cores: Cores, cpus: int) -> VerifierSettings:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal
 
-from duoactor.launch.child import STOP_S, ActorPlan, Child
+from duoactor.launch.child import GATEWAY, STOP_S, ActorPlan, Child
 from duoactor.launch.health import healthy_pid
 from duoactor.launch.restart import GiveUp, Leave, Lifecycle, Start, describe_exit
 from protocols.address import parse
@@ -221,8 +221,8 @@ class Supervisor:
     # --- the end
 
     async def _stop(self) -> None:
-        """The verifier first: it tells its clients and drafters that it goes. Then the others; who does not end within
-        ``STOP_S``, and what it may take to finish its work, is killed. A second Ctrl-C kills all at once."""
+        """The gateway and the verifier first: the one takes no more requests, the other tells its peers that it ends.
+        Then the others. What has not ended after its ``finish_s`` and ``STOP_S`` is killed, by a second Ctrl-C at once."""
         self._stopping = True
         if self._watching is not None:
             self._watching.cancel()
@@ -230,8 +230,8 @@ class Supervisor:
             if actor.child is None and (life := self._lives.get(actor.plan.name)):
                 life.cancel()  # an actor that waits to be restarted must not start now
         try:
-            await self._stop_all([actor for actor in self._actors if actor.plan.role is Role.VERIFIER])
-            await self._stop_all([actor for actor in self._actors if actor.plan.role is not Role.VERIFIER])
+            await self._stop_all(GATEWAY, Role.VERIFIER)
+            await self._stop_all(Role.DRAFTER, Role.CONTROLLER, Role.LEARNER)
         finally:
             for actor in self._actors:
                 if actor.child is not None:
@@ -242,7 +242,8 @@ class Supervisor:
                 with contextlib.suppress(DuoactorError, OSError):
                     IpcClaim(parse(self._address)).release()
 
-    async def _stop_all(self, actors: Sequence[_Actor]) -> None:
+    async def _stop_all(self, *roles: str) -> None:
+        actors = sorted((a for a in self._actors if a.plan.role in roles), key=lambda a: roles.index(a.plan.role))
         for actor in actors:
             if actor.child is not None:
                 actor.child.terminate()

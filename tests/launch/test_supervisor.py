@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from duoactor.launch.child import STOP_S, ActorPlan, Child
+from duoactor.launch.child import GATEWAY, STOP_S, ActorPlan, Child
 from duoactor.launch.supervisor import Event, LaunchError, Supervisor
 from protocols.messages import DrafterStatus, Role, StatusReport
 
@@ -24,7 +24,7 @@ signal.pause()
 """
 
 
-def plan(role: Role, program: str, name: str = "") -> ActorPlan:
+def plan(role: str, program: str, name: str = "") -> ActorPlan:
     return ActorPlan(role, name or str(role), (sys.executable, "-S", "-c", textwrap.dedent(program)))
 
 
@@ -312,3 +312,17 @@ async def test_a_dead_child_keeps_its_process_id_until_its_group_is_killed(monke
     child.kill()
     child.terminate()
     assert killed == [True]
+
+
+async def test_the_gateway_and_the_verifier_are_stopped_together_and_the_others_after_them():
+    world = World(plan(Role.VERIFIER, LIVES), plan(Role.DRAFTER, LIVES), plan(Role.CONTROLLER, LIVES))
+    gateway = Supervisor([plan(GATEWAY, LIVES)], world.probe, report=world.report)
+    world.supervisor._actors += gateway._actors
+    for actor in gateway._actors:
+        actor.left = True  # nobody asks this one over HTTP whether it is ready
+    async with world.supervisor:
+        await world.until("started", "gateway")
+    order = [f"{event.kind} {event.actor.name}" for event in world.events if event.kind in ("stopping", "ended")]
+    assert order[:2] == ["stopping gateway", "stopping verifier"]
+    assert set(order[2:4]) == {"ended gateway", "ended verifier"}
+    assert set(order[4:6]) == {"stopping drafter", "stopping controller"}
