@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Unpack, cast
 
+from actors.settings import PEER_VARIABLES
 from duoactor.client.calls import Answer, Question
-from duoactor.client.connection import CONNECT_TIMEOUT_S
-from duoactor.client.opening import Opening
+from duoactor.client.connection import CONNECT_TIMEOUT_S, Connection, closed, forked
 from duoactor.client.options import Options, shows_options
 from duoactor.client.request import (
     PROMOTED,
@@ -25,7 +26,8 @@ from duoactor.client.request import (
     typed,
 )
 from duoactor.client.stream import AsyncStream
-from protocols.errors import ConnectionLost, RequestError
+from protocols.address import default_address, several
+from protocols.errors import ConnectionLost, DuoactorError, RequestError
 from protocols.messages import (
     Detokenize,
     Done,
@@ -90,18 +92,24 @@ class AsyncClient:
                 the verifier says, or longer.
             network: The transport; None: ZeroMQ.
         """
+        if not address:
+            said = {name: os.environ.get(variable, "") for name, variable in PEER_VARIABLES.items()}
+            address = said["connect"] or default_address()
+            key, server_key = key or said["key"], server_key or said["server_key"]
+        self.addresses = several(address)
+        self._keys = (key, server_key)
         self._timeout = timeout
-        self._opening = Opening(address, key, server_key, timeout, reconnect_timeout, max_retries, network)
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Of the verifiers."""
-        return self._opening.addresses
+        self._reconnect_timeout = reconnect_timeout
+        self._max_retries = max_retries
+        self._network = network
+        self._opening: asyncio.Task[Connection] | None = None
+        self._closed = False
+        self._pid = os.getpid()
 
     @property
     def address(self) -> str:
         """Of the verifiers, separated by commas."""
-        return self._opening.address
+        return ", ".join(self.addresses)
 
     # --- connection --------------------------------------------------------------------------------------------------
 
@@ -120,11 +128,18 @@ class AsyncClient:
             RefusedError: The verifier does not accept this client.
             ConfigError: An address is malformed, or a key file cannot be used.
         """
-        await self._opening.connected()
+        await self._connected()
 
     async def aclose(self) -> None:
         """Cancel all open requests and disconnect. The client cannot be used again."""
-        await self._opening.close()
+        self._closed = True
+        opening, self._opening = self._opening, None
+        if opening is None or opening.get_loop() is not asyncio.get_running_loop() or os.getpid() != self._pid:
+            return
+        opening.cancel()
+        await asyncio.wait([opening])
+        if not opening.cancelled() and opening.exception() is None:
+            await opening.result().close()
 
     @property
     def welcome(self) -> Welcome:
@@ -133,7 +148,58 @@ class AsyncClient:
         Raises:
             ConnectionLost: There was no connection yet.
         """
-        return self._opening.welcome
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
+            raise ConnectionLost(f"no verifier at {self.address} has answered yet")
+        return opening.result().welcome
+
+    async def _connected(self) -> Connection:
+        """The connection, made anew if there is none or the last has ended."""
+        self._check_place()
+        if self._opening is None or _is_over(self._opening):
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # told to who waits
+        try:
+            connection = await asyncio.shield(self._opening)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise closed() from None
+            raise
+        await connection.ready()
+        return connection
+
+    def _check_place(self) -> None:
+        """A client belongs to one process, and while it is connected to one event loop."""
+        if self._closed:
+            raise closed()
+        if os.getpid() != self._pid:
+            raise forked()
+        home = None if self._opening is None else self._opening.get_loop()
+        if home is not None and home is not asyncio.get_running_loop() and not home.is_closed():
+            raise ConnectionLost("this client is connected in another event loop; make one client for each loop")
+
+    async def _open(self) -> Connection:
+        network, leave = self._network, _nothing
+        if network is None:
+            from protocols.security import load_security
+            from protocols.zeromq import ZmqNetwork
+
+            key, server_key = self._keys
+            network = ZmqNetwork(load_security(key, server_key) if key or server_key else None)
+            leave = network.close
+        try:
+            connection = Connection(
+                network, self.addresses, self._timeout, self._reconnect_timeout, leave, self._max_retries
+            )
+        except DuoactorError:
+            leave()
+            raise
+        try:
+            await connection.ready()
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -154,7 +220,7 @@ class AsyncClient:
             RefusedError: While reading: the verifier does not accept this client.
             ConnectionLost: While reading: no verifier answers, or none came back in time.
         """
-        return AsyncStream(make_request(prompt, messages, options), self._opening.connected)
+        return AsyncStream(make_request(prompt, messages, options), self._connected)
 
     @shows_options
     async def generate(
@@ -186,7 +252,7 @@ class AsyncClient:
 
     async def _ask(self, question: Question, at: str | None = None) -> Answer:
         checked(question)
-        connection = await self._opening.connected()
+        connection = await self._connected()
         mailbox = connection.ask(question, at)
         try:
             async with asyncio.timeout(self._timeout or CONNECT_TIMEOUT_S):
@@ -201,7 +267,7 @@ class AsyncClient:
 
     async def _order(self, order: Question) -> str:
         """Of several verifiers, that which knows the drafter carries it out."""
-        verifiers = (await self._opening.connected()).verifiers
+        verifiers = (await self._connected()).verifiers
         for address in verifiers[:-1]:
             try:
                 return cast(Done, await self._ask(order, address)).detail
@@ -228,7 +294,7 @@ class AsyncClient:
             ConnectionLost: The verifier is lost.
             RefusedError: The verifier does not accept this client.
         """
-        connection = await self._opening.connected()
+        connection = await self._connected()
         async with aclosing(connection.telemetry()) as messages:
             async for message in messages:
                 yield message
@@ -298,3 +364,12 @@ class AsyncClient:
             RequestError: As for ``swap``; also where there is no learner, or another version is in force by now.
         """
         return await self._order(Undo(uuid.uuid4().hex, typed("version", version, PROMOTED)))
+
+
+def _nothing() -> None: ...
+
+
+def _is_over(opening: asyncio.Task[Connection]) -> bool:
+    if not opening.done():
+        return opening.get_loop().is_closed()
+    return opening.cancelled() or opening.exception() is not None or opening.result().over is not None

@@ -1,12 +1,9 @@
-"""What a client holds of one call, a stream or a question: enough to ask for what is still to come at any verifier.
-
-Tokens are numbered, so what comes twice is dropped, and what is missing is asked for again with the tokens held so far.
-Noise is keyed by position, so the rest of the text is the same (docs/how-it-works.md).
-"""
+"""What a client holds of one call, a stream or a question: enough to repeat it at any verifier."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -31,7 +28,7 @@ Question = Status | Swap | DrainActor | Undo | Tokenize | Detokenize
 Answer = Done | StatusReport | Tokenized
 News = Chunk | Answer | DuoactorError
 
-ANSWERS: dict[type[Question], type[Answer]] = {
+ANSWERS: Mapping[type[Question], type[Answer]] = {
     Status: StatusReport,
     Tokenize: Tokenized,
     Detokenize: Tokenized,
@@ -150,10 +147,6 @@ class StreamState:
         self.suspended, self.submitted, self.begun = True, False, False
         return was_submitted
 
-    def wake(self) -> None:
-        """It is being read again."""
-        self.suspended = False
-
     def welcomed(self, address: str, incarnation: str) -> None:
         if self.at in (None, address) and self.asked not in ("", incarnation):
             self._outlived()
@@ -171,16 +164,8 @@ class StreamState:
     def given_back(self) -> None:
         self.submitted, self.begun, self.at, self.asked = False, False, None, ""
 
-    def postponed(self, until: float) -> None:
-        """There was no room anywhere."""
-        self.retries, self.retry_at = self.retries + 1, until
-        self.refused_by.clear()
-
     def _outlived(self) -> None:
         """The verifier ended, and not in order, while it may have worked on this request."""
         if self.begun:
             self.attempt = 1 if len(self.token_ids) - self.had >= SETTLED_TOKENS else self.attempt + 1
         self.begun = False
-
-
-Call = Asking | StreamState

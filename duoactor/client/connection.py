@@ -1,16 +1,17 @@
-"""A client's connection to a verifier, from the first Hello to its end: the session's driver, with socket and clock."""
+"""A client's connection to its verifiers, from the first Hello to its end: the session's sockets and clock."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
 
 from actors.peer import Line, introduction
 from actors.tasks import until_one_ends
-from duoactor.client.calls import Question
-from duoactor.client.mailbox import Mailbox
+from duoactor.client.calls import News, Question
 from duoactor.client.session import Result, Session
 from protocols import wire
 from protocols.errors import ConnectionLost, DuoactorError, ProtocolError, RequestError
@@ -25,6 +26,52 @@ WATCH_S = 0.25  # between two looks at what has taken too long
 # A stream whose chunks lie unread for so long is suspended. Reading on resumes it at the price of its prefill, so that
 # this is longer than people pause, and short beside an answer that nobody will read.
 UNREAD_S = 10.0
+FILE = "file://"  # begins the name of a file that holds a verifier's address at present
+
+
+class Mailbox:
+    """What came for one call and was not read yet: of a stream at most one chunk per token. Putting in is the event
+    loop's, taking out is safe in any thread."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._news: deque[News] = deque()
+        self._arrived = asyncio.Event()
+        self._clock = clock
+        self._unread_since: float | None = None
+        self._closed = False
+
+    def put(self, news: News) -> None:
+        self._news.append(news)
+        if self._unread_since is None:
+            self._unread_since = self._clock()
+        self._arrived.set()
+
+    async def wait(self) -> None:
+        """Until there is something to take, or nothing will come. Cancelling it loses nothing."""
+        while not self._news and not self._closed:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._closed = True
+        self._arrived.set()
+
+    def take(self) -> News | None:
+        """The oldest news, if any; an error is raised."""
+        try:
+            news = self._news.popleft()
+        except IndexError:
+            return None
+        self._unread_since = self._clock() if self._news else None
+        if isinstance(news, DuoactorError):
+            raise news
+        return news
+
+    def unread_for(self) -> float:
+        """Seconds since somebody read, while there was something to read."""
+        since = self._unread_since
+        return 0.0 if since is None else self._clock() - since
 
 
 class Connection:
@@ -53,7 +100,9 @@ class Connection:
         self._welcomed = asyncio.Event()
         self._lost_at = self._loop.time()
         self._announced = False  # that streams wait for the verifier
-        self._lines = {one: Line(network, one, introduction(Role.CLIENT), wire.Decoder(ToClient)) for one in addresses}
+        self._network = network
+        self._addresses = tuple(addresses)
+        self._lines = {one: self._line(one) for one in addresses if not one.startswith(FILE)}
         self._work = asyncio.create_task(self._run())
 
     # --- its life ----------------------------------------------------------------------------------------------------
@@ -78,6 +127,8 @@ class Connection:
 
     async def _somebody(self) -> None:
         """ConnectionLost once it is known that nobody listens at any of the addresses."""
+        if len(self._lines) < len(self._addresses):
+            return  # one is still to be found
         pending = {asyncio.create_task(line.link.writable(wait=False)) for line in self._lines.values()}
         fault: BaseException | None = None
         try:
@@ -118,7 +169,7 @@ class Connection:
         await asyncio.gather(self._work, return_exceptions=True)
 
     async def _run(self) -> None:
-        serving = [self._serve(address, line) for address, line in self._lines.items()]
+        serving = [self._serve(address) for address in self._addresses]
         parts = [asyncio.create_task(part) for part in (*serving, self._watch())]
         fault: DuoactorError = ConnectionLost("the client was closed")
         try:
@@ -138,17 +189,39 @@ class Connection:
                 line.close()
             self._ended()
 
-    async def _serve(self, address: str, line: Line) -> None:
+    async def _serve(self, address: str) -> None:
         """One verifier's part. What is wrong with it alone leaves the others; raised if there is no other."""
         try:
-            await until_one_ends(line.beat(), self._receive(address, line))
+            while True:
+                line = self._lines.get(address) or await self._find(address)
+                await until_one_ends(line.beat(), self._receive(address, line), self._moved(address, line.address))
+                self._part_with(address)
         except DuoactorError as error:
-            if len(self._lines) == 1:
+            if len(self._addresses) == 1:
                 raise
-            del self._lines[address]
-            line.close()
             log.warning("%s; the other verifiers serve on", error)
-            self._take(Lost(Why.SILENT), address)
+            if address in self._lines:
+                self._part_with(address)
+
+    def _line(self, address: str) -> Line:
+        return Line(self._network, address, introduction(Role.CLIENT), wire.Decoder(ToClient))
+
+    def _part_with(self, address: str) -> None:
+        self._lines.pop(address).close()
+        self._take(Lost(Why.SILENT), address)
+
+    async def _find(self, address: str) -> Line:
+        """A line to where the verifier of that file is, once the file says so."""
+        await self._moved(address, "")
+        line = self._lines[address] = self._line(resolve(address))
+        return line
+
+    async def _moved(self, address: str, there: str) -> None:
+        """Until the verifier is elsewhere. One that vanished without a word is left at once."""
+        while True:
+            if resolve(address) not in ("", there):
+                return
+            await asyncio.sleep(WATCH_S)
 
     async def _receive(self, address: str, line: Line) -> None:
         while True:
@@ -271,3 +344,21 @@ class Connection:
             mailbox = self._mailboxes.pop(rid, None) if ends else self._mailboxes.get(rid)
             if mailbox is not None:
                 mailbox.put(news)
+
+
+def resolve(address: str) -> str:
+    """Where that verifier is now: the address itself, or what its file holds; empty while there is no such file."""
+    if not address.startswith(FILE):
+        return address
+    try:
+        return Path(address.removeprefix(FILE)).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def closed() -> ConnectionLost:
+    return ConnectionLost("the client was closed; make a new one")
+
+
+def forked() -> ConnectionLost:
+    return ConnectionLost("a client does not survive a fork; make a new one in this process")

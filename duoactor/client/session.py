@@ -1,20 +1,20 @@
-"""One connection's calls as a state machine: messages in, news for callers and messages to send out. No sockets, no
-clock.
+"""The open calls of a client at one or several verifiers, as a state machine. No sockets, no clock.
 
-A stream survives its verifier (:mod:`duoactor.client.calls` says how). By the same means a stream that nobody reads is
-suspended: cancelled at the verifier, and resumed when it is read again; and where there are several verifiers, one that
-is lost, full or about to leave is made up for by another.
+Tokens are numbered: what comes twice is dropped, what is missing is requested again together with the tokens so far.
+Noise is keyed by position, so the rest of the text is the same (docs/how-it-works.md). So a stream survives its
+verifier, a stream that nobody reads is suspended and resumed later, and a verifier that is lost, full or about to leave
+is replaced by another.
 """
 
 from __future__ import annotations
 
+import logging
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from duoactor.client.calls import Asking, Call, News, Question, StreamState
-from duoactor.client.verifiers import Verifiers
+from duoactor.client.calls import Asking, News, Question, StreamState
 from protocols.errors import ConnectionLost, DuoactorError, RequestError
 from protocols.handshake import Lost, Why
 from protocols.messages import (
@@ -32,7 +32,100 @@ from protocols.messages import (
     Welcome,
 )
 
+log = logging.getLogger("duoactor.client")
+
+ONLY = ""  # the address of the only verifier, where it need not be told from others
 BACKOFF_S = 0.5  # before the first repetition of a request that found no room, where the verifier did not say; doubles
+# Rows of a batch cost less than rounds of their own: twice the streams are at most twice as slow, and a prompt that is
+# in the verifier's cache already is worth more than that.
+CALM = 2
+OPENING = 1024  # characters or tokens of a prompt that tell one conversation from another
+CONVERSATIONS = 4096  # that are remembered
+
+
+# --- where calls go --------------------------------------------------------------------------------------------------
+
+
+class Verifiers:
+    """The verifiers that a client knows by address, and which of them a stream goes to.
+
+    One that serves another model than the first that answered, or in another dtype, is left out: a stream must be able
+    to go on at any of them with the same text.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._welcomes: dict[str, Welcome | None] = dict.fromkeys(addresses)  # None: it is not there
+        self._leaving: set[str] = set()  # they take nothing new
+        self._model: Welcome | None = None  # what the first that answered serves
+        self._conversations: OrderedDict[int, str] = OrderedDict()  # the address that served each, by its opening
+
+    def welcomed(self, address: str, welcome: Welcome) -> None:
+        if self._model is None or len(self._welcomes) == 1:
+            self._model = welcome
+        # Names and dtypes are enough to tell most apart; the same name may stand for models of other sizes, too.
+        for told in (
+            "{0.model_id} in {0.dtype}",
+            "{0.model_id} in {0.dtype} (context {0.max_context}, vocabulary {0.vocab_size})",
+        ):
+            theirs, ours = told.format(welcome), told.format(self._model)
+            if theirs != ours:
+                log.warning(
+                    "the verifier at %s serves %s and not %s, as the others do; it is not used", address, theirs, ours
+                )
+                return
+        self._welcomes[address] = welcome
+        self._leaving.discard(address)
+
+    def lost(self, address: str) -> None:
+        self._welcomes[address] = None
+
+    def leaves(self, address: str) -> None:
+        self._leaving.add(address)
+
+    def incarnation(self, address: str | None) -> str:
+        welcome = self._welcomes.get(address or ONLY)
+        return welcome.incarnation if welcome is not None else ""
+
+    def usable(self, but: Collection[str] = ()) -> list[str]:
+        """Those that take requests. An only one counts as there: its requests wait for it."""
+        return [
+            address
+            for address, welcome in self._welcomes.items()
+            if address not in self._leaving and address not in but and (welcome is not None or len(self._welcomes) == 1)
+        ]
+
+    def choose(self, request: Generate, streams: Mapping[str, int], but: Collection[str] = ()) -> str | None:
+        """Where a request goes; None while there is nowhere. ``streams``: how many each serves for this client.
+
+        The one with the fewest; a conversation goes back to its verifier, whose cache holds it, unless that is clearly
+        busier.
+        """
+        usable = self.usable(but)
+        if len(usable) < 2:
+            return usable[0] if usable else None
+        chosen = min(usable, key=lambda address: streams.get(address, 0))
+        opening = _opening(request)
+        if opening is not None:
+            before = self._conversations.pop(opening, chosen)
+            if before in usable and streams.get(before, 0) <= CALM * (streams.get(chosen, 0) + 1):
+                chosen = before
+            self._conversations[opening] = chosen
+            if len(self._conversations) > CONVERSATIONS:
+                self._conversations.popitem(last=False)
+        return chosen
+
+
+def _opening(request: Generate) -> int | None:
+    """A name for how a conversation begins; None for a prompt that is too short to tell."""
+    if request.messages:
+        first = next((n for n, turn in enumerate(request.messages) if turn.role == "user"), 0)
+        return hash((request.cache_salt, request.tools, str(request.messages[: first + 1])))
+    if len(request.prompt) < OPENING:
+        return None
+    return hash((request.cache_salt, request.prompt[:OPENING]))
+
+
+# --- all calls -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +134,6 @@ class Result:
 
     news: tuple[tuple[str, News], ...] = ()
     send: Message | None = None
-
-
-ONLY = ""  # the address of the only verifier, where it need not be told from others
 
 
 class Session:
@@ -61,13 +151,10 @@ class Session:
         """``outlive_drain``: whether streams wait for the successor of a verifier that shuts down in order.
         ``max_retries``: of a request for which there is no room anywhere; ``spread``: numbers from 0 to 1 by which
         clients that were refused together do not come again together."""
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, Asking | StreamState] = {}
         self.verifiers = Verifiers(addresses)
         self._outlive_drain, self._max_retries = outlive_drain, max_retries
         self._clock, self._spread = clock, spread
-        self._incarnations: dict[str, str] = {}  # by address
-
-    # --- what callers want -------------------------------------------------------------------------------------------
 
     def start(self, request: Generate) -> None:
         self.calls[request.rid] = StreamState(request, self._clock())
@@ -98,23 +185,20 @@ class Session:
         call = self.calls.get(rid)
         if not isinstance(call, StreamState) or not call.suspended:
             return False
-        call.wake()
+        call.suspended = False
         return True
-
-    # --- what is to be sent ------------------------------------------------------------------------------------------
 
     def due(self, address: str = ONLY) -> Iterator[tuple[str, Message]]:
         """Every call that this verifier is to be asked and has not been, with the message that asks it."""
         now = self._clock()
         for rid, call in self.calls.items():
-            if not call.waits(now):
-                continue
-            if call.at is None:
-                call.at = self._choose(call)
-            if call.at == address:
-                yield rid, call.message(now)
+            if call.waits(now):
+                if call.at is None:
+                    call.at = self._choose(call)
+                if call.at == address:
+                    yield rid, call.message(now)
 
-    def _choose(self, call: Call) -> str | None:
+    def _choose(self, call: Asking | StreamState) -> str | None:
         if isinstance(call, Asking):
             return next(iter(self.verifiers.usable()), None)
         streams = Counter(one.at for one in self.calls.values() if isinstance(one, StreamState) and not one.suspended)
@@ -122,7 +206,7 @@ class Session:
 
     def sent(self, rid: str) -> None:
         call = self.calls[rid]
-        call.sent(self._incarnations.get(call.at or ONLY, ""))
+        call.sent(self.verifiers.incarnation(call.at))
 
     def expire(self) -> Result:
         """Streams that nobody works on end at their deadline here; the others' verifiers see to it."""
@@ -136,15 +220,15 @@ class Session:
         error = RequestError(FailureCode.DEADLINE_EXCEEDED, detail)
         return Result(tuple(news for rid in late for news in self.reject(rid, error).news))
 
-    # --- what the verifier says --------------------------------------------------------------------------------------
-
     def receive(self, message: Message | Lost, address: str = ONLY) -> Result:
         """``address``: of the verifier that says it."""
         match message:
             case Lost():
                 return self._lost(message.why, address)
             case Welcome():
-                self._welcome(message, address)
+                self.verifiers.welcomed(address, message)
+                for call in self.calls.values():
+                    call.welcomed(address, message.incarnation)
             case Refuse(code=RefuseCode.MALFORMED):
                 return self._malformed(message, address)
             case Chunk():
@@ -152,8 +236,8 @@ class Session:
             case Failed():
                 return self._failed(message, address)
             case Done() | StatusReport() | Tokenized():
-                call = self.calls.get(message.rid)
-                if isinstance(call, Asking) and call.answered_by(message):
+                asking = self.calls.get(message.rid)
+                if isinstance(asking, Asking) and asking.answered_by(message):
                     del self.calls[message.rid]
                     return Result(((message.rid, message),))
         return Result()
@@ -168,12 +252,6 @@ class Session:
         """One call ends with that error."""
         del self.calls[rid]
         return Result(((rid, error),))
-
-    def _welcome(self, welcome: Welcome, address: str) -> None:
-        self.verifiers.welcomed(address, welcome)
-        self._incarnations[address] = welcome.incarnation
-        for call in self.calls.values():
-            call.welcomed(address, welcome.incarnation)
 
     def _lost(self, why: Why, address: str) -> Result:
         self.verifiers.lost(address)
@@ -230,7 +308,8 @@ class Session:
             at = self._clock() + wait_s
             if call.retries >= self._max_retries or at > call.deadline:
                 return False
-            call.postponed(at)
+            call.retries, call.retry_at = call.retries + 1, at
+            call.refused_by.clear()
         call.given_back()
         return True
 

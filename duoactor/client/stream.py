@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from duoactor.client.connection import Connection
-from duoactor.client.mailbox import Mailbox
+from duoactor.client.connection import Connection, Mailbox
 from duoactor.client.request import Completion, complete
 from protocols.errors import DuoactorError
 from protocols.messages import Chunk, Generate, Sampling

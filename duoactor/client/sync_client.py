@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 from duoactor.client.async_client import RENDERING, AsyncClient
-from duoactor.client.opening import closed, forked
+from duoactor.client.connection import closed, forked
 from duoactor.client.options import Options, shows_options
 from duoactor.client.request import Completion, Prompt, Turn, complete
 from duoactor.client.stream import AsyncStream

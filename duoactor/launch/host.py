@@ -7,7 +7,6 @@ long as its process: when that dies the host ends, too, and Ray starts both anew
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import sys
@@ -21,9 +20,9 @@ import msgspec
 from actors.settings import KeySettings
 from duoactor.launch.child import GATEWAY, STOP_S, ActorPlan, Child, own_command
 from duoactor.launch.deployment import flags
-from duoactor.launch.forwarder import Find, Forwarder
 from duoactor.launch.issue_keys import VERIFIER, KeyFiles
 from duoactor.launch.members import Member
+from duoactor.launch.places import Find, Places
 from duoactor.launch.restart import ASKED, LONGEST_DELAY_S, REFUSED, describe_exit
 from protocols.address import Address
 from protocols.messages import Role
@@ -120,9 +119,8 @@ class Host:
             "server_key": str(Path(directory) / (VERIFIER + PUBLIC_SUFFIX)),
         }
         if self._member.role == GATEWAY:  # HTTP streams go on while a verifier moves
-            async with contextlib.AsyncExitStack() as stack:
-                ports = [await stack.enter_async_context(Forwarder(find)) for find in self._find]
-                return await self._live(connect=tuple(port.address for port in ports), **keys)
+            async with Places(directory, self._find) as places:
+                return await self._live(connect=places.addresses, **keys)
         return await self._follow(keys)
 
     async def _follow(self, keys: dict[str, str]) -> int:

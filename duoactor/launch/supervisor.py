@@ -222,7 +222,7 @@ class Supervisor:
 
     async def _stop(self) -> None:
         """The gateway and the verifier first: the one takes no more requests, the other tells its peers that it ends.
-        Then the others. What has not ended after its ``finish_s`` and ``STOP_S`` is killed, by a second Ctrl-C at once."""
+        Then the others. What lives after its ``finish_s`` and ``STOP_S`` is killed; a second Ctrl-C kills all."""
         self._stopping = True
         if self._watching is not None:
             self._watching.cancel()

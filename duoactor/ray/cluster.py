@@ -7,7 +7,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ import ray
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.sync_client import Client
 from duoactor.launch.deployment import reachable_http
-from duoactor.launch.forwarder import Forwarder
 from duoactor.launch.health import healthy_pid
 from duoactor.launch.issue_keys import VERIFIER, KeyFiles
 from duoactor.launch.members import Member
+from duoactor.launch.places import Places
 from duoactor.launch.supervisor import POLL_AGAIN_S, LaunchError
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError, ConnectionLost
@@ -29,7 +28,7 @@ from protocols.security import PUBLIC_SUFFIX, SECRET_SUFFIX, KeyRole
 NAME = "duoactor"
 # Ray takes 15 to 30 s to find that a node is gone; then the target is loaded elsewhere.
 RECONNECT_TIMEOUT_S = 300.0
-# An answer goes through a forwarder and a handshake, from a verifier that computes on a node that may do much else.
+# A handshake and an answer, from a verifier that computes on a node that may do much else.
 PROBE_TIMEOUT_S = 5.0
 PATIENCE_S = 10.0  # before it is said what is waited for, and from then on
 
@@ -72,8 +71,8 @@ def connect(name: str = NAME) -> Cluster:
 
 
 class Cluster:
-    """A set of actors as this process reaches it: verifiers have an address on this host that stays the same when Ray
-    starts them again elsewhere. Leaving ``with`` closes these; the actors stay (:func:`down`)."""
+    """A set of actors as this process reaches it: a file here holds the address of each verifier, also after Ray
+    has started it again elsewhere. Leaving ``with`` removes the files; the actors stay (:func:`down`)."""
 
     def __init__(self, name: str, hosts: dict[str, Any]) -> None:
         self._name = name
@@ -85,20 +84,15 @@ class Cluster:
         keys.write(self._directory.name)
         self.key = str(Path(self._directory.name) / (KeyRole.OPERATOR + SECRET_SUFFIX))
         self.server_key = str(Path(self._directory.name) / (VERIFIER + PUBLIC_SUFFIX))
-        self._ports: list[Forwarder] = []
-        self.addresses: tuple[str, ...] = ()
-        self._open = threading.Event()
+        self._places = Places(self._directory.name, [Find(one) for one in self._verifiers])
+        self.addresses = self._places.addresses
         self._loop = asyncio.new_event_loop()
         self._closed = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._forward(),), daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._follow(),), daemon=True)
         self._thread.start()
-        self._open.wait()
 
-    async def _forward(self) -> None:
-        async with AsyncExitStack() as stack:
-            self._ports = [await stack.enter_async_context(Forwarder(Find(one))) for one in self._verifiers]
-            self.addresses = tuple(port.address for port in self._ports)
-            self._open.set()
+    async def _follow(self) -> None:
+        async with self._places:
             await self._closed.wait()
 
     @property
@@ -117,8 +111,7 @@ class Cluster:
     def replaced(self) -> bool:
         """Whether our verifiers are gone for good and others have been started under the same name. Those have other
         keys: only a new Cluster reaches them."""
-        gone = any(port.ended for port in self._ports)
-        return gone and any(host not in self.hosts.values() for host in hosts_of(self._name).values())
+        return self._places.ended and any(host not in self.hosts.values() for host in hosts_of(self._name).values())
 
     def close(self) -> None:
         """Twice does no harm."""
@@ -181,7 +174,7 @@ class Cluster:
 
 
 class Find:
-    """Asks a verifier's host where it is: the :class:`Forwarder`'s ``find``."""
+    """Asks a verifier's host where it is, for :class:`Places`."""
 
     def __init__(self, host: Any) -> None:
         self._host = host

@@ -6,8 +6,7 @@ import pytest
 
 from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
-from duoactor.client.session import Session
-from duoactor.client.verifiers import BLOCK_CHARACTERS, BLOCK_TOKENS, Verifiers
+from duoactor.client.session import OPENING, Session, Verifiers
 from protocols.address import several
 from protocols.handshake import Lost, Why
 from protocols.messages import ChatTurn, Chunk, Failed, FailureCode, Generate, Welcome
@@ -42,20 +41,21 @@ def test_the_one_with_the_fewest_streams_is_chosen():
 
 def test_a_conversation_goes_back_to_the_verifier_that_has_its_beginning():
     verifiers = both()
-    first = (ChatTurn("user", "x" * 2 * BLOCK_CHARACTERS),)
+    first = (ChatTurn("system", "be short"), ChatTurn("user", "hello"))
     assert verifiers.choose(Generate("r", messages=first), {A: 1}) == B
     later = (*first, ChatTurn("assistant", "yes"), ChatTurn("user", "more"))
     assert verifiers.choose(Generate("s", messages=later), {B: 2}) == B
     assert verifiers.choose(Generate("t", messages=later), {B: 3}) == A  # clearly busier
-    assert verifiers.choose(Generate("u", messages=later, cache_salt="other"), {B: 1}) == A
+    assert verifiers.choose(Generate("u", messages=later, cache_salt="other"), {A: 1}) == B
+    verifiers.lost(A)
+    assert verifiers.choose(Generate("t", messages=later), {}) == B
 
 
-def test_a_beginning_shorter_than_a_chunk_of_the_cache_binds_to_nothing():
+def test_a_short_prompt_binds_to_nothing():
     verifiers = both()
-    ids = tuple(range(BLOCK_TOKENS - 1))
-    assert [verifiers.choose(Generate("r", ids), {A: n}) for n in (0, 1)] == [A, B]
-    longer = tuple(range(BLOCK_TOKENS))
-    assert [verifiers.choose(Generate("r", longer), {A: n}) for n in (0, 1)] == [A, A]
+    short, long = tuple(range(OPENING - 1)), tuple(range(OPENING))
+    assert [verifiers.choose(Generate("r", short), {A: n}) for n in (0, 1)] == [A, B]
+    assert [verifiers.choose(Generate("r", long), {A: n}) for n in (0, 1)] == [A, A]
 
 
 @pytest.mark.parametrize(
@@ -274,3 +274,23 @@ def test_a_full_verifier_is_made_up_for_by_the_other():
             return await texts(pair.client, 4, 1, lambda: None)
 
     assert run(go()) == [TRUTH] * 4
+
+
+def test_a_client_follows_a_verifier_to_the_address_that_its_file_holds(tmp_path):
+    """As on a cluster, where a verifier is started again on another node."""
+    place = tmp_path / "verifier-1"
+
+    async def go():
+        async with Pair() as pair:
+            client = AsyncClient(f"file://{place}", network=pair.network, timeout=20.0)
+            reading = asyncio.create_task(texts(client, 2, 50, lambda: place.write_text(B)))
+            await asyncio.sleep(1.0)
+            assert pair.loads() == [0, 0]  # there is no such file yet
+            place.write_text(A)
+            got = await reading
+            loads = pair.loads()
+            await client.aclose()
+            return got, loads
+
+    got, loads = run(go())
+    assert got == [TRUTH] * 2 and loads == [0, 0]

@@ -1,0 +1,49 @@
+"""Files that hold where verifiers are."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from duoactor.client.connection import resolve
+from duoactor.launch.places import Places
+
+
+class Verifier:
+    """Where one is, as Ray tells it: once that is another address than the one given; never, where it has failed."""
+
+    def __init__(self) -> None:
+        self.moves: asyncio.Queue[str] = asyncio.Queue()
+        self.known: list[str] = []
+
+    async def find(self, but: str) -> str:
+        self.known.append(but)
+        address = await self.moves.get()
+        if not address:
+            raise RuntimeError("its actor is dead")
+        return address
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def test_a_file_holds_the_address_of_each_verifier_wherever_that_is(tmp_path: Path):
+    one, two = Verifier(), Verifier()
+    async with Places(str(tmp_path), [one.find, two.find]) as places:
+        first, second = places.addresses
+        assert resolve(first) == resolve(second) == ""
+        one.moves.put_nowait("tcp://here:1")
+        await until(lambda: resolve(first) == "tcp://here:1")
+        one.moves.put_nowait("tcp://there:2")
+        await until(lambda: resolve(first) == "tcp://there:2")
+        assert resolve(second) == "" and not places.ended
+        await until(lambda: one.known == ["", "tcp://here:1", "tcp://there:2"])
+
+
+async def test_a_verifier_that_is_not_to_be_found_is_gone_for_good(tmp_path: Path):
+    one = Verifier()
+    async with Places(str(tmp_path), [one.find]) as places:
+        one.moves.put_nowait("")
+        await until(lambda: places.ended)
