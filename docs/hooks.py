@@ -1,5 +1,5 @@
 """What mkdocs asks of us: the list of every error sentence and the table of a request's options, read from the code so
-that they cannot be out of date; and links that leave docs/, which lead somewhere in the repository only, become the
+that they cannot be out of date. Links that leave the site, which lead somewhere in the repository only, become the
 names of what they link."""
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ FAMILY = ("ConfigError", "ModelError", "RequestError", "RefusedError", "Connecti
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if "/" not in page.file.src_uri:
         markdown = re.sub(r"\[([^]]+)\]\(\.\./[^)]*\)", r"`\1`", markdown)
+        markdown = re.sub(r"\[([^]]+)\]\(experiments/[^)]*\)", r"\1", markdown)
     if page.file.src_uri == "api.md":
         return markdown.replace("<!-- options -->", options())
     if page.file.src_uri != "errors.md":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +102,35 @@ def test_the_pods_run_commands_that_there_are_with_files_that_are_mounted():
             assert used <= own and len({file for file in own if file.endswith(".key")}) == 1
     assert containers == 4
     check_command(yaml.safe_load((place / "ray.yaml").read_text())["spec"]["entrypoint"].split()[1:])
+
+
+def test_code_that_a_page_prints_stands_so_in_the_code():
+    """Behind a mark <!-- as it stands: FILE Class.method --> comes that method, as Python's parser reads it."""
+    printed = [
+        (page.name, found)
+        for page in pages()
+        for found in re.finditer(
+            r"<!-- as it stands: (\S+) (\w+)\.(\w+) -->\n```python\n(.*?)```", page.read_text(), re.S
+        )
+    ]
+    assert ("how-it-works.md", "loop.py") in [(page, Path(found[1]).name) for page, found in printed]
+    for page, found in printed:
+        source = (ROOT / found[1]).read_text()
+        owner = next(
+            node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == found[2]
+        )
+        method = next(node for node in owner.body if getattr(node, "name", "") == found[3])
+        stands = textwrap.dedent("\n".join(source.splitlines()[method.lineno - 1 : method.end_lineno])) + "\n"
+        assert found[4] == stands, f"paste this into {page}, behind its mark:\n{stands}"
+
+
+def test_the_readme_is_short_and_has_only_figures_of_the_benchmarks():
+    readme, measured = (ROOT / "README.md").read_text(), (ROOT / "docs" / "benchmarks.md").read_text()
+    assert len(readme.split()) <= 900
+    assert "bit for bit" in readme[:1200]
+    figures = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?=×|\*\*|\s*tokens/s| \|)", readme.partition("## Install")[0])
+    assert len(figures) >= 9
+    assert [figure for figure in figures if figure not in measured] == []
 
 
 def test_every_duo_toml_that_is_shown_is_valid(tmp_path: Path):

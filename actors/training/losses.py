@@ -61,6 +61,6 @@ def choice(logits: Tensor, tokens: Tensor, noise: Tensor, temperature: Tensor) -
     """The loss of a batch of which the target's tokens (n,) are known, and the noise (n, columns) that they were chosen
     with: the cross-entropy of softmax(logits / temperature + noise). It asks that the token be the draft's choice, with
     that noise, and no more. (Without the noise the bundled draft learned as much, within the error:
-    docs/draft-training.md.)"""
+    docs/experiments/draft-training.md.)"""
     scaled = logits / torch.where(temperature == 0, 1.0, temperature)[:, None]
     return functional.cross_entropy(scaled + noise, tokens)
