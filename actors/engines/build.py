@@ -46,7 +46,7 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
         share *= STATE_SHARE
     # without any attention a slot takes no memory
     size = max(1, shape.slot_bytes(parameter.dtype))
-    recorded = parameter.device.type == "cuda" and supports(model.config)
+    recorded = parameter.device.type == "cuda" and supports(model.config, parameter.device)
     beside = recorded_bytes(model.config) if recorded else 0
     return kv_slots(asked, full_request, size, parameter.device, share, fixed, beside)
 
@@ -63,7 +63,8 @@ def _engine(
 ) -> Engine:
     """The fused engine for the architectures that it knows, else the generic one, which runs transformers' model code.
     ``exact``: a row's bits must not depend on other rows. ``beside``: see :func:`build_draft`."""
-    if supports(model.config):
+    parameter = next(model.parameters())
+    if supports(model.config, parameter.device, parameter.dtype):
         other = beside if isinstance(beside, LlamaEngine) else None
         return LlamaEngine(model, info, slots, int8=int8, exact=exact, spare_cpus=spare_cpus, beside=other)
     engine = TransformersEngine(model, info, slots, int8=int8, exact=exact)

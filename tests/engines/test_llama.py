@@ -9,10 +9,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Mi
 
 from actors.engines.decoder import configuration
 from actors.engines.decoder import engine as fused
-from actors.engines.decoder.configuration import supports
+from actors.engines.decoder.configuration import is_plain, spec_of, supports
 from actors.engines.decoder.cpu.body import CompiledBody
 from actors.engines.decoder.cpu.compiler import compiled_kernels
-from actors.engines.decoder.cpu.numpy_body import NumpyBody
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.flat_batch import FlatBatch, align
@@ -24,7 +23,7 @@ from tests.engines.tiny import FAMILIES, VOCAB, info, make
 
 SLOTS = 512
 BUNDLED = ModelInfo("bundled", 8192, 2048, frozenset({1}), "bundled")
-OURS = [name for name in FAMILIES if supports(make(name).config)]
+OURS = [name for name in FAMILIES if (spec := spec_of(make(name).config)) is not None and is_plain(spec)]
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
@@ -33,13 +32,11 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-BODIES = ["compiled", "compiled draft", "exact", "torch", "numpy"]
+BODIES = ["compiled", "compiled draft", "exact", "torch"]
 
 
 def build(body: str, family: str) -> LlamaEngine:
     with pytest.MonkeyPatch.context() as patch:
-        if body == "torch":
-            patch.setattr(fused, "SMALL", 0)
         if not body.startswith("compiled"):
             patch.setattr(fused, "compiled_kernels", lambda: None)
         model = make(family)
@@ -82,11 +79,13 @@ def load(name: str, dtype: torch.dtype = torch.float32):
 
 def test_the_families_are_those_that_are_computed_here():
     assert OURS == ["llama", "llama-tied", "qwen2", "qwen3", "mistral"]
-    assert not supports(MistralConfig(sliding_window=64))
-    assert not supports(LlamaConfig(hidden_act="gelu"))
+    assert supports(MistralConfig(sliding_window=64))
+    assert not supports(MistralConfig(sliding_window=64), torch.device("cuda"))
+    assert not supports(MistralConfig(sliding_window=64), dtype=torch.float16)
+    assert not supports(LlamaConfig(hidden_act="tanh"))
     assert not supports(LlamaConfig(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}))
     assert supports(LlamaConfig(rope_parameters=LLAMA3))
-    model = make("gemma2")
+    model = make("gpt2")
     with pytest.raises(ModelError, match="TransformersEngine"):
         LlamaEngine(model, info(model), SLOTS)
 
@@ -96,7 +95,7 @@ def test_the_families_are_those_that_are_computed_here():
 def test_steps_of_any_width_agree_with_the_plain_model(family, body):
     tokens = ids(40)
     engine = build(body, family)
-    assert type(engine._body) is {"n": NumpyBody, "c": CompiledBody}.get(body[0], TorchBody)
+    assert type(engine._body) is (CompiledBody if body.startswith("compiled") else TorchBody)
     outs, start = [], 0
     for rows in (23, 1, 2, 5, 9):
         outs.append(chain(engine, tokens, start, rows))
@@ -222,12 +221,9 @@ def test_the_bundled_pair_agrees_with_transformers():
         torch.testing.assert_close(chain(engine, tokens, 290, 10), expected, atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("kernels", [compiled_kernels, lambda: None])
-def test_int8_drafts_stay_close_to_the_float_model(small, kernels, monkeypatch):
+def test_int8_drafts_stay_close_to_the_float_model(kernels, monkeypatch):
     monkeypatch.setattr(fused, "compiled_kernels", kernels)
-    if not small:
-        monkeypatch.setattr(fused, "SMALL", 0)
     tokens = ids(200, vocabulary=8192)
     with torch.inference_mode():
         expected = load("draft")(torch.tensor([tokens])).logits[0].log_softmax(-1)

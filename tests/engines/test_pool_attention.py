@@ -42,7 +42,13 @@ class Attention:
         team, job = Team(helpers), np.zeros(1, JOB)
         own_scores = len(lists) * self.group * (room + 2 * self.width) + LANES * self.width
         scores = np.empty((team.size, own_scores), np.float32)
-        arrays = {"keys": self._stored(self.keys), "values": self._stored(self.values), "scores": scores}
+        arrays = {
+            "keys": self._stored(self.keys),
+            "values": self._stored(self.values),
+            "scores": scores,
+            "skips": np.zeros(len(lists), np.int64),
+        }
+        job["scale"] = self.width**-0.5
         for name, array in {**arrays, "sees": sees, "counts": counts, "shares": shares, "ends": ends}.items():
             job[name] = array.ctypes.data
         numbers = {"heads": self.heads, "slots": SLOTS, "width": self.width, "room": room, "requests": len(ends)}

@@ -11,6 +11,8 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
+from actors.engines.decoder import layout
+from actors.engines.decoder.configuration import spec_of
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.gpu import in_place as in_place_module
 from actors.engines.decoder.gpu.body import TritonBody, error_of, gpu_body
@@ -20,10 +22,10 @@ from actors.engines.decoder.gpu.triton_kernels import attention as kernels
 from actors.engines.decoder.gpu.triton_kernels import between, gpu, linear
 from actors.engines.decoder.torch import body as torch_body
 from actors.engines.decoder.torch.body import TorchBody
-from actors.engines.decoder.weights import take_weights
 from actors.engines.drafts.draft import Draft
 from actors.engines.flat_batch import FlatBatch, causal
 from actors.engines.weights.layers import plain
+from actors.engines.weights.source import ModuleSource
 from actors.models import Leaf
 from protocols.messages import Sampling
 from tests.engines.recorded_rounds import fill, lay_out, torch_alone, tree_round  # noqa: F401
@@ -171,11 +173,14 @@ def test_rounds_by_triton_have_torchs_logits_and_a_row_has_the_bits_of_a_chain_a
         first += len(tokens)
 
 
+def weights_of(family: str) -> layout.Weights:
+    model = make(family)
+    return layout.lay_out(spec_of(model.config), ModuleSource(model))
+
+
 def by_triton(engine: LlamaEngine, family: str) -> None:
     """What the engine records is computed as on a GPU; texts are filled in by torch, in a hundredth of the time."""
-    body = TritonBody(
-        take_weights(make(family)), engine.pool, engine.dtype, engine.graphs.body.exact, linear, between, GPU
-    )
+    body = TritonBody(weights_of(family), engine.pool, engine.dtype, engine.graphs.body.exact, linear, between, GPU)
     engine.graphs = Graphs(body, Direct(), body.shape.vocabulary, False, InPlace(body, kernels, GPU))
 
 
@@ -263,7 +268,7 @@ def test_kernels_that_fail_or_err_on_this_machine_are_not_used(part, fault, monk
     if part == "attention":
         used = in_place(engine.graphs.body) is not None
     else:
-        weights = take_weights(make("qwen3"))
+        weights = weights_of("qwen3")
         used = isinstance(gpu_body(weights, engine.pool, engine.dtype, exact=True), TritonBody)
     assert used == (fault is None)
     assert ("Triton's" in caplog.text) == (fault is not None)
@@ -276,5 +281,5 @@ def test_without_triton_torch_computes_rounds(monkeypatch):
         monkeypatch.delattr(importlib.import_module(NAME), name)
         monkeypatch.setitem(sys.modules, f"{NAME}.{name}", None)
     assert in_place(engine.graphs.body) is None
-    body = gpu_body(take_weights(make("qwen3")), engine.pool, engine.dtype, exact=True)
+    body = gpu_body(weights_of("qwen3"), engine.pool, engine.dtype, exact=True)
     assert type(body) is TorchBody

@@ -1,43 +1,78 @@
-"""Which configurations of ``transformers`` the fused decoder computes, and whether in bfloat16."""
+"""Which configurations of ``transformers`` the fused decoder computes, where, and whether in bfloat16."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from actors.engines.decoder.cpu.compiler import compiled_kernels, fits
+from actors.engines.decoder.families import Undescribed, describe
+from actors.engines.decoder.spec import SILU, DecoderSpec
 
-FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-ROPES = frozenset({"default", "linear", "llama3", "yarn"})  # angles that depend on the position alone
+CPU = torch.device("cpu")
+COMPILED = (torch.float32, torch.bfloat16)  # types of keys and values
 
 
-def supports(config: Any) -> bool:
+def spec_of(config: Any) -> DecoderSpec | None:
+    """The description of that ``transformers`` configuration; None: there is none."""
+    try:
+        spec = describe(config)
+    except Undescribed:
+        return None
+    return spec if spec.attention.width % 2 == 0 else None
+
+
+def supports(config: Any, device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> bool:
     """Whether the fused decoder computes that ``transformers`` configuration; if not, TransformersEngine does."""
-    if getattr(config, "model_type", "") not in FAMILIES or getattr(config, "quantization_config", None):
+    spec = spec_of(config)
+    if spec is None:
         return False
-    if config.hidden_act != "silu":
-        return False
-    kinds = getattr(config, "layer_types", None)
-    if any(kind != "full_attention" for kind in kinds or ()):
-        return False
-    if not kinds and getattr(config, "sliding_window", None):
-        return False
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("partial_rotary_factor", 1.0) != 1.0 or rope.get("rope_type", "default") not in ROPES:
-        return False
-    return head_width(config) % 2 == 0
+    return is_plain(spec) or (device.type == "cpu" and dtype in COMPILED and compiles(spec))
 
 
-def head_width(config: Any) -> int:
-    width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return width
+def is_plain(spec: DecoderSpec) -> bool:
+    """Whether it is of Llama's kind, which torch and Triton compute as well."""
+    first = spec.layers[0]
+    turning = first.attention.rotation
+    whole = turning is not None and 2 * len(turning.frequencies) == first.attention.width
+    if not whole or spec.norm.centred or spec.norm.offset or spec.logit_cap:
+        return False
+    if (spec.embedding_scale, spec.residual_scale, spec.logit_scale) != (1.0, 1.0, 1.0):
+        return False
+    for layer in spec.layers:
+        attention, mlp, norms = layer.attention, layer.mlp, layer.norms
+        if layer.parallel or None in (norms.attention, norms.mlp) or norms.behind_attention or norms.behind_mlp:
+            return False
+        if attention.window or attention.cap or attention.sinks or attention.whole_norm:
+            return False
+        if attention.rotation != turning or attention.scale != attention.width**-0.5:
+            return False
+        if mlp.activation != SILU or not mlp.gated:
+            return False
+    return True
+
+
+def compiles(spec: DecoderSpec) -> bool:
+    """Whether numba compiles the layers of that model here."""
+    kernels = compiled_kernels()
+    first = spec.attention
+    windows = {layer.attention.window for layer in spec.layers} - {0}
+    alike = all(
+        (layer.attention.heads, layer.attention.kv_heads, layer.attention.width)
+        == (first.heads, first.kv_heads, first.width)
+        for layer in spec.layers
+    )
+    inner = {layer.mlp.inner for layer in spec.layers}
+    if kernels is None or len(windows) > 1 or not alike or len(inner) > 1:
+        return False
+    return fits(kernels.LANES, spec.hidden, first.width, *inner)
 
 
 def is_compiled(config: Any) -> bool:
     """Whether numba compiles the layers of that ``transformers`` configuration here."""
-    kernels = compiled_kernels() if supports(config) else None
-    if kernels is None:
-        return False
-    return fits(kernels.LANES, config.hidden_size, head_width(config), config.intermediate_size)
+    spec = spec_of(config)
+    return spec is not None and compiles(spec)
 
 
 def multiplies_bfloat16(config: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The Llama family by hand: the same :class:`actors.engines.engine.Engine`, in a fraction of transformers' time.
+"""The decoder by hand: the same :class:`actors.engines.engine.Engine`, in a fraction of transformers' time.
 
 With models that a CPU runs in a millisecond most of a transformers forward is Python and dispatch. Here a layer is some
 twenty operations on fused matrices, and the matrices are read in half the bytes where that loses nothing.
@@ -13,25 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.decoder.configuration import head_width, is_compiled, supports
+from actors.engines.decoder.configuration import COMPILED, compiles, spec_of, supports
 from actors.engines.decoder.cpu.body import CompiledBody
-from actors.engines.decoder.cpu.compiler import compiled_kernels, fits
-from actors.engines.decoder.cpu.numpy_body import NumpyBody
+from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.gpu.body import gpu_body
 from actors.engines.decoder.gpu.graphs import CudaRecorder, Graphs, Recorder
 from actors.engines.decoder.gpu.in_place import MAX_PARTS
 from actors.engines.decoder.gpu.inbox import MAX_ROWS
+from actors.engines.decoder.layout import Weights, lay_out
 from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.decoder.torch.padded_batch import PaddedBatch
-from actors.engines.decoder.weights import Weights, take_weights
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.sampling.sampler import LEAST
+from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.layers import rows_for
+from actors.engines.weights.source import ModuleSource
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
-SMALL = 24_000_000  # weights of a draft up to which numpy is quicker (2x at 1.5M, 1.2x at 17M)
 WORKSPACE = 128 << 20  # of rounds on a GPU: cuBLAS's own (32 MB on Hopper), and activations of 256 rows
 TURNS = 2048  # positions of the first rotation table; it doubles as texts grow
 
@@ -61,14 +61,14 @@ class LlamaEngine:
         recorded; None: as CUDA graphs on a GPU, and not at all elsewhere. ``spare_cpus``: see :meth:`use_spare_cpus`.
         ``beside``: an engine that the same thread calls, in turns: its threads compute for this one as well.
         """
-        if not supports(model.config):
+        spec, source = spec_of(model.config), ModuleSource(model)
+        if spec is None or not supports(model.config, source.device, source.dtype):
             raise ModelError(f"the fused decoder does not know model {info.model_id}; use TransformersEngine for it")
-        if int8 and exact and not is_compiled(model.config):
+        if int8 and exact and not compiles(spec):
             raise ModelError("an int8 target needs compiled layers; choose float32 or bfloat16")
         self.info = info
-        parameter = next(model.parameters())
-        self.device, self.dtype = parameter.device, parameter.dtype
-        weights = take_weights(model)
+        self.device, self.dtype = source.device, source.dtype
+        weights = lay_out(spec, source, draft_vocabulary(model))
         if recorder is None and self.device.type == "cuda":
             recorder = CudaRecorder(self.device)
         spare = 0 if recorder is None else MAX_ROWS
@@ -80,11 +80,11 @@ class LlamaEngine:
         self._reach = TURNS if recorder is None else max(TURNS, min(slots, info.max_context))
         self._turns = weights.turns(self._reach)
         self._pads = exact and self.device.type == "cpu"
-        self._body: TorchBody | NumpyBody | CompiledBody
+        self._body: TorchBody | CompiledBody
         self.graphs: Graphs | None = None
         self._team: Any = None if beside is None else beside._team
         self._spare_cpus = spare_cpus
-        if recorder is None and self.device.type == "cpu" and self.dtype in (torch.float32, torch.bfloat16):
+        if recorder is None and self.device.type == "cpu" and self.dtype in COMPILED:
             self._body = self._cpu_body(weights, int8, exact)
         else:
             if self.device.type == "cuda":
@@ -96,18 +96,15 @@ class LlamaEngine:
                 self.graphs.record_ahead(self._turns)
         weights.spend()
 
-    def _cpu_body(self, weights: Weights, int8: bool, exact: bool) -> TorchBody | NumpyBody | CompiledBody:
+    def _cpu_body(self, weights: Weights, int8: bool, exact: bool) -> TorchBody | CompiledBody:
         kernels = compiled_kernels()
-        shape = weights.shape
-        if kernels is not None and fits(kernels.LANES, shape.hidden, shape.width, shape.inner):
+        if kernels is not None and compiles(weights.spec):
             self._pads = False
             threads = torch.get_num_threads()
             self._team = self._team or kernels.Team(threads - 1, self._spare_cpus)
             if threads > 1:
                 torch.set_num_threads(1)  # the threads of its pool would want the same cores
             return CompiledBody(weights, self.pool, kernels, self._team, int8, self._candidates)
-        if not exact and weights.count() <= SMALL and self.dtype == torch.float32:
-            return NumpyBody(weights, self.pool, int8)
         return TorchBody(weights, self.pool, self.dtype, int8, exact)
 
     @property
@@ -126,9 +123,9 @@ class LlamaEngine:
         return None if self.graphs is None else self.graphs.best
 
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
-        self._turn_up_to(max(batch.positions))
         if isinstance(self._body, CompiledBody):
-            return self._body.run(batch, select, self._turns, []).logits
+            return self._body.run(batch, select, []).logits
+        self._turn_up_to(max(batch.positions))
         if self.graphs is not None:
             logits = self.graphs.forward(batch, select, self._turns)
             if logits is not None:
@@ -149,8 +146,7 @@ class LlamaEngine:
     ) -> Picks | None:
         if not isinstance(self._body, CompiledBody) or self._candidates < LEAST:
             return None
-        self._turn_up_to(max(batch.positions))
-        return self._body.run(batch, select, self._turns, choices, most)
+        return self._body.run(batch, select, choices, most)
 
     def _turn_up_to(self, position: int) -> None:
         """The table of rotations is long enough."""
@@ -161,6 +157,8 @@ class LlamaEngine:
 
 def recorded_bytes(config: Any) -> int:
     """What recorded rounds take on a GPU beside the KV pool, by a configuration that :func:`supports` accepts."""
-    seen: int = MAX_PARTS * config.num_attention_heads * (head_width(config) + 2) * torch.float32.itemsize
+    spec = spec_of(config)
+    assert spec is not None
+    seen = MAX_PARTS * spec.attention.heads * (spec.attention.width + 2) * torch.float32.itemsize
     logits: int = MAX_ROWS * config.vocab_size * torch.float32.itemsize
     return seen + 3 * logits + WORKSPACE  # as the head computes them, as they are kept, and as they are handed on

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
@@ -15,6 +17,7 @@ from actors.engines.decoder.cpu.simd import (
     fma,
     larger,
     load,
+    smaller,
     splat,
     store,
     total,
@@ -22,6 +25,9 @@ from actors.engines.decoder.cpu.simd import (
 )
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
+# how a norm computes: not at all, by its root mean square, or behind taking the mean away
+PLAIN, RMS, CENTRED = 0, 1, 2
+SILU, GELU_TANH, GELU, RELU, RELU_SQUARED = 0, 1, 2, 3, 4
 _LEAST = np.float32(-87)  # whose negative's exponential float32 still holds
 
 
@@ -40,6 +46,17 @@ def embed(tokens, table, half, size, out):
 
 
 @njit(error_model="numpy")
+def scale_rows(x, apart, size, rows, scale):
+    """The first ``size`` numbers of every row times ``scale``."""
+    if scale == _ONE:
+        return
+    factor, zero = splat(np.float32(scale)), splat(_ZERO)
+    for row in range(rows):
+        for i in range(row * apart, row * apart + size, LANES):
+            store(x, i, fma(load(x, i), factor, zero))
+
+
+@njit(error_model="numpy")
 def _rms_factor(x, start, size, eps):
     """By what ``x[start : start + size]`` is multiplied to have a mean square of one."""
     squares = splat(_ZERO)
@@ -47,6 +64,17 @@ def _rms_factor(x, start, size, eps):
         part = load(x, i)
         squares = fma(part, part, squares)
     return _ONE / np.sqrt(total(squares) / np.float32(size) + eps)
+
+
+@njit(error_model="numpy")
+def _centre(x, start, size, out):
+    """``x[start : start + size]`` without its mean, into ``out``."""
+    sums, one = splat(_ZERO), splat(_ONE)
+    for i in range(start, start + size, LANES):
+        sums = add(load(x, i), sums)
+    mean = splat(-total(sums) / np.float32(size))
+    for i in range(start, start + size, LANES):
+        store(out, i, fma(load(x, i), one, mean))
 
 
 @njit(error_model="numpy")
@@ -58,48 +86,123 @@ def _scaled(x, start, size, factor, weight, skipped, out):
 
 
 @njit(error_model="numpy")
-def norm(x, weight, eps, out, rows):
-    """RMS norm of every row of ``x`` into ``out``."""
-    size = len(weight)
-    for start in range(0, rows * size, size):
-        _scaled(x, start, size, _rms_factor(x, start, size, eps), weight, 0, out)
+def _norm_part(x, start, size, kind, weight, skipped, bias, eps, out):
+    """``x[start : start + size]`` normed as ``kind`` says, into ``out``. ``bias``: an address, or 0."""
+    if kind == PLAIN:
+        _scaled(x, start, size, _ONE, weight, skipped, out)
+    elif kind == RMS:
+        _scaled(x, start, size, _rms_factor(x, start, size, eps), weight, skipped, out)
+    else:
+        _centre(x, start, size, out)
+        _scaled(out, start, size, _rms_factor(out, start, size, eps), weight, skipped, out)
+    if bias != 0:
+        more, one = array_at(bias, size, np.float32), splat(_ONE)
+        for i in range(0, size, LANES):
+            store(out, start + i, fma(load(out, start + i), one, load(more, i)))
 
 
 @njit(error_model="numpy")
-def add_and_norm(x, more, apart, scale, weight, eps, out, rows):
-    """``x += scale * more``, then its norm."""
-    size, factor = len(weight), splat(scale)
+def norm(x, kind, weight, bias, eps, out, apart, rows):
+    """Every row of ``x`` normed, into ``out``. ``weight``, ``bias``: see ``_norm_part``; 0 stands for no bias."""
+    size = len(weight)
+    for start in range(0, rows * apart, apart):
+        _norm_part(x, start, size, kind, weight, 0, bias, eps, out)
+
+
+@njit(error_model="numpy")
+def add_scaled(x, more, apart, scale, size, rows):
+    """``x += scale * more``."""
+    factor = splat(scale)
     for row in range(rows):
         for i in range(0, size, LANES):
             store(x, row * size + i, fma(load(more, row * apart + i), factor, load(x, row * size + i)))
-    norm(x, weight, eps, out, rows)
 
 
 @njit(error_model="numpy")
-def gated(both, apart, out, rows, inner):
-    """``silu(gate) * up`` of gate and up side by side."""
+def _tanh(vector):
+    """One vector's, to within 2e-7."""
+    one, two = splat(_ONE), splat(np.float32(2))
+    inside = larger(smaller(vector, splat(np.float32(20))), splat(np.float32(-20)))
+    return fma(divided(two, add(exponential(fma(inside, two, splat(_ZERO))), one)), splat(-_ONE), one)
+
+
+@njit(error_model="numpy")
+def cap(x, start, end, scale, most):
+    """``most * tanh(scale * x / most)`` where it lies; whole vectors, and what is left one by one."""
+    factor, times, zero = splat(np.float32(scale / most)), splat(np.float32(most)), splat(_ZERO)
+    whole = start + (end - start) // LANES * LANES
+    for i in range(start, whole, LANES):
+        store(x, i, fma(_tanh(fma(load(x, i), factor, zero)), times, zero))
+    for i in range(whole, end):
+        x[i] = most * np.float32(math.tanh(scale * x[i] / most))
+
+
+@njit(error_model="numpy")
+def _activated(x, activation):
+    """A vector of activations; GELU without its hyperbolic tangent is computed elsewhere."""
     zero, one, minus = splat(_ZERO), splat(_ONE), splat(-_ONE)
-    for row in range(rows):
-        for i in range(0, inner, LANES):
-            gate = load(both, row * apart + i)
-            inverse = exponential(fma(larger(gate, splat(_LEAST)), minus, zero))
-            up = load(both, row * apart + inner + i)
-            store(out, row * inner + i, fma(divided(gate, add(one, inverse)), up, zero))
+    if activation == SILU:
+        inverse = exponential(fma(larger(x, splat(_LEAST)), minus, zero))
+        return divided(x, add(one, inverse))
+    if activation == GELU_TANH:  # x * sigmoid(2 u) with u of the tangent
+        square = fma(x, x, zero)
+        u = fma(fma(square, splat(np.float32(0.044715)), one), x, zero)
+        twice = larger(fma(u, splat(np.float32(2 * 0.7978845608028654)), zero), splat(_LEAST))
+        return divided(x, add(one, exponential(fma(twice, minus, zero))))
+    positive = larger(x, zero)
+    return positive if activation == RELU else fma(positive, positive, zero)
 
 
 @njit(error_model="numpy")
-def turn(qkv, apart, turns, positions, norms, eps, heads):
-    """The first ``heads`` of every row normed (unless the address ``norms`` is 0) and turned where they lie."""
-    width = turns.shape[1]
-    angles = turns.reshape(-1)
+def _gelu(x, start, count):
+    """By the error function, where it lies."""
+    for i in range(start, start + count):
+        x[i] = np.float32(0.5) * x[i] * (_ONE + np.float32(math.erf(x[i] * np.float32(0.7071067811865476))))
+
+
+@njit(error_model="numpy")
+def activate(both, apart, out, rows, inner, activation, gated, scale):
+    """``activation(gate) * up`` of gate and up side by side, or ``activation(up)``; both are ``scale`` times what lies
+    there."""
+    zero, factor = splat(_ZERO), splat(scale)
+    for row in range(rows):
+        begin = row * apart
+        if activation == GELU:
+            if scale != _ONE:
+                for i in range(begin, begin + inner, LANES):
+                    store(both, i, fma(load(both, i), factor, zero))
+            _gelu(both, begin, inner)
+        for i in range(0, inner, LANES):
+            gate = load(both, begin + i)
+            if activation != GELU:
+                gate = _activated(fma(gate, factor, zero), activation)
+            if gated:
+                gate = fma(gate, fma(load(both, begin + inner + i), factor, zero), zero)
+            store(out, row * inner + i, gate)
+
+
+@njit(error_model="numpy")
+def norm_heads(qkv, apart, rows, norms, kind, eps, heads, kv_heads, width, whole):
+    """Queries and keys of every row normed where they lie, each head, or ``whole``: all heads of a kind together."""
+    weight = array_at(norms, (heads + kv_heads) * width, np.float32)
+    for row in range(rows):
+        start = row * apart
+        if whole:
+            _norm_part(qkv, start, heads * width, kind, weight, 0, 0, eps, qkv)
+            _norm_part(qkv, start + heads * width, kv_heads * width, kind, weight, heads * width, 0, eps, qkv)
+        else:
+            for place in range(0, (heads + kv_heads) * width, width):
+                _norm_part(qkv, start + place, width, kind, weight, place, 0, eps, qkv)
+
+
+@njit(error_model="numpy")
+def turn(qkv, apart, turns, width, positions, heads):
+    """The first ``heads`` of every row turned where they lie, by a table of ``width`` numbers a position."""
     for row in range(len(positions)):
         for head in range(heads):
             start = row * apart + head * width
-            if norms != 0:
-                weight = array_at(norms, heads * width, np.float32)
-                _scaled(qkv, start, width, _rms_factor(qkv, start, width, eps), weight, head * width, qkv)
             for i in range(0, width, LANES):
-                store(qkv, start + i, turned(load(qkv, start + i), load(angles, positions[row] * width + i)))
+                store(qkv, start + i, turned(load(qkv, start + i), load(turns, positions[row] * width + i)))
 
 
 @njit(error_model="numpy")

@@ -9,6 +9,7 @@ read more than the caches hold, an operation that takes 2 µs in a loop takes 10
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
-from actors.engines.decoder.weights import Shape, Weights
+from actors.engines.decoder.layout import Affine, Shape, Weights, table
+from actors.engines.decoder.spec import ACTIVATIONS, Attention, Rotation
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.weights.huge_pages import HugePages
@@ -27,7 +29,17 @@ from actors.engines.weights.panels import Panels
 from actors.engines.weights.twelve_bits import waits_for_memory
 
 Array = NDArray[np.float32]
-_NONE: Array = np.empty(0, np.float32)
+TURNS = 2048  # positions of the first tables of rotations; they double as texts grow
+
+
+@dataclass(slots=True)
+class _Rooms:
+    """Memory that grows with the largest forward."""
+
+    between: Array = field(default_factory=lambda: np.empty(0, np.float32))
+    scores: Array = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    looks: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    reach: int = 0  # positions of the tables
 
 
 class CompiledBody:
@@ -41,16 +53,45 @@ class CompiledBody:
         self.shape: Shape = weights.shape
         self.pool = pool
         self._kernels, self._team = kernels, team
-        self._embedding = weights.embedding.to(pool.whole.dtype).contiguous()
         self._kept: list[object] = []  # what stands in the layers by address
+        self._rooms = _Rooms()
         self._jobs: NDArray[Any] = np.empty(4 * len(weights.layers) + 1, dtype=kernels.JOB)
         self._layers: NDArray[Any] = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
+        self._rotations: dict[Rotation, list[int]] = {}  # the layers that turn by each
+        self._attentions: list[Attention] = []
+        self._angles: list[Array] = []
+        self._model: NDArray[Any] = np.zeros(1, dtype=kernels.BODY)
+        self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
+        self._attention["half"] = pool.whole.dtype == torch.bfloat16
+        self._lay_out(weights, int8)
+        embedding = _sixteen_bits_or_more(weights.embedding)
+        self._kept.append(embedding)
+        shape, spec = self.shape, weights.spec
+        self._tell(depth=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads)
+        self._tell(width=shape.width, inner=shape.inner, eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
+        self._tell(layers=self._layers.ctypes.data, jobs=self._jobs.ctypes.data, embedding=embedding.data_ptr())
+        self._tell(half=embedding.dtype == torch.bfloat16, embedding_scale=spec.embedding_scale)
+        self._tell(norm=self._kind(spec.norm.centred), logit_cap=spec.logit_cap)
+        self._tell(window=max(layer.spec.attention.window for layer in weights.layers))
+        if weights.covered is not None:
+            self._kept.append(ids := weights.covered.ids.astype(np.int32))
+            self._tell(tokens=ids.ctypes.data)
+        self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
+        self._rows, self._wide = embedding.shape[0], int(self._jobs[-1]["apart"])
+        self._numbers = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
 
+    def _kind(self, centred: bool) -> int:
+        kind: int = self._kernels.CENTRED if centred else self._kernels.RMS
+        return kind
+
+    def _lay_out(self, weights: Weights, int8: bool) -> None:
+        """Products and norms of all layers."""
+        kernels, spec = self._kernels, weights.spec
         pairs = weights.head.weight.dtype == torch.bfloat16
         pages, twelve = HugePages(), waits_for_memory(weights.count(), pairs)
 
         def product(place: int, matrix: Matrix, behind: bool) -> float:
-            panels = Panels(matrix, kernels, team, behind, int8, pages, twelve)
+            panels = Panels(matrix, kernels, self._team, behind, int8, pages, twelve)
             self._kept.append(panels)
             self._jobs[place] = panels.job[0]
             return panels.scale
@@ -60,43 +101,64 @@ class CompiledBody:
             self._kept.append(whole)
             return whole.data_ptr()
 
+        def norm(layer: NDArray[Any], name: str, affine: Affine | None, scale: float) -> None:
+            """``scale``: of the product that reads what the norm gives."""
+            kind = self._kind(spec.norm.centred)
+            if affine is None:
+                affine, kind = Affine(torch.ones(spec.hidden)), kernels.PLAIN
+            layer[name] = address(affine.weight.float() * scale)
+            layer[f"{name}_bias"] = 0 if affine.bias is None else address(affine.bias.float() * scale)
+            layer[f"{name}_kind"] = kind
+
+        kind = self._kind(spec.norm.centred)
         for index, layer in enumerate(weights.layers):
-            place, mine = 4 * index, self._layers[index]
-            mine["inputs"] = address(layer.input_norm * product(place, layer.qkv, False))
-            mine["heads"] = 0 if layer.query_norm is None else address(layer.query_norm)
-            mine["out_scale"] = product(place + 1, layer.out, True)
-            mine["inner"] = address(layer.inner_norm * product(place + 2, layer.gate_up, False))
-            mine["down_scale"] = product(place + 3, layer.down, True)
-            mine["keys"], mine["values"] = pool.keys[index].data_ptr(), pool.values[index].data_ptr()
-        self._layers[-1]["inputs"] = address(weights.norm * product(-1, weights.head, False))
+            place, mine, attention, mlp = 4 * index, self._layers[index], layer.spec.attention, layer.spec.mlp
+            shares = layer.spec.parallel and layer.mlp_norm is None
+            norm(mine, "inputs", layer.attention_norm, product(place, layer.qkv, False))
+            mine["heads"] = 0 if layer.head_norms is None else address(layer.head_norms)
+            mine["out_scale"] = product(place + 1, layer.out, True) * spec.residual_scale
+            up_scale = product(place + 2, layer.up, shares)
+            if shares:
+                mine["up_scale"] = up_scale
+            else:
+                norm(mine, "inner", layer.mlp_norm, up_scale)
+                mine["up_scale"] = 1.0
+            mine["down_scale"] = product(place + 3, layer.down, True) * spec.residual_scale
+            for name, affine in (("behind", layer.behind_attention), ("last", layer.behind_mlp)):
+                if affine is not None:
+                    norm(mine, name, affine, 1.0)
+                    mine[f"{name}_kind"] = kind
+            mine["keys"], mine["values"] = self.pool.keys[index].data_ptr(), self.pool.values[index].data_ptr()
+            mine["whole"], mine["parallel"], mine["shares"] = attention.whole_norm, layer.spec.parallel, shares
+            mine["window"], mine["cap"], mine["scale"] = attention.window, attention.cap, attention.scale
+            mine["activation"], mine["gated"] = ACTIVATIONS.index(mlp.activation), mlp.gated
+            mine["sinks"] = 0 if layer.sinks is None else address(layer.sinks)
+            if attention.rotation is not None:
+                self._rotations.setdefault(attention.rotation, []).append(index)
+            self._attentions.append(attention)
+        norm(self._layers[-1], "inputs", weights.norm, product(-1, weights.head, False) * spec.logit_scale)
         for index in range(len(self._jobs)):  # behind the head the next forward
             self._jobs[index]["then"] = self._jobs.ctypes.data + (index + 1) % len(self._jobs) * self._jobs.itemsize
-        self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
-        self._attention["half"] = pool.whole.dtype == torch.bfloat16
-        shape = self.shape
-        self._model: NDArray[Any] = np.zeros(1, dtype=kernels.BODY)
-        self._tell(depth=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads)
-        self._tell(width=shape.width, inner=shape.inner, eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
-        self._tell(layers=self._layers.ctypes.data, jobs=self._jobs.ctypes.data, embedding=self._embedding.data_ptr())
-        if weights.covered is not None:
-            self._kept.append(ids := weights.covered.ids.astype(np.int32))
-            self._tell(tokens=ids.ctypes.data)
-        self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
-        self._rows, self._wide = self._embedding.shape[0], int(self._jobs[-1]["apart"])
-        self._numbers = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
-        self._turns: Tensor | None = None
-        self._angles: Array = np.empty((0, shape.width), np.float32)
-        self._room, self._scores, self._looks = _NONE, np.empty((0, 0), np.float32), np.empty(0, np.int64)
+
+    def _turn_up_to(self, position: int) -> None:
+        """The tables of rotations are long enough."""
+        if position < self._rooms.reach:
+            return
+        self._rooms.reach = max(TURNS, 1 << position.bit_length())
+        self._angles = []
+        for layers in self._rotations.values():
+            turns = table(self._attentions[layers[0]], self._rooms.reach)
+            self._angles.append(torch.view_as_real(turns).numpy().reshape(self._rooms.reach, -1))
+            self._layers["turns"][layers] = self._angles[-1].ctypes.data
+        self._tell(reach=self._rooms.reach)
 
     def _tell(self, **fields: float) -> None:
         for name, value in fields.items():
             self._model[name] = value
 
-    def run(
-        self, batch: FlatBatch, select: Sequence[int] | None, turns: Tensor, choices: list[Choice], most: int = 0
-    ) -> Picks:
+    def run(self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0) -> Picks:
         """See :meth:`actors.engines.engine.Engine.pick`; without ``choices`` the logits are all that it makes.
-        ``select`` ascends; ``turns``: see :meth:`Weights.turns`, up to the last position at least."""
+        ``select`` ascends."""
         keep: Sequence[int] = range(len(batch.tokens)) if select is None else select
         picks = Picks(
             np.empty((len(keep), self._wide), np.float32),
@@ -105,23 +167,21 @@ class CompiledBody:
             self.shape.vocabulary,
         )
         told = (
-            *self._laid_out(batch, keep, turns),
+            *self._laid_out(batch, keep),
             *(np.array(choices, dtype=self._kernels.CHOICE), picks.host, picks.ids, picks.probabilities),
         )
         self._kernels.run_layers(*told)
         return picks
 
     def _laid_out(
-        self, batch: FlatBatch, keep: Sequence[int], turns: Tensor
+        self, batch: FlatBatch, keep: Sequence[int]
     ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]:
         """What compiled code is told of a forward, once there is room for it. Few operations and no torch: behind the
         last forward each kind takes 10 to 30 us."""
         tokens, segments = batch.tokens, batch.segments
         if min(tokens) < 0 or max(tokens) >= self._rows:  # compiled code reads whatever lies there
             raise IndexError(f"tokens are numbers from 0 to {self._rows - 1}")
-        if turns is not self._turns:
-            self._turns, self._angles = turns, torch.view_as_real(turns).numpy().reshape(len(turns), -1)
-            self._tell(turns=self._angles.ctypes.data, reach=len(turns))
+        self._turn_up_to(max(batch.positions))
         most = span = 0
         looked: list[int] = []
         for segment in segments:
@@ -138,16 +198,23 @@ class CompiledBody:
 
     def _make_room(self, rows: int, most: int, span: int, segments: int) -> None:
         """``most``: rows of a segment at most."""
-        shape = self.shape
-        if len(self._room) < rows * self._numbers:
-            self._room = np.empty(rows * self._numbers, np.float32)
-            self._tell(room=self._room.ctypes.data)
+        shape, rooms = self.shape, self._rooms
+        if len(rooms.between) < rows * self._numbers:
+            rooms.between = np.empty(rows * self._numbers, np.float32)
+            self._tell(room=rooms.between.ctypes.data)
             widest = max(shape.hidden, shape.heads * shape.width, shape.inner)
             self._team.make_room(rows * self._kernels.room_of(widest))
-        if len(self._looks) < rows * (span + 2) + segments:
-            self._looks = np.empty(rows * (span + 2) + segments, np.int64)
-            self._tell(looks=self._looks.ctypes.data)
+        looks = (2 if self._model["window"] else 1) * (rows * (span + self._kernels.LOOKS) + segments)
+        if len(rooms.looks) < looks:
+            rooms.looks = np.empty(looks, np.int64)
+            self._tell(looks=rooms.looks.ctypes.data)
         own = most * shape.heads // shape.kv_heads * (span + 2 * shape.width) + self._kernels.LANES * shape.width
-        if self._scores.shape[1] < own:
-            self._scores = self._team.buffers(own)
-            self._tell(scores=self._scores.ctypes.data, own_scores=self._scores.shape[1])
+        if rooms.scores.shape[1] < own:
+            rooms.scores = self._team.buffers(own)
+            self._tell(scores=rooms.scores.ctypes.data, own_scores=rooms.scores.shape[1])
+
+
+def _sixteen_bits_or_more(embedding: Tensor) -> Tensor:
+    """In bfloat16 where that loses nothing: half the memory."""
+    half = embedding.bfloat16()
+    return half.contiguous() if torch.equal(half.to(embedding.dtype), embedding) else embedding.float().contiguous()

@@ -11,11 +11,24 @@ import numpy as np
 from numba import from_dtype, njit, types
 
 from actors.engines.decoder.cpu.atomics import array_at
-from actors.engines.decoder.cpu.between import add_and_norm, embed, gated, keep_heads, norm, turn
+from actors.engines.decoder.cpu.between import (
+    CENTRED,
+    PLAIN,
+    RMS,
+    activate,
+    add_scaled,
+    cap,
+    embed,
+    keep_heads,
+    norm,
+    norm_heads,
+    scale_rows,
+    turn,
+)
 from actors.engines.decoder.cpu.choice import CHOICE, UNSURE, choose_rows, rank_rows
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
-from actors.engines.decoder.cpu.pool_attention import shared_slots
+from actors.engines.decoder.cpu.pool_attention import BLOCK, shared_slots
 from actors.engines.decoder.cpu.products import ESCAPE
 from actors.engines.decoder.cpu.quads import HAS_QUADS, room_of
 from actors.engines.decoder.cpu.simd import LANES
@@ -23,6 +36,7 @@ from actors.engines.decoder.cpu.team import JOB, TODO, Team, perform, product
 
 __all__ = [
     "BODY",
+    "CENTRED",
     "CHOICE",
     "ESCAPE",
     "GROUP",
@@ -32,7 +46,10 @@ __all__ = [
     "JOB",
     "LANES",
     "LAYER",
+    "LOOKS",
     "PANEL",
+    "PLAIN",
+    "RMS",
     "UNSURE",
     "Team",
     "choose_rows",
@@ -42,27 +59,33 @@ __all__ = [
     "run_layers",
 ]
 
-# Of a layer what is not a product, by address: ``inputs`` and ``inner`` are the norms before its two halves (which hold
-# the scale of the product behind them), ``heads`` the norms of queries and keys, or 0
+# Of a layer what is not a product. Norms: an address of weights (which hold the scale of the product behind them), one
+# of what is added, or 0, and how they compute: ``inputs`` and ``inner`` before its two halves, ``behind`` and ``last``
+# behind them, where there are any. By address ``heads``, the norms of queries and keys, ``turns``, cosine and sine of
+# every pair at each position, and ``sinks``: each 0 where there are none. ``up_scale``: of gate and up
+_NORMS = ("inputs", "inner", "behind", "last")
 LAYER = np.dtype(
-    [(name, np.int64) for name in ("inputs", "heads", "inner", "keys", "values")]
-    + [(name, np.float32) for name in ("out_scale", "down_scale")]
+    [(name + part, np.int64) for name in _NORMS for part in ("", "_bias", "_kind")]
+    + [(name, np.int64) for name in ("heads", "whole", "keys", "values", "turns", "window", "sinks")]
+    + [(name, np.int64) for name in ("parallel", "shares", "activation", "gated")]
+    + [(name, np.float32) for name in ("out_scale", "up_scale", "down_scale", "scale", "cap")]
 )
 # A model and where it computes. Sizes, of which ``pool`` is slots and ``vocabulary`` the head's rows to choose among;
-# then by address: ``layers`` (of ``LAYER``; behind ``depth`` of them one that has the norm before the head alone),
-# ``jobs`` (q/k/v, out, gate and up, down of each, and the head), the embeddings, whose type is that of keys and values,
-# ``turns`` (cosine and sine of every pair, at ``reach`` positions), a layer's ``attention``, the team's ``current`` job
-# and ``state``; ``room`` for what stands between operations (see ``_cut``), ``looks`` for the slots that each row sees,
-# how many they are, how many of them the next row shares, and each segment's end, and ``scores`` of attention,
-# ``own_scores`` for every thread; ``tokens``, int32 ids that the candidates stand for, or 0: each for its own number
+# ``window``: of the layers that have one, or 0; ``norm``: how norms of heads compute; ``half``: bfloat16 embeddings.
+# Then by address: ``layers`` (of ``LAYER``; behind ``depth`` of them one that has the norm before the head alone),
+# ``jobs`` (q/k/v, out, gate and up, down of each, and the head), the embeddings, a layer's ``attention``, the team's
+# ``current`` job and ``state``; ``room`` for what stands between operations (see ``_cut``), ``looks`` for what rows see
+# (see ``_look``), of all layers and of those with windows, and ``scores`` of attention, ``own_scores`` for every
+# thread; ``tokens``, int32 ids that the candidates stand for, or 0: each for its own number
 BODY = np.dtype(
     [(name, np.int64) for name in ("depth", "hidden", "heads", "kv_heads", "width", "inner", "pool", "vocabulary")]
-    + [(name, np.int64) for name in ("layers", "jobs", "embedding", "turns", "reach", "attention", "current", "state")]
-    + [(name, np.int64) for name in ("room", "looks", "scores", "own_scores", "tokens")]
-    + [("eps", np.float32)]
+    + [(name, np.int64) for name in ("window", "norm", "half", "layers", "jobs", "embedding", "reach", "attention")]
+    + [(name, np.int64) for name in ("current", "state", "room", "looks", "scores", "own_scores", "tokens")]
+    + [(name, np.float32) for name in ("eps", "embedding_scale", "logit_cap")]
 )
+LOOKS = 3  # numbers of a row beside the slots that it sees
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "fa2ce6d9502c0896"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "aaf9aec429c4c19f"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -87,6 +110,51 @@ def _collect(segments, visible, places, counts, shares, ends):
             row, at = row + 1, at + span
         shared_slots(places, len(places) // len(counts), counts, row - rows, row, shares)
         ends[segment] = row
+
+
+@njit(error_model="numpy")
+def _look(looks, rows, span, number):
+    """Parts of ``looks``: the slots that each row sees, in order, how many they are, how many of them the next row
+    shares, how many of the first ones it does not see all the same, and each segment's end."""
+    a = rows * span
+    return looks[:a], looks[a:][:rows], looks[a + rows :][:rows], looks[a + 2 * rows :][:rows], looks[a + 3 * rows :]
+
+
+@njit(error_model="numpy")
+def _narrow(whole, part, rows, span, number, window):
+    """What rows see that look back ``window`` tokens: from the last whole block before those on, so that rows that
+    follow one another begin alike."""
+    places, counts, _, _, ends = whole
+    few, fewer, shares, skips, few_ends = part
+    first = 0
+    for segment in range(number):
+        for row in range(first, ends[segment]):
+            begin = max(0, counts[row] - window)
+            aligned = begin // BLOCK * BLOCK
+            count = counts[row] - aligned
+            for at in range((count + LANES - 1) // LANES * LANES):
+                few[row * span + at] = places[row * span + aligned + at]
+            fewer[row], skips[row] = count, begin - aligned
+        shared_slots(few, span, fewer, first, ends[segment], shares)
+        first = few_ends[segment] = ends[segment]
+
+
+@njit(error_model="numpy")
+def _point(look, parts):
+    sees, counts, shares, skips, ends = parts
+    look.sees, look.counts = sees.ctypes.data, counts.ctypes.data
+    look.shares, look.skips, look.ends = shares.ctypes.data, skips.ctypes.data, ends.ctypes.data
+
+
+@njit(error_model="numpy")
+def _join(x, more, apart, scale, layer_norm, kind, bias, eps, size, rows):
+    """``x += scale * more``, which is normed first if there is a norm behind it."""
+    if layer_norm == 0:
+        add_scaled(x, more, apart, scale, size, rows)
+        return
+    scale_rows(more, apart, size, rows, scale)
+    norm(more, kind, array_at(layer_norm, size, np.float32), bias, eps, more, apart, rows)
+    add_scaled(x, more, apart, np.float32(1), size, rows)
 
 
 @njit(error_model="numpy")
@@ -129,7 +197,6 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
         body.hidden, body.heads, body.kv_heads, body.width, body.inner, body.pool
     )  # fmt: skip
     layers, jobs = array_at(body.layers, body.depth + 1, LAYER), array_at(body.jobs, 4 * body.depth + 1, JOB)
-    turns = array_at(body.turns, body.reach * width, np.float32).reshape(body.reach, width)
     current, state = array_at(body.current, 1, JOB), array_at(body.state, TODO, np.int64)
     rows, kept, number, span = numbers[:HEAD]
     tokens, positions, slots = numbers[HEAD : HEAD + 3 * rows].reshape(3, rows)
@@ -138,39 +205,63 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
         body.room, rows, hidden, heads * width, jobs[0].apart, jobs[1].apart, jobs[2].apart, inner
     )
     look = array_at(body.attention, 1, JOB)[0]
-    embed(tokens, body.embedding, look.half, hidden, x)
-    norm(x, array_at(layers[0].inputs, hidden, np.float32), body.eps, normed, rows)
+    embed(tokens, body.embedding, body.half, hidden, x)
+    scale_rows(x, hidden, hidden, rows, body.embedding_scale)
+    eps = body.eps
+    before = layers[0]
+    weight = array_at(before.inputs, hidden, np.float32)
+    norm(x, before.inputs_kind, weight, before.inputs_bias, eps, normed, hidden, rows)
     look.columns, look.apart, look.requests = jobs[0].apart, heads * width, number
     look.heads, look.slots, look.width, look.room = kv_heads, pool, width, span
-    looks = array_at(body.looks, rows * (span + 2) + number, np.int64)
-    sees, counts = looks[: rows * span], looks[rows * span :][:rows]
-    shares, ends = looks[rows * (span + 1) :][:rows], looks[rows * (span + 2) :]
-    look.sees, look.counts = sees.ctypes.data, counts.ctypes.data
-    look.shares, look.ends = shares.ctypes.data, ends.ctypes.data
     look.scores, look.own_scores = body.scores, body.own_scores
-    _collect(segments, visible.reshape(-1), sees, counts, shares, ends)
+    size = rows * (span + LOOKS) + number
+    looks = array_at(body.looks, 2 * size, np.int64)
+    whole, part = _look(looks[:size], rows, span, number), _look(looks[size:], rows, span, number)
+    _collect(segments, visible.reshape(-1), whole[0], whole[1], whole[2], whole[4])
+    whole[3][:] = 0
+    windows = body.window > 0 and span > body.window
+    if windows:
+        _narrow(whole, part, rows, span, number, body.window)
     for index in range(body.depth):
-        layer, place = layers[index], 4 * index
+        layer, following, place = layers[index], layers[index + 1], 4 * index
         perform(jobs[place], normed, rows, qkv, current, state)
-        turn(qkv, jobs[0].apart, turns, positions, layer.heads, body.eps, heads + kv_heads)
+        apart = jobs[place].apart
+        if layer.heads != 0:
+            norm_heads(qkv, apart, rows, layer.heads, body.norm, eps, heads, kv_heads, width, layer.whole)
+        if layer.turns != 0:
+            turns = array_at(layer.turns, body.reach * width, np.float32)
+            turn(qkv, apart, turns, width, positions, heads + kv_heads)
         key = heads * width
         value = key + kv_heads * width
-        keep_heads(qkv, jobs[0].apart, key, layer.keys, look.half, kv_heads, width, pool, slots)
-        keep_heads(qkv, jobs[0].apart, value, layer.values, look.half, kv_heads, width, pool, slots)
-        look.keys, look.values = layer.keys, layer.values
+        keep_heads(qkv, apart, key, layer.keys, look.half, kv_heads, width, pool, slots)
+        keep_heads(qkv, apart, value, layer.values, look.half, kv_heads, width, pool, slots)
+        _point(look, part if windows and layer.window > 0 else whole)
+        look.keys, look.values, look.sinks = layer.keys, layer.values, layer.sinks
+        look.scale, look.cap = layer.scale, layer.cap
         perform(look, qkv, rows, seen, current, state)
         perform(jobs[place + 1], seen, rows, narrow, current, state)
-        weight = array_at(layer.inner, hidden, np.float32)
-        add_and_norm(x, narrow, jobs[1].apart, layer.out_scale, weight, body.eps, normed, rows)
+        inner_weight = array_at(layer.inner, hidden if layer.inner else 0, np.float32)
+        if layer.parallel and not layer.shares:
+            norm(x, layer.inner_kind, inner_weight, layer.inner_bias, eps, normed, hidden, rows)
+        apart = jobs[place + 1].apart
+        _join(x, narrow, apart, layer.out_scale, layer.behind, layer.behind_kind, layer.behind_bias, eps, hidden, rows)
+        if not layer.parallel:
+            norm(x, layer.inner_kind, inner_weight, layer.inner_bias, eps, normed, hidden, rows)
         perform(jobs[place + 2], normed, rows, both, current, state)
-        gated(both, jobs[2].apart, activated, rows, inner)
+        apart = jobs[place + 2].apart
+        activate(both, apart, activated, rows, inner, layer.activation, layer.gated, layer.up_scale)
         perform(jobs[place + 3], activated, rows, narrow, current, state)
-        weight = array_at(layers[index + 1].inputs, hidden, np.float32)
-        add_and_norm(x, narrow, jobs[3].apart, layer.down_scale, weight, body.eps, normed, rows)
+        apart = jobs[place + 3].apart
+        _join(x, narrow, apart, layer.down_scale, layer.last, layer.last_kind, layer.last_bias, eps, hidden, rows)
+        weight = array_at(following.inputs, hidden, np.float32)
+        norm(x, following.inputs_kind, weight, following.inputs_bias, eps, normed, hidden, rows)
     for at in range(kept):
         if keep[at] != at:
             _copy(normed, keep[at] * hidden, normed, at * hidden, hidden)
-    perform(jobs[4 * body.depth], normed, kept, logits.reshape(-1), current, state)
+    out = logits.reshape(-1)
+    perform(jobs[4 * body.depth], normed, kept, out, current, state)
+    if body.logit_cap != 0:
+        cap(out, 0, len(out), np.float32(1), body.logit_cap)
     if probabilities.shape[1]:
         tokens = array_at(body.tokens, body.vocabulary if body.tokens else 0, np.int32)
         rank_rows(choices, logits[:, : body.vocabulary], tokens, ids, probabilities)

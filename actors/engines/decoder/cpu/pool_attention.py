@@ -20,6 +20,7 @@ from actors.engines.decoder.cpu.attention_tiles import (
     pack,
     score_keys,
 )
+from actors.engines.decoder.cpu.between import cap
 from actors.engines.decoder.cpu.simd import (
     LANES,
     add,
@@ -45,24 +46,36 @@ def _filled(count):
 
 
 @njit(error_model="numpy")
-def _soften(scores, start, count, scale, values):
-    """``scores[start : start + count]`` become weights whose sum is one; those that fill up weigh nothing."""
+def _soften(scores, start, count, skipped, scale, most, sink, values):
+    """``scores[start : start + count]`` become weights whose sum is one, or, with a ``sink`` above -inf, less than one.
+    The first ``skipped`` and those that fill up weigh nothing. ``most``: scores are capped, see ``cap``; 0: not."""
     end = start + _filled(count)
+    if most != _ZERO:
+        cap(scores, start, end, scale, most)
+        scale = _ONE
+    for i in range(start, start + skipped):
+        scores[i] = _NOTHING
     for i in range(start + count, end):
         scores[i] = _NOTHING
     top = splat(_NOTHING)
     for i in range(start, end, LANES):
         top = larger(load(scores, i), top)
     zero, factor = splat(_ZERO), splat(scale)
-    least = splat(-highest(top) * scale)
+    highest_score = max(highest(top) * scale, sink)
+    least = splat(-highest_score)
     for i in range(start, end, LANES):
         store(scores, i, exponential(fma(load(scores, i), factor, least)))
+    for i in range(start, start + skipped):
+        scores[i] = _ZERO
     for i in range(start + count, end):
         scores[i] = _ZERO
     sums = zero
     for i in range(start, end, LANES):
         sums = add(sums, load(scores, i))
-    part = splat(_ONE / total(sums))
+    whole = total(sums)
+    if sink > _NOTHING:
+        whole += np.float32(np.exp(sink - highest_score))
+    part = splat(_ONE / whole)
     for i in range(start, end, LANES):
         pack(scores, start, i - start, fma(load(scores, i), part, zero), values)
 
@@ -172,13 +185,33 @@ def _place(piece, heads, ends):
 
 @njit(error_model="numpy")
 def attend_piece(
-    piece, coming, queries, columns, keys, values, heads, sees, room, counts, shares, ends, width, scores, out, apart
+    piece,
+    coming,
+    queries,
+    columns,
+    keys,
+    values,
+    heads,
+    sees,
+    room,
+    counts,
+    shares,
+    ends,
+    width,
+    scores,
+    out,
+    apart,
+    skips,
+    sinks,
+    scale,
+    most,
 ):
     """Softmax attention over the slots ``sees[row * room :][: counts[row]]``, which are filled up to whole vectors, for
     the rows of one request, which end at ``ends``, and the query heads that share one of ``heads`` keys: piece
     ``request * heads + head``. ``coming``: the piece that this thread is likely to take next, or a negative number;
     ``shares``: see :func:`shared_slots`; ``scores``: ``room + 2 * width`` numbers for each of those heads and rows, and
-    16 * ``width``."""
+    16 * ``width``. ``skips``: how many of its first slots each row does not see all the same; ``sinks``: of each query
+    head, or none; ``scale``, ``most``: see ``_soften``."""
     group, slots = apart // width // heads, len(keys) // heads
     request, first, head = _place(piece, heads, ends)
     number = (ends[request] - first) * group
@@ -195,9 +228,10 @@ def attend_piece(
         longest = max(longest, counts[row])
     turned = number * (room + 2 * width)
     _score(number, group, first, longest, packed, keys, values, sees, room, counts, shares, width, turned, scores)
-    scale = np.float32(1 / np.sqrt(width))
     for one in range(number):
-        _soften(scores, one * room, counts[first + one // group], scale, values)
+        row = first + one // group
+        sink = sinks[head * group + one % group] if len(sinks) else _NOTHING
+        _soften(scores, one * room, counts[row], skips[row], scale, most, sink, values)
     then = (next_keys, next_first * room, counts[next_first] if coming >= 0 else 0)
     _mix(number, group, first, longest, mixed, values, *then, sees, room, counts, shares, width, scores)
     for one in range(number):

@@ -166,6 +166,17 @@ def larger(typing, x, y):
 
 
 @intrinsic
+def smaller(typing, x, y):
+    """The smaller of each two lanes."""
+
+    def generate(context, builder, signature, arguments):
+        x, y = arguments
+        return builder.select(builder.fcmp_ordered("<", x, y), x, y)
+
+    return _vector(_vector, _vector), generate
+
+
+@intrinsic
 def reaches(typing, vector, least):
     """Whether any lane is at least that."""
 

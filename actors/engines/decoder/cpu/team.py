@@ -47,13 +47,14 @@ PIECE = 96 // PANEL  # panels: the bundled target's smallest product has four pi
 # A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
 # of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``escapes``:
 # weights beside the matrix, or 0, and ``starts``: where each panel's begin; ``steps``, ``bias``: by which outputs are
-# multiplied and what is added, or 0; ``then``: the product behind it, or 0
+# multiplied and what is added, or 0; ``then``: the product behind it, or 0; ``sinks``: of each query head, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
     + [(name, np.int64) for name in ("bits", "half", "weights", "panels", "outputs", "steps", "bias")]
     + [(name, np.int64) for name in ("starts", "escapes", "then")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "shares", "ends", "requests", "scores", "own_scores")]
+    + [("skips", np.int64), ("sinks", np.int64), ("scale", np.float32), ("cap", np.float32)]
 )
 
 
@@ -67,7 +68,7 @@ def _apart(numbers: int) -> int:
 ROOM_APART = _apart(ROOM)
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "fa2ce6d9502c0896"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "aaf9aec429c4c19f"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -81,17 +82,19 @@ def _attend(job, piece, coming, me, out):
     sees, counts = array_at(job.sees, job.rows * room, np.int64), array_at(job.counts, job.rows, np.int64)
     shares, ends = array_at(job.shares, job.rows, np.int64), array_at(job.ends, job.requests, np.int64)
     scores = array_at(job.scores + 4 * me * job.own_scores, job.own_scores, np.float32)
+    skips = array_at(job.skips, job.rows, np.int64)
+    sinks = array_at(job.sinks, job.apart // width if job.sinks else 0, np.float32)
     if job.half:
         keys, values = array_at(job.keys, pool, np.int16), array_at(job.values, pool, np.int16)
         attend_piece(
             *(piece, coming, x, job.columns, keys, values, heads, sees, room, counts, shares, ends, width, scores),
-            *(out, job.apart),
+            *(out, job.apart, skips, sinks, job.scale, job.cap),
         )
     else:
         whole_keys, whole_values = array_at(job.keys, pool, np.float32), array_at(job.values, pool, np.float32)
         attend_piece(
             *(piece, coming, x, job.columns, whole_keys, whole_values, heads, sees, room, counts, shares, ends, width),
-            *(scores, out, job.apart),
+            *(scores, out, job.apart, skips, sinks, job.scale, job.cap),
         )
 
 

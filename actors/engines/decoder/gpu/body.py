@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.gpu.kernel_check import checked
+from actors.engines.decoder.layout import Weights
 from actors.engines.decoder.torch.body import Block, Look, TorchBody
-from actors.engines.decoder.weights import Weights
 from actors.engines.weights.layers import Linear, Matrix
 
 log = logging.getLogger("duoactor.engines")

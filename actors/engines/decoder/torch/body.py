@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.cache.pool import KVPool
+from actors.engines.decoder.layout import LayerWeights, Shape, Weights
 from actors.engines.decoder.torch.padded_batch import PaddedBatch
-from actors.engines.decoder.weights import Layer, Shape, Weights
 from actors.engines.weights.layers import Linear, Matrix, fast
 
 Look = Callable[[int, Tensor], Tensor]  # layer and queries (rows, heads, width) -> (rows, heads * width)
@@ -44,20 +44,21 @@ class TorchBody:
         def linear(matrix: Matrix, behind: bool) -> Linear:
             return fast(matrix, dtype, int8, exact, behind)
 
-        def block(layer: Layer) -> Block:
-            qkv, gate_up = linear(layer.qkv, False), linear(layer.gate_up, False)
+        def block(layer: LayerWeights) -> Block:
+            qkv, gate_up = linear(layer.qkv, False), linear(layer.up, False)
+            assert layer.attention_norm is not None and layer.mlp_norm is not None, "see `plain`"
             return Block(
-                layer.input_norm * qkv.scale,
+                layer.attention_norm.weight * qkv.scale,
                 qkv,
-                layer.query_norm,
+                None if layer.head_norms is None else layer.head_norms.to(dtype),
                 linear(layer.out, True),
-                layer.inner_norm * gate_up.scale,
+                layer.mlp_norm.weight * gate_up.scale,
                 gate_up,
                 linear(layer.down, True),
             )
 
         self.head = linear(weights.head, False)
-        self.norm = weights.norm * self.head.scale
+        self.norm = weights.norm.weight * self.head.scale
         self.blocks = [block(layer) for layer in weights.layers]
         hidden = weights.shape.hidden
         self._root = hidden**0.5

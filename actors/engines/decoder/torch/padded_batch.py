@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
+from actors.engines.decoder.layout import Shape
 from actors.engines.decoder.torch.attention import Attention, Stretch
 from actors.engines.decoder.torch.branches import View, view
 from actors.engines.decoder.torch.causal_attention import CausalAttention
-from actors.engines.decoder.weights import Shape
 from actors.engines.flat_batch import SPAN, Segment
 
 

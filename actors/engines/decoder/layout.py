@@ -1,0 +1,204 @@
+"""A model's weights as the bodies read them, laid out by its description.
+
+Rotary embedding turns pairs ``(i, i + d/2)`` in most families; here the rows of the query and key weights are put in an
+order in which such pairs are neighbours, so that turning them is one complex multiplication. Scores do not change:
+queries and keys are permuted alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from actors.engines.cache.pool import KVShape
+from actors.engines.decoder import spec as described
+from actors.engines.decoder.spec import Attention, DecoderSpec, Rotation
+from actors.engines.weights.draft_vocabulary import DraftVocabulary
+from actors.engines.weights.layers import Matrix
+from actors.engines.weights.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes that all layers share."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    width: int  # of a head
+    inner: int  # of the MLP
+    vocabulary: int  # of the head
+    eps: float
+
+    @property
+    def kv(self) -> KVShape:
+        return KVShape(self.layers, self.kv_heads, self.width)
+
+    @property
+    def rotated(self) -> int:
+        """Leading columns of q/k/v that are turned: queries and keys."""
+        return (self.heads + self.kv_heads) * self.width
+
+
+@dataclass(slots=True)
+class Affine:
+    """What a norm multiplies by, its offset included, and adds."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(slots=True)
+class LayerWeights:
+    """Norms that a layer has not are None."""
+
+    spec: described.Layer
+    attention_norm: Affine | None
+    qkv: Matrix
+    head_norms: Tensor | None  # (heads + kv_heads, width): of queries and keys
+    out: Matrix
+    mlp_norm: Affine | None
+    up: Matrix  # gate and up side by side
+    down: Matrix
+    behind_attention: Affine | None = None
+    behind_mlp: Affine | None = None
+    sinks: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Weights:
+    spec: DecoderSpec
+    shape: Shape
+    embedding: Tensor
+    layers: list[LayerWeights]
+    norm: Affine
+    head: Matrix
+    covered: DraftVocabulary | None = None  # what the head's rows stand for; None: the whole vocabulary
+
+    def count(self) -> int:
+        """Weights that one token's forward reads."""
+        parts = [m.weight for layer in self.layers for m in (layer.qkv, layer.out, layer.up, layer.down)]
+        return sum(part.numel() for part in (*parts, self.head.weight))
+
+    def spend(self) -> None:
+        """Let go of everything that has been packed."""
+        self.layers.clear()
+        self.head = Matrix(self.norm.weight)
+
+    def turns(self, positions: int) -> Tensor:
+        """The table of the first layer's rotation, see :func:`table`."""
+        return table(self.spec.attention, positions).to(self.embedding.device)
+
+
+def table(attention: Attention, positions: int) -> Tensor:
+    """complex64 ``(positions, width / 2)``: by what each pair of a head is multiplied at each position."""
+    turning = attention.rotation or Rotation(())
+    angles = torch.arange(positions, dtype=torch.float32)[:, None] * torch.tensor(turning.frequencies)[None]
+    whole = torch.ones(positions, attention.width // 2, dtype=torch.complex64)
+    turned = angles.shape[1]
+    whole[:, :turned] = torch.complex(angles.cos() * turning.factor, angles.sin() * turning.factor)
+    return whole
+
+
+def lay_out(spec: DecoderSpec, source: Source, covered: DraftVocabulary | None = None) -> Weights:
+    """The weights in the order that the bodies want. What the source holds is taken out of it."""
+    take = _Taken(spec, source)
+    embedding = source.take(spec.embedding)
+    layers = [take.layer(layer) for layer in spec.layers]
+    head = take.matrix((spec.head,)) if spec.head in source else Matrix(embedding)
+    first = spec.attention
+    shape = Shape(
+        len(layers),
+        spec.hidden,
+        first.heads,
+        first.kv_heads,
+        first.width,
+        spec.layers[0].mlp.inner,
+        head.weight.shape[0],
+        spec.norm.eps,
+    )
+    norm = take.norm(spec.final_norm)
+    assert norm is not None
+    return Weights(spec, shape, embedding, layers, norm, head, covered)
+
+
+class _Taken:
+    """Parts of a layer out of a source."""
+
+    def __init__(self, spec: DecoderSpec, source: Source) -> None:
+        self._spec, self._source = spec, source
+
+    def layer(self, layer: described.Layer) -> LayerWeights:
+        attention, mlp, norms = layer.attention, layer.mlp, layer.norms
+        return LayerWeights(
+            layer,
+            self.norm(norms.attention),
+            self.matrix(attention.qkv, _qkv_order(attention)),
+            self._head_norms(attention),
+            self.matrix((attention.out,)),
+            self.norm(norms.mlp),
+            self.matrix(mlp.up),
+            self.matrix((mlp.down,)),
+            self.norm(norms.behind_attention),
+            self.norm(norms.behind_mlp),
+            None if attention.sinks is None else self._source.take(attention.sinks).float(),
+        )
+
+    def norm(self, name: str | None) -> Affine | None:
+        if name is None:
+            return None
+        weight, offset = self._source.take(name), self._spec.norm.offset
+        return Affine(weight.float() + offset if offset else weight, self._bias(name))
+
+    def matrix(self, names: tuple[str, ...], order: Tensor | None = None) -> Matrix:
+        """Several matrices over the same input as one. ``order``: of the rows of all."""
+        weights = [self._source.take(name) for name in names]
+        biases = [self._bias(name) for name in names]
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
+        bias = None
+        if any(part is not None for part in biases):
+            pairs = zip(weights, biases, strict=True)
+            bias = torch.cat([w.new_zeros(w.shape[0]) if b is None else b for w, b in pairs])
+        if order is not None:
+            order = order.to(weight.device)
+            weight, bias = weight[order], None if bias is None else bias[order]
+        return Matrix(weight, bias)
+
+    def _bias(self, name: str) -> Tensor | None:
+        name = name.removesuffix("weight") + "bias"
+        return self._source.take(name) if name in self._source else None
+
+    def _head_norms(self, attention: Attention) -> Tensor | None:
+        """One row a head, in the order of its turned dimensions."""
+        if attention.query_norm is None or attention.key_norm is None:
+            return None
+        width, order = attention.width, _order(attention)
+        parts = []
+        for name, heads in ((attention.query_norm, attention.heads), (attention.key_norm, attention.kv_heads)):
+            weight = self._source.take(name).float() + self._spec.norm.offset
+            rows = weight.reshape(-1, width).expand(heads, -1) if weight.numel() == width else weight.view(heads, width)
+            parts.append(rows[:, order.to(rows.device)])
+        return torch.cat(parts)
+
+
+def _order(attention: Attention) -> Tensor:
+    """The dimensions of a head with the partners of its rotation side by side."""
+    places = torch.arange(attention.width)
+    turning = attention.rotation
+    if turning is None or turning.neighbours:
+        return places
+    turned = 2 * len(turning.frequencies)
+    return torch.cat([places[:turned].view(2, -1).t().reshape(-1), places[turned:]])
+
+
+def _qkv_order(attention: Attention) -> Tensor | None:
+    """Of the rows of queries, keys and values; None: as they are."""
+    turned, order = attention.heads + attention.kv_heads, _order(attention)
+    if torch.equal(order, torch.arange(attention.width)):
+        return None
+    heads = torch.arange(turned)[:, None] * attention.width + order[None]
+    values = torch.arange(turned * attention.width, (turned + attention.kv_heads) * attention.width)
+    return torch.cat([heads.reshape(-1), values])
