@@ -38,7 +38,7 @@ HINTS = frozenset(
     )
 )
 
-# What cannot be honoured, with the values that ask for nothing.
+# Parameters that cannot be honoured, with the values that ask for nothing.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (),
@@ -138,10 +138,9 @@ def _object(given: Mapping[str, Any], struct: type[msgspec.Struct], place: str, 
             kept[name] = _value(value, kinds[name], where, ignored)
         elif name in HINTS:
             ignored.hints.append(name)
-        else:
-            _refuse(name, value, where, kinds, struct.__struct_config__.forbid_unknown_fields)
-            if name not in UNSUPPORTED:
-                ignored.unknown.append(where[:64])
+        elif place or not _asks_nothing(name, value):
+            _check_spelling(name, where, kinds, struct.__struct_config__.forbid_unknown_fields)
+            ignored.unknown.append(where[:64])
     return kept
 
 
@@ -155,11 +154,17 @@ def _value(value: Any, kinds: tuple[Any, ...], where: str, ignored: Ignored) -> 
     return value
 
 
-def _refuse(name: str, value: Any, where: str, names: Collection[str], strict: bool) -> None:
-    if name in UNSUPPORTED or name.startswith(UNSUPPORTED_KINDS):
-        if any(value == idle and type(value) is type(idle) for idle in UNSUPPORTED.get(name, ())):
-            return
-        raise ApiError(400, f"{where} is not supported here; leave it out", param=where, code="unsupported_parameter")
+def _asks_nothing(name: str, value: Any) -> bool:
+    """Whether it is a parameter that is not supported, with a value that asks for nothing. ApiError if it asks."""
+    if name not in UNSUPPORTED and not name.startswith(UNSUPPORTED_KINDS):
+        return False
+    if any(value == idle and type(value) is type(idle) for idle in UNSUPPORTED.get(name, ())):
+        return True
+    raise ApiError(400, f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter")
+
+
+def _check_spelling(name: str, where: str, names: Collection[str], strict: bool) -> None:
+    """ApiError if it is one of ``names`` misspelt, or, where that is ``strict``, none of them."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=MISSPELT)
     if near or strict:
         meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(names)}"

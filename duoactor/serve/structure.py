@@ -22,7 +22,7 @@ class JsonSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: dict[str, Any]
     name: str = ""
     description: str | None = None
-    strict: bool | None = None
+    strict: Any = None
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

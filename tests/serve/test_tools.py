@@ -120,6 +120,42 @@ async def test_the_model_is_told_of_tools_calls_and_results_but_of_no_tool_that_
     assert asked[2] == asked[0] and count.json()["count"] == 3
 
 
+async def test_calls_that_a_client_does_not_name_are_named_and_answered_in_their_order():
+    calls = [{"type": "function", "id": None, "function": {"name": name, "arguments": "{}"}} for name in ("a", "b")]
+    results = [{"role": "tool", "content": text, "tool_call_id": None} for text in ("first", "second")]
+    async with served(scripted("Fine.")) as gateway:
+        answer = await gateway.chat(messages=[*ASK, {"role": "assistant", "tool_calls": calls}, *results])
+        ((turns, _),) = gateway.cluster.codec.asked
+    assert answer.status_code == 200, answer.text
+    assert [turn.tool_call_id for turn in turns[2:]] == [call.id for call in turns[1].tool_calls]
+    assert len({call.id for call in turns[1].tool_calls}) == 2
+
+
+async def test_a_stream_that_is_cut_off_inside_a_call_ends_by_length_too():
+    async with served(scripted(CALL)) as gateway:
+        chunks = [chunk async for chunk in await chat(gateway, max_tokens=10, stream=True)]
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+async def test_an_agents_first_request_with_tools_of_the_providers_own_is_answered():
+    custom = {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "definition": "x"}}
+    asked = {
+        "input": "hi", "tools": [*TOOLS, {"type": "web_search"}, custom], "store": False, "stream": True,
+        "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "medium"}, "text": {"verbosity": "low"},
+        "client_metadata": {"a": "b"}, "prompt_cache_key": "k",
+    }  # fmt: skip
+    claude_code = {
+        "model": "toy", "max_tokens": 32000, "system": [{"type": "text", "text": "Be", "cache_control": {}}],
+        "messages": ASK,
+        "tools": [{**CLAUDE_TOOLS[0], "eager_input_streaming": True}], "thinking": {"type": "adaptive"},
+        "context_management": {"edits": []}, "output_config": {"effort": "high"}, "metadata": {"user_id": "u"},
+    }  # fmt: skip
+    async with served(scripted("Hello.")) as gateway:
+        codex = await gateway.post("/v1/responses", **asked)
+        claude = await gateway.post("/v1/messages?beta=true", **claude_code)
+    assert (codex.status_code, claude.status_code) == (200, 200), codex.text + claude.text
+
+
 async def test_without_a_choice_of_tools_what_looks_like_a_call_is_text():
     async with served(scripted(CALL)) as gateway:
         (choice,) = (await chat(gateway, tool_choice="none")).choices

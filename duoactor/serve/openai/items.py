@@ -48,7 +48,7 @@ class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: dict[str, Any] | None = None
     name: str = ""
     description: str | None = None
-    strict: bool | None = None
+    strict: Any = None
 
 
 class TextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

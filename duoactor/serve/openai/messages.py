@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from duoactor.serve.content import ContentPart, text_of, tool_call
 from duoactor.serve.errors import bad
@@ -21,8 +22,8 @@ class FunctionCall(msgspec.Struct, frozen=True):
 
 
 class CallPart(msgspec.Struct, frozen=True):
-    id: str
     function: FunctionCall
+    id: str = ""
     type: Literal["function"] = "function"
 
 
@@ -92,7 +93,21 @@ def rendering(messages: Sequence[ChatMessage], generation_prompt: bool | None, c
 
 
 def turns(messages: Sequence[ChatMessage]) -> tuple[ChatTurn, ...]:
-    return tuple(_turn(message, f"messages[{at}]") for at, message in enumerate(messages))
+    """Some clients name no calls: those get names, and results belong to them in their order."""
+    unnamed: list[str] = []  # calls without a result
+    made: list[ChatTurn] = []
+    for at, message in enumerate(messages):
+        if message.role == "tool" and not message.tool_call_id and unnamed:
+            message = replace(message, tool_call_id=unnamed.pop(0))
+        elif message.role == "assistant" and message.tool_calls:
+            named = [
+                call if call.id else replace(call, id=f"call_{at}_{number}")
+                for number, call in enumerate(message.tool_calls)
+            ]
+            unnamed = [call.id for call, given in zip(named, message.tool_calls, strict=True) if not given.id]
+            message = replace(message, tool_calls=tuple(named))
+        made.append(_turn(message, f"messages[{at}]"))
+    return tuple(made)
 
 
 def _turn(message: ChatMessage, where: str) -> ChatTurn:
