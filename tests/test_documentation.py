@@ -133,6 +133,25 @@ def test_the_readme_is_short_and_has_only_figures_of_the_benchmarks():
     assert [figure for figure in figures if figure not in measured] == []
 
 
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).strip().replace(" ", "-")
+
+
+def test_links_between_pages_lead_somewhere():
+    """Also those of pages that are not on the site."""
+    dead = []
+    every = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+    for page in every:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+        for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", text):
+            path, _, part = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            headings = re.findall(r"^#+ (.+)$", there.read_text(), re.M) if part and there.suffix == ".md" else []
+            if not there.exists() or (part and anchor(part) not in map(anchor, headings)):
+                dead.append(f"{page.relative_to(ROOT)}: {target}")
+    assert dead == []
+
+
 def test_every_duo_toml_that_is_shown_is_valid(tmp_path: Path):
     for number, block in enumerate(block for block in EVERY if block.language == "toml"):
         file = tmp_path / f"{number}.toml"
