@@ -65,12 +65,12 @@ def _halves(part: Bytes) -> Floats:
     return _view(part, "<f2").astype(np.float32)
 
 
-def _nibbles(part: Bytes) -> Bytes:
+def nibbles(part: Bytes) -> Bytes:
     """``(blocks, 2n)``: all low nibbles, then all high ones."""
     return np.concatenate([part & 15, part >> 4], 1)
 
 
-def _fifth_bits(part: Bytes) -> NDArray[Any]:
+def fifth_bits(part: Bytes) -> NDArray[Any]:
     """Bit i of 32 is the fifth of weight i, here as 0 or 16."""
     return np.unpackbits(part, axis=1, bitorder="little") << 4
 
@@ -89,20 +89,20 @@ def _bfloat16(blocks: Bytes) -> Floats:
 
 
 def _q4_0(blocks: Bytes) -> Floats:
-    return _halves(blocks[:, :2]) * (_nibbles(blocks[:, 2:]).astype(np.float32) - 8)
+    return _halves(blocks[:, :2]) * (nibbles(blocks[:, 2:]).astype(np.float32) - 8)
 
 
 def _q4_1(blocks: Bytes) -> Floats:
-    return _halves(blocks[:, :2]) * _nibbles(blocks[:, 4:]).astype(np.float32) + _halves(blocks[:, 2:4])
+    return _halves(blocks[:, :2]) * nibbles(blocks[:, 4:]).astype(np.float32) + _halves(blocks[:, 2:4])
 
 
 def _q5_0(blocks: Bytes) -> Floats:
-    whole: Bytes = _nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])
+    whole: Bytes = nibbles(blocks[:, 6:]) | fifth_bits(blocks[:, 2:6])
     return _halves(blocks[:, :2]) * (whole.astype(np.float32) - np.float32(16))
 
 
 def _q5_1(blocks: Bytes) -> Floats:
-    whole: Bytes = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
+    whole: Bytes = nibbles(blocks[:, 8:]) | fifth_bits(blocks[:, 4:8])
     return _halves(blocks[:, :2]) * whole.astype(np.float32) + _halves(blocks[:, 2:4])
 
 
@@ -128,12 +128,18 @@ def _q2_k(blocks: Bytes) -> Floats:
     return _by_groups(step * (scales & 15), _crumbs(blocks[:, 16:80])) - minima
 
 
-def _q3_k(blocks: Bytes) -> Floats:
-    low = _nibbles(blocks[:, 96:104])
+def q3_codes(blocks: Bytes) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The weights of Q3_K as integers with a sign and the scales of each 16."""
+    low = nibbles(blocks[:, 96:104])
     top = (blocks[:, 104:108, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3  # (blocks, 4 bytes, 4 shifts)
     scales = (low | (top.transpose(0, 2, 1).reshape(len(blocks), 16) << 4)).astype(np.int32) - 32
     missing = (blocks[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None]) & 1 ^ 1
     whole = _crumbs(blocks[:, 32:96]).astype(np.int32) - 4 * missing.reshape(len(blocks), -1)
+    return whole, scales
+
+
+def _q3_k(blocks: Bytes) -> Floats:
+    whole, scales = q3_codes(blocks)
     return _by_groups(_halves(blocks[:, 108:110]) * scales.astype(np.float32), whole)
 
 
@@ -145,7 +151,7 @@ def k_scales(part: Bytes) -> tuple[Bytes, Bytes]:
     return scales, minima
 
 
-def _pairs(part: Bytes) -> NDArray[Any]:
+def pairs(part: Bytes) -> NDArray[Any]:
     """Nibbles of ``(blocks, 128)``: each 32 bytes hold 32 weights in their low halves, then 32 in their high ones."""
     split = part.reshape(-1, 4, 1, 32) >> _SHIFTS[:, None]
     return (split & 15).reshape(len(part), -1)
@@ -158,23 +164,34 @@ def _k_values(blocks: Bytes, whole: NDArray[Any]) -> Floats:
 
 
 def _q4_k(blocks: Bytes) -> Floats:
-    return _k_values(blocks, _pairs(blocks[:, 16:]))
+    return _k_values(blocks, pairs(blocks[:, 16:]))
+
+
+def q5_codes(blocks: Bytes) -> NDArray[Any]:
+    """The weights of Q5_K as integers."""
+    high = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
+    codes: NDArray[Any] = pairs(blocks[:, 48:]) | high.reshape(len(blocks), -1) << 4
+    return codes
 
 
 def _q5_k(blocks: Bytes) -> Floats:
-    high = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
-    return _k_values(blocks, _pairs(blocks[:, 48:]) | high.reshape(len(blocks), -1) << 4)
+    return _k_values(blocks, q5_codes(blocks))
+
+
+def q6_codes(blocks: Bytes) -> NDArray[Any]:
+    """The weights of Q6_K as integers, 32 too much."""
+    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> _SHIFTS[:, None]
+    codes: NDArray[Any] = (low & 15).reshape(len(blocks), -1) | _crumbs(blocks[:, 128:192]) << 4
+    return codes
 
 
 def _q6_k(blocks: Bytes) -> Floats:
-    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> _SHIFTS[:, None]
-    whole = (low & 15).reshape(len(blocks), -1) | _crumbs(blocks[:, 128:192]) << 4
     scales = _halves(blocks[:, 208:]) * _view(blocks[:, 192:208], "i1")
-    return _by_groups(scales, whole.astype(np.int32) - 32)
+    return _by_groups(scales, q6_codes(blocks).astype(np.int32) - 32)
 
 
 def _iq4_nl(blocks: Bytes) -> Floats:
-    return _halves(blocks[:, :2]) * IQ4_VALUES[_nibbles(blocks[:, 2:])]
+    return _halves(blocks[:, :2]) * IQ4_VALUES[nibbles(blocks[:, 2:])]
 
 
 def iq4_scales(blocks: Bytes) -> NDArray[np.int32]:
@@ -185,12 +202,12 @@ def iq4_scales(blocks: Bytes) -> NDArray[np.int32]:
 
 
 def _iq4_xs(blocks: Bytes) -> Floats:
-    values = IQ4_VALUES[_nibbles(blocks[:, 8:].reshape(-1, 16))].reshape(len(blocks), -1)
+    values = IQ4_VALUES[nibbles(blocks[:, 8:].reshape(-1, 16))].reshape(len(blocks), -1)
     return _by_groups(_halves(blocks[:, :2]) * iq4_scales(blocks).astype(np.float32), values)
 
 
 def _mxfp4(blocks: Bytes) -> Floats:
-    return np.ldexp(FP4_VALUES[_nibbles(blocks[:, 1:])], blocks[:, :1].astype(np.int32) - 127)
+    return np.ldexp(FP4_VALUES[nibbles(blocks[:, 1:])], blocks[:, :1].astype(np.int32) - 127)
 
 
 KINDS: dict[int, BlockKind] = {

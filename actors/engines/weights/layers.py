@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.decoder.torch.attention import MIN_ROWS
+from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.half import MAX_ROWS, TOP, exponent, half_product, half_rows, has_half, is_half
 from actors.engines.weights.packed import Int8Linear, PackedLinear, can_pack
 
@@ -18,10 +19,15 @@ Multiply = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out), bias include
 
 @dataclass(slots=True)
 class Matrix:
-    """``y = x W^T + b`` with W ``(out, in)``."""
+    """``y = x W^T + b`` with W ``(out, in)``. With ``blocks`` the weight lies there and is a shape alone here."""
 
     weight: Tensor
     bias: Tensor | None = None
+    blocks: Blocks | None = None
+
+    @classmethod
+    def of_blocks(cls, blocks: Blocks, bias: Tensor | None = None) -> Matrix:
+        return cls(torch.empty(blocks.shape, device="meta"), bias, blocks)
 
 
 @dataclass(slots=True)

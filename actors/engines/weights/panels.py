@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.half import exponent, is_half
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.layers import Matrix
@@ -27,7 +28,7 @@ Array = NDArray[np.float32]
 class Panels:
     """``multiply(x) * scale == x W^T + b`` for float32 x ``(rows, in)``; every row's bits are its own."""
 
-    __slots__ = ("_bias", "_escapes", "_outputs", "_steps", "_team", "_weights", "job", "scale")
+    __slots__ = ("_bias", "_escapes", "_outputs", "_parts", "_steps", "_team", "_weights", "job", "scale")
 
     def __init__(
         self,
@@ -44,6 +45,9 @@ class Panels:
         largest of them. ``pages``: where the weights are kept. ``twelve``: in 12 bits, where the processor unpacks
         them and that loses nothing."""
         self._team, self._outputs, bias = team, len(matrix.weight), matrix.bias
+        if matrix.blocks is not None:
+            self._take_blocks(matrix.blocks, bias, kernels, pages)
+            return
         stored = _in_8_bits(matrix.weight, kernels) if int8 else _in_16_bits_or_less(matrix.weight, kernels, twelve)
         self._weights = stored.weights if pages is None else pages.hold(stored.weights)
         self._steps, self._escapes = stored.steps, stored.escapes
@@ -57,6 +61,14 @@ class Panels:
         for name, array in kept.items():
             self.job[name] = 0 if array is None else array.ctypes.data
         self.scale = 1.0 / stored.power
+
+    def _take_blocks(self, blocks: Blocks, bias: Tensor | None, kernels: ModuleType, pages: HugePages | None) -> None:
+        hold = pages.hold if pages else np.asarray
+        parts = [(form, hold(panels), rows) for form, panels, rows in blocks.packed()]
+        self._parts, self.scale = parts, 1.0
+        self._bias = None if bias is None else bias.float().numpy()
+        self.job = kernels.block_product(parts, blocks.shape[1])
+        self.job["bias"][0] = 0 if self._bias is None else self._bias.ctypes.data
 
     def multiply(self, x: Array) -> Array:
         out: Array = np.empty((len(x), self.job["apart"][0]), dtype=np.float32)

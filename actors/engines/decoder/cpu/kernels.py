@@ -32,7 +32,7 @@ from actors.engines.decoder.cpu.pool_attention import BLOCK, shared_slots
 from actors.engines.decoder.cpu.products import ESCAPE
 from actors.engines.decoder.cpu.quads import HAS_QUADS, room_of
 from actors.engines.decoder.cpu.simd import LANES
-from actors.engines.decoder.cpu.team import JOB, TODO, Team, perform, product
+from actors.engines.decoder.cpu.team import JOB, TODO, Team, block_product, perform, product
 
 __all__ = [
     "BODY",
@@ -52,6 +52,7 @@ __all__ = [
     "RMS",
     "UNSURE",
     "Team",
+    "block_product",
     "choose_rows",
     "product",
     "rank_rows",

@@ -19,6 +19,8 @@ from numba import cfunc, from_dtype, njit, types
 
 from actors.engines.decoder.cpu.atomics import add, array_at, call, read, write
 from actors.engines.decoder.cpu.between import halved
+from actors.engines.decoder.cpu.blocks import PANEL as BLOCK_PANEL
+from actors.engines.decoder.cpu.blocks import grouped_words, multiply_blocks, panel_bytes, quantize_groups
 from actors.engines.decoder.cpu.formats import BESIDE, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.decoder.cpu.pool_attention import attend_piece
 from actors.engines.decoder.cpu.products import (
@@ -43,15 +45,18 @@ REST = YIELD + 1_000  # naps in a row, a second: then they are longer
 PATIENCE = 10_000  # looks for the last piece, some 10 us
 PAGE = 1024  # numbers: 4 KiB, within which a processor fetches ahead of its own accord
 PIECE = 96 // PANEL  # panels: the bundled target's smallest product has four pieces
+BLOCK_PIECE = 96 // BLOCK_PANEL
 
 # A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
 # of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``escapes``:
 # weights beside the matrix, or 0, and ``starts``: where each panel's begin; ``steps``, ``bias``: by which outputs are
-# multiplied and what is added, or 0; ``then``: the product behind it, or 0; ``sinks``: of each query head, or 0
+# multiplied and what is added, or 0; ``then``: the product behind it, or 0; ``sinks``: of each query head, or 0. With a
+# ``form`` of :data:`actors.engines.decoder.cpu.blocks.FORMS` the weights are ``own`` outputs from ``first`` on in that
+# form, and ``more`` is the address of a job with the others, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
     + [(name, np.int64) for name in ("bits", "half", "weights", "panels", "outputs", "steps", "bias")]
-    + [(name, np.int64) for name in ("starts", "escapes", "then")]
+    + [(name, np.int64) for name in ("starts", "escapes", "then", "form", "first", "own", "more")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "shares", "ends", "requests", "scores", "own_scores")]
     + [("skips", np.int64), ("sinks", np.int64), ("scale", np.float32), ("cap", np.float32)]
@@ -133,11 +138,30 @@ def _multiply(job, panel, number, me, rooms, out, then):
 
 
 @njit(error_model="numpy")
+def _compute_blocks(job, piece):
+    """A piece of one of the parts of a product in blocks."""
+    part = job
+    while piece >= max(1, part.panels // BLOCK_PIECE):
+        piece -= max(1, part.panels // BLOCK_PIECE)
+        part = array_at(part.more, 1, JOB)[0]
+    whole, groups = piece + 1 < max(1, part.panels // BLOCK_PIECE), job.columns // 32
+    size, words = panel_bytes(part.form, groups), grouped_words(job.columns)
+    out = array_at(job.out, job.rows * job.apart, np.float32)
+    for panel in range(BLOCK_PIECE * piece, BLOCK_PIECE * (piece + 1) if whole else part.panels):
+        to = part.first + min(panel * BLOCK_PANEL, part.own - BLOCK_PANEL)
+        weights = part.weights + panel * size
+        multiply_blocks(part.form, job.rows, job.x, words, weights, groups, out, to, job.apart)
+
+
+@njit(error_model="numpy")
 def _compute(job, piece, following, me, state):
     """``following``: the piece that this thread takes next, if it is known, or a negative number."""
     out = array_at(job.out, job.rows * job.apart, np.float32)
     if job.bits == 0:
         _attend(job, piece, following, me, out)
+        return
+    if job.form:
+        _compute_blocks(job, piece)
         return
     # one thread computes the last two panels, which may have outputs in common
     panel, end = PIECE * piece, job.panels if piece + 1 == _pieces(job) else PIECE * (piece + 1)
@@ -152,6 +176,12 @@ def _compute(job, piece, following, me, state):
 
 @njit(error_model="numpy")
 def _pieces(job):
+    if job.form:
+        count, part = max(1, job.panels // BLOCK_PIECE), job
+        while part.more != 0:
+            part = array_at(part.more, 1, JOB)[0]
+            count += max(1, part.panels // BLOCK_PIECE)
+        return count
     return job.requests * job.heads if job.bits == 0 else max(1, job.panels // PIECE)
 
 
@@ -161,6 +191,8 @@ def _first_weights(place, me, threads):
     if place == 0:
         return 0
     job = array_at(place, 1, JOB)[0]
+    if job.form:
+        return 0
     begin = PIECE * begin_of(_pieces(job), me, threads) * job.columns * PANEL
     return job.weights + (TABLE if job.bits == 12 else 0) + begin * job.bits // 8
 
@@ -201,7 +233,10 @@ def perform(job, x, rows, out, current, state):
     """``job`` for flat ``x`` into flat ``out``, together with the helpers, who see it in ``current``."""
     current[0] = job
     current[0].rows, current[0].x, current[0].out = rows, x.ctypes.data, out.ctypes.data
-    if job.half and job.bits:
+    if job.form:
+        current[0].x = state[ROUNDED]
+        quantize_groups(x, rows, job.columns, array_at(state[ROUNDED], rows * grouped_words(job.columns), np.int32))
+    elif job.half and job.bits:
         current[0].x = state[ROUNDED]
         halved(x, 0, array_at(state[ROUNDED], rows * job.columns, np.int16), 0, rows * job.columns)
     elif HAS_QUADS and job.bits == 8:
@@ -299,3 +334,19 @@ def product(weights: np.ndarray, panels: int, inputs: int, outputs: int, half: b
     job["weights"], job["panels"] = weights.ctypes.data, panels
     job["columns"], job["outputs"], job["apart"] = inputs, outputs, max(outputs, PANEL)
     return job
+
+
+def block_product(parts: Sequence[tuple[int, np.ndarray, int]], inputs: int) -> np.ndarray:
+    """The job ``out = x W^T`` of several matrices over the same inputs: the form of each, its panels, which must live
+    as long, and its outputs. The array holds the jobs of all; the first is to be run."""
+    jobs = np.zeros(len(parts), JOB)
+    first = 0
+    for index, (form, weights, outputs) in enumerate(parts):
+        job = jobs[index]
+        job["form"], job["bits"], job["weights"] = form, 8, weights.ctypes.data
+        job["panels"], job["first"], job["own"] = -(-outputs // BLOCK_PANEL), first, outputs
+        if index + 1 < len(parts):
+            job["more"] = jobs.ctypes.data + (index + 1) * jobs.itemsize
+        first += outputs
+    jobs["columns"], jobs["outputs"], jobs["apart"] = inputs, first, max(first, PANEL)
+    return jobs

@@ -1,0 +1,457 @@
+"""Products with weights in small groups of 4, 5, 6 or 8 bits: integers times integers, whose sums are exact.
+
+Inputs are rounded by groups of ``GROUP`` of a row, each to 1/127 of its largest: their bits depend on nothing but the
+row. The products of a group are summed up as integers, then scaled and added in float32, group after group. So a row's
+bits are its own, whatever instructions a processor has for it: those of AVX512-VNNI, AVX-VNNI and AVX2 are spellings of
+one sum.
+
+A panel is ``PANEL`` outputs whose groups lie one behind the other (:class:`Form` says how); within a group a word of 32
+bits has the weights of one output for four inputs, a quad.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import llvmlite.binding
+import llvmlite.ir as ir
+import numpy as np
+from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from actors.engines.decoder.cpu.atomics import array_at
+from actors.engines.decoder.cpu.pairs import FEATURES
+from actors.engines.decoder.cpu.simd import (
+    LANES,
+    VECTOR,
+    address,
+    asked,
+    fma,
+    for_each,
+    highest,
+    larger,
+    load,
+    splat,
+    total,
+)
+
+GROUP, PANEL = 32, LANES
+QUADS = GROUP // 4
+SUPER = 256 // GROUP  # groups that share the steps of their scales
+# Of a row's group behind its quads: the bits of the scale; the sum of its bytes, negative, as a whole and of each half;
+# the bits of scale times sum
+SCALE, MINUS, MINUS_FIRST, MINUS_SECOND, SCALED_SUM = QUADS, QUADS + 1, QUADS + 2, QUADS + 3, QUADS + 4
+WORDS_OF_GROUP = QUADS + 5
+AHEAD = 4 << 10  # bytes between the weights of a pass and those that it asks for
+
+HAS_512 = "+avx512vnni" in FEATURES
+HAS_VEX = not HAS_512 and "+avxvnni" in FEATURES
+HAS_SHORTS = not HAS_512 and not HAS_VEX and "+avx2" in FEATURES
+if HAS_512 or HAS_VEX:
+    llvmlite.binding.initialize_native_asmparser()
+WIDTH = 16 if HAS_512 else 8  # lanes of a register; a panel has one or two of them
+ROWS = 8 if WIDTH == 16 else 4  # whose sums stay in registers
+POWERS = ROWS.bit_length()
+_INT, _WORD, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
+_POINTER = _BYTE.as_pointer()
+WORDS, FLOATS = ir.VectorType(_WORD, WIDTH), ir.VectorType(ir.FloatType(), WIDTH)
+_SHORTS, _BYTES = ir.VectorType(ir.IntType(16), 16), ir.VectorType(_BYTE, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a group of a panel lies in memory: scales, minima, then words of each output.
+
+    ``scaled`` groups have scales of 8 bits times steps of float16 that ``SUPER`` groups share, which lie before them;
+    others one float16. Of ``halves`` each 16 inputs have a scale. A weight is ``scale * (code - offset) + minimum``.
+    """
+
+    bits: int
+    offset: int = 0  # a power of two, or 0
+    minima: bool = False
+    scaled: bool = False
+    halves: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Bytes before ``SUPER`` groups."""
+        return 2 * PANEL * (1 + self.minima) if self.scaled else 0
+
+    @property
+    def scales(self) -> int:
+        """Bytes before the codes of a group."""
+        return PANEL * ((2 if self.halves else 1) + self.minima) if self.scaled else 2 * PANEL * (1 + self.minima)
+
+    @property
+    def group(self) -> int:
+        """Bytes of a group."""
+        return self.scales + PANEL * GROUP * self.bits // 8
+
+    def bytes_of(self, groups: int) -> int:
+        """Bytes of a panel."""
+        return groups * self.group + (groups // SUPER * self.steps if self.scaled else 0)
+
+
+FORMS = (
+    Form(4, 8),  # Q4_0
+    Form(4, 0, minima=True),  # Q4_1
+    Form(5, 16),  # Q5_0
+    Form(5, 0, minima=True),  # Q5_1
+    Form(8, 128),  # Q8_0
+    Form(4, 0, minima=True, scaled=True),  # Q4_K
+    Form(5, 0, minima=True, scaled=True),  # Q5_K
+    Form(6, 32, scaled=True, halves=True),  # Q6_K
+    Form(8, 128, scaled=True),  # IQ4_XS
+)
+
+
+def _words(number):
+    return ir.Constant(WORDS, [number] * WIDTH)
+
+
+def _splatted(builder, number):
+    nothing = ir.Constant(ir.VectorType(number.type, WIDTH), ir.Undefined)
+    one = builder.insert_element(nothing, number, _WORD(0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(_WORD, WIDTH), [0] * WIDTH))
+
+
+def _named(builder, name, result, arguments):
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def _fma(builder, x, y, z):
+    return _named(builder, f"llvm.fma.v{WIDTH}f32", FLOATS, [x, y, z])
+
+
+class _Sum:
+    """The sum of quads' products, begun with ``begin``: unsigned weights times signed inputs."""
+
+    def __init__(self, builder, begin, bits):
+        self._builder, self._sums, self._bits = builder, begin, bits
+        self._shorts, self._held = None, 0
+
+    def add(self, weights, inputs):
+        builder = self._builder
+        if HAS_512 or HAS_VEX:
+            kind = ir.FunctionType(WORDS, [WORDS] * 3)
+            code = "vpdpbusd $3, $2, $0" if HAS_512 else "{vex} vpdpbusd $3, $2, $0"
+            places = "=v,0,v,v" if HAS_512 else "=x,0,x,x"
+            self._sums = builder.call(ir.InlineAsm(kind, code, places, False), [self._sums, weights, inputs])
+        elif HAS_SHORTS:
+            self._add_shorts(weights, inputs)
+        else:
+            for byte in range(4):
+                one = builder.and_(builder.lshr(weights, _words(8 * byte)), _words(255))
+                other = builder.ashr(builder.shl(inputs, _words(24 - 8 * byte)), _words(24))
+                self._sums = builder.add(self._sums, builder.mul(one, other))
+
+    def _add_shorts(self, weights, inputs):
+        """Pairs in 16 bits, which hold as many sums as weights are narrow: 8 of 4 bits, 4 of 5, 2 of 6."""
+        builder = self._builder
+        one, other = builder.bitcast(weights, _BYTES), builder.bitcast(inputs, _BYTES)
+        if self._bits == 8:  # their absolute values, with the signs at the inputs
+            signed = builder.xor(one, ir.Constant(_BYTES, [128] * 32))
+            other = _named(builder, "llvm.x86.avx2.psign.b", _BYTES, [other, signed])
+            one = _named(builder, "llvm.abs.v32i8", _BYTES, [signed, ir.IntType(1)(0)])
+        pairs = _named(builder, "llvm.x86.avx2.pmadd.ub.sw", _SHORTS, [one, other])
+        self._shorts = pairs if self._shorts is None else builder.add(self._shorts, pairs)
+        self._held += 1
+        if self._held == {4: 8, 5: 4, 6: 2, 8: 1}[self._bits]:
+            self._widen()
+
+    def _widen(self):
+        if self._shorts is not None:
+            ones = ir.Constant(_SHORTS, [1] * 16)
+            words = _named(self._builder, "llvm.x86.avx2.pmadd.wd", WORDS, [self._shorts, ones])
+            self._sums, self._shorts, self._held = self._builder.add(self._sums, words), None, 0
+
+    def end(self):
+        self._widen()
+        return self._sums
+
+
+class _Group:
+    """The code of one group of a panel's part of ``WIDTH`` outputs."""
+
+    def __init__(self, builder, form, place, steps, part):
+        self._builder, self._form, self._steps = builder, form, steps
+        self._place, self._part = place, part
+        self._words = {}
+
+    def _at(self, byte, kind, place=None):
+        pointer = self._builder.gep(self._place if place is None else place, [_INT(byte)])
+        return self._builder.load(self._builder.bitcast(pointer, kind.as_pointer()), align=1)
+
+    def _float16(self, index, place=None):
+        halves = self._at(2 * (PANEL * index + WIDTH * self._part), ir.VectorType(ir.HalfType(), WIDTH), place)
+        return self._builder.fpext(halves, FLOATS)
+
+    def _small(self, index, signed):
+        numbers = self._at(PANEL * index + WIDTH * self._part, ir.VectorType(_BYTE, WIDTH))
+        wide = self._builder.sext(numbers, WORDS) if signed else self._builder.zext(numbers, WORDS)
+        return self._builder.sitofp(wide, FLOATS)
+
+    def scale(self, half):
+        """Of the group, or of its half."""
+        if not self._form.scaled:
+            return self._float16(0)
+        signed = not self._form.minima
+        return self._builder.fmul(self._float16(0, self._steps), self._small(half, signed))
+
+    def minimum(self):
+        if not self._form.scaled:
+            return self._float16(1)
+        return self._builder.fmul(self._float16(1, self._steps), self._small(1, False))
+
+    def _word(self, index):
+        if index not in self._words:
+            self._words[index] = self._at(self._form.scales + 4 * (PANEL * index + WIDTH * self._part), WORDS)
+        return self._words[index]
+
+    def _moved(self, word, by):
+        builder = self._builder
+        if by == 0:
+            return word
+        return builder.shl(word, _words(by)) if by > 0 else builder.lshr(word, _words(-by))
+
+    def quad(self, index):
+        """The codes of quad ``index``, a byte each."""
+        builder, bits = self._builder, self._form.bits
+        if bits == 8:
+            return self._word(index)
+        low = self._word(index % 4)
+        low = builder.and_(self._moved(low, -4 if index >= 4 else 0), _words(0x0F0F0F0F))
+        if bits == 5:
+            return builder.or_(low, builder.and_(self._moved(self._word(4), 4 - index), _words(0x10101010)))
+        if bits == 6:
+            high = self._moved(self._word(4 + index // 4), 4 - 2 * (index % 4))
+            return builder.or_(low, builder.and_(high, _words(0x30303030)))
+        return low
+
+
+def _begin(builder, form, row, place):
+    """What the sum of a group begins with, so that the offset of its codes is taken away."""
+    if form.offset == 0 or (form.bits == 8 and HAS_SHORTS):
+        return _words(0)
+    minus = _splatted(builder, builder.load(builder.gep(row, [_INT(place)])))
+    return builder.shl(minus, _words(form.offset.bit_length() - 1))
+
+
+def _float_at(builder, row, place):
+    number = builder.load(builder.gep(row, [_INT(place)]))
+    return _splatted(builder, builder.bitcast(number, ir.FloatType()))
+
+
+def _add_group(builder, group, form, rows, sums):
+    """``sums`` of each row and what a group adds to them. ``rows``: pointers to their words of the group."""
+    for half in range(2 if form.halves else 1):
+        quads = range(4 * half, 4 * half + 4) if form.halves else range(QUADS)
+        minus = (MINUS_FIRST, MINUS_SECOND)[half] if form.halves else MINUS
+        whole = [_Sum(builder, _begin(builder, form, row, minus), form.bits) for row in rows]
+        for quad in quads:
+            weights = group.quad(quad)
+            for row, added in zip(rows, whole, strict=True):
+                added.add(weights, _splatted(builder, builder.load(builder.gep(row, [_INT(quad)]))))
+        scale = group.scale(half)
+        for index, (row, added) in enumerate(zip(rows, whole, strict=True)):
+            scaled = builder.fmul(builder.sitofp(added.end(), FLOATS), _float_at(builder, row, SCALE))
+            sums[index] = _fma(builder, scaled, scale, sums[index])
+    if form.minima:
+        minimum = group.minimum()
+        for index, row in enumerate(rows):
+            sums[index] = _fma(builder, minimum, _float_at(builder, row, SCALED_SUM), sums[index])
+    return sums
+
+
+@intrinsic
+def multiply_panel(typing, form, rows, x, apart, weights, groups, out, to, columns):
+    """``out[to + row * columns + o]``: the product of each row with a panel at the address ``weights``, of ``groups``
+    groups in the form ``FORMS[form - 1]``. ``rows``: 1, 2, 4 … ``ROWS``, as the power of two and 1; ``x``: the address
+    of rows ``apart`` words from each other, see :func:`quantize`."""
+
+    def generate(context, builder, signature, arguments):
+        form, rows, x, apart, weights, groups, out, to, columns = arguments
+        words = builder.inttoptr(x, _WORD.as_pointer())
+        panel = builder.inttoptr(weights, _POINTER)
+
+        def multiply(known, count, part):
+            places = []
+            for row in range(count):
+                at = builder.add(to, builder.add(builder.mul(columns, _INT(row)), _INT(WIDTH * part)))
+                place = address(context, builder, signature.args[6], out, at)
+                places.append(builder.bitcast(place, FLOATS.as_pointer()))
+            before = builder.block
+            loop, after = builder.append_basic_block("loop"), builder.append_basic_block("after")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            k, place, row, steps = builder.phi(_INT), builder.phi(_POINTER), builder.phi(words.type), None
+            sums = [builder.phi(FLOATS) for _ in range(count)]
+            body = place
+            if known.scaled:  # the steps lie before every so many groups
+                steps = builder.phi(_POINTER)
+                first = builder.icmp_signed("==", builder.and_(k, _INT(SUPER - 1)), _INT(0))
+                held = builder.select(first, place, steps)
+                body = builder.gep(place, [builder.select(first, _INT(known.steps), _INT(0))])
+            for line in range(0, known.group, 64):
+                if part == 0:
+                    asked(builder, builder.gep(body, [_INT(AHEAD + line)]), True)
+            rows_here = [builder.gep(row, [builder.mul(apart, _INT(index))]) for index in range(count)]
+            group = _Group(builder, known, body, held if known.scaled else None, part)
+            grown = _add_group(builder, group, known, rows_here, list(sums))
+            following = builder.add(k, _INT(1))
+            moved = builder.gep(body, [_INT(known.group)]), builder.gep(row, [_INT(WORDS_OF_GROUP)])
+            zero = ir.Constant(FLOATS, [0.0] * WIDTH)
+            phis = [(k, _INT(0), following), (place, panel, moved[0]), (row, words, moved[1])]
+            phis += [(phi, zero, more) for phi, more in zip(sums, grown, strict=True)]
+            if known.scaled:
+                phis.append((steps, panel, held))
+            for phi, begin, again in phis:
+                phi.add_incoming(begin, before)
+                phi.add_incoming(again, builder.block)
+            builder.cbranch(builder.icmp_signed("<", following, groups), loop, after)
+            builder.position_at_end(after)
+            for place, value in zip(places, grown, strict=True):
+                builder.store(value, place, align=4)
+
+        def of_form(number):
+            def of_rows(power):
+                for part in range(PANEL // WIDTH):
+                    multiply(FORMS[number - 1], 1 << (power - 1), part)
+
+            for_each(builder, rows, POWERS, of_rows)
+
+        for_each(builder, form, len(FORMS), of_form)
+        return context.get_dummy_value()
+
+    i = types.intp
+    return types.void(i, i, i, i, i, i, out, i, i), generate
+
+
+@intrinsic
+def _store_rounded(typing, words, at, vector):
+    """A vector of float32 from -127 to 127 into the words from ``at`` on, a byte each: the nearest, ties to even. The
+    rounded numbers."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(VECTOR, [VECTOR])
+        rint = cgutils.get_or_insert_function(builder.module, kind, "llvm.rint.v16f32")
+        rounded = builder.call(rint, [arguments[2]])
+        bytes_ = ir.VectorType(_BYTE, LANES)
+        numbers = builder.trunc(builder.fptosi(rounded, ir.VectorType(_WORD, LANES)), bytes_)
+        place = address(context, builder, signature.args[0], *arguments[:2])
+        builder.store(numbers, builder.bitcast(place, bytes_.as_pointer()), align=4)
+        return rounded
+
+    return vector(words, types.intp, vector), generate
+
+
+@njit(error_model="numpy")
+def grouped_words(size):
+    """Words of a row of ``size`` inputs, a multiple of ``GROUP``."""
+    return size // GROUP * WORDS_OF_GROUP
+
+
+@njit(error_model="numpy")
+def quantize_groups(x, rows, size, words):
+    """Rows of ``size`` numbers in groups: see :func:`grouped_words`."""
+    zero, minus, scales, at = splat(np.float32(0)), splat(np.float32(-1)), words.view(np.float32), 0
+    for begin in range(0, rows * size, GROUP):
+        first, second = load(x, begin), load(x, begin + LANES)
+        most = larger(larger(first, fma(first, minus, zero)), larger(second, fma(second, minus, zero)))
+        largest = highest(most)
+        inverse = splat(np.float32(127) / largest if largest > np.float32(0) else np.float32(0))
+        one = total(_store_rounded(words, at, fma(first, inverse, zero)))
+        other = total(_store_rounded(words, at + LANES // 4, fma(second, inverse, zero)))
+        scale = largest / np.float32(127)
+        scales[at + SCALE] = scale
+        words[at + MINUS] = -np.int32(one + other)
+        words[at + MINUS_FIRST], words[at + MINUS_SECOND] = -np.int32(one), -np.int32(other)
+        scales[at + SCALED_SUM] = scale * (one + other)
+        at += WORDS_OF_GROUP
+
+
+@njit(error_model="numpy")
+def multiply_blocks(form, rows, x, apart, weights, groups, out, to, columns):
+    """:func:`multiply_panel` for any number of rows."""
+    row = 0
+    for power in range(POWERS, 0, -1):
+        count = 1 << (power - 1)
+        while rows - row >= count:
+            multiply_panel(form, power, x + 4 * row * apart, apart, weights, groups, out, to + row * columns, columns)
+            row += count
+
+
+_BITS = np.array([form.bits for form in FORMS])
+_OFFSETS = np.array([form.offset for form in FORMS])
+_MINIMA = np.array([form.minima for form in FORMS])
+_SCALED = np.array([form.scaled for form in FORMS])
+_HALVES = np.array([form.halves for form in FORMS])
+_STEPS = np.array([form.steps for form in FORMS])
+_SCALES = np.array([form.scales for form in FORMS])
+_GROUPS = np.array([form.group for form in FORMS])
+
+
+@njit(error_model="numpy")
+def panel_bytes(form, groups):
+    """Bytes of a panel, see :meth:`Form.bytes_of`."""
+    return groups * _GROUPS[form - 1] + groups // SUPER * _STEPS[form - 1]
+
+
+@intrinsic
+def _float16_at(typing, place):
+    """The number at an address."""
+
+    def generate(context, builder, signature, arguments):
+        half = builder.inttoptr(arguments[0], ir.HalfType().as_pointer())
+        return builder.fpext(builder.load(half, align=1), ir.FloatType())
+
+    return types.float32(types.int64), generate
+
+
+@njit(error_model="numpy")
+def _code(words, bits, lane, i):
+    """The code of input ``i`` of a group."""
+    quad, byte = i // 4, i % 4
+    if bits == 8:
+        return np.int32(words[4 * (PANEL * quad + lane) + byte])
+    low = np.int32(words[4 * (PANEL * (quad % 4) + lane) + byte]) >> (4 if quad >= 4 else 0) & 15
+    if bits == 5:
+        return low | (np.int32(words[4 * (PANEL * 4 + lane) + byte]) >> quad & 1) << 4
+    if bits == 6:
+        return low | (np.int32(words[4 * (PANEL * (4 + quad // 4) + lane) + byte]) >> 2 * (quad % 4) & 3) << 4
+    return low
+
+
+@njit(error_model="numpy")
+def embed_blocks(tokens, form, weights, panels, outputs, size, out):
+    """The rows ``tokens`` of a matrix of so many panels at the address ``weights``, of ``size`` numbers each."""
+    f, groups = form - 1, size // GROUP
+    for row in range(len(tokens)):
+        panel = min(tokens[row] // PANEL, panels - 1)
+        lane = tokens[row] - min(panel * PANEL, outputs - PANEL)
+        place = weights + panel * panel_bytes(form, groups)
+        steps = place
+        for g in range(groups):
+            if _SCALED[f] and g % SUPER == 0:
+                steps, place = place, place + _STEPS[f]
+            small = array_at(place, _SCALES[f], np.uint8)
+            words = array_at(place + _SCALES[f], _GROUPS[f] - _SCALES[f], np.uint8)
+            minimum = np.float32(0)
+            for half in range(2):
+                if not _SCALED[f]:
+                    scale = _float16_at(place + 2 * lane)
+                    if _MINIMA[f]:
+                        minimum = _float16_at(place + 2 * (PANEL + lane))
+                else:
+                    number = np.int32(small[(PANEL * half if _HALVES[f] else 0) + lane])
+                    if not _MINIMA[f] and number > 127:
+                        number -= 256
+                    scale = _float16_at(steps + 2 * lane) * np.float32(number)
+                    if _MINIMA[f]:
+                        minimum = _float16_at(steps + 2 * (PANEL + lane)) * np.float32(small[PANEL + lane])
+                for i in range(16 * half, 16 * half + 16):
+                    code = np.float32(_code(words, _BITS[f], lane, i) - _OFFSETS[f])
+                    out[row * size + g * GROUP + i] = scale * code + minimum
+            place += _GROUPS[f]
