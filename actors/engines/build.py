@@ -24,7 +24,7 @@ from actors.engines.weights.dtypes import INT8, draft_dtype, target_dtype
 from actors.engines.weights.loading import (
     describe,
     load_config,
-    load_model,
+    load_for_engine,
     load_tokenizer,
     max_context,
     resolve_device,
@@ -94,7 +94,7 @@ def build_target(
     refuse_as_target(name, config)
     kind, int8 = target_dtype(dtype, where, config)
     tokenizer = load_tokenizer(name)
-    model = load_model(name, where, kind)
+    model = load_for_engine(name, where, kind)
     info = describe(name, model, tokenizer, where, _named(kind, int8))
     slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH)
     engine = _engine(model, info, slots, exact=True, int8=int8, spare_cpus=spare_cpus)
@@ -119,7 +119,7 @@ def build_draft(
     torch.set_num_threads(threads)
     where = resolve_device(device)
     kind, int8 = draft_dtype(dtype, where, load_config(name))
-    model = load_model(name, where, kind)
+    model = load_for_engine(name, where, kind)
     if like is None:
         info = describe(name, model, load_tokenizer(name), where, _named(kind, int8))
     else:

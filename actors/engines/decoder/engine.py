@@ -28,7 +28,7 @@ from actors.engines.flat_batch import FlatBatch
 from actors.engines.sampling.sampler import LEAST
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
 from actors.engines.weights.layers import rows_for
-from actors.engines.weights.source import ModuleSource
+from actors.engines.weights.source import source_of
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 
@@ -61,7 +61,7 @@ class LlamaEngine:
         recorded; None: as CUDA graphs on a GPU, and not at all elsewhere. ``spare_cpus``: see :meth:`use_spare_cpus`.
         ``beside``: an engine that the same thread calls, in turns: its threads compute for this one as well.
         """
-        spec, source = spec_of(model.config), ModuleSource(model)
+        spec, source = spec_of(model.config), source_of(model)
         if spec is None or not supports(model.config, source.device, source.dtype):
             raise ModelError(f"the fused decoder does not know model {info.model_id}; use TransformersEngine for it")
         if int8 and exact and not compiles(spec):

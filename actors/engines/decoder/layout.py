@@ -16,6 +16,7 @@ from actors.engines.cache.pool import KVShape
 from actors.engines.decoder import spec as described
 from actors.engines.decoder.spec import Attention, DecoderSpec, Rotation
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
+from actors.engines.weights.grouped import Blocks
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.source import Source
 
@@ -72,7 +73,7 @@ class LayerWeights:
 class Weights:
     spec: DecoderSpec
     shape: Shape
-    embedding: Tensor
+    embedding: Matrix
     layers: list[LayerWeights]
     norm: Affine
     head: Matrix
@@ -90,7 +91,7 @@ class Weights:
 
     def turns(self, positions: int) -> Tensor:
         """The table of the first layer's rotation, see :func:`table`."""
-        return table(self.spec.attention, positions).to(self.embedding.device)
+        return table(self.spec.attention, positions).to(self.norm.weight.device)
 
 
 def table(attention: Attention, positions: int) -> Tensor:
@@ -106,9 +107,9 @@ def table(attention: Attention, positions: int) -> Tensor:
 def lay_out(spec: DecoderSpec, source: Source, covered: DraftVocabulary | None = None) -> Weights:
     """The weights in the order that the bodies want. What the source holds is taken out of it."""
     take = _Taken(spec, source)
-    embedding = source.take(spec.embedding)
+    embedding = take.matrix((spec.embedding,))
     layers = [take.layer(layer) for layer in spec.layers]
-    head = take.matrix((spec.head,)) if spec.head in source else Matrix(embedding)
+    head = take.matrix((spec.head,)) if spec.head in source else embedding
     first = spec.attention
     shape = Shape(
         len(layers),
@@ -155,17 +156,30 @@ class _Taken:
 
     def matrix(self, names: tuple[str, ...], order: Tensor | None = None) -> Matrix:
         """Several matrices over the same input as one. ``order``: of the rows of all."""
+        blocks = [self._source.blocks(name) for name in names]
+        parts = [part for part in blocks if part is not None]
+        if len(parts) == len(names):
+            joined, bias = Blocks.joined(parts), self._joined_bias(names, [len(part) for part in parts])
+            if order is not None:
+                joined, bias = joined.in_order(order.numpy()), None if bias is None else bias[order]
+            return Matrix.of_blocks(joined, bias)
         weights = [self._source.take(name) for name in names]
-        biases = [self._bias(name) for name in names]
+        bias = self._joined_bias(names, [len(weight) for weight in weights])
+        kinds = {weight.dtype for weight in weights}
+        if len(kinds) > 1:
+            weights = [weight.float() for weight in weights]
         weight = torch.cat(weights) if len(weights) > 1 else weights[0]
-        bias = None
-        if any(part is not None for part in biases):
-            pairs = zip(weights, biases, strict=True)
-            bias = torch.cat([w.new_zeros(w.shape[0]) if b is None else b for w, b in pairs])
         if order is not None:
             order = order.to(weight.device)
             weight, bias = weight[order], None if bias is None else bias[order]
         return Matrix(weight, bias)
+
+    def _joined_bias(self, names: tuple[str, ...], rows: list[int]) -> Tensor | None:
+        biases = [self._bias(name) for name in names]
+        like = next((bias for bias in biases if bias is not None), None)
+        if like is None:
+            return None
+        return torch.cat([like.new_zeros(n) if b is None else b for b, n in zip(biases, rows, strict=True)])
 
     def _bias(self, name: str) -> Tensor | None:
         name = name.removesuffix("weight") + "bias"

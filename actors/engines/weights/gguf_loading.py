@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from actors.engines.text.gguf_tokenizer import build_tokenizer, end_ids
 from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.gguf_names import find_gguf
+from actors.engines.weights.grouped import Blocks, has_form
 from protocols.errors import ModelError
 
 
@@ -35,6 +37,45 @@ def gguf_config(name: str) -> Any:
 def gguf_tokenizer(name: str) -> Any:
     """transformers' fast tokenizer. Raises ModelError."""
     return build_tokenizer(open_gguf(name).file.metadata, name)
+
+
+class GGUFSource:
+    """:class:`actors.engines.weights.source.Source` of a file, on a CPU."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, checkpoint: GGUFCheckpoint, dtype: torch.dtype) -> None:
+        """``dtype``: of weights that are neither read from their blocks nor vectors."""
+        self.dtype, self._checkpoint = dtype, checkpoint
+        self._names = frozenset(checkpoint.names())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def take(self, name: str) -> torch.Tensor:
+        values = torch.from_numpy(self._checkpoint.values(name))
+        return values if values.ndim == 1 else values.to(self.dtype)
+
+    def blocks(self, name: str) -> Blocks | None:
+        stored = self._checkpoint.matrix(name) if name in self._names else None
+        return Blocks([(stored[0], stored[1])]) if stored is not None and has_form(stored[0]) else None
+
+
+class PackedModel(nn.Module):
+    """A model whose weights stay in their file until an engine takes them."""
+
+    def __init__(self, config: Any, source: GGUFSource, checkpoint: GGUFCheckpoint) -> None:
+        super().__init__()
+        self.config, self.source = config, source
+        self.size = sum(math.prod(stored.shape) for stored in checkpoint.file.tensors.values())
+        self.kinds = checkpoint.kinds
+        self.marker = nn.Parameter(torch.empty(0, dtype=source.dtype), requires_grad=False)  # of device and type
+
+
+def packed_model(name: str, dtype: torch.dtype) -> PackedModel:
+    """A model for the compiled decoder on a CPU. Raises ModelError."""
+    checkpoint = open_gguf(name)
+    return PackedModel(gguf_config(name), GGUFSource(checkpoint, dtype), checkpoint)
 
 
 def gguf_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -256,13 +256,21 @@ class GGUFCheckpoint:
                         yield f"model.layers.{layer}.{ours}.{kind}"
             yield from (f"model.layers.{layer}.{ours}" for ours in self._known.made)
 
-    def matrix(self, name: str) -> Stored | None:
-        """A weight in the blocks of the file, rows in Hugging Face's order; None: it has to be computed."""
+    def matrix(self, name: str) -> tuple[Stored, NDArray[np.int64] | None] | None:
+        """A weight in the blocks of the file and the order of its rows; None: it has to be computed."""
         found = self._found(name)
         if found is None or (self._known.offset and len(found.shape) == 1):
             return None
-        order = self._order(name, found)
-        return found if order is None else replace(found, data=found.rows[order].reshape(-1))
+        return found, self._order(name, found)
+
+    @property
+    def kinds(self) -> str:
+        """The kinds of blocks of its matrices, that with the most bytes first."""
+        sizes: dict[str, int] = {}
+        for one in self.file.tensors.values():
+            if len(one.shape) > 1:
+                sizes[one.kind.name] = sizes.get(one.kind.name, 0) + one.data.nbytes
+        return ", ".join(sorted(sizes, key=lambda kind: -sizes[kind]))
 
     def values(self, name: str) -> Floats:
         """A weight's numbers. Raises ModelError if the file lacks it."""

@@ -126,6 +126,11 @@ class Blocks:
 
     parts: list[tuple[Stored, NDArray[np.int64] | None]]
 
+    @classmethod
+    def joined(cls, matrices: list[Blocks]) -> Blocks:
+        """One below the other."""
+        return cls([part for matrix in matrices for part in matrix.parts])
+
     @property
     def shape(self) -> tuple[int, int]:
         return sum(stored.shape[0] for stored, _ in self.parts), self.parts[0][0].shape[1]

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from actors.engines.decoder.configuration import COMPILED, is_compiled, supports
 from actors.engines.text.chat_template import ChatTemplate
 from actors.engines.text.tokenizer import tokenizer_digest, tokenizer_parts
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint
-from actors.engines.weights.gguf_loading import gguf_config, gguf_model, gguf_tokenizer
+from actors.engines.weights.gguf_loading import PackedModel, gguf_config, gguf_model, gguf_tokenizer, packed_model
 from actors.engines.weights.gguf_names import is_gguf
 from actors.engines.weights.hub import located
 from actors.models import ModelInfo
@@ -116,6 +117,15 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     return result
 
 
+def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """:func:`load_model`, or of a GGUF file that compiled layers multiply as it lies what leaves its weights there."""
+    if is_gguf(name) and device.type == "cpu":
+        config = load_config(name)
+        if supports(config, device, dtype) and is_compiled(config) and dtype in COMPILED:
+            return packed_model(name, dtype)
+    return load_model(name, device, dtype)
+
+
 def load_tokenizer(name: str) -> Any:
     """The model's tokenizer. Raises ModelError."""
     from transformers import AutoTokenizer
@@ -157,6 +167,7 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
     """What the actors need to know of a model. End-of-sequence ids are those of its generation configuration, of its
     configuration and of its tokenizer, which may differ."""
     config: Any = model.config
+    packed = model if isinstance(model, PackedModel) else None
     text = config.get_text_config()
     generation = getattr(model, "generation_config", None)
     eos: set[int] = set()
@@ -170,9 +181,9 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
         eos_token_ids=frozenset(int(i) for i in eos if 0 <= int(i) < text.vocab_size),
         tokenizer_digest=tokenizer_digest(tokenizer),
         tokenizer=tokenizer_parts(tokenizer),
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=packed.size if packed else sum(p.numel() for p in model.parameters()),
         device=str(device),
-        dtype=dtype,
+        dtype=packed.kinds if packed else dtype,
         tool_form=template.tool_form,
         response_template=template.response_template,
     )

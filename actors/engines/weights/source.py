@@ -7,6 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from actors.engines.weights.grouped import Blocks
+
 
 class Source(Protocol):
     """Weights by name, in the type in which they are to be computed with. Readers of files implement it; a name is read
@@ -23,6 +25,10 @@ class Source(Protocol):
         """The whole tensor. The source may let go of it. Raises KeyError."""
         ...
 
+    def blocks(self, name: str) -> Blocks | None:
+        """A matrix as its file stores it, where the compiled products read that; None: :meth:`take` it."""
+        ...
+
 
 class ModuleSource:
     """The parameters of a ``transformers`` model, which is spent: each is freed when it has been taken."""
@@ -36,6 +42,9 @@ class ModuleSource:
 
     def __contains__(self, name: str) -> bool:
         return name in self._parameters
+
+    def blocks(self, name: str) -> Blocks | None:
+        return None
 
     def take(self, name: str) -> Tensor:
         parameter = self._parameters.pop(name)
@@ -53,3 +62,9 @@ def _shared(parameters: dict[str, Tensor]) -> dict[int, set[str]]:
     for name, parameter in parameters.items():
         names.setdefault(id(parameter), set()).add(name)
     return names
+
+
+def source_of(model: nn.Module) -> Source:
+    """A model's own source, or its parameters."""
+    own: Source | None = getattr(model, "source", None)
+    return ModuleSource(model) if own is None else own

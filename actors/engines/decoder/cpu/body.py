@@ -64,25 +64,38 @@ class CompiledBody:
         self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
         self._attention["half"] = pool.whole.dtype == torch.bfloat16
         self._lay_out(weights, int8)
-        embedding = _sixteen_bits_or_more(weights.embedding)
-        self._kept.append(embedding)
+        self._embed(weights)
         shape, spec = self.shape, weights.spec
         self._tell(depth=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads)
         self._tell(width=shape.width, inner=shape.inner, eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
-        self._tell(layers=self._layers.ctypes.data, jobs=self._jobs.ctypes.data, embedding=embedding.data_ptr())
-        self._tell(half=embedding.dtype == torch.bfloat16, embedding_scale=spec.embedding_scale)
+        self._tell(layers=self._layers.ctypes.data, jobs=self._jobs.ctypes.data)
+        self._tell(embedding_scale=spec.embedding_scale)
         self._tell(norm=self._kind(spec.norm.centred), logit_cap=spec.logit_cap)
         self._tell(window=max(layer.spec.attention.window for layer in weights.layers))
         if weights.covered is not None:
             self._kept.append(ids := weights.covered.ids.astype(np.int32))
             self._tell(tokens=ids.ctypes.data)
         self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
-        self._rows, self._wide = embedding.shape[0], int(self._jobs[-1]["apart"])
+        self._rows, self._wide = weights.embedding.weight.shape[0], int(self._jobs[-1]["apart"])
         self._numbers = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
 
     def _kind(self, centred: bool) -> int:
         kind: int = self._kernels.CENTRED if centred else self._kernels.RMS
         return kind
+
+    def _embed(self, weights: Weights) -> None:
+        """Where the embeddings are: a table, or a product's blocks, the head's where it shares them."""
+        matrix = weights.embedding
+        if matrix.blocks is None:
+            table = _sixteen_bits_or_more(matrix.weight)
+            self._kept.append(table)
+            self._tell(half=table.dtype == torch.bfloat16, embedding=table.data_ptr())
+            return
+        job = self._jobs[-1:]
+        if weights.head.blocks is not matrix.blocks:
+            self._kept.append(panels := Panels(matrix, self._kernels, self._team, False))
+            job = panels.job
+        self._tell(half=self._kernels.IN_BLOCKS, embedding=job.ctypes.data)
 
     def _lay_out(self, weights: Weights, int8: bool) -> None:
         """Products and norms of all layers."""

@@ -25,6 +25,7 @@ from actors.engines.decoder.cpu.between import (
     scale_rows,
     turn,
 )
+from actors.engines.decoder.cpu.blocks import embed_blocks
 from actors.engines.decoder.cpu.choice import CHOICE, UNSURE, choose_rows, rank_rows
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
@@ -43,6 +44,7 @@ __all__ = [
     "HAS_BFLOAT16",
     "HAS_QUADS",
     "HAS_TWELVE",
+    "IN_BLOCKS",
     "JOB",
     "LANES",
     "LAYER",
@@ -85,6 +87,7 @@ BODY = np.dtype(
     + [(name, np.float32) for name in ("eps", "embedding_scale", "logit_cap")]
 )
 LOOKS = 3  # numbers of a row beside the slots that it sees
+IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
 SOURCES = "aaf9aec429c4c19f"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
@@ -206,7 +209,11 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
         body.room, rows, hidden, heads * width, jobs[0].apart, jobs[1].apart, jobs[2].apart, inner
     )
     look = array_at(body.attention, 1, JOB)[0]
-    embed(tokens, body.embedding, body.half, hidden, x)
+    if body.half == IN_BLOCKS:
+        table = array_at(body.embedding, 1, JOB)[0]
+        embed_blocks(tokens, table.form, table.weights, table.panels, table.own, hidden, x)
+    else:
+        embed(tokens, body.embedding, body.half, hidden, x)
     scale_rows(x, hidden, hidden, rows, body.embedding_scale)
     eps = body.eps
     before = layers[0]

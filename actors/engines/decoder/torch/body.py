@@ -38,8 +38,8 @@ class TorchBody:
         self.pool = pool
         self.dtype = dtype
         self.exact = exact
-        self.embedding = weights.embedding
-        self.device = weights.embedding.device
+        self.embedding = weights.embedding.weight
+        self.device = weights.embedding.weight.device
 
         def linear(matrix: Matrix, behind: bool) -> Linear:
             return fast(matrix, dtype, int8, exact, behind)
