@@ -1,0 +1,98 @@
+"""A GGUF file through the engine: the logits of its dequantised weights, and the same text with drafts and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from test_gguf_models import CASES, tiny, written
+
+from actors.engines.build import build_target
+from actors.engines.decoder.cpu.body import CompiledBody
+from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.flat_batch import FlatBatch, Segment
+from actors.engines.weights.gguf import GGUF
+from actors.engines.weights.gguf_loading import gguf_model
+
+pytestmark = pytest.mark.skipif(compiled_kernels() is None, reason="numba is not installed")
+TOKENS = ["<unk>", "<s>", "</s>", *(chr(97 + i // 26) + chr(97 + i % 26) for i in range(93))]
+
+
+def quantised(path: Path, source: Path, kinds: dict[str, str]) -> Path:
+    """A copy with matrices in blocks, by the end of their names."""
+    whole = GGUF(source)
+    w = gguf.GGUFWriter(path, whole.architecture)
+    for key, value in whole.metadata.items():
+        if key != "general.architecture":
+            kind = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT32, float: gguf.GGUFValueType.FLOAT32}
+            w.add_key_value(key, value, kind[type(value)])
+    w.add_tokenizer_model("llama")
+    w.add_token_list(TOKENS)
+    w.add_token_scores([0.0] * len(TOKENS))
+    w.add_token_types([2, 3, 3, *[1] * 93])
+    for name, stored in whole.tensors.items():
+        values = stored.values()
+        kind = next((kind for end, kind in kinds.items() if name.endswith(end)), None)
+        if kind is None or values.ndim < 2:
+            w.add_tensor(name, values)
+        else:
+            to = gguf.GGMLQuantizationType[kind]
+            w.add_tensor(name, gguf.quantize(values, to), raw_dtype=to)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return path
+
+
+MIXED = {
+    "attn_q.weight": "Q4_0",
+    "attn_k.weight": "Q5_0",
+    "attn_v.weight": "Q8_0",
+    "down.weight": "Q5_1",
+    "weight": "Q4_1",
+}
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3", "untied llama", "qwen3"])
+def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    architecture, changes, more = CASES[request.param]
+    directory = tmp_path_factory.mktemp("gguf")
+    model = tiny(architecture, {**changes, "intermediate_size": 96})
+    whole = written(directory / "whole.gguf", architecture, model, more)
+    return str(quantised(directory / "mixed.gguf", whole, MIXED))
+
+
+def logits(engine: Any, tokens: list[int], position: int = 0) -> torch.Tensor:
+    rows, span = len(tokens), position + len(tokens)
+    visible = np.tril(np.ones((span, span), np.bool_))[position:]
+    places = list(range(position, span))
+    batch = FlatBatch(tokens, places, [300 + place for place in places], [Segment(rows, 300, span, visible)])
+    return engine.forward(batch).clone()
+
+
+def test_logits_are_those_of_the_dequantised_weights(file: str) -> None:
+    target, _ = build_target(file, "cpu", "auto", 1024, 1)
+    assert isinstance(target.engine._body, CompiledBody)  # type: ignore[attr-defined]
+    assert target.info.dtype.startswith("Q4_1")
+    ids = list(range(5, 35))
+    with torch.no_grad():
+        expected = gguf_model(file, torch.device("cpu"), torch.float32)(torch.tensor([ids])).logits[0]
+    found = logits(target.engine, ids)
+    error = (found - expected).norm() / expected.norm()
+    assert 0 < error < 0.05  # inputs are rounded to 8 bits
+
+
+def test_a_token_has_the_same_bits_alone_and_in_a_window(file: str) -> None:
+    target, _ = build_target(file, "cpu", "auto", 1024, 2)
+    ids = list(range(5, 25))
+    whole = logits(target.engine, ids)
+    for position in (0, 7, 13):
+        rows = logits(target.engine, ids[position : position + 5], position)
+        assert torch.equal(rows, whole[position : position + 5])
+        alone = logits(target.engine, ids[position : position + 1], position)
+        assert torch.equal(alone[0], whole[position])
