@@ -9,7 +9,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from test_gguf_models import CASES, tiny, written
 
 from actors.engines.build import build_target
 from actors.engines.decoder.cpu.body import CompiledBody
@@ -17,6 +16,7 @@ from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.flat_batch import FlatBatch, Segment
 from actors.engines.weights.gguf import GGUF
 from actors.engines.weights.gguf_loading import gguf_model
+from tests.engines.weights.test_gguf_models import CASES, tiny, written
 
 pytestmark = pytest.mark.skipif(compiled_kernels() is None, reason="numba is not installed")
 TOKENS = ["<unk>", "<s>", "</s>", *(chr(97 + i // 26) + chr(97 + i % 26) for i in range(93))]

@@ -73,7 +73,7 @@ def _apart(numbers: int) -> int:
 ROOM_APART = _apart(ROOM)
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "aaf9aec429c4c19f"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "f79aaab0f98a5f9d"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
