@@ -1,7 +1,7 @@
 """GGUF's blocks as the integer products read them: the same bits, with the rows of a panel side by side.
 
-See :class:`actors.engines.decoder.cpu.blocks.Form`. Kinds without a form of their own take the form that holds their
-numbers exactly in more bits; those that none holds are computed from bfloat16.
+See :class:`actors.engines.decoder.cpu.block_forms.Form`. Kinds without a form of their own take the form that holds
+their numbers exactly in more bits; those that none holds are computed from bfloat16.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUP, PANEL, SUPER = 32, 16, 8
 class Codes:
     """Weights ``(rows, inputs)`` as small integers without a sign, and what they are multiplied by."""
 
-    form: int  # of :data:`actors.engines.decoder.cpu.blocks.FORMS`, counted from 1
+    form: int  # of :data:`actors.engines.decoder.cpu.block_forms.FORMS`, counted from 1
     codes: Bytes
     steps: NDArray[Any]  # float16 (rows, groups of 256 or 32, 1 or 2): scales, and minima
     scales: Bytes | None = None  # 8 bits (rows, groups of 32, 1 or 2): scales, and minima or those of second halves

@@ -5,13 +5,10 @@ row. The products of a group are summed up as integers, then scaled and added in
 bits are its own, whatever instructions a processor has for it: those of AVX512-VNNI, AVX-VNNI and AVX2 are spellings of
 one sum.
 
-A panel is ``PANEL`` outputs whose groups lie one behind the other (:class:`Form` says how); within a group a word of 32
-bits has the weights of one output for four inputs, a quad.
+How weights lie in memory is said by :class:`actors.engines.decoder.cpu.block_forms.Form`.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import llvmlite.binding
 import llvmlite.ir as ir
@@ -20,7 +17,7 @@ from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from actors.engines.decoder.cpu.atomics import array_at
+from actors.engines.decoder.cpu.block_forms import FORMS, GROUP, PANEL, SUPER
 from actors.engines.decoder.cpu.pairs import FEATURES
 from actors.engines.decoder.cpu.simd import (
     LANES,
@@ -36,9 +33,7 @@ from actors.engines.decoder.cpu.simd import (
     total,
 )
 
-GROUP, PANEL = 32, LANES
 QUADS = GROUP // 4
-SUPER = 256 // GROUP  # groups that share the steps of their scales
 # Of a row's group behind its quads: the bits of the scale; the sum of its bytes, negative, as a whole and of each half;
 # the bits of scale times sum
 SCALE, MINUS, MINUS_FIRST, MINUS_SECOND, SCALED_SUM = QUADS, QUADS + 1, QUADS + 2, QUADS + 3, QUADS + 4
@@ -57,53 +52,6 @@ _INT, _WORD, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _POINTER = _BYTE.as_pointer()
 WORDS, FLOATS = ir.VectorType(_WORD, WIDTH), ir.VectorType(ir.FloatType(), WIDTH)
 _SHORTS, _BYTES = ir.VectorType(ir.IntType(16), 16), ir.VectorType(_BYTE, 32)
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How a group of a panel lies in memory: scales, minima, then words of each output.
-
-    ``scaled`` groups have scales of 8 bits times steps of float16 that ``SUPER`` groups share, which lie before them;
-    others one float16. Of ``halves`` each 16 inputs have a scale. A weight is ``scale * (code - offset) + minimum``.
-    """
-
-    bits: int
-    offset: int = 0  # a power of two, or 0
-    minima: bool = False
-    scaled: bool = False
-    halves: bool = False
-
-    @property
-    def steps(self) -> int:
-        """Bytes before ``SUPER`` groups."""
-        return 2 * PANEL * (1 + self.minima) if self.scaled else 0
-
-    @property
-    def scales(self) -> int:
-        """Bytes before the codes of a group."""
-        return PANEL * ((2 if self.halves else 1) + self.minima) if self.scaled else 2 * PANEL * (1 + self.minima)
-
-    @property
-    def group(self) -> int:
-        """Bytes of a group."""
-        return self.scales + PANEL * GROUP * self.bits // 8
-
-    def bytes_of(self, groups: int) -> int:
-        """Bytes of a panel."""
-        return groups * self.group + (groups // SUPER * self.steps if self.scaled else 0)
-
-
-FORMS = (
-    Form(4, 8),  # Q4_0
-    Form(4, 0, minima=True),  # Q4_1
-    Form(5, 16),  # Q5_0
-    Form(5, 0, minima=True),  # Q5_1
-    Form(8, 128),  # Q8_0
-    Form(4, 0, minima=True, scaled=True),  # Q4_K
-    Form(5, 0, minima=True, scaled=True),  # Q5_K
-    Form(6, 32, scaled=True, halves=True),  # Q6_K
-    Form(8, 128, scaled=True),  # IQ4_XS
-)
 
 
 def _words(number):
@@ -381,77 +329,3 @@ def multiply_blocks(form, rows, x, apart, weights, groups, out, to, columns):
         while rows - row >= count:
             multiply_panel(form, power, x + 4 * row * apart, apart, weights, groups, out, to + row * columns, columns)
             row += count
-
-
-_BITS = np.array([form.bits for form in FORMS])
-_OFFSETS = np.array([form.offset for form in FORMS])
-_MINIMA = np.array([form.minima for form in FORMS])
-_SCALED = np.array([form.scaled for form in FORMS])
-_HALVES = np.array([form.halves for form in FORMS])
-_STEPS = np.array([form.steps for form in FORMS])
-_SCALES = np.array([form.scales for form in FORMS])
-_GROUPS = np.array([form.group for form in FORMS])
-
-
-@njit(error_model="numpy")
-def panel_bytes(form, groups):
-    """Bytes of a panel, see :meth:`Form.bytes_of`."""
-    return groups * _GROUPS[form - 1] + groups // SUPER * _STEPS[form - 1]
-
-
-@intrinsic
-def _float16_at(typing, place):
-    """The number at an address."""
-
-    def generate(context, builder, signature, arguments):
-        half = builder.inttoptr(arguments[0], ir.HalfType().as_pointer())
-        return builder.fpext(builder.load(half, align=1), ir.FloatType())
-
-    return types.float32(types.int64), generate
-
-
-@njit(error_model="numpy")
-def _code(words, bits, lane, i):
-    """The code of input ``i`` of a group."""
-    quad, byte = i // 4, i % 4
-    if bits == 8:
-        return np.int32(words[4 * (PANEL * quad + lane) + byte])
-    low = np.int32(words[4 * (PANEL * (quad % 4) + lane) + byte]) >> (4 if quad >= 4 else 0) & 15
-    if bits == 5:
-        return low | (np.int32(words[4 * (PANEL * 4 + lane) + byte]) >> quad & 1) << 4
-    if bits == 6:
-        return low | (np.int32(words[4 * (PANEL * (4 + quad // 4) + lane) + byte]) >> 2 * (quad % 4) & 3) << 4
-    return low
-
-
-@njit(error_model="numpy")
-def embed_blocks(tokens, form, weights, panels, outputs, size, out):
-    """The rows ``tokens`` of a matrix of so many panels at the address ``weights``, of ``size`` numbers each."""
-    f, groups = form - 1, size // GROUP
-    for row in range(len(tokens)):
-        panel = min(tokens[row] // PANEL, panels - 1)
-        lane = tokens[row] - min(panel * PANEL, outputs - PANEL)
-        place = weights + panel * panel_bytes(form, groups)
-        steps = place
-        for g in range(groups):
-            if _SCALED[f] and g % SUPER == 0:
-                steps, place = place, place + _STEPS[f]
-            small = array_at(place, _SCALES[f], np.uint8)
-            words = array_at(place + _SCALES[f], _GROUPS[f] - _SCALES[f], np.uint8)
-            minimum = np.float32(0)
-            for half in range(2):
-                if not _SCALED[f]:
-                    scale = _float16_at(place + 2 * lane)
-                    if _MINIMA[f]:
-                        minimum = _float16_at(place + 2 * (PANEL + lane))
-                else:
-                    number = np.int32(small[(PANEL * half if _HALVES[f] else 0) + lane])
-                    if not _MINIMA[f] and number > 127:
-                        number -= 256
-                    scale = _float16_at(steps + 2 * lane) * np.float32(number)
-                    if _MINIMA[f]:
-                        minimum = _float16_at(steps + 2 * (PANEL + lane)) * np.float32(small[PANEL + lane])
-                for i in range(16 * half, 16 * half + 16):
-                    code = np.float32(_code(words, _BITS[f], lane, i) - _OFFSETS[f])
-                    out[row * size + g * GROUP + i] = scale * code + minimum
-            place += _GROUPS[f]

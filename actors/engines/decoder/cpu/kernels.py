@@ -25,7 +25,7 @@ from actors.engines.decoder.cpu.between import (
     scale_rows,
     turn,
 )
-from actors.engines.decoder.cpu.blocks import embed_blocks
+from actors.engines.decoder.cpu.block_forms import embed_blocks
 from actors.engines.decoder.cpu.choice import CHOICE, UNSURE, choose_rows, rank_rows
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
@@ -89,7 +89,7 @@ BODY = np.dtype(
 LOOKS = 3  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "f79aaab0f98a5f9d"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "017502393945c732"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")

@@ -19,8 +19,9 @@ from numba import cfunc, from_dtype, njit, types
 
 from actors.engines.decoder.cpu.atomics import add, array_at, call, read, write
 from actors.engines.decoder.cpu.between import halved
-from actors.engines.decoder.cpu.blocks import PANEL as BLOCK_PANEL
-from actors.engines.decoder.cpu.blocks import grouped_words, multiply_blocks, panel_bytes, quantize_groups
+from actors.engines.decoder.cpu.block_forms import PANEL as BLOCK_PANEL
+from actors.engines.decoder.cpu.block_forms import panel_bytes
+from actors.engines.decoder.cpu.blocks import grouped_words, multiply_blocks, quantize_groups
 from actors.engines.decoder.cpu.formats import BESIDE, PANEL, ROWS, TABLE, TWELVE
 from actors.engines.decoder.cpu.pool_attention import attend_piece
 from actors.engines.decoder.cpu.products import (
@@ -51,8 +52,8 @@ BLOCK_PIECE = 96 // BLOCK_PANEL
 # of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``escapes``:
 # weights beside the matrix, or 0, and ``starts``: where each panel's begin; ``steps``, ``bias``: by which outputs are
 # multiplied and what is added, or 0; ``then``: the product behind it, or 0; ``sinks``: of each query head, or 0. With a
-# ``form`` of :data:`actors.engines.decoder.cpu.blocks.FORMS` the weights are ``own`` outputs from ``first`` on in that
-# form, and ``more`` is the address of a job with the others, or 0
+# ``form`` of ``block_forms.FORMS`` the weights are ``own`` outputs from ``first`` on in that form, and ``more`` is the
+# address of a job with the others, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
     + [(name, np.int64) for name in ("bits", "half", "weights", "panels", "outputs", "steps", "bias")]
@@ -73,7 +74,7 @@ def _apart(numbers: int) -> int:
 ROOM_APART = _apart(ROOM)
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "f79aaab0f98a5f9d"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "017502393945c732"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
