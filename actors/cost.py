@@ -18,7 +18,7 @@ from statistics import fmean
 
 from actors.estimate import Estimate, Slope
 
-TABULATED = 64  # rows whose times are computed once
+TABULATED = 64  # row counts with a stored time
 FACTOR_MEMORY = 10  # forwards: contention and clocks change within some 10 rounds, and a single one says little
 MAX_STALL = 3.0  # a single forward (page fault, preempted core) counts as at most this factor of the estimate
 # What the calibrated slope counts for, in squared rows (see :class:`actors.estimate.Slope`). Forwards of eight streams
@@ -144,7 +144,7 @@ class CostModel:
         return known.row(streams, self._curve) * known.factor.mean * self._curve(streams)
 
     def _like(self, streams: int) -> _Shared:
-        """What is known of forwards of about so many streams, or of the next smaller number."""
+        """Observations of forwards of about that many streams, or of the next smaller number."""
         digits = streams.bit_length()
         fewer = (self._shared[n] for n in range(digits, 0, -1) if n in self._shared)
         return next(fewer, None) or _Shared(self.factor.mean)
@@ -166,7 +166,7 @@ class CostModel:
             self.factor.add(_bounded(time_us / max(1e-9, self.curve(round(rows))), self.factor.mean))
 
     def seen(self, streams: int) -> bool:
-        """Whether a forward of about so many streams without a piece of a prompt was observed."""
+        """Whether a forward of about that many streams, without a prompt's piece, was observed."""
         known = self._shared.get(streams.bit_length())
         return known is not None and known.plain
 

@@ -18,7 +18,7 @@ PATIENCE_S = 4.0  # then a slow model is measured fewer times, instead of for mi
 PROBES = 3  # steps of one probe
 MAX_PROBE_SHARE = 0.01  # of an idle drafter's time: it may share its core with an actor that is busy
 RAREST = 8  # times as rare as that are probes that go on finding what was believed ...
-AGREES = 0.25  # ... but for so much
+AGREES = 0.25  # ... up to this length
 
 
 def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:
@@ -46,8 +46,8 @@ def measure_draft(model: DraftModel, timer: Callable[[], float] = time.perf_coun
 
 
 class Probe:
-    """Measures draft steps anew while nothing is drafted. Without that, step times would stay what they were at the
-    start or in the last request, and a drafter that seemed too slow then would never be used again. As long as they
+    """Measures draft steps anew while nothing is drafted. Without a probe, step times would stay those of the start
+    or of the last request, and a drafter that seemed too slow then would never be used again. As long as they
     find what is believed, the next one comes after longer each time."""
 
     def __init__(self, steps: CostModel, timer: Callable[[], float] = time.perf_counter) -> None:

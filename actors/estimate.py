@@ -86,7 +86,7 @@ class Slope:
     so that differences between groups do not count. Old pairs fade."""
 
     USUAL = 64.0  # pairs that a group's mean remembers
-    MAX_STALL = 3.0  # a y (a forward that was preempted, perhaps) counts as at most so many times its group's mean
+    MAX_STALL = 3.0  # a y (a forward that was preempted, perhaps) counts at most as this multiple of its group's mean
 
     def __init__(self, prior_weight: float, memory: float) -> None:
         """Both are in squares of x, as pairs weigh by the square of their distance from the group's mean: the weight of

@@ -38,7 +38,7 @@ class Generations:
 
     def __init__(self, model: DraftModel, load: Loader | None) -> None:
         """``load`` gives the model in a directory, and for an empty name this one again; None: there are no others."""
-        self.told = OWN  # what it was last told to load
+        self.told = OWN  # the last Load
         self.trouble = ""  # why that is not in service
         self.newest = 0
         self._load = load
@@ -54,7 +54,7 @@ class Generations:
         return self._held[self.newest]
 
     def load(self, message: Load) -> None:
-        """Beside the work: leases go on, and those that open meanwhile get the weights that serve now. While others are
+        """Beside the work: leases go on, and new ones meanwhile get the present weights. While others are
         loaded already, these are loaded next, and those do not serve any more."""
         if self._load is None:
             return
@@ -63,7 +63,7 @@ class Generations:
             self._loading = asyncio.create_task(self._follow(self._load))
 
     async def _follow(self, load: Loader) -> None:
-        """Until what it was last told to load serves, or cannot."""
+        """Until the last Load serves, or cannot."""
         while (message := self.told) != self.current.source:
             trouble = await self._renew(load, message)
             if message == self.told:
@@ -92,7 +92,7 @@ class Generations:
 
 
 def _check(model: ModelInfo, serving: ModelInfo, path: str) -> None:
-    """Raise ModelError if a model cannot take the place of the one that serves."""
+    """Raise ModelError if a model cannot replace the serving one."""
     if model.tokenizer_digest != serving.tokenizer_digest or model.vocab_size != serving.vocab_size:
         raise ModelError(f"the model in {path} has another tokenizer; promote one that fits this drafter")
     if model.max_context < serving.max_context:

@@ -72,7 +72,7 @@ class Constraint(Protocol):
     """Which tokens may follow in a request's output. Whoever opened the request keeps it at the committed output."""
 
     def masks(self, tokens: Sequence[int] = (), parents: Sequence[int] = ()) -> NDArray[np.int32]:
-        """int32 ``(1 + nodes, words)``: the tokens that may follow the root, then those that may follow each node of a
+        """int32 ``(1 + nodes, words)``: the tokens that may follow the root, then each node of a
         window; token t is bit ``t % 32`` of word ``t // 32``. The row of a node that is not allowed itself has no
         meaning. Raises RequestError if the output cannot be followed any further."""
         ...
@@ -105,7 +105,7 @@ class TargetModel(Protocol):
 
     @property
     def rows_agree(self) -> tuple[int, ...]:
-        """Row counts whose results were bit-equal in the start-up self-check."""
+        """Row counts with bit-equal results in the start-up self-check."""
         ...
 
     @property
@@ -263,7 +263,7 @@ class DraftModel(Protocol):
         """Append committed tokens. ``slots[i]``: the scratch slot with token i's K/V, which is copied to its canonical
         slot and freed; -1: it is not computed.
 
-        Raises :class:`protocols.errors.CannotDraft` if the text has become one that this model cannot mirror: the
+        Raises :class:`protocols.errors.CannotDraft` if this model can no longer mirror the text: the
         handle can only be closed then. Raises :class:`protocols.errors.PoolFull` if the text outgrows the room that was
         reserved for it.
         """
@@ -300,7 +300,7 @@ class Codec(Protocol):
         ...
 
     def octets(self, ids: Sequence[int]) -> list[bytes]:
-        """The bytes of each id whose piece has U+FFFD; of the others none."""
+        """The bytes of each id with U+FFFD in its piece; of the others none."""
         ...
 
     def serialized(self) -> str:

@@ -144,7 +144,7 @@ class Line:
         return self.known and self.link.send(wire.encode(message))
 
     def busy(self, seconds: float) -> None:
-        """Tell the verifier that this peer will be silent for so long."""
+        """Announce to the verifier a silence of that length."""
         self._take(self._handshake.busy(seconds))
 
     async def beat(self) -> None:

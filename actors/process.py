@@ -51,7 +51,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Stop(asyncio.Event):
-    """An event that SIGINT and SIGTERM set, from the moment that somebody waits for it."""
+    """An event that SIGINT and SIGTERM set, from the moment that a task waits for it."""
 
     async def wait(self) -> Literal[True]:
         for number in (signal.SIGINT, signal.SIGTERM):

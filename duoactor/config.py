@@ -67,8 +67,8 @@ class Option:
 
 
 def options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
-    """The options of a settings struct (or of ``Sampling``): its own in the order of its fields, then those that other
-    actors have too, such as keys."""
+    """The options of a settings struct (or of ``Sampling``): its own in the order of its fields, then the common ones,
+    such as keys."""
     info = inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)
     shared = getattr(struct.__base__, "__struct_fields__", ())

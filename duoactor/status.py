@@ -126,7 +126,7 @@ def print_drafters(drafters: Sequence[DrafterStatus]) -> None:
 
 
 def _gains(drafter: DrafterStatus) -> str:
-    """What it adds to one of its streams, as measured."""
+    """Its measured gain for one of its streams."""
     if not drafter.speedup:
         return "-"
     added = drafter.tokens_per_second * (1 - 1 / drafter.speedup)

@@ -84,7 +84,7 @@ class ZmqLink:
         """``keyed``: the socket uses CURVE."""
         self._address = address
         self._keyed = keyed
-        self._reached = False  # whether somebody listened in the present attempt to connect
+        self._reached = False  # whether the present attempt found a listener to connect
         self._hang_ups = 0
         self._monitor = Service(dealer.get_monitor_socket(self.EVENTS), self._watch)
         dealer.connect(str(address))

@@ -23,14 +23,14 @@ class RequestError(DuoactorError):
     """A request failed or was refused; ``code`` is one of :class:`protocols.messages.FailureCode`."""
 
     def __init__(self, code: str, detail: str, retry_after_ms: float = 0.0) -> None:
-        """``retry_after_ms``: of one that was refused as ``overloaded``, when it should find room; 0: not known."""
+        """``retry_after_ms``: of a request refused as ``overloaded``, until there should be room; 0: not known."""
         super().__init__(detail)
         self.code = code
         self.retry_after_ms = retry_after_ms
 
 
 class ConnectionLost(DuoactorError):
-    """The connection is closed or denied, or nobody answers at the address."""
+    """The connection is closed or denied, or there is no answer at the address."""
 
 
 class ConfigError(DuoactorError):

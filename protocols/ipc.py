@@ -79,7 +79,7 @@ class IpcClaim:
                 opened.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 opened[-1].setblocking(False)
                 opened[-1].bind(os.fspath(path))
-                os.chmod(path, 0o600)  # before listen: nobody can have connected yet
+                os.chmod(path, 0o600)  # before listen: no peer can have connected yet
                 opened[-1].listen(128)
         except OSError as error:
             for one in opened:
@@ -100,7 +100,7 @@ def in_use(address: Address) -> ConfigError:
 
 
 def _clear_stale(path: Path, address: Address) -> None:
-    """Remove a socket file on which nobody listens. Raises ConfigError if somebody does, or if it is no socket."""
+    """Remove a socket file without a listener. Raises ConfigError if it has one, or is no socket."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def _clear_stale(path: Path, address: Address) -> None:
         try:
             probe.connect(os.fspath(path))
         except BlockingIOError:
-            raise in_use(address) from None  # somebody listens, with a full backlog
+            raise in_use(address) from None  # there is a listener, with a full backlog
         except OSError:
             path.unlink(missing_ok=True)
             return

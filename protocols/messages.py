@@ -24,7 +24,7 @@ class Struct(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, tag=True, gc=False):
-    """A whole message: an array whose first element is the class name."""
+    """A whole message: an array that begins with the class name."""
 
 
 # --- enumerations; they travel as their values -----------------------------------------------------------------------
@@ -61,9 +61,9 @@ class Origin(StrEnum):
 
     DRAFT = "draft"  # the drafter's likeliest token at its position
     SIBLING = "sibling"  # another of the drafter's candidates, in case the likeliest is rejected
-    RETRIEVED = "retrieved"  # guessed by the verifier's own proposers
-    FORCED = "forced"  # the only one that a grammar allows
-    TARGET = "target"  # nobody had drafted it: a committed token of the target's own, never a node of a tree
+    RETRIEVED = "retrieved"  # from the verifier's own proposers
+    FORCED = "forced"  # the only one in a grammar
+    TARGET = "target"  # not a draft: a committed token of the target's own, never a node of a tree
 
 
 class RefuseCode(StrEnum):
@@ -126,7 +126,7 @@ class Sampling(Struct, frozen=True):
 
 
 class StructuredOutputs(Struct, frozen=True):
-    """What the output must follow, as in vLLM's StructuredOutputsParams. Exactly one of these is given."""
+    """What the output must follow, as in vLLM's StructuredOutputsParams. Exactly one field is given."""
 
     json_schema: Grammar | None = None  # the text of a JSON schema; ``{"type": "object"}`` allows any object
     regex: Grammar | None = None  # of the whole output
@@ -162,7 +162,7 @@ class ChatTurn(Struct, frozen=True):
     role: Label
     content: Text
     tool_calls: ToolCalls = ()  # of the role "assistant"
-    tool_call_id: Label = ""  # of the role "tool": the call whose result this is
+    tool_call_id: Label = ""  # of the role "tool": the call that it answers
 
 
 class Rendering(Struct, frozen=True):
@@ -218,7 +218,7 @@ class DrafterStatus(Struct, frozen=True):
     dropped: Count  # messages that were fenced off
     host: Label = ""
     pid: ProcessId = 0
-    version: Count = 0  # of its weights, by the learner's count; 0: those that it was started with
+    version: Count = 0  # of its weights, by the learner's count; 0: the weights at its start
     gain: Difference = 0.0  # in agreement, as replay found when these weights were promoted
     trouble: Sentence = ""  # why it does not serve what the learner has promoted
     speedup: Mean = 0.0  # of its streams lately, over the same streams without it; 0: not known
@@ -248,7 +248,7 @@ class Expectation(Struct, frozen=True):
     threads: Count = 0  # that compute a target on a CPU; 0: it is on another device
     cpus: Label = ""  # that they are pinned to
     spare_cpus: Label = ""  # drafters' CPUs that compute as well while all drafters rest; "": none, or of no help
-    drafts: Label = ""  # actor id of who drafts: a drafter, or the verifier itself; "": nobody with a draft model
+    drafts: Label = ""  # actor id of who drafts: a drafter, or the verifier itself; "": no draft model
     plain_tokens_per_second: Mean = 0.0  # without drafts
     tokens_per_second: Mean = 0.0  # with drafts; 0: nobody drafts
     agreement: Probability = 0.0  # assumed in that: the chance that the draft's first choice is the target's
@@ -305,7 +305,7 @@ class Hello(Message, frozen=True):
 class Heartbeat(Message, frozen=True):
     """Sent every ``heartbeat_ms`` by peers, and sent back by the verifier."""
 
-    busy_ms: BusyMilliseconds = 0.0  # of a drafter: it will compute for so long, and neither read nor send meanwhile
+    busy_ms: BusyMilliseconds = 0.0  # of a drafter: length of a computation without reading or sending
 
 
 class Goodbye(Message, frozen=True):
@@ -403,7 +403,7 @@ class Grow(Message, frozen=True):
     logprobs: FragmentLogprobs  # natural log of the confidence in token i given its parent
     sequences: Sequences = 0  # k of this phase; 0: the method has no sequences
     complete: bool = False  # the phase is over: nothing more is sent before the next Verdict
-    phase_sequences: Sequences = 0  # k of the newest phase whose first token was decided since the last Grow; 0: none
+    phase_sequences: Sequences = 0  # k of the newest phase with a first token decided since the last Grow; 0: none
     phase_rank: Position = 0  # rank of that token among the draft's candidates for it, from 1; 0: none of them
     sent_us: Microseconds = 0.0  # since the drafter's start
     forwards: Forwards = ()  # since the last Grow: (microseconds from its start until ``sent_us``, its length)
@@ -433,7 +433,7 @@ class DraftStats(Message, frozen=True):
     step_us: StepTimes  # (leaves in one step, microseconds), as measured
     busy: Probability  # share of the time since the last report that forwards took
     version: Count = 0  # of the weights that new leases get, see Load
-    trouble: Sentence = ""  # why it is not the one that it was last told to load
+    trouble: Sentence = ""  # why it is not that of the last Load
     path: Sentence | None = None  # of the Load that it was last told; None: it does not say
 
 
@@ -510,7 +510,7 @@ class RoundStats(Message, frozen=True):
 class RoundTrace(Struct, frozen=True):
     """One round of a request that asked for a trace: its token tree at the end of the forward, before it is pruned.
 
-    The first ``stats.window`` nodes are those that were verified, in their order. The other nodes of the tree follow,
+    The first ``stats.window`` nodes are the verified ones, in their order. The other nodes of the tree follow,
     the likeliest first, as far as there is room."""
 
     stats: RoundStats
@@ -554,7 +554,7 @@ class Budget(Message, frozen=True):
     wait_us: WaitMicroseconds | None = None  # longest wait for drafts
     predicted_tokens_per_second: Mean = 0.0
     measured_tokens_per_second: Mean = 0.0
-    fixed_gamma: DraftLength = 0  # for requests that ask for this gamma themselves; 0: for those that ask for none
+    fixed_gamma: DraftLength = 0  # for requests that ask for this gamma themselves; 0: for requests without one
     fixed_sequences: Sequences = 0  # likewise
 
 
@@ -624,7 +624,7 @@ class Swap(Message, frozen=True):
 
 
 class DrainActor(Message, frozen=True):
-    """Take a drafter out of service: its leases move away, then it is told to leave."""
+    """Take a drafter out of service: its leases move away, then it leaves."""
 
     rid: RequestId
     actor_id: ActorId
@@ -634,7 +634,7 @@ class Undo(Message, frozen=True):
     """Go back to the draft weights before the learner's last promotion. The verifier forwards it to the learner."""
 
     rid: RequestId
-    version: Count = 0  # the promoted one that is to be left; refused where another is in force. 0: whichever is
+    version: Count = 0  # the promoted version to leave; refused where another is in force. 0: whichever is
 
 
 # --- verifier -> client ----------------------------------------------------------------------------------------------
@@ -647,7 +647,7 @@ class Chunk(Message, frozen=True):
     unless the request asked for a trace."""
 
     rid: RequestId
-    offset: Position  # of the first of these tokens in the output
+    offset: Position  # of the first token, in the output
     token_ids: Tokens
     pieces: Pieces  # [i]: the text that token i completes; "" inside a character
     accepted: Flags  # [i]: token i is a draft token that the target has accepted
@@ -657,7 +657,7 @@ class Chunk(Message, frozen=True):
     stop_reason: StopString | TokenId | None = None  # the request's own stop that ended it; None: another reason
     prompt_tokens: Position = 0  # in the first chunk
     trace: RoundTrace | None = None  # of the round that brought the tokens, if the request asked for it
-    cached_tokens: Position = 0  # in the first chunk: of the prompt tokens, those that were not computed again
+    cached_tokens: Position = 0  # in the first chunk: prompt tokens that were not computed again
 
     @property
     def text(self) -> str:
@@ -666,7 +666,7 @@ class Chunk(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """The request or question of that id has failed; nothing more follows about it."""
+    """That request or question has failed; nothing more follows about it."""
 
     rid: RequestId
     code: FailureCode

@@ -72,7 +72,7 @@ class Pump:
         self._reading = False  # the event loop watches the descriptor
         self._scheduled = False  # ``_drain`` will be called in the next turn
         self._changed = asyncio.Event()  # whether a message can be sent may have changed
-        self._absent = False  # nobody listened in the last attempt to connect
+        self._absent = False  # the last attempt to connect found no listener
         self._resume()
 
     def _resume(self) -> None:
@@ -81,7 +81,7 @@ class Pump:
         self._schedule()
 
     def _pause(self) -> None:
-        # while nobody reads, the descriptor would wake the event loop again and again
+        # without a reader the descriptor would wake the event loop again and again
         if self._reading:
             self._loop.remove_reader(self._descriptor)
             self._reading = False
@@ -144,7 +144,7 @@ class Pump:
 
     async def writable(self, absence: Exception | None = None) -> None:
         """Wait until a message can be queued. Raises ConnectionLost once closed; and ``absence``, if given, as soon as
-        nobody listens at the other end."""
+        the other end has no listener."""
         while not self._inbox.closed and not self._events() & _WRITABLE:
             if self._absent and absence is not None:
                 raise absence

@@ -43,7 +43,7 @@ WATCHERS = frozenset({KeyRole.CONTROLLER, KeyRole.LEARNER, KeyRole.OPERATOR})  #
 
 @dataclass(frozen=True)
 class Holder:
-    """The key that a connection was made with, and what it is for. Without CURVE there is none, and everybody may do
+    """The key of a connection, and its roles. Without CURVE there is none, and everybody may do
     everything."""
 
     key: bytes = b""
@@ -104,7 +104,7 @@ class Security:
     allow_dir: Path | None = None
 
     def holder(self, key: bytes) -> Holder:
-        """What the holder of that public key may do. The files are read each time, so that adding or removing one takes
+        """The rights of a public key's holder. The files are read each time, so that adding or removing one takes
         effect at once."""
         if key == self.public_key:
             return Holder(key)

@@ -26,7 +26,7 @@ def nobody_at(address: str) -> ConnectionLost:
 
 
 class Listener(Protocol):
-    """The verifier's end: a socket for all peers' messages, and one that publishes telemetry."""
+    """The verifier's end: a socket for all peers' messages, and another for telemetry."""
 
     @property
     def address(self) -> str:
@@ -46,7 +46,7 @@ class Listener(Protocol):
         """Return the next message if one has arrived."""
 
     def holder(self, peer: bytes) -> Holder:
-        """The authenticated key that a connection was made with, and what it is for."""
+        """The authenticated key of a connection, and its roles."""
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """Queue a message. Never blocks; False if the peer is gone or its queue is full."""
@@ -63,7 +63,7 @@ class Link(Protocol):
 
     async def writable(self, wait: bool = True) -> None:
         """Wait until ``send`` can succeed. Raises ConnectionLost once closed, or if the verifier denies our key. With
-        ``wait`` false also as soon as it is known that nobody listens at the address."""
+        ``wait`` false also as soon as the address is known to have no listener."""
 
     async def receive(self) -> list[bytes]:
         """Return the next message. Cancelling it loses nothing. Raises ConnectionLost once closed, or denied."""
@@ -110,7 +110,7 @@ def size_of(frames: Sequence[bytes]) -> int:
 
 
 class Inbox(Generic[T]):
-    """A queue of bounded length and size whose reader can be cancelled at any time without losing an item."""
+    """A queue of bounded length and size; its reader can be cancelled at any time without losing an item."""
 
     def __init__(self, capacity: int = INBOX, size: Callable[[T], int] = lambda item: 0) -> None:
         """``size``: the bytes of an item. An item of any size is taken as long as the limit is not reached."""

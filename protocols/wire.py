@@ -36,7 +36,7 @@ def kind(frames: Sequence[bytes]) -> str:
 
 
 def request_id(frames: Sequence[bytes]) -> str | None:
-    """Return the ``rid`` of a request or question, also if the rest of it cannot be decoded; None: it has none."""
+    """Return the ``rid`` of a request or question, also where the rest cannot be decoded; None: it has none."""
     name, rid = _first_strings(frames)
     return rid if name in _QUESTIONS and rid is not None and len(rid) <= MAX_REQUEST_ID else None
 
@@ -54,7 +54,7 @@ def _first_strings(frames: Sequence[bytes]) -> tuple[str, str | None]:
         return "", None
     end = start + 1 + (body[start] & 0x1F)
     name = body[start + 1 : end].decode("ascii", "replace")
-    if len(body) > end + 1 and body[end] == 0xD9:  # a string whose length is one byte
+    if len(body) > end + 1 and body[end] == 0xD9:  # a string with a length of one byte
         first = body[end + 2 : end + 2 + body[end + 1]]
     elif len(body) > end and body[end] & 0xE0 == 0xA0:
         first = body[end + 1 : end + 1 + (body[end] & 0x1F)]

@@ -27,7 +27,7 @@ ZAP_DOMAIN, ZAP_TELEMETRY = "duoactor", "duoactor.telemetry"
 
 
 class AllowList:
-    """Tells pyzmq's authenticator which CURVE keys may connect to which socket, and counts those that may not."""
+    """Tells pyzmq's authenticator which CURVE keys may connect to which socket, and counts the denied ones."""
 
     def __init__(self, context: zmq.Context[Socket], security: Security) -> None:
         self.denied = 0
@@ -121,7 +121,7 @@ class ZmqNetwork:
         self._context.term()
 
     def _keep(self, one: ZmqListener | ZmqLink | ZmqFeed) -> None:
-        """Remember an end that ``close`` has to close, and forget those that are closed already."""
+        """Remember an end that ``close`` has to close, and forget the closed ones."""
         self._open = [*(other for other in self._open if not other.closed), one]
 
     def _check_bind(self, address: Address) -> None:
@@ -167,7 +167,7 @@ class ZmqNetwork:
             socket.set(zmq.RECONNECT_IVL, RECONNECT_MS[0])
             socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
         if kind == zmq.DEALER:
-            # no ROUTING_ID: the ROUTER gives each connection an id of its own, which nobody can claim
+            # no ROUTING_ID: the ROUTER gives each connection an id of its own, which no peer can claim
             socket.set(zmq.IMMEDIATE, 1)
         if self._security:
             socket.set(zmq.CURVE_SECRETKEY, self._security.secret_key)

@@ -13,7 +13,7 @@ from actors.models import Expansion
 from actors.tree.tree import Node, TokenTree
 from protocols.messages import Method, Plan
 
-MAX_CHAIN = 32  # draft tokens of a phase whose plan has no gamma: as many as the largest usual window
+MAX_CHAIN = 32  # draft tokens of a phase without gamma in its plan: as many as the largest usual window
 NO_LIMIT = 1 << 16  # nodes of a chain
 LEAST_PROBABILITY = 1e-9  # so that logarithms are finite
 

@@ -23,13 +23,13 @@ MAX_FAILURES = 3
 
 class Held:
     def __init__(self, generations: Generations, line: Line) -> None:
-        self.leases: OrderedDict[str, Lease] = OrderedDict()  # by request id, the one that was served longest ago first
+        self.leases: OrderedDict[str, Lease] = OrderedDict()  # by request id, the longest unserved first
         self.generations, self.line = generations, line
         self.declined: OrderedDict[int, None] = OrderedDict()  # epochs, the oldest first
         self._failures = 0  # in a row
 
     def model(self, lease: Lease) -> DraftModel:
-        """The model that holds the lease's mirror: the one that served when it opened."""
+        """The model that holds the lease's mirror: the model at its opening."""
         return self.generations[lease.generation].model
 
     # --- take --------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class Held:
             self.end(lease)
 
     def end(self, lease: Lease) -> None:
-        """The lease is over. Its mirror is kept for a later lease whose text begins alike."""
+        """The lease is over. Its mirror is kept for a later lease with a text that begins alike."""
         del self.leases[lease.rid]
         self.generations[lease.generation].mirrors.keep(lease.handle, lease.committed, lease.cache_salt)
 

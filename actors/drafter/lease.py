@@ -44,7 +44,7 @@ class Lease:
     def __init__(
         self, opened: Open, handle: int, limits: Limits, calibration: Calibration, generation: int = 0
     ) -> None:
-        """``handle``: the mirror of ``opened.prefix`` at the draft model. ``generation``: of that model's weights, see
+        """``handle``: the mirror of ``opened.prefix`` at the draft model. ``generation``: of the model's weights, see
         :class:`actors.generations.Generations`. ``calibration``: of all texts."""
         self.rid, self.epoch, self.handle, self.generation = opened.rid, opened.epoch, handle, generation
         self.committed: list[int] = list(opened.prefix)
@@ -158,7 +158,7 @@ class Lease:
             if node is self.tree.root:
                 return [node]
         if nodes and not self.tree.root.expanded:
-            return [self.tree.root]  # even if the growth wants to go on below a node that has survived
+            return [self.tree.root]  # even if the growth goes on below a surviving node
         nodes = [n for n in nodes if n.parent is not None and n.parent.expanded]
         return nodes[: self.limits.scratch - self.used]
 
@@ -214,7 +214,7 @@ class Lease:
         return not self.prefilling and not self.wanted(1)
 
     def must_flush(self, now_us: float, after_verdict: bool = False) -> bool:
-        """Whether a fragment is to be sent now: when the phase is over; right after a verdict (not in SpS, whose
+        """Whether a fragment is to be sent now: when the phase is over; right after a verdict (not in SpS: its
         verifier waits for the whole chain); as soon as there are the drafts that the verifier waits for; and shortly
         before it looks at the tree."""
         if self.idle:

@@ -40,14 +40,14 @@ WIDTH = max(WIDTHS)  # most leaves of one request in one forward: more have not 
 REPORT_S = 1.0  # between two DraftStats
 EARLY_REPORT_S, CHANGE = 0.1, 1.25  # or so soon, where the step time has changed by such a factor
 MAX_SILENCE_S = 0.25  # a longer forward is announced: half of the interval between two heartbeats
-BUSY_SLACK = 2.0  # it is announced as so many times its expected length
+BUSY_SLACK = 2.0  # announced over expected length
 # A Close can be lost. After ASK_AFTER reports without a message about a lease the verifier is asked for it, with a
 # Resync; after GIVE_UP_AFTER the lease ends. A verifier that rests the drafter is silent as well, but it answers.
 ASK_AFTER, GIVE_UP_AFTER = 10, 20
 
 
 class Drafter:
-    """Runs the draft model for the leases that a verifier grants, until it is told to stop or to leave."""
+    """Runs the draft model for the leases that a verifier grants, until it must stop or leave."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Drafter:
         load: Loader | None = None,
     ) -> None:
         """``step_us``: microseconds of a draft step by its number of leaves, as calibrated. ``clock`` gives the seconds
-        that intervals and messages count, ``timer`` those that forwards take. ``load`` loads the model with the weights
+        that intervals and messages count, ``timer`` the seconds of forwards. ``load`` loads the model with the weights
         in a directory, or with its first ones for an empty path; None: it takes no others, and ``hello`` says so."""
         self.timer = timer
         self.clock = clock or asyncio.get_running_loop().time
@@ -171,7 +171,7 @@ class Drafter:
         """The leaves of the next batched forward: of every lease that has the same weights as the first.
 
         The committed tokens that are computed with roots are one lease's, or at most a chunk in all; a lease whose
-        tokens do not fit comes first in the next forward, because those that were served move to the end.
+        tokens do not fit comes first in the next forward, because served leases move to the end.
         """
         batch: list[tuple[Lease, Node]] = []
         catching_up = 0
@@ -205,8 +205,8 @@ class Drafter:
         self._update_missing(lease)
 
     def _grow(self, batch: list[tuple[Lease, Node]]) -> None:
-        """Expand a batch of leaves in one forward. If it fails, each lease is tried alone, to find whose fault it
-        is."""
+        """Expand a batch of leaves in one forward. If it fails, each lease is tried alone, to find the faulty
+        one."""
         leases = list({lease.rid: lease for lease, _ in batch}.values())
         model = self.held.model(leases[0])
         reading = sum(lease.missing for lease, node in batch if node is lease.tree.root)

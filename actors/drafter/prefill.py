@@ -7,7 +7,7 @@ from __future__ import annotations
 CHUNK_S = 0.05
 MAX_CHUNK = 256  # tokens: larger forwards are no cheaper per token
 # The model's weights are read once for a chunk, so that chunks of less than 16 tokens cost more per token. A model that
-# is too slow for 16 tokens in CHUNK_S still computes so many at once, as long as heartbeats (every 500 ms) are in time.
+# is too slow for 16 tokens in CHUNK_S still computes 16 at once, as long as heartbeats (every 500 ms) are in time.
 SMALL_CHUNK = 16
 SMALL_CHUNK_S = 0.25
 
@@ -29,7 +29,7 @@ class Prefill:
         return self.time_s(self.chunk)
 
     def time_s(self, tokens: int) -> float:
-        """What computing so many tokens of a text should take."""
+        """Expected time of that many tokens of a text."""
         return tokens * self._token_s
 
     def due(self, growing: bool) -> bool:

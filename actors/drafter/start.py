@@ -50,7 +50,7 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
 
         def load_warm(path: str) -> DraftModel:
             model = load(replace(settings, draft=path or settings.draft))
-            measure_draft(model)  # only to warm it up: it has the shape, and so the step time, of the one that serves
+            measure_draft(model)  # only to warm it up: its shape, and so its step time, is the serving model's
             return model
 
         async def reload(path: str) -> DraftModel:

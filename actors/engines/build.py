@@ -36,7 +36,7 @@ DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on th
 
 
 def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, fixed: int = 0) -> int:
-    """Slots of the KV pool, see :func:`kv_slots`. A model whose heads are not known gets the smallest pool: the engine
+    """Slots of the KV pool, see :func:`kv_slots`. A model with unknown heads gets the smallest pool: the engine
     refuses it with a sentence."""
     parameter = next(model.parameters())
     shape = KVShape.of(model.config)

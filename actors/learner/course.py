@@ -1,4 +1,4 @@
-"""What the learner does next: learn, judge what it has learned, or nothing. No clock, no threads, no model."""
+"""What the learner does next: learn, judge the result, or nothing. No clock, no threads, no model."""
 
 from __future__ import annotations
 
@@ -103,6 +103,6 @@ class Course:
             del self._incumbent[text]
 
     def undone(self) -> None:
-        """An operator went back to earlier weights, and wants to stay there."""
+        """An operator went back to earlier weights, to stay there."""
         self.held = True
         self.decided(incumbent=True)

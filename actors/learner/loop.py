@@ -1,4 +1,4 @@
-"""The learner: hears finished texts, trains while that disturbs nobody, promotes what replay finds better.
+"""The learner: receives finished texts, trains while no stream suffers, promotes weights that replay finds better.
 
 Training and replay run on a thread, a second at a time; between two pieces :class:`Pace` says whether to go on, and
 :class:`Course` with what.
@@ -87,8 +87,8 @@ class Learner:
         )
 
     def _undo(self, asked: Undo) -> None:
-        """A client that does not hear the answer asks again, and one that asks before it hears of a promotion means
-        the version before that."""
+        """A client without an answer asks again. One that asks before it knows of a promotion means the version
+        before."""
         if asked.rid == self.versions.undone:
             return
         left = self.versions.current.number

@@ -1,4 +1,4 @@
-"""When the learner may compute: while nobody is served, and else never at the cost of the verifier's rounds. No clock:
+"""When the learner may compute: while no request is served, else never at the cost of the verifier's rounds. No clock:
 the caller says what time it is.
 
 Rounds while it works are compared with rounds while it rests, on the same machine a few seconds apart. What else slows
@@ -17,15 +17,15 @@ from protocols.messages import RoundStats
 
 SLOWER = 1.02  # rounds of this ratio to those of its pauses make it pause
 COMPARED = 256  # rounds of either kind: the ratio of their means is within 1% then, as ...
-SCATTER = 0.1  # ... rounds scatter by so much
+SCATTER = 0.1  # ... relative scatter of rounds
 FEWEST = 16  # rounds while it works that may show that it disturbs: by 6% then
-SILENT_S = 1.0  # without a round for so long nobody is served, and nobody is disturbed
-WORK_S, REST_S = 30.0, 5.0  # at most in a row, so that the rest that it is compared with is of the same minute
+SILENT_S = 1.0  # without a round for this long no request is served
+WORK_S, REST_S = 30.0, 5.0  # at most in a row, so that the pause to compare with is of the same minute
 LONGEST_REST_S = 600.0
 
 
 class Pace:
-    """Works while nobody is served. While somebody is, it rests first, then works and rests in turn. Each time that it
+    """Works while no request is served. Else it pauses first, then works and pauses in turn. Each time that it
     disturbed, the next rest is twice as long."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Pace:
         self._working: deque[float] = deque(maxlen=COMPARED)
         self._resting: deque[float] = deque(maxlen=COMPARED)
         self._alone = True  # when it was last asked
-        self._at_work = False  # while somebody is served
+        self._at_work = False  # while a request is served
         self._since = 0.0  # of this turn
         self._last_round = float("-inf")
         self._rest_s = REST_S
@@ -43,9 +43,9 @@ class Pace:
             self._expected = CostModel(dict(forward_us))
 
     def round(self, stats: RoundStats, now: float) -> None:
-        """A round ended. What it took beside waiting, against what its rows should take."""
+        """A round ended. Its time without waits, over the expected time of its rows."""
         self._last_round = now
-        if not self._alone and stats.wall_us > stats.wait_us:  # else what it began alone may not be over yet
+        if not self._alone and stats.wall_us > stats.wait_us:  # else work begun alone may still run
             ratio = (stats.wall_us - stats.wait_us) / (stats.rounds * self._expected(stats.rows))
             (self._working if self._at_work else self._resting).append(ratio)
 

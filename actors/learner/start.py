@@ -29,7 +29,7 @@ AUTOGROUP = Path("/proc/self/autogroup")  # of this session, see sched(7)
 
 
 def give_way() -> None:
-    """Everybody else first: on a core where somebody wants to compute, this process does not.
+    """Everybody else first: on a core with other work this process does not compute.
 
     Linux weighs sessions against each other before the processes of one, and each actor that `up` starts has a session
     of its own: a learner of lowest priority in it took half of the core that it shared with the target's helper.
@@ -38,7 +38,7 @@ def give_way() -> None:
     if hasattr(os, "SCHED_IDLE"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    if AUTOGROUP.exists() and os.getsid(0) == os.getpid():  # else it is somebody's terminal that would be slow
+    if AUTOGROUP.exists() and os.getsid(0) == os.getpid():  # else a user's terminal would be slow
         with contextlib.suppress(OSError):
             AUTOGROUP.write_text(str(LOWEST))
 

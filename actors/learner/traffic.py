@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from actors.records import LoggedRequest
 from protocols.messages import Finished
 
-APART = 8  # one prompt of so many is kept apart
+APART = 8  # one prompt in this many is kept apart
 # Tokens held to learn from, some hours of one busy stream: 20 MB, and 48 more with 16 alternatives of each.
 LEARNED = 500_000
 JUDGED = 32_000  # tokens of output held to judge by: a difference of 0.01 in agreement is five of its standard errors
@@ -38,7 +38,7 @@ Text = TypeVar("Text", bound=LoggedRequest)
 
 
 class _Latest(Generic[Text]):
-    """The latest texts of so many tokens."""
+    """The latest texts, up to a number of tokens."""
 
     def __init__(self, most: int) -> None:
         self.tokens = 0

@@ -28,7 +28,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class _State(msgspec.Struct):
-    draft: str  # whose versions these are
+    draft: str  # of the versions
     versions: list[Version] = msgspec.field(default_factory=lambda: [Version()])  # in the order of their promotion
     last_number: int = 0
     undone: str = ""  # the request that went back last
@@ -74,7 +74,7 @@ class Versions:
         return self.current
 
     def undo(self, asked: str = "") -> Version | None:
-        """The one before becomes current again, upon the request of that id. None: there is none before."""
+        """Make the version before current again, upon a request. None: there is none before."""
         if len(self._state.versions) < 2:
             return None
         self._state.versions.pop()

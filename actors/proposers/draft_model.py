@@ -18,7 +18,7 @@ from actors.proposers.suffix_automaton import SuffixAutomaton
 from protocols.errors import ConfigError
 from protocols.messages import Sampling
 
-AHEAD = 64  # tokens along one path: a drafter also drafts below what it has drafted before
+AHEAD = 64  # tokens along one path: a drafter also drafts below earlier drafts
 NOWHERE = -2  # in place of an index into a proposal: it does not have that node
 UNBOUNDED = 1 << 30  # tokens of context
 
@@ -79,7 +79,7 @@ class ProposerDraft:
         return self._next_handle
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
-        """A session cannot forget: a text that does not continue what it has read is read from the beginning."""
+        """A session cannot forget: another text than a continuation is read from the beginning."""
         old = self._mirrors[handle]
         if common_prefix(old.text, prefix) >= old.read:
             self._mirrors[handle] = _Mirror(old.session, list(prefix), old.read)

@@ -49,7 +49,7 @@ class Proposer(Protocol):
     """A source of draft tokens. All requests share it, so it has options and read-only data only."""
 
     def open(self, prompt: Sequence[int]) -> ProposerSession:
-        """A session for a request whose committed tokens so far, prompt and output, are ``prompt``."""
+        """A session for a request; ``prompt`` holds its committed tokens so far, output included."""
         ...
 
 

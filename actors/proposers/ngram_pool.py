@@ -14,7 +14,7 @@ parent links:
 
 A forward over it gives the next token of every row. What follows the newest level completes one n-gram per column
 (L0[j], …, L(N-2)[j], new) for the pool; then the levels move up by one and the new tokens are the newest level. This is
-a Jacobi iteration whose history is kept. The *verification branch* is the pool's n-grams that begin with the root's
+a Jacobi iteration that keeps its history. The *verification branch* is the pool's n-grams that begin with the root's
 token, as a trie.
 
 Because every row is an honest tree node (its ancestors are exactly what it sees), equal (parent, token) pairs of the
@@ -161,7 +161,7 @@ class LookaheadSession:
             return
         newest, self._newest = self._newest, None
         if newest is not None:
-            if len(self._levels) == 1:  # the new token of column 0 follows the root itself, not a guess of it
+            if len(self._levels) == 1:  # the new token of column 0 follows the root itself, not a draft of it
                 self._levels[0][0] = self.root
             new = [sampled[row] if row != ROOT else committed[0] for row in newest]
             for column in zip(*self._levels, new, strict=True):

@@ -21,7 +21,7 @@ class Batch:
     """Texts, and n positions in them at which the draft learns."""
 
     tokens: Tensor  # (rows, length)
-    kept: int  # only the last so many positions of each row have logits
+    kept: int  # only this many last positions of each row have logits
     mask: Tensor  # (rows, kept): True at the n positions
     answers: Tensor  # (n,): the target's token
     ids: Tensor  # (n, k): the target's likeliest tokens

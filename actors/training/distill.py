@@ -1,4 +1,4 @@
-"""From a target and prompts to a draft: answers, a shape, training, and what it gained on prompts kept apart."""
+"""From a target and prompts to a draft: answers, a shape, training, and its gain on prompts kept apart."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from actors.verifier.timing import measure_lent, measure_target
 from protocols.errors import ConfigError, RequestError
 from protocols.messages import ChatTurn
 
-APART = 8  # every so manieth prompt of a task is kept apart, or fewer, so that there are no more than
+APART = 8  # hold out one prompt in this many of a task, at most
 MOST_APART = 128  # whose answers, 50 tokens on the average at each temperature, tell an agreement to 0.006
 ANSWERING = 1 / 3  # of the time; the rest is training
 WINDOW = 16  # rows of a usual round, by which a draft's shape is chosen
@@ -168,7 +168,7 @@ def _refuse_tokenizer(plan: Plan, target: Target) -> None:
 
 
 def _shapes(plan: Plan, rounds: Rounds, work: Workspace, device: str, report: Report, clock: Timer) -> Sequence[Shape]:
-    """The draft's shape, or those of which one is to be chosen."""
+    """The draft's shape, or the shapes to choose from."""
     if plan.shape != "auto":
         return [Shape.parse(plan.shape)]
     if plan.init:

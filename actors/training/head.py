@@ -1,4 +1,4 @@
-"""Which tokens of a large vocabulary a new draft's head covers: how many, and those that the target writes most."""
+"""Which tokens of a large vocabulary a new draft's head covers: how many, and the target's most frequent ones."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ NEVER = -10_000.0  # logarithm of the probability of what is no alternative
 def alternatives(
     text: Heard, tokens: int, width: int, vocabulary: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-    """``(ids, logprobs)``, each (tokens, width), of the first tokens of the output. Those that are not known, or that
-    the draft has no token for, have the id ``vocabulary``."""
+    """``(ids, logprobs)``, each (tokens, width), of the first tokens of the output. Unknown tokens, and
+    tokens outside the draft's, have the id ``vocabulary``."""
     ids = np.full((tokens, width), vocabulary, dtype=np.int32)
     logprobs = np.full((tokens, width), NEVER, dtype=np.float16)
     if known := text.alternatives:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 SHARPNESS = 3.0  # of the change from KL to TV: the paper's eta
 GREEDY_AS = 0.4  # temperature in place of 0 for greedy texts: at 0 only ties have a gradient
-# Share of a batch's positions that are left out, those that the draft fits least: capacity spent on them is lost
+# Share of a batch's positions that are left out, the worst-fitted ones: capacity spent on them is lost
 # (AdaSPEC, arXiv 2510.19779).
 LEFT_OUT = 0.1
 _LEAST = 1e-6
@@ -25,11 +25,11 @@ def divergences(logits: Tensor, ids: Tensor, logprobs: Tensor, temperature: Tens
     """``(KL, TV)`` of each position, of the target from the draft: KL at temperature 1, TV at the text's temperature.
 
     ``logits``: the draft's, float32 ``(n, columns)``. ``ids`` ``(n, k)``: the columns of the target's likeliest tokens,
-    -1 for those that the draft's head does not cover. ``logprobs`` ``(n, k)``: the target's for them; all other tokens
+    -1 for tokens outside the draft's head. ``logprobs`` ``(n, k)``: the target's for them; all other tokens
     count as one. ``temperature`` ``(n,)``: 0 is greedy.
 
     Tokens that the head does not cover cannot be learned. KL is taken over the others, and has their probability as its
-    weight (EAGLE-3 leaves out positions whose likeliest token is not covered). TV counts them as rejected, as they are.
+    weight (EAGLE-3 leaves out positions without a covered likeliest token). TV counts them as rejected, as they are.
     """
     lacking = ids < 0
     own = logits.gather(1, ids.clamp_min(0)).masked_fill(lacking, -torch.inf)

@@ -1,4 +1,4 @@
-"""Interpolates between the weights that a training began with and those that it ended with.
+"""Interpolates between the weights at the start and at the end of a training.
 
 A draft that is trained further improves on texts like those it is shown, and forgets some of the rest. Weights between
 the two keep both, and are often better than either (Wortsman et al., 2022, arXiv 2109.01903).
@@ -23,7 +23,7 @@ Weights = Mapping[str, Tensor]
 
 
 def mix(model: nn.Module, start: Weights, trained: Weights, share: float) -> None:
-    """Set the weights of ``model``: ``share`` of the trained ones, and the rest of those at the start."""
+    """Set the weights of ``model``: ``share`` of the trained ones, the rest of the start's."""
     model.load_state_dict(
         {
             name: torch.lerp(start[name], weight, share) if weight.is_floating_point() else weight

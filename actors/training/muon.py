@@ -1,4 +1,4 @@
-"""Muon (https://kellerjordan.github.io/posts/muon): momentum whose update of a matrix is made orthogonal.
+"""Muon (https://kellerjordan.github.io/posts/muon): momentum with a matrix's update made orthogonal.
 
 ``torch.optim.Muon`` is the same, but always computes in bfloat16. On a processor without instructions for it that took
 14.9 s of a step of 17.7 (a draft of 384x2, a Zen 3); in float32 it takes 0.5 s.

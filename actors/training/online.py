@@ -27,7 +27,7 @@ from actors.training.learner import Learner
 from actors.training.mixture import mix
 
 TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
-RATE = 0.3  # of the rate that a draft is made with: what it knows already is to stay
+RATE = 0.3  # of the rate that a draft is made with: present knowledge is to stay
 # Of the trained weights in a candidate; the rest is the incumbent's. What is trained on some hundred texts forgets: the
 # mean of both agreed more often than either, on texts like those and on others (docs/experiments/draft-training.md).
 SHARE = 0.5

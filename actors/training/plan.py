@@ -1,4 +1,4 @@
-"""What is asked of a training, and what it answers. No torch here: the command line reads it too."""
+"""A training's input and result. No torch here: the command line reads it too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shapes of a draft this machine can afford: those whose steps fit into a round of the target."""
+"""Which shapes of a draft this machine can afford: shapes with steps that fit into a round of the target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = (4, 2, 1)
 
 
 def candidates(target: Any) -> list[Shape]:
-    """Shapes for a target of this configuration, those whose step reads most weights first."""
+    """Shapes for a target of this configuration, the largest step first."""
     text = target.get_text_config()
     widths = {int(text.hidden_size * f) // HEAD * HEAD for f in FRACTIONS}
     if is_cut(target, Shape(text.hidden_size, 1)):

@@ -86,7 +86,7 @@ def draft_config(target: Any, shape: Shape) -> Any:
 
 
 def empty_draft(config: Any, head: int = 0) -> nn.Module:
-    """A model of that shape with random weights, float32. ``head``: how many tokens it covers; 0: all."""
+    """A model with random weights, float32. ``head``: how many tokens it covers; 0: all."""
     model: nn.Module
     if head in (0, config.vocab_size):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -97,7 +97,7 @@ def empty_draft(config: Any, head: int = 0) -> nn.Module:
 
 
 def first_draft(target: nn.Module, shape: Shape) -> nn.Module:
-    """A draft of ``shape`` in float32 that holds what it can of the target."""
+    """A draft of ``shape`` in float32 with as much of the target as fits."""
     config: Any = target.config
     draft = empty_draft(draft_config(config, shape))
     if is_cut(config, shape):

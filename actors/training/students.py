@@ -44,7 +44,7 @@ class Students:
     clock: Callable[[], float]
 
     def begin(self, shape: Shape) -> nn.Module:
-        """``--init``'s draft, or one of that shape that holds what it can of the target."""
+        """``--init``'s draft, or one cut from the target."""
         if self.plan.init:
             return load_model(self.plan.init, CPU, torch.float32).requires_grad_(True)
         model = first_draft(load_model(self.plan.target, CPU, torch.float32), shape)

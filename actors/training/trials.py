@@ -1,6 +1,6 @@
 """Which of several shapes is trained to the end: each is trained for a while, and the fastest here goes on.
 
-How often a draft will agree with its target cannot be told from its shape. One that is cut from the target begins with
+How often a draft will agree with its target cannot be told from its shape. A draft cut from the target begins with
 a third of its places right; a narrower one begins with none, and its steps are shorter.
 """
 

@@ -37,7 +37,7 @@ class Workspace:
         return self._folder / "state.pt"
 
     def head(self, size: int) -> Path:
-        """The ids of the tokens that an output layer of that size covers."""
+        """The token ids of an output layer by its size."""
         return self._folder / f"head-{size}.npy"
 
     @property
@@ -45,7 +45,7 @@ class Workspace:
         return self._folder / "shape.json"
 
     def trial(self, shape: Shape) -> Path:
-        """The checkpoint of a draft whose shape may be chosen."""
+        """The checkpoint of a draft, whatever its shape."""
         return self._folder / f"trial-{shape}.pt"
 
     def forget_trials(self) -> None:

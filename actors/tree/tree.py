@@ -15,7 +15,7 @@ from operator import attrgetter
 from actors.tree.accept import ROOT as ROOT
 
 # In place of a rank, of nodes that no draft model has named:
-OWN = -1  # guessed by the verifier's own proposers
+OWN = -1  # named by the verifier's own proposers
 FORCED = -2  # the only token that a grammar allows
 
 
@@ -55,7 +55,7 @@ class Node:
         self.fits = False  # verifier: the grammar allows it, and the tokens that must follow it are in the tree
 
     def best_child(self, counts: Callable[[Node], bool] | None = None) -> Node | None:
-        """The likeliest child, of those for which ``counts`` is true."""
+        """The likeliest child with ``counts`` true."""
         children = self.children.values() if counts is None else filter(counts, self.children.values())
         return max(children, key=_logprob, default=None)
 
@@ -162,7 +162,7 @@ class TokenTree:
         return Advance(held, dead)
 
     def chain(self, limit: int, counts: Callable[[Node], bool] | None = None) -> list[Node]:
-        """The path of likeliest children below the root: at most ``limit`` nodes, of those for which ``counts`` is
+        """The path of likeliest children below the root: at most ``limit`` nodes, with ``counts``
         true."""
         path: list[Node] = []
         node = self.root.best_child(counts)

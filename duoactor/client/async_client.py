@@ -84,10 +84,10 @@ class AsyncClient:
                 stand for what is not given here; without them, the address is the default of `duoactor up`.
             key: Your CURVE secret key file, which a verifier that uses keys asks for.
             server_key: The verifiers' CURVE public key file.
-            timeout: Seconds to wait for a verifier, and for its answers to questions. None: 10 s, but an address where
-                nobody listens is an error at once.
-            reconnect_timeout: Seconds for which streams wait until a lost verifier is back. None: 30 s, but no time for
-                one that was shut down in order.
+            timeout: Seconds to wait for a verifier, and for its answers to questions. None: 10 s, but an
+                address without a listener is an error at once.
+            reconnect_timeout: Seconds for which streams wait until a lost verifier is back. None: 30 s, but no
+                time after an orderly shutdown.
             max_retries: How often a request is repeated for which no verifier has room. The wait before each is what
                 the verifier says, or longer.
             network: The transport; None: ZeroMQ.
@@ -266,7 +266,7 @@ class AsyncClient:
         return cast(Answer, mailbox.take())
 
     async def _order(self, order: Question) -> str:
-        """Of several verifiers, that which knows the drafter carries it out."""
+        """Of several verifiers, the drafter's own carries it out."""
         verifiers = (await self._connected()).verifiers
         for address in verifiers[:-1]:
             try:
@@ -307,7 +307,7 @@ class AsyncClient:
         special_tokens: bool = True,
         rendering: Rendering = RENDERING,
     ) -> Tokenized:
-        """The target's tokens of a text (``special_tokens``: with those that the tokenizer puts in front), or of a
+        """The target's tokens of a text (``special_tokens``: with the tokenizer's own in front), or of a
         conversation (with ``tools``) in its chat template: ``token_ids``, and ``pieces``, the text of each."""
         rid = uuid.uuid4().hex
         asked = (

@@ -142,7 +142,7 @@ class StreamState:
         self.had, self.begun, self.asked = len(self.token_ids), not self.attempt, incarnation
 
     def suspend(self) -> bool:
-        """Nobody reads it at present; whether a verifier may be working on it."""
+        """It is not read at present; whether a verifier may be working on it."""
         was_submitted = self.submitted
         self.suspended, self.submitted, self.begun = True, False, False
         return was_submitted

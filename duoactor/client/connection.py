@@ -23,8 +23,8 @@ log = logging.getLogger("duoactor.client")
 CONNECT_TIMEOUT_S = 10.0
 RECONNECT_TIMEOUT_S = 30.0
 WATCH_S = 0.25  # between two looks at what has taken too long
-# A stream whose chunks lie unread for so long is suspended. Reading on resumes it at the price of its prefill, so that
-# this is longer than people pause, and short beside an answer that nobody will read.
+# A stream with chunks unread for this long is suspended. Reading on resumes it at the price of its prefill, so that
+# this is longer than people pause, and short beside an unread answer.
 UNREAD_S = 10.0
 FILE = "file://"  # begins the name of a file that holds a verifier's address at present
 
@@ -69,7 +69,7 @@ class Mailbox:
         return news
 
     def unread_for(self) -> float:
-        """Seconds since somebody read, while there was something to read."""
+        """Seconds since the last read, while there was something to read."""
         since = self._unread_since
         return 0.0 if since is None else self._clock() - since
 
@@ -108,7 +108,7 @@ class Connection:
     # --- its life ----------------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Until the verifier knows us. ConnectionLost when nobody listens at the address, or when it takes too long;
+        """Until the verifier knows us. ConnectionLost when the address has no listener, or when it takes too long;
         RefusedError."""
         if self._known():
             return
@@ -126,7 +126,7 @@ class Connection:
             raise self.over
 
     async def _somebody(self) -> None:
-        """ConnectionLost once it is known that nobody listens at any of the addresses."""
+        """ConnectionLost once no address is known to have a listener."""
         if len(self._lines) < len(self._addresses):
             return  # one is still to be found
         pending = {asyncio.create_task(line.link.writable(wait=False)) for line in self._lines.values()}
@@ -211,13 +211,13 @@ class Connection:
         self._take(Lost(Why.SILENT), address)
 
     async def _find(self, address: str) -> Line:
-        """A line to where the verifier of that file is, once the file says so."""
+        """A line to the verifier that a file names, once it does."""
         await self._moved(address, "")
         line = self._lines[address] = self._line(resolve(address))
         return line
 
     async def _moved(self, address: str, there: str) -> None:
-        """Until the verifier is elsewhere. One that vanished without a word is left at once."""
+        """Until the verifier is elsewhere. A vanished verifier is left at once."""
         while True:
             if resolve(address) not in ("", there):
                 return
@@ -287,12 +287,12 @@ class Connection:
         return mailbox
 
     def wake(self, rid: str) -> None:
-        """Somebody waits for more of a stream: if it was suspended, it goes on."""
+        """A reader waits for more of a stream: if it was suspended, it goes on."""
         if self._session.wake(rid):
             self._submit()
 
     def cancel(self, rid: str) -> None:
-        """Nobody wants this call's answer any more."""
+        """This call's answer is not wanted any more."""
         if (mailbox := self._mailboxes.pop(rid, None)) is not None:
             mailbox.close()
         place = self._session.place(rid)

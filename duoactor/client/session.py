@@ -2,7 +2,7 @@
 
 Tokens are numbered: what comes twice is dropped, what is missing is requested again together with the tokens so far.
 Noise is keyed by position, so the rest of the text is the same (docs/how-it-works.md). So a stream survives its
-verifier, a stream that nobody reads is suspended and resumed later, and a verifier that is lost, full or about to leave
+verifier, an unread stream is suspended and resumed later, and a verifier that is lost, full or about to leave
 is replaced by another.
 """
 
@@ -49,7 +49,7 @@ CONVERSATIONS = 4096  # that are remembered
 class Verifiers:
     """The verifiers that a client knows by address, and which of them a stream goes to.
 
-    One that serves another model than the first that answered, or in another dtype, is left out: a stream must be able
+    A verifier with another model or dtype than the first to answer is left out: a stream must be able
     to go on at any of them with the same text.
     """
 
@@ -87,7 +87,7 @@ class Verifiers:
         return welcome.incarnation if welcome is not None else ""
 
     def usable(self, but: Collection[str] = ()) -> list[str]:
-        """Those that take requests. An only one counts as there: its requests wait for it."""
+        """The ones that take requests. An only one counts as there: its requests wait for it."""
         return [
             address
             for address, welcome in self._welcomes.items()
@@ -97,7 +97,7 @@ class Verifiers:
     def choose(self, request: Generate, streams: Mapping[str, int], but: Collection[str] = ()) -> str | None:
         """Where a request goes; None while there is nowhere. ``streams``: how many each serves for this client.
 
-        The one with the fewest; a conversation goes back to its verifier, whose cache holds it, unless that is clearly
+        The one with the fewest; a conversation goes back to the verifier that has it in its cache, unless clearly
         busier.
         """
         usable = self.usable(but)
@@ -174,7 +174,7 @@ class Session:
         return Cancel(rid) if isinstance(call, StreamState) and call.submitted else None
 
     def suspend(self, rid: str) -> Cancel | None:
-        """Nobody reads the stream at present: the verifier need not go on with it."""
+        """The stream is not read at present: the verifier need not go on with it."""
         call = self.calls.get(rid)
         if not isinstance(call, StreamState) or call.suspended:
             return None
@@ -209,7 +209,7 @@ class Session:
         call.sent(self.verifiers.incarnation(call.at))
 
     def expire(self) -> Result:
-        """Streams that nobody works on end at their deadline here; the others' verifiers see to it."""
+        """Streams without a verifier end at their deadline here; the others' verifiers see to it."""
         now = self._clock()
         late = [
             rid

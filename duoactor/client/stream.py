@@ -13,8 +13,8 @@ from protocols.messages import Chunk, Generate, Sampling
 class AsyncStream(AsyncIterator[Chunk]):
     """The chunks of one answer, as they come. The request is sent when the first is asked for.
 
-    ``aclose``, leaving ``async with``, and dropping the last reference cancel the request at once. One that is kept
-    but not read any more is suspended after ten seconds: the verifier stops working on it, and when it is read again
+    ``aclose``, leaving ``async with``, and dropping the last reference cancel the request at once. A stream kept but
+    not read is suspended after ten seconds: the verifier stops working on it, and when it is read again
     it continues where it stopped, with the same text. What has come waits in memory: at most one chunk per token.
     """
 

@@ -18,7 +18,7 @@ GPU_SHARE = 0.9  # of the free memory; the rest is for activations (vLLM's gpu_m
 # Of the host's free memory, which other processes need as well. Pages are taken when they are first written, so that an
 # idle pool takes none.
 HOST_SHARE = 0.5
-STATE_SHARE = 0.5  # of a pool's memory, if the model has recurrent layers, whose states need the rest
+STATE_SHARE = 0.5  # of a pool's memory, if the model has recurrent layers: their states need the rest
 UNKNOWN_HOST = 4 << 30  # bytes, if the system does not tell how much is free
 
 

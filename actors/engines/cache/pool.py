@@ -18,7 +18,7 @@ from actors.engines.cache.memory import zeros
 from protocols.errors import PoolFull
 
 WITHOUT_ATTENTION = {"linear_attention", "conv", "moe", "mlp"}  # layer types, in transformers' words
-MAX_VIEWS = 256  # spans whose views are cached: more than a round has
+MAX_VIEWS = 256  # spans with cached views: more than a round has
 
 # Of one layer: the keys (kv_heads, width, span) in one or more parts, the values in blocks (kv_heads, <= block, width).
 LayerView = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -68,7 +68,7 @@ class KVPool:
     def __init__(
         self, shape: KVShape, slots: int, dtype: torch.dtype, device: torch.device | str, spare: int = 0
     ) -> None:
-        """``spare``: slots behind the others that nobody reads, for the padding rows of a round."""
+        """``spare``: unread slots behind the others, for the padding rows of a round."""
         self.slots = slots
         # (layers, keys and values, kv_heads, slots, width): one tensor, so that one operation copies a whole slot
         self.whole = zeros((shape.layers, 2, shape.kv_heads, slots + spare, shape.width), dtype, torch.device(device))

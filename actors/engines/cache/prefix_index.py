@@ -15,10 +15,10 @@ class Region:
     size: int
     text: tuple[int, ...]  # the prompt; once the request has ended, its answer too
     salt: object  # only requests with an equal one share anything
-    ready: int = 0  # tokens of the text, in whole chunks, whose keys and values are there
-    reused: int = 0  # of those, the tokens that an earlier request has computed
+    ready: int = 0  # tokens of the text, in whole chunks, with keys and values
+    reused: int = 0  # tokens of it that an earlier request has computed
     source: Region | None = None  # the region to copy from before anything is computed
-    readers: int = 0  # requests whose source this is
+    readers: int = 0  # requests that read it
     marks: list[int] = field(default_factory=list)  # of the chunks that are ready
 
 

@@ -26,10 +26,10 @@ SCRATCH = 128  # expanded tree nodes of one request
 class _Batch(FlatBatch):
     """A forward that expands leaves."""
 
-    wanted: list[int] = field(default_factory=list)  # rows of the batch whose candidates are asked for
-    rows: list[Row] = field(default_factory=list)  # what is needed to rank each of those
+    wanted: list[int] = field(default_factory=list)  # rows of the batch with candidates
+    rows: list[Row] = field(default_factory=list)  # facts to rank each row by
     taken: list[tuple[Mirror, int]] = field(default_factory=list)  # scratch slots, to be given back if it fails
-    roots: list[Mirror] = field(default_factory=list)  # mirrors whose whole text it computes
+    roots: list[Mirror] = field(default_factory=list)  # mirrors that it computes as a whole
 
 
 class Draft:

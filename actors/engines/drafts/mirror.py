@@ -29,7 +29,7 @@ class Mirror:
         self.sampler = sampler
         self.tokens = list(prefix)  # committed
         self.length = len(prefix)
-        self.computed = 0  # tokens from the first on whose K/V is in canonical slots
+        self.computed = 0  # tokens from the first on with K/V in canonical slots
         self.free = list(range(scratch))
         self.held = [-1] * scratch  # the token in each scratch slot; -1: free
 

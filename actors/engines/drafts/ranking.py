@@ -26,7 +26,7 @@ Value = TypeVar("Value", bound=np.generic)
 
 
 class Row:
-    """A row whose candidates are asked for."""
+    """A row to find candidates for."""
 
     __slots__ = ("index", "path", "position", "sampler", "slot")
 

@@ -1,6 +1,6 @@
 """What a draft would have proposed at each position of finished answers, with hundreds of positions in one forward.
 
-The engine, its quantisation and the ranking are those that serve, so the ranks are those of a running drafter. Only
+The engine, its quantisation and the ranking are the serving ones, so the ranks are a running drafter's. Only
 with int8 weights a near-tie may fall the other way, because activations are rounded together with those of other rows.
 """
 

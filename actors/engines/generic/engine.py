@@ -1,6 +1,6 @@
 """The generic engine: runs any Hugging Face causal language model with transformers' own model code.
 
-It needs three hooks into transformers: a cache whose ``update`` writes keys and values into the given slots, an
+It needs three hooks into transformers: a cache with an ``update`` that writes keys and values into the given slots, an
 attention function registered under a name of our own, which attends to each segment's part of the pool, and
 ``logits_to_keep``. Recurrent layers are handled by :mod:`actors.engines.generic.recurrence`.
 """
@@ -46,7 +46,7 @@ class SlotCache(StateCache):
     since the attention function reads the pool."""
 
     def __init__(self, pool: KVPool, layers: Sequence[int]) -> None:
-        """``layers``: the indices of those that attend, in the pool's order."""
+        """``layers``: indices of the attending layers, in the pool's order."""
         super().__init__()
         self.pool = pool
         self.places = {layer: place for place, layer in enumerate(layers)}
@@ -270,7 +270,7 @@ class TransformersEngine:
 
 
 def _without_owning(engine: TransformersEngine, method: Callable[..., Any]) -> Callable[..., Any]:
-    """transformers keeps what it is given for ever: this does not keep the engine, its weights and its pool."""
+    """transformers keeps its arguments for ever: this does not keep the engine, its weights and its pool."""
     owner = weakref.ref(engine)
 
     def call(*args: Any, **kwargs: Any) -> Any:

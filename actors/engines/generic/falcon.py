@@ -2,7 +2,7 @@
 
 transformers' calls torch itself instead of a function that can be replaced by name, and keeps the keys of one group of
 heads once for each of its queries. Ours keeps them once. Where positions are slopes (ALiBi: falcon-rw) nothing is
-replaced, and the model is refused as others are whose attention cannot be.
+replaced, and the model is refused, as others with such attention.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from actors.engines.flat_batch import Segment
 # layer types, as transformers' configurations name them; hybrid ones have attention as well
 RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
 
-Key = tuple[str, int]  # "conv" or "recurrent", and the index among a layer's states of that kind
+Key = tuple[str, int]  # "conv" or "recurrent", and the index among a layer's states of this kind
 Memory = dict[Key, Tensor]  # the states of one layer, each (requests, ...)
 
 
@@ -77,7 +77,7 @@ class StateCache(Cache):  # type: ignore[misc]
         conv_kernel_size: int | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Keep the last inputs ``(requests, channels, kernel)``, and return those that the convolution runs over."""
+        """Keep the last inputs ``(requests, channels, kernel)``, and return the convolution's inputs."""
         kernel = conv_kernel_size or conv_states.shape[-1]
         before = self.memory.get(("conv", state_idx))
         if before is not None:
@@ -101,7 +101,7 @@ class StateCache(Cache):  # type: ignore[misc]
 
 
 class Recurrence:
-    """The recurrent layers of one model, whose ``forward`` it replaces."""
+    """The recurrent layers of one model; it replaces their ``forward``."""
 
     def __init__(self, layers: Sequence[nn.Module], width: int, cache: StateCache) -> None:
         """``width``: of the layers' input. From now on each layer runs the rows of a forward as :meth:`begin` has laid
@@ -111,7 +111,7 @@ class Recurrence:
         self.state_bytes = 0  # of one request's state
         self.limit = sys.maxsize  # states that there is room for; set by whoever builds the engine
         self.inner: set[nn.Module] = set()  # linear layers that must stay as they are: Mamba reads their weights
-        self._whole: State | None = None  # of the request whose prompt this forward computes in parallel
+        self._whole: State | None = None  # of the request with a prompt in this forward
         self._chains: list[tuple[State, int, int]] = []  # (state, first row, rows) of each request; the longest first
         self._steps: Sequence[Tensor] = ()  # for each step, its rows of the forward
         self._order: Tensor | None = None  # these rows, step by step
@@ -203,7 +203,7 @@ def _beside(memories: Sequence[Memory]) -> Memory:
 
 
 class _Reached(Exception):
-    """A layer has reached its first projection, whose input is the argument."""
+    """A layer has reached its first projection; the argument is its input."""
 
 
 class _Shared(nn.Module):
@@ -245,13 +245,13 @@ class _Adopted:
 
     number: int  # transformers' layer_idx
     entrances: Sequence[_Shared]  # projections of its input
-    leaving: _Shared | None  # the projection whose result is the layer's, if there is one
+    leaving: _Shared | None  # the projection that gives the layer's result, if any
 
 
 @torch.inference_mode()
 def _shared(layer: nn.Module, width: int) -> tuple[list[_Shared], _Shared | None]:
-    """Replace a layer's projections by :class:`_Shared`: those that read the layer's input (else the first one), and
-    the one whose result is the layer's. They are found by running the layer on two rows."""
+    """Replace a layer's projections by :class:`_Shared`: the readers of the layer's input (else the first one), and
+    the projection that gives its result. They are found by running the layer on two rows."""
     linears = {name: each for name, each in layer.named_children() if type(each) is nn.Linear}
     seen: dict[str, tuple[Tensor, Tensor]] = {}
     hooks = [

@@ -32,6 +32,6 @@ def weights_bytes(info: ModelInfo) -> int:
 
 
 def token_bytes(name: str, dtype: torch.dtype) -> int:
-    """Bytes of one token's keys and values of that type."""
+    """Bytes of one token's keys and values in a dtype."""
     shape = KVShape.of(load_config(name))
     return 0 if shape is None else shape.slot_bytes(dtype)

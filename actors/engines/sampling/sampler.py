@@ -2,8 +2,8 @@
 
 That order is transformers' and vLLM's. Penalties depend on the text, so each row of a window is penalised along its own
 path. Every step gives a row the same bits whatever rows are beside it, because a speculated token must equal the
-plainly decoded one. So no choice depends on the order in which a sort leaves equal values: tokens that tie with the
-last one that is kept are kept as well, and argmax takes the lowest id of equal values.
+plainly decoded one. So no choice depends on the order in which a sort leaves equal values: ties with the last token
+kept are kept as well, and argmax takes the lowest id of equal values.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def filtered(scaled: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
 
 
 def nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """The least probability ``(rows, 1)`` in the smallest set of likeliest tokens whose sum reaches ``top_p``."""
+    """The least probability ``(rows, 1)`` in the smallest set of likeliest tokens with a sum of ``top_p``."""
     size = min(_FIRST_SORTED, probs.shape[1])
     while True:
         ranked = probs.topk(size).values

@@ -174,7 +174,7 @@ def _sentencepiece(of: _Vocabulary) -> Tokenizer:
 
 
 def derived_merges(tokens: list[str], scores: np.ndarray, kinds: np.ndarray | None) -> list[tuple[str, str]]:
-    """All pairs of pieces that make a piece, best first: the pair whose piece has the best score is joined."""
+    """All pairs of pieces that make a piece, best first: the pair with the best-scored piece is joined."""
     usable = {token: i for i, token in enumerate(tokens) if kinds is None or kinds[i] not in (CONTROL, BYTE)}
     ranks = np.empty(len(tokens), np.int64)
     behind = np.ones(len(tokens)) if kinds is None else np.asarray(kinds) != USER_DEFINED  # those come first

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from protocols.messages import ChatTurn
 
-BREAKS = "".join(map(chr, range(0xE000, 0xE100)))  # for private use: one that the texts do not have marks the places
+BREAKS = "".join(map(chr, range(0xE000, 0xE100)))  # for private use: a character outside the texts marks the places
 BEFORE = "\n"  # a character that no tokenizer merges with the rest of a special token's name
 
 
