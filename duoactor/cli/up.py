@@ -22,7 +22,7 @@ from duoactor.launch.readiness import check_address
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.summary import print_up
 from duoactor.launch.supervisor import Probe, Supervisor
-from duoactor.launch.wanted import LEARNER_FLAGS, UP_DECIDES, ClashError, read_wanted
+from duoactor.launch.wanted import LEARNER_FLAGS, NOT_THE_GATEWAYS, UP_DECIDES, ClashError, read_wanted
 from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
 
@@ -37,7 +37,7 @@ from protocols.address import default_address
 @click.option(
     "--http", default=None, metavar="HOST:PORT", help="also serve OpenAI's HTTP API there, such as 127.0.0.1:8000"
 )
-@struct_options(GatewaySettings, section="Gateway, with --http", leave_out=(*UP_DECIDES, "http"))
+@struct_options(GatewaySettings, section="Gateway, with --http", leave_out=NOT_THE_GATEWAYS)
 @click.option("--learn", is_flag=True, help="train the draft model on what is served, and use it where it is better")
 @struct_options(LearnerSettings, section="Learner, with --learn", only=LEARNER_FLAGS)
 @click.option(

@@ -76,6 +76,7 @@ def deploy(
         gateway = replace(
             gateway if gateway.key else replace(gateway, **keys),
             connect=gateway.connect or (address,),
+            shutdown_timeout=max(gateway.shutdown_timeout, wanted.verifier.shutdown_timeout),
         )
     verifier = _verifier(wanted, cores, len(cpus))
     complete = Wanted(verifier, drafters, controller, gateway, learner)

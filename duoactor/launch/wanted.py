@@ -12,6 +12,7 @@ from protocols.errors import ConfigError
 
 LEARNER_FLAGS = ("learn_from",)  # of its options, those that `up` has; duo.toml has all
 UP_DECIDES = ("connect", "key", "server_key")  # for its drafters and gateway; duo.toml may
+NOT_THE_GATEWAYS = (*UP_DECIDES, "http", "shutdown_timeout")  # flags of `up` that are its own or the verifier's
 
 
 class ClashError(ConfigError):
@@ -63,7 +64,7 @@ def read_wanted(
 
 def _gateway(table: config.Values, http: str | None, flags: Mapping[str, object]) -> GatewaySettings | None:
     """None unless ``http`` or the file's [gateway] asks for one."""
-    own = config.given(flags, GatewaySettings, leave_out=(*UP_DECIDES, "http"))
+    own = config.given(flags, GatewaySettings, leave_out=NOT_THE_GATEWAYS)
     if http is None and not table:
         for name in own:
             raise ClashError(f"--{name.replace('_', '-')} is the gateway's: give --http, too")

@@ -11,6 +11,7 @@ from actors.settings import KeySettings
 from protocols.errors import ConfigError
 
 DEFAULT_HTTP = "127.0.0.1:8000"
+GRACE_S = 2.5  # of the five seconds that the supervisor gives
 
 
 class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +44,9 @@ class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...],
         Meta(description="name of the model in requests and answers; may be repeated; none: the target's"),
     ] = ()
+    shutdown_timeout: Annotated[
+        float, Meta(description="seconds that answers under way get to finish after SIGTERM", ge=0, le=86_400)
+    ] = GRACE_S
 
 
 def parse_http(address: str) -> tuple[str, int]:

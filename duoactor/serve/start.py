@@ -19,12 +19,11 @@ from duoactor.serve.app import make_app
 from duoactor.serve.auth import read_keys
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.otel import from_environment
-from duoactor.serve.settings import GatewaySettings, parse_http
+from duoactor.serve.settings import GRACE_S, GatewaySettings, parse_http
 from duoactor.serve.stream import SEND_TIMEOUT_S
 from protocols.errors import ConfigError, ConnectionLost, DuoactorError
 
 log = logging.getLogger("duoactor.serve")
-GRACE_S = 2.5  # for answers under way, of the five seconds that the supervisor gives
 LAST_S = 1  # to hand out the last events
 
 
@@ -38,7 +37,7 @@ def run_gateway(settings: GatewaySettings) -> int:
             if not keyed and host not in ("127.0.0.1", "::1"):
                 log.warning("whoever reaches %s port %d may use it: --api-key asks for a key", host, port)
             gateway, app = make_gateway(settings)
-            await serve(gateway, app, listener, stop)
+            await serve(gateway, app, listener, stop, settings.shutdown_timeout)
 
     return run_actor(main)
 
@@ -57,8 +56,10 @@ def make_gateway(settings: GatewaySettings) -> tuple[Gateway, ASGIApp]:
     return gateway, app
 
 
-async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Serve ``app`` on ``listener`` until ``stop`` is set; answers under way are given some time to end."""
+async def serve(
+    gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: asyncio.Event, grace_s: float | None = None
+) -> None:
+    """Serve ``app`` on ``listener`` until ``stop`` is set; answers under way are given ``grace_s``, else GRACE_S."""
     server = Server(app)
 
     async def announce() -> None:
@@ -85,7 +86,9 @@ async def serve(gateway: Gateway, app: ASGIApp, listener: socket.socket, stop: a
 
     async def drain() -> None:
         await stop.wait()
-        await gateway.aclose(GRACE_S)  # until then the port answers: with 503, and with what is under way
+        await gateway.aclose(
+            GRACE_S if grace_s is None else grace_s
+        )  # until then the port answers: with 503, and with what is under way
         server.should_exit = True
         await asyncio.Event().wait()
 
