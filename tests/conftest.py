@@ -6,9 +6,14 @@ So the rest is tried with Python versions that torch has no build for (`.ci/run`
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+import tempfile
 
 import pytest
+
+_directory = tempfile.TemporaryDirectory(prefix="duoactor-tests-")
+os.environ["DUOACTOR_CACHE"] = _directory.name  # what tests measure is nobody else's
 
 NEED_TORCH = ("torch", "transformers", "safetensors", "tokenizers")
 

@@ -17,6 +17,7 @@ from actors.engines.drafts.draft import Draft
 from actors.engines.engine import Engine
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.generic.recurrence import recurrent_layers
+from actors.engines.targets.selfcheck import Agreement, self_check
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.engines.weights.draft_vocabulary import refuse_as_target
@@ -30,6 +31,7 @@ from actors.engines.weights.loading import (
     resolve_device,
     vocab_size,
 )
+from actors.kept import kept
 from actors.models import ModelInfo
 
 DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on the same device
@@ -98,7 +100,9 @@ def build_target(
     info = describe(name, model, tokenizer, where, _named(kind, int8))
     slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH)
     engine = _engine(model, info, slots, exact=True, int8=int8, spare_cpus=spare_cpus)
-    return Target(engine), TokenizerCodec(tokenizer)
+    how = {"engine": type(engine).__name__, "config": config.to_json_string(), "slots": slots, "threads": threads}
+    agreement = kept(Agreement, info, lambda: self_check(engine), **how)
+    return Target(engine, agreement=agreement), TokenizerCodec(tokenizer)
 
 
 def build_draft(

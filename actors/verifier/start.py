@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from actors.peer import incarnation, introduction
@@ -40,12 +41,14 @@ def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
 
 
 def _calibrated(model: TargetModel) -> CostModel:
-    """The cost of the target's forwards, measured now: it takes seconds."""
+    """The cost of the target's forwards: measured in seconds, or kept from an earlier start."""
     from actors.cost import CostModel
-    from actors.verifier.timing import measure_branch, measure_lent, measure_target
+    from actors.kept import kept
+    from actors.verifier.timing import Timing, measure, still_holds
 
-    alone_us = measure_target(model)
-    return CostModel(alone_us, measure_branch(model), measure_lent(model, alone_us))
+    how = {"slots": model.kv_slots, "threads": os.environ.get("OMP_NUM_THREADS"), "spare": model.has_spare_cpus}
+    found = kept(Timing, model.info, lambda: measure(model), lambda timing: still_holds(model, timing), **how)
+    return CostModel(found.alone_us, found.branch, found.lent_us)
 
 
 def _ready(model: Target, cost: CostModel, inline: InlineDraft | None) -> str:

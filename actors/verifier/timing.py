@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 
+import msgspec
 import numpy as np
 
 from actors.cost import Curve
@@ -26,6 +27,44 @@ BUSHY = 15  # nodes of the window that branches are priced by
 LENT_ROWS = (1, 4, 8, 16)
 LENT_REPEATS = 12
 LENT_PATIENCE_S = 1.0
+
+
+PROBED = (1, 8)  # row counts by which an earlier start's figures are tried
+PROBES = 3  # rounds of each
+CHANGED = 1.3  # times as long or as short: the machine computes at another speed now
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """Microseconds of a round by its rows, with the target's own CPUs (``alone_us``) and with those of resting
+    drafters too, and what a branch adds, in rounds of one row."""
+
+    alone_us: dict[int, float]
+    branch: float
+    lent_us: dict[int, float] | None
+
+
+def measure(model: TargetModel) -> Timing:
+    alone_us = measure_target(model)
+    return Timing(alone_us, measure_branch(model), measure_lent(model, alone_us))
+
+
+def still_holds(model: TargetModel, timing: Timing, timer: Callable[[], float] = time.perf_counter) -> bool:
+    """Whether a few rounds take as long as they did."""
+    prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
+    rows = [r for r in PROBED if r in timing.alone_us and r - 1 <= model.max_window]
+    room = sum(rows) * (PROBES + 1) + 1
+    if room + len(prompt) > model.info.max_context:
+        return False
+    handle = model.open(prompt, Sampling(max_tokens=room, ignore_eos=True))
+    best = dict.fromkeys(rows, float("inf"))
+    try:
+        while model.prefill(handle) is None:
+            pass
+        for r in rows * (PROBES + 1):
+            best[r] = min(best[r], _timed_round(model, handle, prompt[: r - 1], timer)[0] * 1e6)
+    finally:
+        model.close(handle)
+    return all(1 / CHANGED < best[r] / timing.alone_us[r] < CHANGED for r in rows)
 
 
 def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:

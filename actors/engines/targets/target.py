@@ -32,11 +32,18 @@ SHARED = 16  # tokens that are shared at a time where bits allow it: a system pr
 class Target:
     """A :class:`actors.models.TargetModel`. One compute thread owns it."""
 
-    def __init__(self, engine: Engine, max_window: int = LARGEST, rows_agree: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        max_window: int = LARGEST,
+        rows_agree: Sequence[int] | None = None,
+        agreement: Agreement | None = None,
+    ) -> None:
         """``max_window``: nodes that are allowed, as far as the engine can verify them. ``rows_agree``: row counts that
-        are known to give equal bits, on branches too; None: find out now, in a few forwards."""
+        are known to give equal bits, on branches too; ``agreement``: what is known of both. None: find out now."""
         self.engine = engine
-        found = self_check(engine) if rows_agree is None else Agreement(tuple(rows_agree), branches=True)
+        known = agreement if rows_agree is None else Agreement(tuple(rows_agree), branches=True)
+        found = known or self_check(engine)
         self._rows_agree = found.rows
         self._recurrence = engine.recurrence
         self._branches = self._recurrence is None and (found.branches or engine.dtype == torch.float32)
