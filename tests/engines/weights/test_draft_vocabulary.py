@@ -13,7 +13,6 @@ import actors.engines.decoder.engine as llama
 import actors.engines.sampling.sampler as sampler
 from actors.engines.build import build_draft, build_target
 from actors.engines.decoder.cpu.body import CompiledBody
-from actors.engines.decoder.cpu.numpy_body import NumpyBody
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.gpu.graphs import Direct
 from actors.engines.decoder.torch.body import TorchBody
@@ -29,16 +28,16 @@ from tests.engines.mirrored_texts import SAMPLINGS, assert_same, one_thread, roo
 from tests.engines.tiny import VOCAB, info, make
 
 CPU = torch.device("cpu")
+BODIES = {"compiled": CompiledBody, "torch": TorchBody, "graphs": TorchBody}
 IDS = np.unique(np.random.default_rng(0).integers(0, VOCAB, 90))  # 69 tokens, no multiple of a vector
 LACKING = int(np.setdiff1d(np.arange(VOCAB), IDS)[7])
-BODIES = {"compiled": CompiledBody, "numpy": NumpyBody, "torch": TorchBody, "graphs": TorchBody}
 
 
 @pytest.fixture(params=[*BODIES, "transformers"])
 def engine(request, monkeypatch):
     """From a model to a draft's engine."""
     kind = request.param
-    if kind in ("numpy", "torch"):
+    if kind == "torch":
         for module in (llama, sampler):
             monkeypatch.setattr(module, "compiled_kernels", lambda: None)
 
