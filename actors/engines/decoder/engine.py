@@ -160,5 +160,5 @@ def recorded_bytes(config: Any) -> int:
     spec = spec_of(config)
     assert spec is not None
     seen = MAX_PARTS * spec.attention.heads * (spec.attention.width + 2) * torch.float32.itemsize
-    logits: int = MAX_ROWS * config.vocab_size * torch.float32.itemsize
+    logits: int = MAX_ROWS * spec.vocabulary * torch.float32.itemsize
     return seen + 3 * logits + WORKSPACE  # as the head computes them, as they are kept, and as they are handed on

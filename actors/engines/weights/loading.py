@@ -83,10 +83,18 @@ def load_config(name: str) -> Any:
         raise ModelError(_why(name, error)) from None
 
 
+def _auto_class(config: Any) -> Any:
+    """Of causal language models, or of those with eyes, whose text part is all that is computed."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
+        if type(config) in auto._model_mapping:
+            return auto
+    return AutoModelForCausalLM  # which says what is wrong
+
+
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """A causal language model in evaluation mode. Raises ModelError."""
-    from transformers import AutoModelForCausalLM
-
     _quiet()
     if is_gguf(name):
         return gguf_model(name, device, dtype)
@@ -99,7 +107,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
                 directory, config=config, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
             )
         else:
-            model, report = AutoModelForCausalLM.from_pretrained(
+            model, report = _auto_class(config).from_pretrained(
                 directory, dtype=dtype, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
             )
     except Exception as error:

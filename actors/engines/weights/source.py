@@ -30,6 +30,10 @@ class Source(Protocol):
         ...
 
 
+# How the text part's names begin in models with eyes, instead of ``model.``
+PREFIXES = ("model.", "model.language_model.", "model.text_model.")
+
+
 class ModuleSource:
     """The parameters of a ``transformers`` model, which is spent: each is freed when it has been taken."""
 
@@ -41,12 +45,19 @@ class ModuleSource:
         self._shared = _shared(self._parameters)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._parameters
+        return self._own(name) in self._parameters
+
+    def _own(self, name: str) -> str:
+        """The name in this model."""
+        rest = name.removeprefix("model.")
+        own = (prefix + rest for prefix in PREFIXES if rest != name and prefix + rest in self._parameters)
+        return next(own, name)
 
     def blocks(self, name: str) -> Blocks | None:
         return None
 
     def take(self, name: str) -> Tensor:
+        name = self._own(name)
         parameter = self._parameters.pop(name)
         tensor = parameter.detach()
         place = self._shared[id(parameter)]

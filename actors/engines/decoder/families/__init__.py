@@ -30,6 +30,9 @@ FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
     "ministral": llama.describe,
     "qwen2": llama.describe,
     "qwen3": llama.describe,
+    "qwen2_vl_text": llama.describe,
+    "qwen2_5_vl_text": llama.describe,
+    "qwen3_vl_text": llama.describe,
     "seed_oss": llama.describe,
     "arcee": llama.describe_arcee,
     "ernie4_5": llama.describe_neighbours,
@@ -55,11 +58,12 @@ FAMILIES: dict[str, Callable[[Any], DecoderSpec]] = {
 
 
 def describe(config: Any) -> DecoderSpec:
-    """What a ``transformers`` configuration says. Raises Undescribed, with the reason, where it says more than a
-    :class:`DecoderSpec` can."""
-    family = FAMILIES.get(getattr(config, "model_type", ""))
+    """What a ``transformers`` configuration says, or that of the text part of a model with eyes. Raises Undescribed,
+    with the reason, where it says more than a :class:`DecoderSpec` can."""
+    text = config.get_text_config()
+    family = FAMILIES.get(getattr(text, "model_type", ""))
     if family is None:
         raise Undescribed("no file describes the family")
-    if getattr(config, "quantization_config", None):
+    if getattr(config, "quantization_config", None) or getattr(text, "quantization_config", None):
         raise Undescribed("its weights are quantised")
-    return family(config)
+    return family(text)

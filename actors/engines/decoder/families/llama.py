@@ -1,4 +1,7 @@
-"""Llama, and families that differ from it by windows, biases or norms of heads alone: Mistral, Qwen 2 and 3, Seed."""
+"""Llama, and families that differ from it by windows, biases or norms of heads alone: Mistral, Qwen 2 and 3, Seed.
+
+Qwen-VL turns three parts of a head by three positions, which are one and the same in a text.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 from actors.engines.decoder.families.parts import GATE_UP, attention, before, decoder, head_norms, mlp, rotation
 from actors.engines.decoder.spec import DecoderSpec, Layer, Norm
 
-NORMED = {"qwen3"}
+NORMED = {"qwen3", "qwen3_vl_text"}
 
 
 def describe(config: Any, neighbours: bool = False, up: tuple[str, ...] = GATE_UP) -> DecoderSpec:
