@@ -2,7 +2,7 @@
 
 A draft's probability says how sure the draft is; nodes must be ranked by how often the target picks the token. The two
 differ by model pair, temperature and text: ranked by raw probabilities, a best-first tree is slower than a chain. The
-map is a table over (rank, logit of the probability) whose counts fade, so that it follows a change of text within a few
+map is a table over (rank, logit of the probability) with fading counts, so it follows a change of text within a few
 hundred tokens; its memory is fixed.
 """
 
@@ -43,7 +43,7 @@ class Calibration:
         self.agreement = Estimate(USUAL, weight=USUAL_STRENGTH, memory=USUAL_MEMORY)  # how often rank 0 is right
 
     def probability(self, rank: int, probability: float) -> float:
-        """The chance that the target picks a candidate of that rank (0: the likeliest) and draft probability."""
+        """The chance that the target picks a candidate by its rank (0: the likeliest) and draft probability."""
         if rank >= RANKS:
             return probability
         low, share = _place(probability)

@@ -22,7 +22,7 @@ DEFAULTS = msgspec.structs.asdict(Sampling())
 
 
 class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``text``: the whole output, with the token that ended it. ``task``: where somebody knows it, such as a benchmark;
+    """``text``: the whole output, with the token that ended it. ``task``: where it is known, as in a benchmark;
     a verifier does not."""
 
     prompt: Ids
@@ -34,7 +34,7 @@ class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def encoded(request: LoggedRequest) -> bytes:
-    """One line. Of the sampling parameters those that differ from the default, by name."""
+    """One line. Of the sampling parameters the non-default ones, by name."""
     named = {name: value for name, value in msgspec.structs.asdict(request.sampling).items() if value != DEFAULTS[name]}
     return msgspec.json.encode({**msgspec.to_builtins(request), "sampling": named}) + b"\n"
 

@@ -29,7 +29,7 @@ def standard_library() -> list[str]:
 def datastore_for(
     given: str, needed: bool, made: Path, target: str, command: Callable[..., Sequence[str]]
 ) -> Datastore:
-    """The one that was ``given``; or where a row needs one, one of the standard library, built in ``made`` once.
+    """The ``given`` one; or where a row needs one, one of the standard library, built in ``made`` once.
 
     ``command`` makes a command line of ours. Raises ConfigError.
     """

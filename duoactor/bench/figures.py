@@ -128,7 +128,7 @@ def excerpt(rounds: Sequence[BenchRound], span_us: float) -> list[Bar]:
 
 
 def longest_kept(runs: Sequence[Run], method: str, prompt: str = "") -> Run | None:
-    """The run with the most rounds among those whose rounds were kept."""
+    """The run with the most kept rounds."""
     kept = [run for run in runs if run.method == method and run.rounds and prompt in ("", run.prompt)]
     return max(kept, key=lambda run: len(run.rounds), default=None)
 

@@ -51,7 +51,7 @@ def _gpu_names(driver: Path = Path("/proc/driver/nvidia/gpus")) -> Iterator[str]
 
 
 def inflated(model: str) -> Any:
-    """What ``config.json`` says of the model whose function this one computes; None: it is its own."""
+    """What ``config.json`` says of the model with the same function; None: it is its own."""
     with contextlib.suppress(OSError, ValueError):
         config = json.loads((Path(model) / "config.json").read_text())
         if isinstance(config, dict):

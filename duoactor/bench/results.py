@@ -58,7 +58,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamsRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One method with so many streams at once; each stream sends its next request when the last has ended."""
+    """One method with a number of streams at once; each stream sends its next request when the last has ended."""
 
     method: str
     streams: int

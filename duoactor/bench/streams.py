@@ -95,7 +95,7 @@ def throughput(answers: Sequence[TimedAnswer]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StreamsLine:
-    """One method with so many streams. Percentiles (50, 95, 99) are of all repeats together."""
+    """One method with a number of streams. Percentiles (50, 95, 99) are of all repeats together."""
 
     name: str
     label: str

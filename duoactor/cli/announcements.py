@@ -11,7 +11,7 @@ import click
 
 @contextmanager
 def announced(show: Callable[[str], None]) -> Iterator[None]:
-    """``show`` is told that layers are compiled, which takes a while; warnings are lines of their own."""
+    """``show`` that layers are being compiled, which takes a while; warnings are lines of their own."""
     log, handler = logging.getLogger("duoactor"), _Announcements(show)
     before = log.level
     log.addHandler(handler)

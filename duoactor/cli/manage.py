@@ -61,7 +61,7 @@ def drafters(environment: Environment, /, place: Place, as_json: bool) -> None:
 def swap(environment: Environment, /, old: str, new: str, place: Place, as_json: bool) -> None:
     """Move all streams from drafter OLD to NEW, while they run.
 
-    The text stays token for token what it would have been. `duoactor drafters` lists the names.
+    The text stays the same, token for token. `duoactor drafters` lists the names.
 
     \b
     Example:  duoactor swap drafter-1 drafter-2

@@ -23,7 +23,7 @@ from protocols.transport import Feed
 
 
 def carry_out(benchmark: Benchmark, directory: Path) -> Results:
-    """Measure with a bar of progress, and write what there is: also after Ctrl-C, and when an actor could not be kept
+    """Measure with a progress bar, and write the result: also after Ctrl-C, and when an actor could not be kept
     up."""
     directory.mkdir(parents=True, exist_ok=True)
     complete = False

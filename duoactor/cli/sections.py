@@ -27,7 +27,7 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose ``--help`` has a part for each section of its options, in the order of their first options. How
+    """A command with a part of ``--help`` for each section of its options, in the order of their first options. How
     to connect comes last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -62,7 +62,7 @@ class Asking:
         return self.question
 
     def sent(self, incarnation: str) -> None:
-        """To the verifier of that ``incarnation``."""
+        """To the verifier with an ``incarnation``."""
         self.submitted, self.answered = True, False
 
     def welcomed(self, address: str, incarnation: str) -> None:

@@ -130,7 +130,7 @@ def _opening(request: Generate) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an event led to: news for the callers of these ids, and a message to send."""
+    """What an event led to: news by caller, and a message to send."""
 
     news: tuple[tuple[str, News], ...] = ()
     send: Message | None = None

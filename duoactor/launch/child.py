@@ -1,4 +1,4 @@
-"""An actor as a child process: how it is started, what it writes, and that neither end outlives the other."""
+"""An actor as a child process: its start, its output, and that neither end outlives the other."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Child(asyncio.Protocol):
             self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
-        """Reap it, and kill what it had started: that would hold on to memory, devices and our pipe."""
+        """Reap it, and kill its children: that would hold on to memory, devices and our pipe."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         assert self._process.stdin is not None
@@ -156,7 +156,7 @@ class Child(asyncio.Protocol):
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        """To it and its group, whose id is its own until it is reaped."""
+        """To it and its group, which has its id until it is reaped."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 

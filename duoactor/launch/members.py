@@ -34,7 +34,7 @@ _DECIDED: Mapping[type[KeySettings], tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One actor of a cluster. ``verifiers``: the numbers, from 0, of those that it connects to, or of itself."""
+    """One actor of a cluster. ``verifiers``: the numbers, from 0, of its verifiers, or of itself."""
 
     role: Role | Literal["gateway"]
     name: str

@@ -65,7 +65,7 @@ def find_hosts(name: str) -> dict[str, Any]:
 
 
 def connect(name: str = NAME) -> Cluster:
-    """A running set of actors, from any process on the Ray cluster. ConfigError if there is none of that name."""
+    """A running set of actors, from any process on the Ray cluster. ConfigError if the name is unknown."""
     connect_to_ray()
     return Cluster(name, find_hosts(name))
 
@@ -101,7 +101,7 @@ class Cluster:
         return ",".join(self.addresses)
 
     def client(self, reconnect_timeout: float = RECONNECT_TIMEOUT_S) -> Client:
-        """A client of all verifiers. Its streams wait so many seconds for one that is started again elsewhere."""
+        """A client of all verifiers. Seconds that its streams wait for a restart elsewhere."""
         return Client(self.addresses, key=self.key, server_key=self.server_key, reconnect_timeout=reconnect_timeout)
 
     def actors(self) -> list[dict[str, str]]:
@@ -128,7 +128,7 @@ class Cluster:
         self.close()
 
     def wait_for(self, members: Sequence[Member], report: Callable[[str], None]) -> None:
-        """Until all are there. LaunchError with the sentence of one that cannot run."""
+        """Until all are there. LaunchError with the sentence of an actor that cannot run."""
         failures = {self.hosts[one.name].failure.remote(): one.name for one in members}
         placed = {self.hosts[one.name].role.remote(): one for one in members}
         told, since = "", time.monotonic()
@@ -148,7 +148,7 @@ class Cluster:
             ray.cancel(ref)
 
     def _there(self, members: Iterable[Member]) -> set[str]:
-        """Names of those that are there now."""
+        """Names of the present ones."""
         there: set[str] = set()
         for number, report in enumerate(asyncio.run(self._ask())):
             if report is not None:

@@ -1,4 +1,4 @@
-"""The gateway on Ray Serve, whose proxies listen and spread requests over replicas. Each is a gateway of its own.
+"""The gateway on Ray Serve: its proxies listen and spread requests over replicas. Each is a gateway of its own.
 
 Nothing that a replica knows is needed by another: it finds the verifiers by the name of their set.
 """

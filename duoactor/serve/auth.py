@@ -40,8 +40,8 @@ def read_keys(settings: GatewaySettings) -> tuple[str, ...]:
 
 
 def cache_salt(scope: Scope, own: str) -> str:
-    """What a request's traces in caches are filed under: its API key, so that nobody learns from the time to the first
-    token what was asked with another key, and the salt that it names itself."""
+    """What a request's traces in caches are filed under: its API key, so that the time to the first token tells nothing
+    of another key's prompts, and the salt that it names itself."""
     holder = scope.get("state", {}).get("key_digest", "")
     return sha256(f"{holder} {own}".encode()).hexdigest() if holder or own else ""
 

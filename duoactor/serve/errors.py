@@ -98,4 +98,4 @@ def blamed(structure: str = "") -> Iterator[None]:
             retry_after_ms=error.retry_after_ms,
         ) from None
     except DuoactorError as error:
-        raise ApiError(503, str(error)) from None  # no verifier, or one that refuses us
+        raise ApiError(503, str(error)) from None  # no verifier, or a refusal

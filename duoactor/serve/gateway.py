@@ -241,7 +241,7 @@ class Choices:
         self._watch = Watch(gateway.metrics)
         self._stats: dict[int, RequestStats] = {}
         self._readers: list[asyncio.Task[None]] = []
-        # Bounded: a stream whose chunks nobody takes is suspended, and not gathered here.
+        # Bounded: an unread stream is suspended, and not gathered here.
         self._queue: asyncio.Queue[tuple[int, Chunk] | DuoactorError] = asyncio.Queue(64 * len(streams))
 
     @property

@@ -33,7 +33,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-FRESH_S = 0.5  # for so long pages share one answer of the verifier: many of them cost it no more than one
+FRESH_S = 0.5  # pages share one answer of the verifier for this long: many of them cost it no more than one
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -48,7 +48,7 @@ class DrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Live:
     def __init__(self, gateway: Gateway, keyed: bool, origins: Sequence[str]) -> None:
-        """``keyed``: requests carry a key, which no other site has; ``origins``: sites whose pages may call."""
+        """``keyed``: requests carry a key, which no other site has; ``origins``: sites with pages that may call."""
         self._gateway, self._keyed, self._origins = gateway, keyed, frozenset(origins)
         folder = files("duoactor.serve") / "page"
         self._files = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
@@ -101,7 +101,7 @@ class Live:
         loopback and so call itself by our name: there the name must be the host's own."""
         origin = request.headers.get("origin")
         if origin is None or origin in self._origins:
-            return  # no browser, or one that was told it may
+            return  # no browser, or an allowed one
         host = request.headers.get("host", "")
         own = urlsplit(origin).netloc == host
         if own and not self._keyed and (request.scope.get("server") or ("",))[0] in LOOPBACK:

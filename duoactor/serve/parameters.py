@@ -26,8 +26,8 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
-    """duoactor's own parameters and vLLM's ``cache_salt`` and ``priority``: they change when an answer comes,
-    never what it says."""
+    """duoactor's own parameters and vLLM's ``cache_salt`` and ``priority``: they change the time of an
+    answer, never its text."""
 
     speculative: bool = True
     method: Method | None = None

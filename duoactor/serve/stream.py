@@ -1,4 +1,4 @@
-"""Server-sent events by hand, and noticing that nobody listens any more."""
+"""Server-sent events by hand, and a check for readers that are gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
-SEND_TIMEOUT_S = 30.0  # a client that takes nothing for so long is gone
+SEND_TIMEOUT_S = 30.0  # a client without a read for this long is gone
 DONE = b"data: [DONE]\n\n"
 
 

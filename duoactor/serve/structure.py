@@ -64,7 +64,7 @@ def json_form(schema: Mapping[str, Any], param: str) -> Form:
 
 
 def form_of(wanted: StructureParameters) -> Form | None:
-    """None: the answer may be anything. ApiError (400) if more than one form is asked for, or one that cannot be."""
+    """None: the answer may be anything. ApiError (400) if more than one form is asked for, or an impossible one."""
     forms = _formats(wanted.response_format)
     if wanted.structured_outputs is not None:
         given = _vllm(wanted.structured_outputs)

@@ -32,7 +32,7 @@ Pieces = Mapping[int, Piece]  # by token id: every token that an answer reports 
 
 
 class TracedTree(msgspec.Struct, frozen=True):
-    """The token tree of a round before it is pruned; the first ``round.window`` nodes are those that were verified."""
+    """The token tree of a round before it is pruned; the first ``round.window`` nodes are the verified ones."""
 
     token_ids: Sequence[int]
     text: list[str]
@@ -49,7 +49,7 @@ class ChunkTrace(msgspec.Struct, frozen=True):
     token_ids: Sequence[int]
     pieces: Sequence[str]  # the text that each token completes
     origins: list[Origin]  # of each token
-    chance: list[float | None]  # of each, as its drafter believed; null: nobody had drafted it
+    chance: list[float | None]  # of each, as its drafter believed; null: not a draft
     round: dict[str, Any] | None = None
     tree: TracedTree | None = None
 

@@ -15,7 +15,7 @@ COMPILED = (torch.float32, torch.bfloat16)  # types of keys and values
 
 
 def spec_of(config: Any) -> DecoderSpec | None:
-    """The description of that ``transformers`` configuration; None: there is none."""
+    """The description of a ``transformers`` configuration; None: there is none."""
     try:
         spec = describe(config)
     except Undescribed:
@@ -54,7 +54,7 @@ def is_plain(spec: DecoderSpec) -> bool:
 
 
 def compiles(spec: DecoderSpec) -> bool:
-    """Whether numba compiles the layers of that model here."""
+    """Whether numba compiles a model's layers here."""
     kernels = compiled_kernels()
     first = spec.attention
     windows = {layer.attention.window for layer in spec.layers} - {0}
@@ -70,7 +70,7 @@ def compiles(spec: DecoderSpec) -> bool:
 
 
 def is_compiled(config: Any) -> bool:
-    """Whether numba compiles the layers of that ``transformers`` configuration here."""
+    """Whether numba compiles the layers of a ``transformers`` configuration here."""
     spec = spec_of(config)
     return spec is not None and compiles(spec)
 

@@ -43,7 +43,7 @@ class Attention:
     qkv: tuple[str, ...]
     out: str
     rotation: Rotation | None = None
-    window: int = 0  # a token sees so many tokens, itself included; 0: all
+    window: int = 0  # a token sees this many tokens, itself included; 0: all
     cap: float = 0.0  # scores become ``cap * tanh(score / cap)``; 0: they stay
     query_norm: str | None = None
     key_norm: str | None = None
@@ -101,5 +101,5 @@ class DecoderSpec:
 
     @property
     def attention(self) -> Attention:
-        """The first layer's, whose sizes all layers share."""
+        """The first layer's; all layers share its sizes."""
         return self.layers[0].attention

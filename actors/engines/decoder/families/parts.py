@@ -53,7 +53,7 @@ def activation(name: str) -> str:
 
 
 def rotation(config: Any, kind: str | None = None, partial: bool = False, neighbours: bool = False) -> Rotation:
-    """As ``rope_parameters`` say, for layers of that ``kind`` where they differ by it. ``partial``: the family knows
+    """As ``rope_parameters`` say, for layers of a ``kind`` where they differ by it. ``partial``: the family knows
     ``partial_rotary_factor``."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

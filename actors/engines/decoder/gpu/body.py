@@ -1,5 +1,5 @@
 """The fused decoder by kernels of ours, for a GPU with Triton: nine launches a layer of a round instead of eighteen,
-and rows whose bits depend on no other row.
+and a row's bits depend on no other row.
 
 A prompt's rows go through cuBLAS, which is quicker for many (256 rows of a 12,288 x 4,096 matrix: half the time).
 """
@@ -29,8 +29,8 @@ class TritonBody(TorchBody):
     def __init__(
         self, weights: Weights, pool: KVPool, dtype: torch.dtype, exact: bool, linear: Any, between: Any, gpu: Any
     ) -> None:
-        """``linear``, ``between``: the modules of :mod:`actors.engines.decoder.gpu.triton_kernels`; ``gpu``: what it
-        gives their launches."""
+        """``linear``, ``between``: the modules of :mod:`actors.engines.decoder.gpu.triton_kernels`; ``gpu``: the gain
+        of their launches."""
         super().__init__(weights, pool, dtype, False, exact)
         self._linear, self._between, self._gpu = linear, between, gpu
 
@@ -98,7 +98,7 @@ def gpu_body(weights: Weights, pool: KVPool, dtype: torch.dtype, exact: bool) ->
 
 @torch.inference_mode()
 def error_of(body: TritonBody) -> float:
-    """The relative difference of the logits to torch's, of three rows whose attention is made up."""
+    """The relative difference of the logits to torch's, of three rows with random attention."""
     shape, pool, device = body.shape, body.pool, body.device
     chance = torch.Generator().manual_seed(0)
     ids = torch.randint(len(body.embedding), (3,), generator=chance).to(device)

@@ -1,8 +1,8 @@
 """A round's attention in torch's own operations: what its rows look at is copied out of the pool first.
 
-A view whose place changes from round to round can be no part of a recording; slots that are looked up can. Of several
+A view that moves from round to round can be no part of a recording; slots that are looked up can. Of several
 requests the linear layers take the rows as they come; attention takes as many rows of each, which look at as many
-slots, in one call. For a GPU without Triton, and where a recorded round is compared with one that runs as usual.
+slots, in one call. For a GPU without Triton, and where a recorded round is compared with a usual one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class GatheredShape(NamedTuple):
 
     @classmethod
     def of(cls, rows: int, segments: Sequence[Segment], looks: Sequence[View]) -> GatheredShape:
-        """The shape that segments with so many rows in all fit into."""
+        """The shape that fits segments with this many rows in all."""
         most = max(segment.rows for segment in segments)
         each = rows if len(segments) == 1 else next(bucket for bucket in EACH if bucket >= most)
         span = span_bucket(max(segment.span for segment in segments))

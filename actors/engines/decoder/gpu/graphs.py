@@ -86,7 +86,7 @@ class Graphs:
     def __init__(
         self, body: TorchBody, recorder: Recorder, vocabulary: int, pads: bool, layout: Layout | None = None
     ) -> None:
-        """``pads``: row counts are rounded up further, to those whose rows are added up alike on a CPU. ``layout``:
+        """``pads``: row counts are rounded up further, to counts with rows added up alike on a CPU. ``layout``:
         None: in place where that works, gathered elsewhere."""
         self.body = body
         self.layout: Layout = layout or (in_place(body) if body.device.type == "cuda" else None) or Gathered(body)
@@ -175,7 +175,7 @@ class Graphs:
         return replay
 
     def _program(self, shape: Shape, in_prompt: bool) -> Program:
-        """What one round of that shape does, reading nothing but device memory that stays where it is."""
+        """A round of a shape, reading nothing but device memory that stays where it is."""
         body, turns = self.body, self._turns
         assert turns is not None
 

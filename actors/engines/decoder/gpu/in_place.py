@@ -24,7 +24,7 @@ from actors.engines.flat_batch import Segment
 
 log = logging.getLogger("duoactor.engines")
 MAX_PARTS = 1 << 14  # parts of all rows' texts: at 32 heads of 128 their sums take 268 MB
-# Of a piece of a prompt: each row writes what it has seen of each part, and torch's own attention does not
+# Of a piece of a prompt: each row writes its result for each part, and torch's own attention does not
 MAX_PROMPT_PARTS = 1 << 12
 PROMPT_ROWS = (64, 128, MAX_ROWS)
 CLOSE = 2e-2  # of outputs around 1 in 16 bits

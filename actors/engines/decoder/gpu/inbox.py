@@ -60,7 +60,7 @@ class Layout(Protocol):
         ...
 
     def plan(self, rows: int, segments: Sequence[Segment]) -> Plan | None:
-        """A round of so many rows, those of the segments first; None: it is not recorded, and runs as usual."""
+        """A round of this many rows, the segments' first; None: it is not recorded, and runs as usual."""
         ...
 
     def look(self, shape: Shape, told: Tensor) -> Look:

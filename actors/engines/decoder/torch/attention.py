@@ -11,7 +11,7 @@ the span of slots looked at. Three measures make it so; each was measured, and
   another order than 192 keys and a rest of zeros; with 128 and 64 it does not).
 
 Masked slots contribute an exact zero, so their number does not matter. The branches of a window attend to copies
-(:mod:`actors.engines.decoder.torch.branches`), whose scores and blocks come behind those of the span.
+(:mod:`actors.engines.decoder.torch.branches`), with scores and blocks behind the span's.
 
 Requests lie anywhere in the pool, so each has matrix products of its own. All else (scaling, masks, softmax, the order
 of rows) is done once for all requests with the same span. What is the same in every layer is prepared once a forward.
@@ -80,7 +80,7 @@ class Attention:
         ]
 
     def __call__(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
-        """``(rows, heads * width)`` from queries ``(rows, heads, width)``, whose keys and values are in the pool.
+        """``(rows, heads * width)`` from queries ``(rows, heads, width)``, with keys and values in the pool.
         ``sinks`` ``(heads,)``: a logit of each head that takes part in the softmax and has no value (gpt-oss)."""
         parts = [group.look(layer, queries, self, sinks) for group in self._groups]
         if len(parts) == 1:

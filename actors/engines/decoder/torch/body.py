@@ -79,7 +79,7 @@ class TorchBody:
         ``len(where)`` rows' keys and values are written into those slots before anything looks at them.
 
         Whatever changes from round to round is in tensors, so that a CUDA graph may hold it. ``in_prompt``: the rows
-        are a piece of a prompt, whose bits may depend on their number.
+        are a prompt's piece, with bits that may depend on their number.
         """
         shape, count = self.shape, where.shape[0]
         turns = turns[:, None]

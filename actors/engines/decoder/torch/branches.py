@@ -27,12 +27,12 @@ class View:
     visible: NDArray[np.bool_]  # (rows, span + branches * size)
     copies: Slots = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))  # (branches, size): absolute slots
     first: int = 0  # number of the block of text that the copies begin with
-    branch: Slots | None = None  # (rows,): the branch whose copies a row attends to; -1: none
+    branch: Slots | None = None  # (rows,): the branch with the copies that a row attends to; -1: none
 
 
 def view(segment: Segment, step: int = BLOCK) -> View:
-    """The view of a segment. The copies of each branch are a multiple of ``step`` slots; those that are not its own
-    tokens are not visible."""
+    """The view of a segment. The copies of each branch are a multiple of ``step`` slots; tokens of other rows are not
+    visible."""
     visible = segment.visible
     span = visible.shape[1]
     counts = visible.sum(1)

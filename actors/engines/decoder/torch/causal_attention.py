@@ -14,7 +14,7 @@ from actors.engines.flat_batch import Segment
 
 
 class CausalAttention:
-    """One segment's, whose rows are consecutive tokens behind all that they see. Called in every layer."""
+    """One segment's; its rows are consecutive tokens behind all that they see. Called in every layer."""
 
     def __init__(self, pool: KVPool, segment: Segment, scale: float) -> None:
         self._pool, self._base, self._scale = pool, segment.base, scale

@@ -29,7 +29,7 @@ class PaddedBatch:
     turns: Tensor  # complex64 (rows, width / 2): the rotation at each row's position
     slots: Sequence[int]
     segments: Sequence[Segment]
-    keep: list[int] | None  # rows whose logits are wanted; None: all
+    keep: list[int] | None  # rows with wanted logits; None: all
 
     def attention(self, pool: KVPool, shape: Shape, exact: bool = True) -> Attention | CausalAttention:
         """What the rows see of the pool, as :mod:`actors.engines.decoder.torch.attention` looks at it, or on a GPU

@@ -1,1 +1,1 @@
-"""What Triton compiles for a GPU: the steps of a decode round, whose rows have the same bits in any company."""
+"""What Triton compiles for a GPU: the steps of a decode round; a row has the same bits in any company."""

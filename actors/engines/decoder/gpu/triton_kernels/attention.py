@@ -1,7 +1,7 @@
 """Attention of a decode round for a GPU: each row reads its keys and values where they lie in the pool.
 
-A row attends to its text in the text's own order, wherever the slots of that are: a window's branches, whose tokens are
-not next to each other, need no copies. Parts of ``SPLIT`` tokens are computed side by side, as in Flash-Decoding, and
+A row attends to its text in the text's own order, wherever its slots are: a window's branches, with tokens apart
+from each other, need no copies. Parts of ``SPLIT`` tokens are computed side by side, as in Flash-Decoding, and
 joined in order. Parts that all rows of a request see whole are computed for several rows at once, the others row by
 row. Where parts end depends on nothing but the position, and rows that share a tile never touch each other's numbers,
 so a row has the same bits in any company.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from actors.engines.decoder.gpu.triton_kernels.gpu import Gpu
 
-# Tokens of one part, whose keys and values are all on their way at once. On an H200, 32 key heads of 128, in us: 8 rows
+# Tokens of one part; their keys and values are all on their way at once. On an H200, 32 key heads of 128, in us: 8 rows
 # behind 500 tokens 10 (with 128: 14), 64 rows 33 (47), 32 requests of four 109 (140), but one row behind 4,000 32 (29).
 SPLIT = 64
 PROGRAMS = 8  # on a multiprocessor at once, as many as find room; 4 and 16 take as long

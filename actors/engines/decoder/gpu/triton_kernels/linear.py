@@ -2,7 +2,7 @@
 
 cuBLAS chooses by the number of rows how it adds up: on an H200 rows 1 to 16 of a 7B model agree with one another, and
 neither with 24 and 32 nor with 48 and 64. Here the inner dimension is always cut in the same way, into ``splits`` that
-depend on nothing but the matrix, whose sums stay apart: whoever reads them adds them in order (:mod:`.between`).
+depend on nothing but the matrix, with sums that stay apart: whoever reads them adds them in order (:mod:`.between`).
 
 Such a layer takes as long as reading its weights, so they are the larger side of a tile and the rows the smaller one.
 """
@@ -114,7 +114,7 @@ def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, columns
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, gpu: Gpu) -> Tensor:
-    """float32 ``(splits, rows, out)``, whose sum over the splits is ``x W^T + b``, from x ``(rows, in)`` and W ``(out,
+    """float32 ``(splits, rows, out)``; its sum over the splits is ``x W^T + b``, from x ``(rows, in)`` and W ``(out,
     in)`` of the same type."""
     columns = weight.shape[0]
     cut = cut_of(len(x), columns, x.shape[1], x.element_size(), False, gpu.shared)
