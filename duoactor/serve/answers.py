@@ -1,41 +1,159 @@
-"""What the answers of all APIs share: the interface that each of them fills, and the last figures."""
+"""The one path from chunks to an answer, which each API writes in its own shape."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from duoactor.client.metrics import metrics, together
 from duoactor.serve.errors import ApiError
+from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Parser, Text
 from duoactor.serve.trace import Pieces as Pieces
-from protocols.messages import Chunk, RequestStats
+from protocols.messages import Chunk, FinishReason, RequestStats
+
+I = TypeVar("I")  # noqa: E741
 
 
 class TokenDetails(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
-class Answer(Protocol):
+class Answer(ABC):
     """One API's way to write an answer: as one body, or as events."""
 
+    def __init__(self, model: str, prefix: str, parser: Callable[[], Parser], n: int = 1) -> None:
+        """``prefix``: of its id; ``parser`` makes one for each of ``n`` choices to a prompt."""
+        self.id = f"{prefix}{uuid.uuid4().hex}"
+        self.created = now()
+        self.model = model
+        self._parsers = [parser() for _ in range(n)]
+
+    @abstractmethod
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
         """The body, from every choice's chunks."""
-        ...
 
+    @abstractmethod
     def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
         """The events for one chunk of choice ``index``; ``stats`` of all choices with the very last one, else none."""
-        ...
 
+    @abstractmethod
     def end(self, stats: Sequence[RequestStats]) -> bytes:
         """The events after the last chunk."""
-        ...
 
+    @abstractmethod
     def fail(self, error: ApiError) -> bytes:
         """The events that end a stream which has begun and cannot go on."""
-        ...
+
+    def read(self, index: int, chunks: Sequence[Chunk]) -> list[Event]:
+        """What a choice's next chunks are made of. With its last one comes what was held back, unless ``max_tokens``
+        cut it off inside the markup of a call."""
+        parser = self._parsers[index]
+        events = parser.feed("".join(chunk.text for chunk in chunks))
+        if chunks[-1].finish_reason is not None:
+            events += parser.end(cut=chunks[-1].finish_reason is FinishReason.LENGTH)
+        return events
+
+
+class ItemAnswer(Answer, Generic[I]):
+    """An answer to one prompt, of items that follow one another: texts and calls. The last may be open."""
+
+    def __init__(self, model: str, prefix: str, parser: Callable[[], Parser]) -> None:
+        super().__init__(model, prefix, parser)
+        self.items: list[I] = []
+        self.last: Chunk | None = None
+        self._open = False
+        self._written: list[str] = []  # pieces of the open item's text or arguments
+
+    @abstractmethod
+    def text_item(self) -> I:
+        """An empty one."""
+
+    @abstractmethod
+    def call_item(self, name: str) -> I:
+        """One without arguments."""
+
+    @abstractmethod
+    def began(self, item: I) -> bytes:
+        """Events."""
+
+    @abstractmethod
+    def wrote(self, item: I, piece: str) -> bytes:
+        """Events."""
+
+    @abstractmethod
+    def closed(self, item: I, text: str) -> tuple[I, bytes]:
+        """The item with all of its text or arguments, and events."""
+
+    @abstractmethod
+    def opening(self, chunk: Chunk) -> bytes:
+        """The events before the first item."""
+
+    @abstractmethod
+    def closing(self, stats: Sequence[RequestStats]) -> bytes:
+        """The events after the last item."""
+
+    @abstractmethod
+    def body(self, stats: Sequence[RequestStats]) -> msgspec.Struct: ...
+
+    def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
+        (chunks,) = choices
+        self.last = chunks[-1]
+        self._events(self.read(0, chunks))
+        self._finish()
+        return msgspec.json.encode(self.body(stats))
+
+    def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
+        out = b"" if self.last is not None else self.opening(chunk)
+        self.last = chunk
+        return out + self._events(self.read(index, [chunk]))
+
+    def end(self, stats: Sequence[RequestStats]) -> bytes:
+        return self._finish() + self.closing(stats)
+
+    @property
+    def cut(self) -> bool:
+        """Whether the answer ended by its limit."""
+        return self.last is not None and self.last.finish_reason is FinishReason.LENGTH
+
+    def _events(self, events: Sequence[Event]) -> bytes:
+        out = b""
+        for one in events:
+            match one:
+                case Text(piece):
+                    out += (b"" if self._open else self._begin(self.text_item())) + self._write(piece)
+                case CallBegan(name):
+                    out += self._end() + self._begin(self.call_item(name))
+                case Arguments(piece):
+                    out += self._write(piece)
+                case CallEnded():
+                    out += self._end()
+        return out
+
+    def _begin(self, item: I) -> bytes:
+        self._open = True
+        self._written.clear()
+        self.items.append(item)
+        return self.began(item)
+
+    def _write(self, piece: str) -> bytes:
+        self._written.append(piece)
+        return self.wrote(self.items[-1], piece)
+
+    def _end(self) -> bytes:
+        if not self._open:
+            return b""
+        self._open = False
+        self.items[-1], out = self.closed(self.items[-1], "".join(self._written))
+        return out
+
+    def _finish(self) -> bytes:
+        """An answer has one item at least."""
+        return (b"" if self.items else self._begin(self.text_item())) + self._end()
 
 
 def figures(stats: Sequence[RequestStats]) -> dict[str, Any]:
@@ -47,3 +165,7 @@ def figures(stats: Sequence[RequestStats]) -> dict[str, Any]:
 def now() -> int:
     """As ``created`` has it."""
     return int(time.time())  # noqa: TID251
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}{uuid.uuid4().hex[:24]}"

@@ -103,12 +103,7 @@ class Routes:
         return await self._answer(request, chat.parse, chat.ChatAnswer)
 
     async def completions(self, request: Request) -> Response:
-        return await self._answer(
-            request,
-            completions.parse,
-            lambda wanted, model, _: completions.CompletionAnswer(wanted, model),
-            "text_completion",
-        )
+        return await self._answer(request, completions.parse, completions.CompletionAnswer, "text_completion")
 
     async def responses(self, request: Request) -> Response:
         return await self._answer(request, responses.parse, responses.ResponsesAnswer)

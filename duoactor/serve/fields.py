@@ -38,8 +38,33 @@ HINTS = frozenset(
     )
 )
 
-# Parameters that cannot be honoured, with the values that ask for nothing.
+# Parameters that cannot be honoured, with the values that ask for nothing. Those of other APIs are among them.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0, 0.0),
+    "ignore_eos": (False,),
+    "input": (),
+    "instructions": ("",),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "max_completion_tokens": (),
+    "max_output_tokens": (),
+    "max_tokens": (),
+    "messages": (),
+    "min_p": (0, 0.0),
+    "n": (1,),
+    "presence_penalty": (0, 0.0),
+    "repetition_penalty": (1, 1.0),
+    "response_format": ({"type": "text"},),
+    "seed": (),
+    "skip_special_tokens": (True,),
+    "stop": ([], ""),
+    "stop_sequences": ([],),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "system": ("",),
+    "text": ({},),
+    "top_k": (0, -1),
+    "trace": (False,),
     "add_generation_prompt": (True,),
     "add_special_tokens": (),
     "allowed_token_ids": (),

@@ -70,7 +70,7 @@ async def test_an_answer_to_its_own_end_is_complete():
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [F], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),
         ({"tools": [F], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
-        ({"store": True}, "store"),
+        ({"truncation": "auto"}, "truncation"),
         ({"background": True}, "background"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),

@@ -131,6 +131,21 @@ async def test_calls_that_a_client_does_not_name_are_named_and_answered_in_their
     assert len({call.id for call in turns[1].tool_calls}) == 2
 
 
+@pytest.mark.parametrize("tokens", range(1, 16))
+async def test_markup_of_a_call_never_is_text_where_max_tokens_cuts_it_off(tokens):
+    async with served(scripted(TWO)) as gateway:
+        (whole,) = (await chat(gateway, max_tokens=tokens)).choices
+        chunks = [chunk async for chunk in await chat(gateway, max_tokens=tokens, stream=True)]
+        blocks = await claude(gateway).messages.create(model="toy", max_tokens=tokens, messages=ASK, tools=CLAUDE_TOOLS)
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    said = "".join(block.text for block in blocks.content if block.type == "text")
+    assert (whole.message.content or "") == streamed == said
+    assert "I'll look.\n".startswith(said)
+    assert (whole.finish_reason, chunks[-1].choices[0].finish_reason, blocks.stop_reason) == (
+        "length", "length", "max_tokens",
+    )  # fmt: skip
+
+
 async def test_a_stream_that_is_cut_off_inside_a_call_ends_by_length_too():
     async with served(scripted(CALL)) as gateway:
         chunks = [chunk async for chunk in await chat(gateway, max_tokens=10, stream=True)]

@@ -24,11 +24,11 @@ class ToolCallRegions:
         spec = {"start_anchor": "\n", "fields": fields}  # there is no prefix in which to look for the anchor
         self._parser = ResponseParser(spec, prefix="", tools=json.loads(tools))
         self._open = ""  # text behind the last part: perhaps a call that is not complete yet
-        self._broken = False  # a call could not be read: from there on, all is text
+        self.broken = False  # a call could not be read: from there on, all is text
 
     def feed(self, text: str) -> list[Part]:
         """The parts that ``text`` completes."""
-        if self._broken:
+        if self.broken:
             return [text]
         self._open += text
         try:
@@ -38,7 +38,7 @@ class ToolCallRegions:
 
     def end(self) -> list[Part]:
         """The last parts, once all text was fed."""
-        if self._broken:
+        if self.broken:
             return []
         try:
             return self._parts(self._parser.finalize()[1])
@@ -61,7 +61,7 @@ class ToolCallRegions:
 
     def _break(self) -> list[Part]:
         """What looked like a call cannot be parsed: it is text, and so is all that follows."""
-        self._broken = True
+        self.broken = True
         return [self._open]
 
 

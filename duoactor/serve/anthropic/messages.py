@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from duoactor.serve.answers import Pieces, figures
+from duoactor.serve.answers import ItemAnswer, figures, new_id
 from duoactor.serve.anthropic.blocks import (
     Message,
     OutputConfig,
@@ -26,19 +26,9 @@ from duoactor.serve.errors import ApiError
 from duoactor.serve.parameters import Speculation, decode, stops
 from duoactor.serve.question import Question, open_ended
 from duoactor.serve.stream import event
-from duoactor.serve.tool_calls.events import (
-    Arguments,
-    CallBegan,
-    Called,
-    CallEnded,
-    Event,
-    Parser,
-    Said,
-    Text,
-    gathered,
-)
+from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.tool_calls.use import ToolUse
-from protocols.messages import ChatTurn, Chunk, FinishReason, Rendering, RequestStats, Sampling
+from protocols.messages import ChatTurn, Chunk, Rendering, RequestStats, Sampling
 
 
 class MessagesRequest(Speculation, frozen=True, kw_only=True):
@@ -119,122 +109,70 @@ def parse_count(body: bytes) -> tuple[str, tuple[ChatTurn, ...], ToolUse, Render
     return wanted.model, asked, use(wanted.tools, wanted.tool_choice), Rendering(continue_final=open_ended(asked))
 
 
-class MessagesAnswer:
-    """Blocks follow one another: ``_blocks`` of them have begun, the last of which may be open."""
-
+class MessagesAnswer(ItemAnswer[TextBlock | ToolUseBlock]):
     def __init__(self, wanted: MessagesRequest, model: str, parser: Callable[[], Parser]) -> None:
-        self._id = f"msg_{uuid.uuid4().hex}"
-        self._model = model
-        self._parser = parser()
-        self._blocks = 0
-        self._open = self._called = False
-        self._last: Chunk | None = None
+        super().__init__(model, "msg_", parser)
 
-    def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
-        (chunks,) = choices
-        parts = gathered([*self._parser.feed("".join(chunk.text for chunk in chunks)), *self._parser.end()])
-        content = [_block(part) for part in parts] or [TextBlock("")]
-        reason, sequence = _stop(chunks[-1], any(isinstance(part, Called) for part in parts))
-        return msgspec.json.encode(
-            MessageAnswer(
-                id=self._id,
-                model=self._model,
-                content=content,
-                stop_reason=reason,
-                stop_sequence=sequence,
-                usage=Usage.of(stats[0].prompt_tokens, stats[0].cached_tokens, stats[0].completion_tokens),
-                metrics=figures(stats),
-            )
-        )
+    def opening(self, chunk: Chunk) -> bytes:
+        usage = Usage.of(chunk.prompt_tokens, chunk.cached_tokens, 0)
+        return _event("message_start", message=MessageAnswer(id=self.id, model=self.model, content=[], usage=usage))
 
-    def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
-        out = b""
-        if self._last is None:
-            usage = Usage.of(chunk.prompt_tokens, chunk.cached_tokens, 0)
-            empty = MessageAnswer(id=self._id, model=self._model, content=[], usage=usage)
-            out = _event("message_start", message=empty)
-        self._last = chunk
-        return out + self._events(self._parser.feed(chunk.text))
+    def closing(self, stats: Sequence[RequestStats]) -> bytes:
+        body = self.body(stats)
+        delta = {"stop_reason": body.stop_reason, "stop_sequence": body.stop_sequence}
+        return _event("message_delta", delta=delta, usage=body.usage, metrics=body.metrics) + _event("message_stop")
 
-    def end(self, stats: Sequence[RequestStats]) -> bytes:
-        assert self._last is not None
-        out = self._events(self._parser.end())
-        if not self._blocks:
-            out += self._begin(TextBlock(""))
-        reason, sequence = _stop(self._last, self._called)
-        return (
-            out
-            + self._end_block()
-            + _event(
-                "message_delta",
-                delta={"stop_reason": reason, "stop_sequence": sequence},
-                usage=Usage.of(stats[0].prompt_tokens, stats[0].cached_tokens, stats[0].completion_tokens),
-                metrics=figures(stats),
-            )
-            + _event("message_stop")
+    def body(self, stats: Sequence[RequestStats]) -> MessageAnswer:
+        reason, sequence = self._stop()
+        return MessageAnswer(
+            id=self.id,
+            model=self.model,
+            content=self.items,
+            stop_reason=reason,
+            stop_sequence=sequence,
+            usage=Usage.of(stats[0].prompt_tokens, stats[0].cached_tokens, stats[0].completion_tokens),
+            metrics=figures(stats),
         )
 
     def fail(self, error: ApiError) -> bytes:
         return event(msgspec.json.encode(error.anthropic()), b"error")
 
+    def _stop(self) -> tuple[str, str | None]:
+        """(reason, sequence)"""
+        if self.cut:
+            return "max_tokens", None
+        if self.last is not None and isinstance(self.last.stop_reason, str):
+            return "stop_sequence", self.last.stop_reason
+        called = any(isinstance(one, ToolUseBlock) for one in self.items)
+        return ("tool_use" if called else "end_turn"), None
+
     # --- blocks ------------------------------------------------------------------------------------------------------
 
-    def _events(self, events: Sequence[Event]) -> bytes:
-        out = b""
-        for one in events:
-            match one:
-                case Text(piece):
-                    if not self._open:
-                        out += self._begin(TextBlock(""))
-                    out += self._delta(type="text_delta", text=piece)
-                case CallBegan(name):
-                    self._called = True
-                    out += self._end_block() + self._begin(ToolUseBlock(_call_id(), name, {}))
-                case Arguments(piece):
-                    out += self._delta(type="input_json_delta", partial_json=piece)
-                case CallEnded():
-                    out += self._end_block()
-        return out
+    def text_item(self) -> TextBlock:
+        return TextBlock("")
 
-    def _begin(self, block: TextBlock | ToolUseBlock) -> bytes:
-        self._open = True
-        self._blocks += 1
-        return _event("content_block_start", index=self._blocks - 1, content_block=block)
+    def call_item(self, name: str) -> ToolUseBlock:
+        return ToolUseBlock(new_id("toolu_"), name, {})
 
-    def _delta(self, **delta: str) -> bytes:
-        return _event("content_block_delta", index=self._blocks - 1, delta=delta)
+    def began(self, item: TextBlock | ToolUseBlock) -> bytes:
+        return _event("content_block_start", index=len(self.items) - 1, content_block=item)
 
-    def _end_block(self) -> bytes:
-        if not self._open:
-            return b""
-        self._open = False
-        return _event("content_block_stop", index=self._blocks - 1)
+    def wrote(self, item: TextBlock | ToolUseBlock, piece: str) -> bytes:
+        kind, name = ("text_delta", "text") if isinstance(item, TextBlock) else ("input_json_delta", "partial_json")
+        return _event("content_block_delta", index=len(self.items) - 1, delta={"type": kind, name: piece})
+
+    def closed(self, item: TextBlock | ToolUseBlock, text: str) -> tuple[TextBlock | ToolUseBlock, bytes]:
+        made = TextBlock(text) if isinstance(item, TextBlock) else replace(item, input=_input(text))
+        return made, _event("content_block_stop", index=len(self.items) - 1)
 
 
-def _block(part: Said | Called) -> TextBlock | ToolUseBlock:
-    if isinstance(part, Said):
-        return TextBlock(part.text)
+def _input(arguments: str) -> dict[str, Any]:
+    """Nothing where they were cut off, or are no JSON: the API has no place for such arguments."""
     try:
-        found = msgspec.json.decode(part.arguments)
+        found = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
         found = None
-    # arguments that were cut off, or are no JSON: the API has no place for them
-    return ToolUseBlock(_call_id(), part.name, found if isinstance(found, dict) else {})
-
-
-def _call_id() -> str:
-    return f"toolu_{uuid.uuid4().hex[:24]}"
-
-
-def _stop(last: Chunk, called: bool) -> tuple[str, str | None]:
-    """(reason, sequence)"""
-    if last.finish_reason is FinishReason.LENGTH:
-        return "max_tokens", None
-    if isinstance(last.stop_reason, str):
-        return "stop_sequence", last.stop_reason
-    if called:
-        return "tool_use", None
-    return "end_turn", None
+    return found if isinstance(found, dict) else {}
 
 
 def _event(name: str, **data: Any) -> bytes:

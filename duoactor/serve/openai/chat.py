@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
@@ -10,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
-from duoactor.serve.answers import Pieces
+from duoactor.serve.answers import Pieces, new_id
 from duoactor.serve.errors import bad
 from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.openai.messages import ChatMessage, FunctionTool, NamedFunction, rendering, turns, use
@@ -123,9 +122,7 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
 
 class ChatAnswer(OpenAIAnswer):
     def __init__(self, wanted: ChatRequest, model: str, parser: Callable[[], Parser]) -> None:
-        """``parser`` makes one for each choice."""
-        super().__init__(wanted, model, "chatcmpl", "chat.completion", "chat.completion.chunk")
-        self._parsers = [parser() for _ in range(wanted.n)]
+        super().__init__(wanted, model, "chatcmpl-", ("chat.completion", "chat.completion.chunk"), parser)
         self._calls = [0] * wanted.n  # that have begun
         self._begun: set[int] = set()
 
@@ -133,10 +130,9 @@ class ChatAnswer(OpenAIAnswer):
         return self.body([self._choice(index, chunks, pieces) for index, chunks in enumerate(choices)], stats)
 
     def _choice(self, index: int, chunks: Sequence[Chunk], pieces: Pieces) -> Choice:
-        parser = self._parsers[index]
-        parts = gathered([*parser.feed("".join(chunk.text for chunk in chunks)), *parser.end()])
+        parts = gathered(self.read(index, chunks))
         calls = [
-            CallAnswer(FunctionAnswer(part.name, part.arguments), id=call_id(), type="function")
+            CallAnswer(FunctionAnswer(part.name, part.arguments), id=new_id("call_"), type="function")
             for part in parts
             if isinstance(part, Called)
         ]
@@ -151,11 +147,7 @@ class ChatAnswer(OpenAIAnswer):
         if index not in self._begun:
             self._begun.add(index)
             out = self.event([ChunkChoice(index, Delta("assistant", ""))])
-        parser = self._parsers[index]
-        events = parser.feed(chunk.text)
-        if chunk.finish_reason is not None:
-            events += parser.end()
-        delta, trace = self._delta(index, events), self.trace(chunk, pieces)
+        delta, trace = self._delta(index, self.read(index, [chunk])), self.trace(chunk, pieces)
         if delta == Delta() and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
             return out  # inside a character, or what may be a call
         finish = _finish(chunk, self._calls[index] > 0)
@@ -171,7 +163,7 @@ class ChatAnswer(OpenAIAnswer):
                     text += piece
                 case CallBegan(name):
                     begun = FunctionAnswer(name, "")
-                    calls.append(CallAnswer(begun, index=self._calls[index], id=call_id(), type="function"))
+                    calls.append(CallAnswer(begun, index=self._calls[index], id=new_id("call_"), type="function"))
                     self._calls[index] += 1
                 case Arguments(piece):
                     at = self._calls[index] - 1
@@ -182,10 +174,6 @@ class ChatAnswer(OpenAIAnswer):
                     else:
                         calls.append(CallAnswer(FunctionAnswer(arguments=piece), index=at))
         return Delta(content=text or None, tool_calls=calls)
-
-
-def call_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
 
 
 def _finish(chunk: Chunk, called: bool) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +14,7 @@ from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.parameters import Limit, decode, limit
 from duoactor.serve.question import Prompt, Question
 from duoactor.serve.structure import StructureParameters, form_of
+from duoactor.serve.tool_calls.events import Parser
 from protocols.messages import Chunk, RequestStats
 
 
@@ -69,8 +70,8 @@ def _prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
 
 
 class CompletionAnswer(OpenAIAnswer):
-    def __init__(self, wanted: CompletionRequest, model: str) -> None:
-        super().__init__(wanted, model, "cmpl", "text_completion", "text_completion")
+    def __init__(self, wanted: CompletionRequest, model: str, parser: Callable[[], Parser]) -> None:
+        super().__init__(wanted, model, "cmpl-", ("text_completion", "text_completion"), parser)
         self._lengths: dict[int, int] = {}  # of each choice's text so far
 
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:

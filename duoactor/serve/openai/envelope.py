@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from duoactor.serve.answers import Pieces, TokenDetails, figures, now
+from duoactor.serve.answers import Answer, Pieces, TokenDetails, figures
 from duoactor.serve.errors import ApiError
 from duoactor.serve.parameters import SamplingParameters
 from duoactor.serve.stream import DONE, event
+from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.trace import ChunkTrace, traced
 from protocols.messages import Chunk, RequestStats
 
@@ -46,15 +46,15 @@ class Envelope(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
     trace: ChunkTrace | UnsetType = UNSET
 
 
-class OpenAIAnswer:
+class OpenAIAnswer(Answer):
     """Puts choices into envelopes."""
 
-    def __init__(self, wanted: SamplingParameters, model: str, prefix: str, whole: str, part: str) -> None:
-        """``whole`` and ``part`` are what a completion and an event of it are called."""
-        self._id = f"{prefix}-{uuid.uuid4().hex}"
-        self._created = now()
-        self._model = model
-        self._whole, self._part = whole, part
+    def __init__(
+        self, wanted: SamplingParameters, model: str, prefix: str, kinds: tuple[str, str], parser: Callable[[], Parser]
+    ) -> None:
+        """``kinds``: what a completion and an event of it are called."""
+        super().__init__(model, prefix, parser, wanted.n)
+        self._whole, self._part = kinds
         self._n = wanted.n
         self._with_usage = wanted.stream_options.include_usage
         self._traced = wanted.trace
@@ -62,10 +62,10 @@ class OpenAIAnswer:
     def body(self, choices: list[C], stats: Sequence[RequestStats]) -> bytes:
         return msgspec.json.encode(
             Envelope(
-                id=self._id,
+                id=self.id,
                 object=self._whole,
-                created=self._created,
-                model=self._model,
+                created=self.created,
+                model=self.model,
                 choices=choices,
                 usage=usage_of(stats, self._n),
                 metrics=figures(stats),
@@ -83,10 +83,10 @@ class OpenAIAnswer:
         one if usage was asked for."""
         last = bool(stats) and not (self._with_usage and choices)
         made = Envelope(
-            id=self._id,
+            id=self.id,
             object=self._part,
-            created=self._created,
-            model=self._model,
+            created=self.created,
+            model=self.model,
             choices=choices,
             usage=(usage_of(stats, self._n) if last else None) if self._with_usage else UNSET,
             metrics=figures(stats) if last else UNSET,

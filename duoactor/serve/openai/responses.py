@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from duoactor.serve.answers import Pieces, TokenDetails, figures, now
+from duoactor.serve.answers import ItemAnswer, TokenDetails, figures, new_id
 from duoactor.serve.errors import ApiError
 from duoactor.serve.openai.items import (
     InputItem,
@@ -27,8 +26,8 @@ from duoactor.serve.openai.items import (
 from duoactor.serve.parameters import Limit, Speculation, decode, limit
 from duoactor.serve.question import Question
 from duoactor.serve.stream import event
-from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Parser, Text
-from protocols.messages import Chunk, FinishReason, RequestStats, Sampling
+from duoactor.serve.tool_calls.events import Parser
+from protocols.messages import Chunk, RequestStats, Sampling
 
 Choice = Literal["none", "auto", "required"]
 
@@ -105,43 +104,18 @@ def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
     return wanted, question
 
 
-class ResponsesAnswer:
-    """Items follow one another; ``_output`` holds those that have begun, the last of which may be open."""
-
+class ResponsesAnswer(ItemAnswer[OutputItem]):
     def __init__(self, wanted: ResponsesRequest, model: str, parser: Callable[[], Parser]) -> None:
+        super().__init__(model, "resp_", parser)
         self._wanted = wanted
-        self._id = f"resp_{uuid.uuid4().hex}"
-        self._created = now()
-        self._model = model
-        self._parser = parser()
         self._sequence = 0
-        self._output: list[OutputItem] = []
-        self._open = self._begun = False
-        self._written: list[str] = []  # pieces of the open item's text or arguments
-        self._finish: FinishReason | None = None
 
-    def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
-        self._finish = choices[0][-1].finish_reason
-        self._events(self._parser.feed("".join(chunk.text for chunk in choices[0])))
-        self.end(stats)
-        return msgspec.json.encode(self._ended(stats))
+    def opening(self, chunk: Chunk) -> bytes:
+        begun = self._response("in_progress")
+        return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
-    def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
-        out = b""
-        if not self._begun:
-            self._begun = True
-            begun = self._response("in_progress")
-            out = self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
-        self._finish = chunk.finish_reason
-        return out + self._events(self._parser.feed(chunk.text))
-
-    def end(self, stats: Sequence[RequestStats]) -> bytes:
-        out = self._events(self._parser.end())
-        if not self._output:
-            out += self._begin_message()
-        out += self._end_item()
-        ended = self._ended(stats)
-        return out + self._event(f"response.{ended.status}", response=ended)
+    def closing(self, stats: Sequence[RequestStats]) -> bytes:
+        return self._event(f"response.{self._status}", response=self.body(stats))
 
     def fail(self, error: ApiError) -> bytes:
         found = {"code": error.code or "server_error", "message": str(error)}
@@ -150,69 +124,45 @@ class ResponsesAnswer:
 
     # --- items -------------------------------------------------------------------------------------------------------
 
-    def _events(self, events: Sequence[Event]) -> bytes:
-        out = b""
-        for one in events:
-            match one:
-                case Text(piece):
-                    if not self._open:
-                        out += self._begin_message()
-                    out += self._write("response.output_text.delta", piece, content_index=0, logprobs=())
-                case CallBegan(name):
-                    out += self._end_item()
-                    ids = uuid.uuid4().hex[:24]
-                    out += self._begin(
-                        OutputCall(id=f"fc_{ids}", status="in_progress", call_id=f"call_{ids}", name=name, arguments="")
-                    )
-                case Arguments(piece):
-                    out += self._write("response.function_call_arguments.delta", piece)
-                case CallEnded():
-                    out += self._end_item()
-        return out
+    def text_item(self) -> OutputItem:
+        return OutputMessage(id=new_id("msg_"), status="in_progress", content=[])
 
-    def _begin_message(self) -> bytes:
-        item = OutputMessage(id=f"msg_{uuid.uuid4().hex}", status="in_progress", content=[])
-        return self._begin(item) + self._part("response.content_part.added", part=OutputText(""))
+    def call_item(self, name: str) -> OutputItem:
+        ident = new_id("")
+        return OutputCall(id=f"fc_{ident}", status="in_progress", call_id=f"call_{ident}", name=name, arguments="")
 
-    def _begin(self, item: OutputItem) -> bytes:
-        self._open = True
-        self._written.clear()
-        self._output.append(item)
-        return self._event("response.output_item.added", output_index=len(self._output) - 1, item=item)
+    def began(self, item: OutputItem) -> bytes:
+        out = self._event("response.output_item.added", output_index=len(self.items) - 1, item=item)
+        return out if isinstance(item, OutputCall) else out + self._part("content_part.added", part=OutputText(""))
 
-    def _write(self, kind: str, piece: str, **data: Any) -> bytes:
-        self._written.append(piece)
-        return self._of_item(kind, delta=piece, **data)
-
-    def _end_item(self) -> bytes:
-        if not self._open:
-            return b""
-        self._open = False
-        text, status = "".join(self._written), self._status()
-        item = self._output[-1]
+    def wrote(self, item: OutputItem, piece: str) -> bytes:
         if isinstance(item, OutputCall):
-            item = replace(item, arguments=text, status=status)
-            out = self._of_item("response.function_call_arguments.done", name=item.name, arguments=text)
+            return self._of_item("function_call_arguments.delta", delta=piece)
+        return self._part("output_text.delta", delta=piece, logprobs=())
+
+    def closed(self, item: OutputItem, text: str) -> tuple[OutputItem, bytes]:
+        if isinstance(item, OutputCall):
+            item = replace(item, arguments=text, status=self._status)
+            out = self._of_item("function_call_arguments.done", name=item.name, arguments=text)
         else:
             part = OutputText(text)
-            item = replace(item, content=[part], status=status)
-            out = self._part("response.output_text.done", text=text, logprobs=())
-            out += self._part("response.content_part.done", part=part)
-        self._output[-1] = item
-        return out + self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)
+            item = replace(item, content=[part], status=self._status)
+            out = self._part("output_text.done", text=text, logprobs=()) + self._part("content_part.done", part=part)
+        return item, out + self._event("response.output_item.done", output_index=len(self.items) - 1, item=item)
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
+    @property
     def _status(self) -> str:
-        return "incomplete" if self._finish is FinishReason.LENGTH else "completed"
+        return "incomplete" if self.cut else "completed"
 
     def _response(self, status: str) -> Response:
         wanted = self._wanted
         return Response(
-            id=self._id,
-            created_at=self._created,
+            id=self.id,
+            created_at=self.created,
             status=status,
-            model=self._model,
+            model=self.model,
             instructions=wanted.instructions or None,
             max_output_tokens=wanted.max_output_tokens,
             temperature=wanted.temperature,
@@ -223,14 +173,13 @@ class ResponsesAnswer:
             parallel_tool_calls=wanted.parallel_tool_calls,
         )
 
-    def _ended(self, stats: Sequence[RequestStats]) -> Response:
-        status = self._status()
+    def body(self, stats: Sequence[RequestStats]) -> Response:
         read, made = stats[0].prompt_tokens, stats[0].completion_tokens
         return replace(
-            self._response(status),
-            output=self._output,
+            self._response(self._status),
+            output=self.items,
             usage=Usage(read, made, read + made, TokenDetails(stats[0].cached_tokens)),
-            incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
+            incomplete_details={"reason": "max_output_tokens"} if self.cut else None,
             metrics=figures(stats),
         )
 
@@ -238,7 +187,8 @@ class ResponsesAnswer:
         return self._of_item(kind, content_index=0, **data)
 
     def _of_item(self, kind: str, **data: Any) -> bytes:
-        return self._event(kind, item_id=self._output[-1].id, output_index=len(self._output) - 1, **data)
+        at = len(self.items) - 1
+        return self._event(f"response.{kind}", item_id=self.items[at].id, output_index=at, **data)
 
     def _event(self, kind: str, **data: Any) -> bytes:
         made = {"type": kind, "sequence_number": self._sequence, **data}

@@ -38,8 +38,9 @@ class Parser(Protocol):
 
     def feed(self, text: str) -> list[Event]: ...
 
-    def end(self) -> list[Event]:
-        """What is still held back, once the text has ended."""
+    def end(self, cut: bool = False) -> list[Event]:
+        """What is still held back, once the text has ended; nothing of it where it was ``cut`` off, for it may be the
+        markup of a call."""
         ...
 
 
@@ -49,7 +50,7 @@ class NoTools:
     def feed(self, text: str) -> list[Event]:
         return [Text(text)] if text else []
 
-    def end(self) -> list[Event]:
+    def end(self, cut: bool = False) -> list[Event]:
         return []
 
 

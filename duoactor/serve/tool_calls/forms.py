@@ -33,9 +33,12 @@ class FormParser:
         next(self._steps, None)
         return self._reader.taken()
 
-    def end(self) -> list[Event]:
-        self._reader.ended = True
-        next(self._steps, None)
+    def end(self, cut: bool = False) -> list[Event]:
+        if cut:
+            self._reader.cut_off()
+        else:
+            self._reader.ended = True
+            next(self._steps, None)
         self._reader.close()
         return self._reader.taken()
 

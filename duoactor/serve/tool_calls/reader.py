@@ -62,7 +62,7 @@ class Reader:
         self.ended = False
         self._events: list[Event] = []
         self._space = ""  # at the end of what was said: dropped if a call follows
-        self._called = self._behind_call = False
+        self._called = self._behind_call = self._in_call = False
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class Reader:
 
     def begin(self, name: str) -> None:
         self._space = ""
-        self._called = self._behind_call = True
+        self._called = self._behind_call = self._in_call = True
         self._events.append(CallBegan(name))
 
     def argue(self, text: str) -> None:
@@ -134,6 +134,7 @@ class Reader:
             self._events.append(Arguments(text))
 
     def finish(self) -> None:
+        self._in_call = False
         self._events.append(CallEnded())
 
     def argue_value(self) -> Generator[None, None, None]:
@@ -149,6 +150,11 @@ class Reader:
             self.argue(self.text[:at])
             self.skip(at)
         self.finish()
+
+    def cut_off(self) -> None:
+        """The text ends here, and not by the model's will: an open call ends, and what is held back may be markup."""
+        if self._in_call:
+            self.finish()
 
     def close(self) -> None:
         """The text has ended and all of it was taken."""

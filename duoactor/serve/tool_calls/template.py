@@ -43,8 +43,10 @@ class TemplateParser:
     def feed(self, text: str) -> list[Event]:
         return self._events(self._regions.feed(text))
 
-    def end(self) -> list[Event]:
-        events = self._events(self._regions.end())
+    def end(self, cut: bool = False) -> list[Event]:
+        whole = not self._regions.broken
+        parts = self._regions.end()
+        events = self._events([] if cut and whole and self._regions.broken else parts)
         self._reader.close()
         return [*events, *self._reader.taken()]
 
