@@ -87,7 +87,8 @@ class Halves(ToyCodec):
 
 
 async def test_tokens_that_are_parts_of_characters_are_told_apart_by_their_bytes(monkeypatch):
-    monkeypatch.setattr("tests.world.fakes.TokenLogprobs", lambda chosen: TokenLogprobs(chosen, (2, 3, 4, 5, 6), (-1.0,) * 5))
+    five = ((2, 3, 4, 5, 6), (-1.0,) * 5)
+    monkeypatch.setattr("tests.world.fakes.TokenLogprobs", lambda chosen: TokenLogprobs(chosen, *five))
     async with served(Cluster(language=LANGUAGE, codec=Halves())) as gateway:
         text = await gateway.post("/v1/completions", prompt="Hello", max_tokens=4, logprobs=5)
         chat = await gateway.chat(logprobs=True, top_logprobs=5)
