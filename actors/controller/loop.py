@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from actors.controller.choice import Control, kind_of
+from actors.controller.climb import Control, kind_of
 from actors.methods import Kind
 from actors.peer import Line
 from actors.telemetry import Subscription

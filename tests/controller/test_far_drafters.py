@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 
-from actors.controller.goodput import goodput
 from tests.world.hostile_drafters import absent
 from tests.world.simulation import Simulation
 from tests.world.timed import World
@@ -42,12 +41,3 @@ def test_what_a_drafter_brings_by_its_distance(ms: float, least: float, lost: fl
 def test_a_drafter_that_is_too_far_rests(lost: float):
     rounds = [stats for _, stats in played(20, lost).trace.rounds]
     assert sum(stats.resting or not stats.drafter for stats in rounds) > 0.8 * len(rounds)
-
-
-@pytest.mark.parametrize("ms", [1, 2, 5, 8])
-def test_the_speed_up_is_what_the_model_of_a_round_says_as_long_as_drafts_come_within_the_next_round(ms: float):
-    control = played(ms, 0.0).control
-    [(kind, known)] = control.kinds.items()
-    belief = known.observed.belief(control.cost, control.steps[kind.drafter])
-    modelled = goodput("auto", known.setting, belief) / goodput("auto", None, belief)
-    assert 0.9 < speedup(ms, 0.0) / modelled < 1.25

@@ -5,7 +5,7 @@ import random
 
 import msgspec
 
-from actors.controller.choice import MAX_KINDS, Control
+from actors.controller.climb import MAX_KINDS, Control
 from actors.replay.clock import run
 from protocols.messages import DraftStats, RoundStats, Sampling
 from tests.world.cluster import Cluster
@@ -55,7 +55,7 @@ def test_a_client_that_asks_for_ever_other_lengths_costs_no_memory():
     for gamma in range(1, 500):
         for stats in rounds("sps", skill=0.5, count=1, fixed_gamma=gamma):
             control.observe_round(stats)
-    assert len(control.kinds) == MAX_KINDS
+    assert len(control.climbs) == MAX_KINDS
     control.decide()
 
 

@@ -1,0 +1,291 @@
+"""What the controller commands: round statistics in, budgets out. No sockets, no clock.
+
+A setting starts where calibration and the measured acceptance rate put it, in closed form. From there it climbs: a
+neighbouring setting is tried in turns with the one in force, and takes its place if its goodput, tokens per second, is
+measurably higher. What is learnt is kept as a factor on the start, so that a change of costs moves the setting at once.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from actors.methods import Kind, strategy_for
+from protocols.limits import Mean, within
+from protocols.messages import Budget, DraftStats, Method, RoundStats
+
+MAX_GAMMA = 32
+MAX_LEAVES = 8  # of one draft step: docs/experiments/drafting.md
+MAX_KINDS = 64  # of requests at a load, and drafters: the one that was silent for longest is forgotten
+WARM_UP = 6  # rounds before the first budget
+FIRST = 128  # rounds before the first trial: until then the acceptance rate is being learnt
+BLOCK = 16  # rounds of one side of a trial in turn
+MAX_TRIAL = 12  # blocks of each side; what has not won by then differs by less than is worth knowing
+WON, LOST = 2.0, 1.0  # standard errors by which a trial is decided: the start is good, a move must be sure
+PAUSE = 256  # rounds after trials in all directions were lost; twice as many each time
+MAX_PAUSE = 4096
+MEMORY = 64  # rounds over which rates are averaged
+EQUAL = 0.99  # of the best goodput: gamma is flat, and another one would change nothing
+STEP = 2**0.5  # factor between neighbouring settings
+TREES = (Method.TREE, Method.AUTO)
+THETA = (Method.DUODECODING, Method.DUODECODING_LOCKSTEP)
+Points = Sequence[tuple[int, float]]  # (rows or leaves, microseconds), as measured
+UNKNOWN: Points = ((1, 1000.0),)
+
+
+class Load(NamedTuple):
+    """Requests that share a setting: of one kind, with about as many streams."""
+
+    kind: Kind
+    streams: int  # bit length
+
+
+def at(points: Points, count: float) -> float:
+    """The time of so many rows or leaves: linear between measured points, and beyond the last two."""
+    if len(points) == 1:
+        return points[0][1]
+    i = min(max(1, bisect_left(points, (count, 0.0))), len(points) - 1)
+    (low, begin), (high, end) = points[i - 1], points[i]
+    return max(points[0][1], begin + (end - begin) * (count - low) / (high - low))
+
+
+class Rate:
+    """Tokens per microsecond of rounds, the newest counting most, with its variance."""
+
+    def __init__(self, memory: float = math.inf) -> None:
+        self.keep = 1 - 1 / memory
+        self.rounds = self.tokens = self.us = self.tt = self.tu = self.uu = 0.0
+
+    def add(self, tokens: float, us: float) -> None:
+        sums = (self.rounds, self.tokens, self.us, self.tt, self.tu, self.uu)
+        more = (1.0, tokens, us, tokens * tokens, tokens * us, us * us)
+        self.rounds, self.tokens, self.us, self.tt, self.tu, self.uu = (
+            self.keep * known + new for known, new in zip(sums, more, strict=True)
+        )
+
+    @property
+    def mean(self) -> float:
+        return self.tokens / self.us if self.us else 0.0
+
+    @property
+    def variance(self) -> float:
+        r = self.mean
+        return max(0.0, self.tt - 2 * r * self.tu + r * r * self.uu) / self.us**2 if self.us else math.inf
+
+
+class Costs(NamedTuple):
+    """Microseconds of one stream's round where so many share it, and the chance that a draft token is right."""
+
+    forward: Points
+    step: Points
+    slowdown: float  # of forwards
+    beside: float  # forward and draft steps
+    message: float  # to the drafter and back
+    streams: float
+    chance: float
+
+    def verify(self, rows: float) -> float:
+        return self.slowdown * at(self.forward, self.streams * rows)
+
+    def draft(self, leaves: float) -> float:
+        return at(self.step, self.streams * leaves)
+
+    def expected(self, length: int) -> float:
+        """Accepted tokens of a chain."""
+        return sum(self.chance**depth for depth in range(1, length + 1))
+
+    def goodput(self, method: str, gamma: int) -> float:
+        """Tokens per microsecond of a chain, in turns with the target or beside it."""
+        drafting = gamma * self.draft(1)
+        if method == Method.SPS:
+            return (1 + self.expected(gamma)) / (drafting + self.message + self.verify(1 + gamma) + self.beside)
+        again = self.chance / (1 - self.chance**gamma + self.chance)  # share of rounds that verify a drafted chain
+        tokens = 1 + again * self.expected(gamma - 1)
+        alone, chain = (max(self.verify(rows), drafting) for rows in (1, gamma))
+        return tokens / ((1 - again) * alone + again * chain + self.beside)
+
+    def gamma(self, method: str, known: int) -> int:
+        """The best draft length, or ``known`` where that is as good; of a tree the greatest depth that is of use."""
+        if method in TREES:
+            return min(MAX_GAMMA, 2 * max(4, round(self.verify(1) / self.draft(1))))
+        best = max(range(1, MAX_GAMMA + 1), key=lambda gamma: self.goodput(method, gamma))
+        return known if known and self.goodput(method, known) > EQUAL * self.goodput(method, best) else best
+
+    def window(self, rate: float) -> int:
+        """As many tokens of a chain as bring more than their rows' time brings otherwise."""
+        alive = 1.0
+        for length in range(1, MAX_GAMMA + 1):
+            alive *= self.chance
+            row_us = (self.verify(1 + length + 4) - self.verify(1 + length)) / 4  # forward times climb in steps
+            if alive < rate * row_us:
+                return max(1, length - 1)
+        return MAX_GAMMA
+
+
+class Climb:
+    """The setting of one load."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self.names = ("gamma",) if method in (Method.SPS, Method.PEARL) else ("gamma", "sequences")
+        self.factors = dict.fromkeys(self.names, 0.0)  # on the start, in powers of STEP
+        self.start = 0  # gamma, before factors
+        self.rounds = 0
+        self.right, self.judged = 7.0, 10.0  # draft tokens, with a prior
+        self.rate, self.beside = Rate(MEMORY), 300.0
+        self.streams, self.slowdown, self.message = 1.0, 1.0, 0.0
+        self.turn = 0  # direction of the next trial: two for each dimension
+        self.lost = 0  # trials in a row
+        self.pause, self.until = PAUSE, FIRST  # rounds
+        self.trial: tuple[str, int] | None = None
+        self.sides = (Rate(), Rate())  # in force, tried
+        self.tried = False  # whether the tried side is in force
+
+    def observe(self, stats: RoundStats) -> None:
+        self.rounds += 1
+        self.streams += (stats.streams - self.streams) / 4
+        self.slowdown, self.message = stats.slowdown, stats.message_us
+        beside = min(max(0.0, stats.wall_us - stats.forward_us - stats.wait_us), stats.forward_us)
+        self.beside += (beside - self.beside) / 16
+        ranks = stats.draft_ranks or (1,) * stats.accepted + (0,) * (stats.accepted < stats.window)
+        self.right += sum(rank == 1 for rank in ranks)
+        self.judged += len(ranks)
+        if self.judged > 4 * MEMORY:
+            self.right, self.judged = self.right / 2, self.judged / 2
+        self.rate.add(stats.committed, stats.wall_us)
+        if self.trial is not None:
+            self._try(stats)
+        elif self.rounds >= self.until:
+            name, way = self.names[self.turn // 2], 1 - 2 * (self.turn % 2)
+            self.trial, self.sides, self.tried = (name, way), (Rate(), Rate()), True
+            self.until = self.rounds + BLOCK
+
+    def _try(self, stats: RoundStats) -> None:
+        if self.rounds <= self.until - BLOCK + 2:  # drafted by the other side's setting
+            return
+        self.sides[self.tried].add(stats.committed, stats.wall_us)
+        if self.rounds < self.until:
+            return
+        known, new = self.sides
+        if min(known.rounds, new.rounds) >= BLOCK:
+            error = math.sqrt(known.variance + new.variance)
+            if new.mean - known.mean > WON * error:
+                return self._end(won=True)
+            if known.mean - new.mean > LOST * error or new.rounds >= MAX_TRIAL * (BLOCK - 2):
+                return self._end(won=False)
+        self.tried, self.until = not self.tried, self.rounds + BLOCK
+
+    def _end(self, won: bool) -> None:
+        assert self.trial is not None
+        (name, way), self.trial, self.tried = self.trial, None, False
+        if won:
+            self.factors[name] += way
+            self.lost, self.pause, self.until = 0, PAUSE, self.rounds
+            return
+        self.lost += 1
+        self.turn = (self.turn + 1) % (2 * len(self.names))
+        self.until = self.rounds
+        if self.lost % (2 * len(self.names)) == 0:
+            self.until += self.pause
+            self.pause = min(MAX_PAUSE, 2 * self.pause)
+
+    def budget(self, forward: Points, step: Points) -> Budget | None:
+        """What should be in force; None: too little is known."""
+        if self.rounds < WARM_UP:
+            return None
+        chance = min(0.99, max(0.01, self.right / self.judged))
+        streams = max(1.0, round(self.streams))
+        costs = Costs(forward, step, self.slowdown, self.beside, self.message, streams, chance)
+        parallel = strategy_for(self.method).waits == "survivor"
+        self.start = costs.gamma(self.method, self.start)
+        sequences = None
+        if "sequences" in self.names:
+            sequences = self._moved("sequences", MAX_LEAVES if self.method in THETA else 4, MAX_LEAVES)
+        return Budget(
+            0,
+            0,
+            self.method,
+            gamma=self._moved("gamma", self.start, MAX_GAMMA),
+            sequences=sequences,
+            window=costs.window(self.rate.mean) if parallel else None,
+            wait_us=0.0 if streams > 1 and (parallel or self.method in TREES) else None,
+            measured_tokens_per_second=within(self.rate.mean * 1e6, Mean),
+        )
+
+    def _moved(self, name: str, start: int, most: int) -> int:
+        factor = self.factors[name]
+        now = _scaled(start, factor, most)
+        if not self.tried or self.trial is None or self.trial[0] != name:
+            return now
+        way = self.trial[1]
+        tried = _scaled(start, factor + way, most)
+        return tried if tried != now else min(most, max(1, now + way))
+
+
+def _scaled(start: int, factor: float, most: int) -> int:
+    return min(most, max(1, round(start * STEP**factor)))
+
+
+class Control:
+    """The settings of all loads. ``decide`` gives the budgets of those that have had rounds since its last call."""
+
+    def __init__(self, ttl_ms: int = 5000) -> None:
+        self.ttl_ms = ttl_ms
+        self.forward = UNKNOWN
+        self.steps: OrderedDict[str, Points] = OrderedDict()  # by drafter, the latest last
+        self.climbs: OrderedDict[Load, Climb] = OrderedDict()  # the latest last
+        self.fresh: dict[Kind, Load] = {}
+        self.revision = 0
+
+    def calibrated(self, forward_us: Iterable[tuple[int, float]]) -> None:
+        """The forward's time by rows, which the verifier measured when it started."""
+        self.forward = tuple(sorted(forward_us)) or UNKNOWN
+
+    def observe_round(self, stats: RoundStats) -> None:
+        if stats.resting or not stats.drafter or not strategy_for(stats.method).drafter:
+            return
+        kind = Kind(stats.method, stats.fixed_gamma, stats.fixed_sequences, stats.drafter)
+        load = Load(kind, max(1, stats.streams).bit_length())
+        climb = self.climbs.setdefault(load, Climb(stats.method))
+        self.climbs.move_to_end(load)
+        if len(self.climbs) > MAX_KINDS:
+            self.climbs.popitem(last=False)
+        climb.observe(stats)
+        self.fresh[kind] = load
+
+    def observe_draft(self, stats: DraftStats) -> None:
+        if stats.step_us:
+            self.steps[stats.actor_id] = tuple(sorted(stats.step_us))
+            self.steps.move_to_end(stats.actor_id)
+            if len(self.steps) > MAX_KINDS:
+                self.steps.popitem(last=False)
+
+    def decide(self) -> list[Budget]:
+        decided = []
+        for kind, load in sorted(self.fresh.items()):
+            climb = self.climbs.get(load)
+            budget = climb and climb.budget(self.forward, self.steps.get(kind.drafter, UNKNOWN))
+            if budget is not None:
+                self.revision += 1
+                decided.append(
+                    msgspec.structs.replace(
+                        budget,
+                        drafter=kind.drafter,
+                        fixed_gamma=kind.fixed_gamma,
+                        fixed_sequences=kind.fixed_sequences,
+                        revision=self.revision,
+                        ttl_ms=self.ttl_ms,
+                    )
+                )
+        self.fresh.clear()
+        return decided
+
+
+def kind_of(budget: Budget) -> Kind:
+    """The requests that a budget is for."""
+    return Kind(budget.method or "", budget.fixed_gamma, budget.fixed_sequences, budget.drafter or "")

@@ -1,0 +1,149 @@
+"""The controller in virtual time: its gamma against the best fixed one, and what a change of the world does to it."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from actors.controller.climb import Control, Costs, Rate, at
+from protocols.messages import Budget, RoundStats
+from tests.world.simulation import Fixed, Simulation
+from tests.world.timed import World
+
+SEED = 100
+SETTLES, STRETCH = 300, 300  # tokens
+WORLD = World()
+USELESS = replace(WORLD, skill=0.0, boast=0.5)
+NAMED = ("sps", "pearl", "duodecoding", "duodecoding-lockstep", "tree")
+
+
+@cache
+def fixed(world: World, method: str, gamma: int) -> float:
+    """Tokens per second with that gamma, the mean of two texts."""
+    rates = []
+    for seed in (SEED, SEED + 1):
+        sim = Simulation(world, method, Fixed(method, gamma), seed=seed)
+        sim.at += SETTLES
+        sim.play((world, 50 + STRETCH + 20, 1))
+        rates.append(sim.rate_over(50, 50 + STRETCH))
+    return sum(rates) / 2
+
+
+def settled(budgets: list[Budget]) -> int:
+    """The gamma that was in force most of the time: neighbours are tried in between."""
+    return Counter(budget.gamma for budget in budgets).most_common(1)[0][0]
+
+
+def close_to_best(world: World, method: str, gamma: int) -> bool:
+    around = (max(1, gamma // 2), gamma, 3 * gamma // 2 + (gamma == 1), 2 * gamma)
+    best = max(fixed(world, method, min(32, one)) for one in around)
+    return fixed(world, method, gamma) >= 0.97 * best
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.75, 0.9])
+@pytest.mark.parametrize(("c", "method"), [(4, "sps"), (8, "pearl"), (20, "sps"), (20, "duodecoding")])
+def test_gamma_goes_to_within_3_percent_of_the_best_fixed_gammas_goodput(c: int, method: str, chance: float):
+    world = replace(WORLD, skill=chance, step_us=WORLD.verify_us / c)
+    sim = Simulation(world, method, seed=SEED)
+    sim.play((world, SETTLES + STRETCH, 1))
+    said = [budget for _, rounds, budget in sim.trace.budgets if rounds >= sim.round_at(SETTLES)]
+    assert close_to_best(world, method, settled(said))
+
+
+@pytest.mark.parametrize("method", ["sps", "pearl"])
+def test_gamma_follows_a_drafter_whose_core_becomes_busy(method: str):
+    slow = replace(WORLD, step_us=5 * WORLD.step_us)
+    sim = Simulation(WORLD, method, seed=SEED)
+    (_, before), (_, end) = sim.play((WORLD, SETTLES, 1), (slow, SETTLES + STRETCH, 1))
+    said = [budget for _, rounds, budget in sim.trace.budgets if rounds >= (before + end) // 2]
+    first = settled([budget for _, rounds, budget in sim.trace.budgets if rounds < before])
+    assert settled(said) < first
+    assert close_to_best(slow, method, settled(said))
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["thread", "inline"])
+def test_under_auto_a_useless_drafter_rests_and_costs_nothing(inline: bool):
+    sim = Simulation(USELESS, "auto", seed=SEED, inline=inline)
+    ((_, end),) = sim.play((USELESS, 600, 1))
+    alone = Simulation(USELESS, "vanilla", seed=SEED, inline=inline)
+    alone.play((USELESS, 600, 1))
+    rounds = [stats for _, stats in sim.trace.rounds[60:]]
+    assert sim.rate(60, end) > 0.97 * alone.rate(60, end)
+    without = sum(stats.resting or not stats.drafter for stats in rounds)
+    assert 0.8 < without / len(rounds) < 1.0  # it is tried again now and then
+
+
+@pytest.mark.parametrize("method", NAMED)
+def test_a_method_that_a_user_names_always_drafts(method: str):
+    sim = Simulation(USELESS, method, seed=SEED)
+    ((_, end),) = sim.play((USELESS, 300, 1))
+    assert not any(stats.resting for _, stats in sim.trace.rounds)
+    assert all(stats.gamma >= 1 for _, stats in sim.trace.rounds)
+    assert sum(bool(stats.draft_forwards) for _, stats in sim.trace.rounds) > 0.9 * end
+
+
+def test_a_drafter_that_becomes_useful_is_used_again():
+    sim = Simulation(USELESS, "auto", seed=SEED)
+    _, (begin, _) = sim.play((USELESS, 200, 1), (WORLD, 1500, 1))
+    assert any(stats.resting or not stats.drafter for _, stats in sim.trace.rounds[:begin])
+    assert all(stats.drafter and not stats.resting for _, stats in sim.trace.rounds[-100:])
+
+
+@pytest.mark.parametrize("method", ["duodecoding", "auto"])
+def test_without_its_controller_a_stream_falls_to_what_the_start_up_calibration_gives(method: str):
+    sim = Simulation(WORLD, method, seed=SEED)
+    spans = sim.play((WORLD, 200, 1), (WORLD, 1800, 1, False), (WORLD, 300, 1))
+    begin, end = spans[1][1] - (spans[1][1] - spans[1][0]) // 6, spans[1][1]  # the last budget has run out
+    assert sim.trace.rounds[begin][0] - sim.trace.rounds[spans[1][0]][0] > 5.0
+    alone = Simulation(WORLD, method, _Silent(), seed=SEED)
+    alone.at = sim.at + sim.tokens(begin)
+    ((_, last),) = alone.play((WORLD, sim.tokens(end) - sim.tokens(begin), 1))
+    assert sim.rate(begin, end) == pytest.approx(alone.rate(0, last), rel=0.1)
+    assert any(number > spans[2][0] for _, number, _ in sim.trace.budgets)  # the new controller commands
+
+
+class _Silent:
+    """A controller that has nothing to say."""
+
+    def calibrated(self, forward_us) -> None: ...
+    def observe_round(self, stats) -> None: ...
+    def observe_draft(self, stats) -> None: ...
+    def decide(self) -> list[Budget]:
+        return []
+
+
+# --- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_climbs_to_where_rounds_are_measurably_faster():
+    control = Control()
+    control.calibrated([(1, 10_000.0)])  # the drafter's steps are not known: a start of gamma 9
+    seen = []
+    for number in range(4000):
+        gamma = seen[-1] if seen else 9
+        wall = 10_000.0 + 400.0 * abs(gamma - 20)  # the best is 20, whatever the start thinks
+        stats = RoundStats("r", number, "pearl", "d", 4, 3, 4, 5, 9000.0, 0.0, wall, draft_ranks=(1, 1, 1, 2))
+        control.observe_round(stats)
+        seen += [budget.gamma for budget in control.decide()]
+    assert 16 <= Counter(seen[-1000:]).most_common(1)[0][0] <= 24
+
+
+def test_a_rate_knows_how_sure_it_is():
+    rate = Rate()
+    for number in range(400):
+        rate.add(2.0 + number % 3, 1000.0)
+    assert rate.mean == pytest.approx(0.003, rel=0.01)
+    assert rate.variance**0.5 == pytest.approx(0.816 / 1000 / 20, rel=0.05)
+
+
+def test_times_are_read_between_measured_points_and_beyond_them():
+    points = ((1, 100.0), (8, 170.0))
+    assert [at(points, count) for count in (1, 4.5, 8, 16)] == [100.0, 135.0, 170.0, 250.0]
+    assert at(((1, 100.0),), 9) == 100.0
+
+
+def test_a_chain_is_verified_as_far_as_its_rows_pay():
+    flat, steep = ((1, 10_000.0), (64, 10_000.0)), ((1, 10_000.0), (64, 640_000.0))
+    lengths = [Costs(rows, ((1, 500.0),), 1.0, 300.0, 0.0, 1, 0.7).window(1e-4) for rows in (flat, steep)]
+    assert lengths == [32, 1]
