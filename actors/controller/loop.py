@@ -1,4 +1,4 @@
-"""The budget controller: hears the telemetry, thinks, publishes budgets. Never on the token path."""
+"""The budget controller: reads the telemetry and publishes budgets. Never on the token path."""
 
 from __future__ import annotations
 
