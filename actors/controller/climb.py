@@ -31,7 +31,7 @@ PAUSE = 256  # rounds after trials in all directions were lost; twice as many ea
 MAX_PAUSE = 4096
 MEMORY = 64  # rounds over which rates are averaged
 EQUAL = 0.99  # of the best goodput: gamma is flat, and another one would change nothing
-STEP = 2**0.5  # factor between neighbouring settings
+STEP = math.sqrt(2)  # factor between neighbouring settings
 TREES = (Method.TREE, Method.AUTO)
 THETA = (Method.DUODECODING, Method.DUODECODING_LOCKSTEP)
 Points = Sequence[tuple[int, float]]  # (rows or leaves, microseconds), as measured
@@ -228,7 +228,7 @@ class Climb:
 
 
 def _scaled(start: int, factor: float, most: int) -> int:
-    return min(most, max(1, round(start * STEP**factor)))
+    return int(min(most, max(1, round(start * math.pow(STEP, factor)))))
 
 
 class Control:
@@ -268,8 +268,9 @@ class Control:
     def decide(self) -> list[Budget]:
         decided = []
         for kind, load in sorted(self.fresh.items()):
-            climb = self.climbs.get(load)
-            budget = climb and climb.budget(self.forward, self.steps.get(kind.drafter, UNKNOWN))
+            if load not in self.climbs:
+                continue
+            budget = self.climbs[load].budget(self.forward, self.steps.get(kind.drafter, UNKNOWN))
             if budget is not None:
                 self.revision += 1
                 decided.append(
