@@ -35,7 +35,14 @@ def gguf_config(name: str) -> Any:
 
 
 def gguf_tokenizer(name: str) -> Any:
-    """transformers' fast tokenizer. Raises ModelError."""
+    """transformers' fast tokenizer: the one beside the file, or the file's own. Raises ModelError."""
+    beside = find_gguf(name).with_name("tokenizer.json")
+    if beside.exists():
+        from transformers import PreTrainedTokenizerFast
+
+        if beside.with_name("tokenizer_config.json").exists():
+            return PreTrainedTokenizerFast.from_pretrained(str(beside.parent))
+        return PreTrainedTokenizerFast(tokenizer_file=str(beside))
     return build_tokenizer(open_gguf(name).file.metadata, name)
 
 

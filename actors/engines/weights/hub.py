@@ -23,7 +23,7 @@ def located(name: str) -> str:
     The hub is asked once: with a full cache and no network a model is served from the cache. Names that are no hub ids
     stay as they are. Raises ModelError.
     """
-    if Path(name).exists() or not HUB_ID.fullmatch(name):
+    if Path(name).exists() or name.startswith(".") or not HUB_ID.fullmatch(name):
         return name
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError

@@ -17,6 +17,8 @@ from actors.engines.weights.faults import check_checkpoint
 from actors.engines.weights.gguf_loading import PackedModel, gguf_config, gguf_model, gguf_tokenizer, packed_model
 from actors.engines.weights.gguf_names import is_gguf
 from actors.engines.weights.hub import located
+from actors.engines.weights.quantised import check as check_quantisation
+from actors.engines.weights.quantised import dequantised, method_of, read_tensors
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
 from protocols.errors import ConfigError, ModelError
@@ -78,9 +80,19 @@ def load_config(name: str) -> Any:
     directory = located(name)
     check_checkpoint(directory)
     try:
-        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     except Exception as error:
         raise ModelError(_why(name, error)) from None
+    if quantisation := _quantisation(config):
+        check_quantisation(name, quantisation)
+        del config.quantization_config  # the weights are loaded as what they stand for
+    return config
+
+
+def _quantisation(config: Any) -> dict[str, Any]:
+    """The ``quantization_config`` of a checkpoint whose layout is read here; else nothing."""
+    found = getattr(config, "quantization_config", None)
+    return dict(found) if isinstance(found, dict) and method_of(found) else {}
 
 
 def _auto_class(config: Any) -> Any:
@@ -95,6 +107,8 @@ def _auto_class(config: Any) -> Any:
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """A causal language model in evaluation mode. Raises ModelError."""
+    from transformers import AutoConfig
+
     _quiet()
     if is_gguf(name):
         return gguf_model(name, device, dtype)
@@ -102,7 +116,16 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     check_config(name, config)
     part = head_size(config) < config.get_text_config().vocab_size
     try:
-        if part:
+        quantisation = _quantisation(AutoConfig.from_pretrained(directory, trust_remote_code=False))
+        if quantisation:
+            whole = dequantised(read_tensors(Path(directory)), quantisation)
+            weights = {key: tensor.to(dtype) for key, tensor in whole}
+            model, report = (
+                _auto_class(config)
+                ._model_mapping[type(config)]
+                .from_pretrained(None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True)
+            )
+        elif part:
             model, report = model_class(config).from_pretrained(
                 directory, config=config, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from actors.engines.text.gguf_tokenizer import PATTERNS, build_tokenizer, end_ids
+from actors.engines.weights.gguf_loading import gguf_tokenizer
 from protocols.errors import ModelError
 
 EVERY = "".join(chr(c) for c in range(1, 0x3100)) + "中文、日本語 한국어 😀👩‍👩‍👧 e\u0301 ﬁ"
@@ -102,7 +104,7 @@ def test_the_first_token_of_a_text_is_as_the_file_says() -> None:
 
 def test_an_unknown_pattern_is_refused() -> None:
     metadata = metadata_of(byte_level(ORIGINALS["gpt-2"]), pre="novel-bpe")
-    with pytest.raises(ModelError, match=r"x\.gguf cuts text by the pattern 'novel-bpe'.*--tokenizer"):
+    with pytest.raises(ModelError, match=r"x\.gguf cuts text by the pattern 'novel-bpe'.*tokenizer\.json beside it"):
         build_tokenizer(metadata, "x.gguf")
 
 
@@ -134,3 +136,11 @@ def test_a_turn_ends_where_the_file_or_the_names_of_its_tokens_say() -> None:
     metadata = metadata_of(byte_level(ORIGINALS["gpt-2"]))
     assert end_ids(metadata) == {0, 2}
     assert end_ids({**metadata, "tokenizer.ggml.eot_token_id": 7}) == {0, 2, 7}
+
+
+def test_a_tokenizer_beside_the_file_is_taken_instead(tmp_path: Path) -> None:
+    original = byte_level(ORIGINALS["gpt-2"])
+    original.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "x.gguf").write_bytes(b"")
+    made = gguf_tokenizer(str(tmp_path / "x.gguf"))
+    assert made.encode(TEXTS[2]) == original.encode(TEXTS[2]).ids

@@ -1,0 +1,206 @@
+"""Quantised safetensors: what each published layout's numbers mean.
+
+The ``weight`` of a linear layer is stored as several tensors, whose names and order of bits are the tool's own. Here
+they become the matrix again, as that tool computes it; no quantisation library is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protocols.errors import ModelError
+
+Parts = Mapping[str, Tensor]  # of one layer, by the end of their names
+Config = Mapping[str, Any]
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the columns 0 to 7 of a word are
+_STATE = "weight.quant_state.bitsandbytes__"
+ENDS = (
+    "weight weight_packed weight_scale weight_zero_point weight_shape weight_g_idx weight_global_scale "
+    "weight_scale_inv weight_scale_2 input_global_scale input_scale qweight qzeros scales g_idx SCB weight_format "
+    f"weight.absmax weight.quant_map weight.nested_absmax weight.nested_quant_map {_STATE}nf4 {_STATE}fp4"
+)
+_ENDS = sorted(ENDS.split(), key=len, reverse=True)
+
+
+def _unpacked(words: Tensor, bits: int, count: int) -> Tensor:
+    """Numbers without a sign along the last dimension of int32 words, the lowest bits first."""
+    shifts = torch.arange(0, 32, bits)
+    wide = (words.to(torch.int64)[..., None] & 0xFFFFFFFF) >> shifts & ((1 << bits) - 1)
+    return wide.flatten(-2)[..., :count]
+
+
+def _by_groups(codes: Tensor, scales: Tensor, zeros: Tensor | float, groups: Tensor | None = None) -> Tensor:
+    """``(codes - zeros) * scales``; scales ``(rows, groups)``, of equal groups or ``groups[input]``."""
+    inputs = codes.shape[1]
+    if groups is None:
+        size = -(-inputs // scales.shape[1])
+        groups = torch.arange(inputs) // size
+    shifted = codes.float() - (zeros[:, groups].float() if isinstance(zeros, Tensor) else zeros)
+    return shifted * scales.float()[:, groups]
+
+
+def _group_of(config: Config, name: str) -> dict[str, Any]:
+    """The ``weights`` of the group of compressed-tensors that a layer belongs to."""
+    groups = list(config.get("config_groups", {}).values())
+    for group in groups:
+        for target in group.get("targets", ()):
+            if target == "Linear" or target == name or (target[:3] == "re:" and re.match(target[3:], name)):
+                return dict(group["weights"])
+    return dict(groups[0]["weights"])
+
+
+def _compressed(name: str, parts: Parts, config: Config) -> Tensor:
+    weights = _group_of(config, name)
+    bits = int(weights.get("num_bits", 8))
+    if "weight_global_scale" in parts:
+        return _nvfp4(parts["weight_packed"], parts["weight_scale"].float() / parts["weight_global_scale"].float())
+    scale, zero = parts["weight_scale"], parts.get("weight_zero_point")
+    if "weight_packed" in parts:
+        rows, inputs = (int(n) for n in parts["weight_shape"])
+        codes = _unpacked(parts["weight_packed"], bits, inputs)
+        zeros: Tensor | float = 1 << (bits - 1)
+        if zero is not None:
+            zeros = _unpacked(zero.t(), bits, rows).t() if zero.dtype == torch.int32 else zero + (1 << (bits - 1))
+        return _by_groups(codes, scale.reshape(rows, -1), zeros, _ordered(parts.get("weight_g_idx")))
+    return _scaled(parts["weight"], scale, zero)
+
+
+def _ordered(groups: Tensor | None) -> Tensor | None:
+    return None if groups is None or bool((groups < 0).any()) else groups.long()
+
+
+def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    """Of a tensor, each row, or blocks of rows and inputs."""
+    values = weight.float()
+    if zero is not None and bool(zero.any()):
+        values = values - zero.float().reshape(-1, 1)
+    scale = scale.float()
+    if scale.numel() in (1, len(values)):
+        return values * scale.reshape(-1, 1)
+    rows, inputs = (-(-size // count) for size, count in zip(values.shape, scale.shape, strict=True))
+    rows, inputs = (1 << (size - 1).bit_length() for size in (rows, inputs))
+    whole = scale.repeat_interleave(rows, 0).repeat_interleave(inputs, 1)
+    return values * whole[: values.shape[0], : values.shape[1]]
+
+
+def _fp8(name: str, parts: Parts, config: Config) -> Tensor:
+    scale = parts["weight_scale_inv"] if "weight_scale_inv" in parts else parts["weight_scale"]
+    block = config.get("weight_block_size")
+    if block and scale.ndim == 2:
+        whole = scale.float().repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+        values = parts["weight"].float()
+        return values * whole[: values.shape[0], : values.shape[1]]
+    return _scaled(parts["weight"], scale)
+
+
+def _gptq(name: str, parts: Parts, config: Config) -> Tensor:
+    bits = int(config.get("bits", 4))
+    inputs = parts["qweight"].shape[0] * 32 // bits
+    codes = _unpacked(parts["qweight"].t(), bits, inputs)  # (outputs, inputs)
+    scales = parts["scales"].t()
+    more = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
+    zeros = _unpacked(parts["qzeros"], bits, scales.shape[0]).t() + more
+    return _by_groups(codes, scales, zeros, _ordered(parts.get("g_idx")))
+
+
+def _awq(name: str, parts: Parts, config: Config) -> Tensor:
+    def columns(words: Tensor) -> Tensor:
+        found = _unpacked(words, 4, words.shape[1] * 8).reshape(len(words), -1, 8)
+        return found[:, :, AWQ_ORDER].flatten(1)
+
+    return _by_groups(columns(parts["qweight"]).t(), parts["scales"].t(), columns(parts["qzeros"]).t())
+
+
+def _nvfp4(packed: Tensor, scales: Tensor) -> Tensor:
+    codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
+    return _by_groups(FP4[codes.long()], scales, 0.0)
+
+
+def _modelopt(name: str, parts: Parts, config: Config) -> Tensor:
+    if "weight_scale_2" in parts:
+        return _nvfp4(parts["weight"], parts["weight_scale"].float() * parts["weight_scale_2"].float())
+    return _scaled(parts["weight"], parts["weight_scale"])
+
+
+def _bitsandbytes(name: str, parts: Parts, config: Config) -> Tensor:
+    if "SCB" in parts:  # int8, each row to 127 of its largest
+        return parts["weight"].float() * (parts["SCB"].float() / 127)[:, None]
+    state_name = next(end for end in parts if "quant_state" in end)
+    state = json.loads(bytes(parts[state_name].tolist()))
+    packed = parts["weight"].reshape(-1)
+    codes = torch.stack([packed >> 4, packed & 15], -1).flatten()
+    largest = parts["weight.absmax"]
+    if "weight.nested_absmax" in parts:
+        inner = parts["weight.nested_quant_map"][largest.long()].reshape(-1)
+        nested = parts["weight.nested_absmax"].repeat_interleave(int(state["nested_blocksize"]))[: len(inner)]
+        largest = inner * nested + float(state["nested_offset"])
+    values = parts["weight.quant_map"].float()[codes.long()]
+    whole = values * largest.float().repeat_interleave(int(state["blocksize"]))[: len(values)]
+    return whole[: int(torch.tensor(state["shape"]).prod())].reshape(state["shape"])
+
+
+METHODS: dict[str, Callable[[str, Parts, Config], Tensor]] = {
+    "compressed-tensors": _compressed,
+    "fp8": _fp8,
+    "gptq": _gptq,
+    "awq": _awq,
+    "modelopt": _modelopt,
+    "bitsandbytes": _bitsandbytes,
+}
+
+
+def method_of(config: Config | None) -> str:
+    """The name under which a ``quantization_config`` is read here; "": it is not."""
+    name = str((config or {}).get("quant_method", "")).replace("modelopt_fp4", "modelopt")
+    if name == "" and (config or {}).get("quant_algo"):
+        name = "modelopt"
+    return name if name in METHODS else ""
+
+
+def check(name: str, config: Config) -> None:
+    """Raise ModelError for a layout that is not read."""
+    if config.get("format") == "marlin-24" or config.get("sparsity_config", {}).get("format", "dense") != "dense":
+        raise ModelError(f"the weights of {name} are sparse, which duoactor does not read; choose a dense checkpoint")
+    if config.get("checkpoint_format") == "marlin" or config.get("is_marlin_format"):
+        raise ModelError(
+            f"the weights of {name} are packed for one GPU kernel (Marlin); choose a plain GPTQ checkpoint"
+        )
+    if config.get("quant_method") == "awq" and config.get("version", "gemm") != "gemm":
+        raise ModelError(f"{name} is AWQ of version {config['version']}; choose one of version gemm")
+    if config.get("quant_method") == "gptq" and int(config.get("bits", 4)) not in (2, 4, 8):
+        raise ModelError(f"{name} is GPTQ of {config['bits']} bits; duoactor reads 2, 4 and 8")
+
+
+def dequantised(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tuple[str, Tensor]]:
+    """All weights of a checkpoint by the names of an unquantised one, those of quantised layers in float32."""
+    make = METHODS[method_of(config)]
+    layers: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        end = next((end for end in _ENDS if name.endswith(f".{end}")), None)
+        if end is None:
+            yield name, tensor
+        else:
+            layers.setdefault(name[: -len(end) - 1], {})[end] = tensor
+    for layer, parts in layers.items():
+        if parts.keys() <= {"weight", "input_scale"}:
+            yield f"{layer}.weight", parts["weight"]
+        elif parts.keys() & {"weight", "weight_packed", "qweight"}:
+            yield f"{layer}.weight", make(layer, parts, config)
+
+
+def read_tensors(directory: Path) -> dict[str, Tensor]:
+    """All tensors of a directory's safetensors, mapped."""
+    from safetensors.torch import load_file
+
+    found: dict[str, Tensor] = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        found |= load_file(path)
+    return found

@@ -1,0 +1,265 @@
+"""Tiny checkpoints in each published layout, packed as their tools pack them, load as what they stand for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from actors.engines.weights.loading import load_config, load_model
+from protocols.errors import ModelError
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
+}
+Packed = tuple[dict[str, Tensor], Tensor]  # tensors by the ends of their names; the weight that they stand for
+
+
+def words(codes: Tensor, bits: int) -> Tensor:
+    """int32 words along the last dimension, the lowest bits first."""
+    split = codes.to(torch.int64).reshape(*codes.shape[:-1], -1, 32 // bits)
+    whole = (split << torch.arange(0, 32, bits)).sum(-1)
+    return torch.where(whole >= 1 << 31, whole - (1 << 32), whole).to(torch.int32)
+
+
+def groups(weight: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes of 4 bits, scales and zeros of groups of inputs."""
+    split = weight.reshape(len(weight), -1, size)
+    least, most = split.amin(2).clamp(max=0), split.amax(2).clamp(min=0)
+    scales = ((most - least) / 15).half().float()
+    zeros = (-least / scales).round().clamp(1, 15)
+    codes = (split / scales[..., None] + zeros[..., None]).round().clamp(0, 15)
+    return codes.reshape(weight.shape), scales, zeros
+
+
+def meant(codes: Tensor, scales: Tensor, zeros: Tensor, size: int) -> Tensor:
+    return (codes - zeros.repeat_interleave(size, 1)) * scales.repeat_interleave(size, 1)
+
+
+def gptq(weight: Tensor) -> Packed:
+    codes, scales, zeros = groups(weight, 32)
+    parts = {
+        "qweight": words(codes, 4).t().contiguous(),
+        "qzeros": words(zeros.t() - 1, 4),
+        "scales": scales.t().half().contiguous(),
+        "g_idx": (torch.arange(weight.shape[1]) // 32).int(),
+    }
+    return parts, meant(codes, scales, zeros, 32)
+
+
+def gptq_in_another_order(weight: Tensor) -> Packed:
+    """desc_act: neighbours belong to different groups."""
+    order = torch.randperm(weight.shape[1])
+    parts, sorted_weight = gptq(weight[:, order])
+    back = order.argsort()
+    codes = groups(weight[:, order], 32)[0][:, back]
+    parts |= {"qweight": words(codes, 4).t().contiguous(), "g_idx": (back // 32).int()}
+    return parts, sorted_weight[:, back]
+
+
+def awq(weight: Tensor) -> Packed:
+    codes, scales, zeros = groups(weight, 32)
+
+    def columns(numbers: Tensor) -> Tensor:
+        return words(numbers.reshape(len(numbers), -1, 8)[:, :, [0, 2, 4, 6, 1, 3, 5, 7]].flatten(1), 4)
+
+    parts = {
+        "qweight": columns(codes.t()),
+        "qzeros": columns(zeros.t()),
+        "scales": scales.t().half().contiguous(),
+    }
+    return parts, meant(codes, scales, zeros, 32)
+
+
+def packed_4(weight: Tensor) -> Packed:
+    scales = (weight.reshape(len(weight), -1, 32).abs().amax(2) / 7).bfloat16().float()
+    codes = (weight / scales.repeat_interleave(32, 1)).round().clamp(-8, 7)
+    parts = {
+        "weight_packed": words(codes + 8, 4),
+        "weight_scale": scales.bfloat16(),
+        "weight_shape": torch.tensor(weight.shape),
+    }
+    return parts, codes * scales.repeat_interleave(32, 1)
+
+
+def packed_4_with_zeros(weight: Tensor) -> Packed:
+    codes, scales, zeros = groups(weight, 32)
+    parts = {
+        "weight_packed": words(codes, 4),
+        "weight_scale": scales,
+        "weight_zero_point": words(zeros.t(), 4).t().contiguous(),
+        "weight_shape": torch.tensor(weight.shape),
+    }
+    return parts, meant(codes, scales, zeros, 32)
+
+
+def packed_8(weight: Tensor) -> Packed:
+    scales = weight.abs().amax(1, keepdim=True) / 127
+    codes = (weight / scales).round()
+    parts = {
+        "weight_packed": words(codes + 128, 8),
+        "weight_scale": scales,
+        "weight_shape": torch.tensor(weight.shape),
+    }
+    return parts, codes * scales
+
+
+def whole_8(weight: Tensor) -> Packed:
+    scales = weight.abs().amax(1, keepdim=True) / 127
+    codes = (weight / scales).round()
+    return {"weight": codes.to(torch.int8), "weight_scale": scales}, codes * scales
+
+
+def fp8_rows(weight: Tensor) -> Packed:
+    scales = weight.abs().amax(1, keepdim=True) / 448
+    codes = (weight / scales).to(torch.float8_e4m3fn)
+    return {"weight": codes, "weight_scale": scales}, codes.float() * scales
+
+
+def fp8_blocks(weight: Tensor) -> Packed:
+    rows, inputs = -(-weight.shape[0] // 128), -(-weight.shape[1] // 128)
+    scales = torch.rand(rows, inputs) / 100 + 0.01
+    whole = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)[: weight.shape[0], : weight.shape[1]]
+    codes = (weight / whole).to(torch.float8_e4m3fn)
+    return {"weight": codes, "weight_scale_inv": scales}, codes.float() * whole
+
+
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def nvfp4(weight: Tensor) -> Packed:
+    total = torch.tensor(400.0)
+    wanted = weight.reshape(len(weight), -1, 16).abs().amax(2) / 6
+    scales = (wanted * total).to(torch.float8_e4m3fn)
+    whole = (scales.float() / total).repeat_interleave(16, 1)
+    codes = (weight[..., None] / whole[..., None] - FP4).abs().argmin(-1).to(torch.uint8)
+    packed = codes[:, ::2] | codes[:, 1::2] << 4
+    parts = {"weight_packed": packed, "weight_scale": scales, "weight_global_scale": total.reshape(1)}
+    return parts, FP4[codes.long()] * whole
+
+
+NF4 = torch.linspace(-1, 1, 16)
+
+
+def nf4(weight: Tensor) -> Packed:
+    flat = weight.reshape(-1, 64)
+    largest = flat.abs().amax(1)
+    codes = (flat[..., None] / largest[:, None, None] - NF4).abs().argmin(-1).reshape(-1).to(torch.uint8)
+    state = json.dumps({"blocksize": 64, "shape": list(weight.shape), "quant_type": "nf4", "dtype": "bfloat16"})
+    parts = {
+        "weight": (codes[::2] << 4 | codes[1::2])[:, None],
+        "weight.absmax": largest,
+        "weight.quant_map": NF4.clone(),
+        "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(state.encode()), dtype=torch.uint8),
+    }
+    return parts, (NF4[codes.long()].reshape(-1, 64) * largest[:, None]).reshape(weight.shape)
+
+
+def nf4_twice(weight: Tensor) -> Packed:
+    parts, _ = nf4(weight)
+    largest, table = parts["weight.absmax"], torch.linspace(-1, 1, 256)
+    offset = float(largest.mean())
+    blocks = torch.nn.functional.pad(largest - offset, (0, -len(largest) % 256)).reshape(-1, 256)
+    nested = blocks.abs().amax(1).clamp_min(1e-6)
+    codes = (blocks / nested[:, None])[..., None].sub(table).abs().argmin(-1).reshape(-1)[: len(largest)]
+    known = table[codes] * nested.repeat_interleave(256)[: len(codes)] + offset
+    state = json.loads(bytes(parts["weight.quant_state.bitsandbytes__nf4"].tolist()))
+    state |= {"nested_blocksize": 256, "nested_offset": offset}
+    numbers = torch.stack([parts["weight"].reshape(-1) >> 4, parts["weight"].reshape(-1) & 15], 1).reshape(-1, 64)
+    parts |= {
+        "weight.absmax": codes.to(torch.uint8),
+        "weight.nested_absmax": nested,
+        "weight.nested_quant_map": table,
+        "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
+    }
+    return parts, (NF4[numbers.long()] * known[:, None]).reshape(weight.shape)
+
+
+def bnb_8(weight: Tensor) -> Packed:
+    largest = weight.abs().amax(1)
+    codes = (weight / largest[:, None] * 127).round()
+    return {"weight": codes.to(torch.int8), "SCB": largest}, codes * (largest / 127)[:, None]
+
+
+def compressed(bits: int, form: str, **more: Any) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": {"num_bits": bits, "type": "int", **more}}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+    }
+
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "GPTQ": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32}),
+    "GPTQ in another order": (gptq_in_another_order, {"quant_method": "gptq", "bits": 4, "desc_act": True}),
+    "AWQ": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
+    "W4A16": (packed_4, compressed(4, "pack-quantized", group_size=32)),
+    "W4A16 with zeros": (packed_4_with_zeros, compressed(4, "pack-quantized", group_size=32, symmetric=False)),
+    "W8A16": (packed_8, compressed(8, "pack-quantized", strategy="channel")),
+    "W8A8": (whole_8, compressed(8, "int-quantized", strategy="channel")),
+    "FP8": (fp8_rows, compressed(8, "float-quantized", strategy="channel")),
+    "FP8 by blocks": (fp8_blocks, {"quant_method": "fp8", "weight_block_size": [128, 128]}),
+    "NVFP4": (nvfp4, compressed(4, "nvfp4-pack-quantized", group_size=16)),
+    "nf4": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    "nf4 twice quantised": (nf4_twice, {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    "bitsandbytes int8": (bnb_8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+}
+
+
+def written(directory: Path, pack: Any, quantisation: dict[str, Any]) -> LlamaForCausalLM:
+    """Writes the checkpoint; the model with the weights that it stands for."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    tensors = {}
+    for name, weight in model.state_dict().items():
+        if name.endswith("proj.weight"):
+            parts, stands_for = pack(weight)
+            weight.copy_(stands_for)
+            tensors |= {f"{name.removesuffix('.weight')}.{end}": part.contiguous() for end, part in parts.items()}
+        else:
+            tensors[name] = weight
+    directory.mkdir(exist_ok=True)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    config = model.config.to_dict() | {"architectures": ["LlamaForCausalLM"], "quantization_config": quantisation}
+    (directory / "config.json").write_text(json.dumps(config))
+    return model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_published_layout_loads_as_what_it_stands_for(case: str, tmp_path: Path) -> None:
+    expected = written(tmp_path / "model", *CASES[case]).state_dict()
+    loaded: Any = load_model(str(tmp_path / "model"), torch.device("cpu"), torch.float32)
+    assert getattr(loaded.config, "quantization_config", None) is None
+    found = loaded.state_dict()
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "sentence"),
+    [
+        ({"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {}}, "sparse"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "one GPU kernel"),
+        ({"quant_method": "gptq", "bits": 3}, "GPTQ of 3 bits; duoactor reads 2, 4 and 8"),
+        ({"quant_method": "awq", "version": "gemv"}, "AWQ of version gemv"),
+    ],
+)
+def test_layouts_that_are_not_read_are_named(quantisation: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    written(tmp_path / "model", gptq, quantisation)
+    with pytest.raises(ModelError, match=sentence):
+        load_config(str(tmp_path / "model"))
