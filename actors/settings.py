@@ -49,7 +49,7 @@ PEER_VARIABLES = {
 class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Owns the committed tokens and runs the target model."""
 
-    target: Annotated[str, Meta(description="target model: a Hugging Face directory or hub id")] = BUNDLED
+    target: Annotated[str, Meta(description="target model: a directory, hub id or GGUF file")] = BUNDLED
     bind: Annotated[
         Port, Meta(description="address that all others connect to; one that other hosts reach needs key and allow")
     ] = ""
@@ -127,7 +127,7 @@ class DrafterSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
     draft: Annotated[
         str,
         Meta(
-            description="draft model: a Hugging Face directory or hub id; or, with no model, pld, sam or rest:DATASTORE"
+            description="draft model: a directory, hub id or GGUF file; or, with no model, pld, sam or rest:DATASTORE"
         ),
     ] = BUNDLED
     device: Annotated[str, Meta(description="torch device of the draft model")] = "cpu"
