@@ -6,7 +6,6 @@ The command line, ``duo.toml`` and ``docs/configuration.md`` are generated from 
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -149,11 +148,6 @@ class ControllerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown
     actor_id: Annotated[str, Meta(description="name in status output")] = "controller"
 
 
-class LearnFrom(StrEnum):
-    TOKENS = "tokens"
-    LOGITS = "logits"
-
-
 class LearnerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Trains a copy of the draft model on what is served; drafters load it once replay finds it to be better."""
 
@@ -161,10 +155,6 @@ class LearnerSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
         str, Meta(description="draft model to begin with, the drafters' own: a Hugging Face directory or hub id")
     ] = BUNDLED
     dtype: Annotated[str, Meta(description="of the drafters' weights; candidates are judged in it")] = "auto"
-    learn_from: Annotated[
-        LearnFrom,
-        Meta(description="the target's tokens alone, or its 16 likeliest tokens at each position, which cost it time"),
-    ] = LearnFrom.TOKENS
     directory: Annotated[
         str, Meta(description="where promoted weights are kept, at most four versions; empty: in this user's cache")
     ] = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from actors.learner.traffic import Heard, Traffic
+from actors.learner.traffic import Traffic
 from actors.learner.trial import FEWEST, Trial
 from actors.records import LoggedRequest
 
@@ -17,7 +17,7 @@ TRIAL_SHARE = 0.2  # of the time that judging may take
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    texts: tuple[Heard, ...]
+    texts: tuple[LoggedRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)

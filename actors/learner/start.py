@@ -12,18 +12,12 @@ import os
 import zlib
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from actors.models import ModelInfo
 from actors.peer import introduction
 from actors.process import open_network, pin, run_actor
-from actors.settings import LearnerSettings, LearnFrom
-from protocols.messages import Hello, Role
+from actors.settings import LearnerSettings
+from protocols.messages import Role
 
 log = logging.getLogger("duoactor")
-# Of each token, that the verifier is asked for: of the bundled target's mass 0.88 on greedy text, 0.84 on text at
-# temperature 1.
-ALTERNATIVES = 16
 LOWEST = 19  # priority
 AUTOGROUP = Path("/proc/self/autogroup")  # of this session, see sched(7)
 
@@ -58,11 +52,6 @@ def identity(draft: str) -> str:
     return " ".join([draft, *(f"{file.name}:{file.stat().st_size}:{file.stat().st_mtime_ns}" for file in files)])
 
 
-def hello_of(settings: LearnerSettings, info: ModelInfo) -> Hello:
-    hello = introduction(Role.LEARNER, settings.actor_id, info)
-    return replace(hello, alternatives=ALTERNATIVES) if settings.learn_from is LearnFrom.LOGITS else hello
-
-
 def run_learner(settings: LearnerSettings) -> int:
     """Load the draft model, then learn until a signal."""
 
@@ -76,7 +65,7 @@ def run_learner(settings: LearnerSettings) -> int:
         network = open_network(settings)
         try:
             trainer = OnlineTrainer(settings.draft, settings.dtype)
-            hello = hello_of(settings, trainer.info)
+            hello = introduction(Role.LEARNER, settings.actor_id, trainer.info)
             versions = Versions(directory_of(settings, hello.model_id), identity(settings.draft))
             log.info("ready: %s, version %d", hello.model_id, versions.current.number)
             await Learner(trainer, versions, network, settings.connect, hello).run(stop)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from actors.learner.traffic import Heard
 from actors.records import LoggedRequest
 
 
@@ -17,7 +16,7 @@ class Trainer(Protocol):
         """Learn on from these weights; empty: from those of the draft itself."""
         ...
 
-    def learn(self, texts: Sequence[Heard]) -> int:
+    def learn(self, texts: Sequence[LoggedRequest]) -> int:
         """One step on some of the texts; how many tokens it has seen."""
         ...
 

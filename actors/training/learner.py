@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,6 @@ class Learner:
         enabled = self.device.type != "cpu" or cpu_has_bfloat16()
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
     def save(self, path: Path) -> None:
         state = {
             "model": self.model.state_dict(),
@@ -121,24 +119,19 @@ class Learner:
 
 
 def train(
-    learner: Learner,
-    batches: Iterator[Batch],
-    seconds: tuple[float, float],
-    state: Path,
-    report: Report,
-    timer: Callable[[], float],
+    learner: Learner, batches: Iterator[Batch], until: float, state: Path, report: Report, timer: Callable[[], float]
 ) -> None:
-    """Go on from the checkpoint ``state``, if there is one, with another every minute. ``seconds``: that all runs
-    together have trained for when this one ends, and when the last one will, by which the rate falls."""
+    """Continue from the checkpoint ``state``, if there is one, and write another every minute.
+
+    ``until``: seconds of training of all runs together; the rate falls towards that."""
     if state.is_file():
         learner.load(state)
-    until, end = seconds
     begin, saved = timer() - learner.seconds, learner.seconds
     for batch in batches:
         spent = timer() - begin
         if spent >= until:
             break
-        learner.step(batch, spent / end)
+        learner.step(batch, spent / until)
         learner.seconds = timer() - begin
         if learner.seconds - saved > CHECKPOINT:
             saved = learner.seconds
@@ -147,6 +140,19 @@ def train(
         left = max(0.0, until - learner.seconds)
         report(Progress("training", text, 1 - left / until, left))
     learner.save(state)
+
+
+def halfway(model: nn.Module, start: Mapping[str, torch.Tensor]) -> None:
+    """Set the trained ``model`` to the mean of its weights and those at the ``start``.
+
+    A draft that is trained further forgets some of the rest; the mean keeps both (arXiv 2109.01903)."""
+    trained = model.state_dict()
+    model.load_state_dict(
+        {
+            name: torch.lerp(start[name], weight, 0.5) if weight.is_floating_point() else weight
+            for name, weight in trained.items()
+        }
+    )
 
 
 def trained_seconds(path: Path) -> float:

@@ -6,7 +6,6 @@ import copy
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +17,14 @@ from actors.engines.drafts.replay import replay_draft
 from actors.engines.sampling.noise import gumbel
 from actors.engines.weights.draft_vocabulary import draft_vocabulary, head_size
 from actors.engines.weights.loading import load_model, load_tokenizer
-from actors.learner.traffic import Heard
 from actors.records import LoggedRequest
 from actors.training.answers import Answer, Job, Prompt
-from actors.training.batches import LOGITS, batch_of, groups
-from actors.training.heard import alternatives, loss, told
-from actors.training.learner import Learner
-from actors.training.mixture import mix
+from actors.training.batches import LOGITS, Batch, batch_of, groups
+from actors.training.learner import Learner, halfway
+from actors.training.losses import choice
 
 TOKENS = 2048  # of a step, half of what distilling takes: a second of one core for a draft of 1.5M parameters
-RATE = 0.3  # of the rate that a draft is made with: present knowledge is to stay
-# Of the trained weights in a candidate; the rest is the incumbent's. What is trained on some hundred texts forgets: the
-# mean of both agreed more often than either, on texts like those and on others (docs/experiments/draft-training.md).
-SHARE = 0.5
+RATE = 0.3  # of the rate that a draft is made with: what it knows already is to stay
 LOADED = 2  # drafts to replay with: incumbent and candidate
 CPU = torch.device("cpu")
 
@@ -55,19 +49,18 @@ class OnlineTrainer:
         self._tokens = self._columns if covered is None else torch.from_numpy(covered.ids)
         self._incumbent = {name: weight.clone() for name, weight in model.state_dict().items()}
 
-    def learn(self, texts: Sequence[Heard]) -> int:
+    def learn(self, texts: Sequence[LoggedRequest]) -> int:
         vocabulary = self.info.vocab_size
         room = min(self.info.max_context, TOKENS)
         most = max(1, LOGITS // 4 // self._columns)  # places of one text: training holds several copies of their logits
         prompts: list[Prompt] = []
         answers: list[Answer] = []
-        width = max((text.alternatives for text in texts), default=0)
         tokens = 0
         for text in self._random.choices(texts, k=len(texts)):
             cut = text.text[: min(most, room - len(text.prompt))] if len(text.prompt) < room else ()
             if not cut or max(*text.prompt, *cut) >= vocabulary:
                 continue
-            answers.append(_answer(len(prompts), text, cut, width, vocabulary))
+            answers.append(_answer(len(prompts), text, cut))
             prompts.append(Prompt(text.prompt))
             tokens += len(text.prompt) + len(cut)
             if tokens >= 4 * TOKENS:  # so that those of like length go together
@@ -77,21 +70,28 @@ class OnlineTrainer:
         members = self._random.choice(groups(prompts, answers, self._columns, TOKENS))
         batch = batch_of(prompts, members, CPU)
         noise = torch.cat([self._noise(prompts[one.job.prompt], one) for one in members])
-        teach = partial(loss, batch=batch, noise=noise, columns=self._learner.columns)
-        self._learner.step_on(batch, teach, RATE)
+        self._learner.step_on(batch, lambda logits: self._loss(logits, batch, noise), RATE)
         return len(batch.answers)
 
+    def _loss(self, logits: torch.Tensor, batch: Batch, noise: torch.Tensor) -> torch.Tensor:
+        """Tokens that the head does not cover cannot be learned, and are left out."""
+        tokens = self._learner.columns[batch.answers]
+        covered = tokens >= 0
+        if not covered.any():
+            return logits.new_zeros(())
+        share = covered.float().mean()
+        return share * choice(logits[covered], tokens[covered], noise[covered], batch.temperature[covered])
+
     def _noise(self, prompt: Prompt, answer: Answer) -> torch.Tensor:
-        """(places, columns of the head): what the target's choice was made with, where nothing else is known of it."""
-        first, unknown = len(prompt.tokens), ~told(torch.from_numpy(answer.ids), self.info.vocab_size)
-        at = [first + int(place) for place in unknown.nonzero()]
-        if not at or answer.job.temperature == 0:
-            return torch.zeros(len(at), self._columns)
-        return gumbel(answer.job.seed, at, self._tokens)
+        """(places, columns of the head): the noise of the target's choices."""
+        first, places = len(prompt.tokens), len(answer.tokens)
+        if answer.job.temperature == 0:
+            return torch.zeros(places, self._columns)
+        return gumbel(answer.job.seed, list(range(first, first + places)), self._tokens)
 
     def save(self, directory: Path) -> None:
         candidate = copy.deepcopy(self._learner.averaged)
-        mix(candidate, self._incumbent, candidate.state_dict(), SHARE)
+        halfway(candidate, self._incumbent)
         candidate.save_pretrained(directory)  # type: ignore[operator]
         load_tokenizer(self._draft).save_pretrained(directory)
         self._loaded.pop(str(directory), None)
@@ -109,7 +109,8 @@ class OnlineTrainer:
         return self._loaded[directory]
 
 
-def _answer(prompt: int, text: Heard, tokens: Sequence[int], width: int, vocabulary: int) -> Answer:
-    """With ``width`` alternatives at each place, as far as they are known."""
+def _answer(prompt: int, text: LoggedRequest, tokens: Sequence[int]) -> Answer:
+    """Its alternatives are unknown."""
     job = Job(prompt, text.sampling.temperature, text.sampling.seed)
-    return Answer(job, np.array(tokens, dtype=np.int32), *alternatives(text, len(tokens), width, vocabulary))
+    none = np.zeros((len(tokens), 0))
+    return Answer(job, np.array(tokens, dtype=np.int32), none.astype(np.int32), none.astype(np.float16))

@@ -1,10 +1,9 @@
-"""A training's input and result. No torch here: the command line reads it too."""
+"""The plan, progress and result of a training. No torch here: the command line reads it too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
@@ -15,15 +14,6 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float
     task: str
     ranks: tuple[int, ...]
-
-
-class Rounds(msgspec.Struct, frozen=True):
-    """What rounds of the target take on this machine, microseconds by rows: beside a drafter and (empty: the same) with
-    the drafter's CPUs. ``inline``: the verifier of such a target drafts by itself, between forwards."""
-
-    us: dict[int, float]
-    lent_us: dict[int, float]
-    inline: bool
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -46,34 +36,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool = False
 
 
-class Judgement(NamedTuple):
-    """Of a draft: what a step takes by its leaves, microseconds, and how it reads the answers kept apart."""
-
-    step_us: dict[int, float]
-    readings: list[Reading]
-
-
 class Result(msgspec.Struct, kw_only=True):
-    """``before`` is the draft that training began with: ``--init``'s, or what was taken from the target."""
+    """What a training has made. ``before`` is the draft with its first weights."""
 
     shape: str
     parameters: int
-    init: str
-    cut: bool  # it is as wide as the target, and began with layers of it
-    prompts: int
+    start: str  # what the first weights were
+    prompts: int  # to learn from
     kept_apart: int
     answers: int
-    tokens: int  # of the answers it learned from
-    vocabulary: int
-    head: int  # tokens of it that the draft's output layer covers
-    covered: float  # share of the tokens in the answers kept apart that are among them
+    tokens: int  # of the answers to learn from
+    head: int  # tokens that the draft's output layer covers; 0: all
+    covered: float  # share of the tokens in the answers kept apart that it covers
     steps: int
     seconds: float  # of training
-    share: float  # of the weights that is the training's, where the rest is ``--init``'s
-    rounds: Rounds
-    tried: dict[str, float]  # shapes that were tried, with the speed-up that was predicted when one was chosen
-    before_us: dict[int, float]  # a draft step by its leaves
-    after_us: dict[int, float]
+    round_us: float  # of the target with 16 rows
+    step_us: float  # of the draft
     before: list[Reading]  # of the answers to the prompts kept apart
     after: list[Reading]
 
@@ -89,4 +67,3 @@ class Progress:
 
 
 Report = Callable[[Progress], None]
-Predict = Callable[[Rounds, Judgement], float]  # the speed-up that a draft brings, on the average of the temperatures

@@ -1,33 +1,34 @@
-"""Which shapes of a draft this machine can afford: shapes with steps that fit into a round of the target."""
+"""The shape of a new draft, by one rule: its steps fit into a round of the target on this machine."""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
 
-from actors.draft_timing import measure_draft
-from actors.engines.build import build_draft
+from actors.engines.targets.target import Target
+from actors.models import Window, sample_tokens
 from actors.training.head import head_tokens
 from actors.training.start import HEAD, Shape, draft_config, empty_draft, is_cut
+from protocols.messages import Sampling
 
-STEPS = 25  # of the draft in a round: with fewer the tree stays small, with more most of it is never verified
-FEWEST = 6  # of a draft that is cut from the target: with fewer a chain of three takes half of a round
-FRACTIONS = (1, 2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 8)  # of the target's width
+STEPS = 25  # of a narrow draft in a round: it begins with no place right, so a tree must be large
+CUT_STEPS = 6  # of a draft that is cut from the target: it begins with a third of its places right
+FRACTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 8)  # of the target's width
 LAYERS = (4, 2, 1)
+WINDOW = 15  # draft tokens of a usual round
+ROUNDS = 9  # of which the median counts
 
 
-def candidates(target: Any) -> list[Shape]:
-    """Shapes for a target of this configuration, the largest step first."""
+def narrower(target: Any) -> list[Shape]:
+    """Shapes narrower than a target of this configuration, those whose step reads most weights first."""
     text = target.get_text_config()
-    widths = {int(text.hidden_size * f) // HEAD * HEAD for f in FRACTIONS}
-    if is_cut(target, Shape(text.hidden_size, 1)):
-        widths.add(text.hidden_size)
-    layers = [n for n in LAYERS if n <= max(1, text.num_hidden_layers // 2)]
-    shapes = [Shape(width, n) for width in widths if width for n in layers]
+    widths = {int(text.hidden_size * f) // HEAD * HEAD for f in FRACTIONS} - {0}
+    shapes = [Shape(width, n) for width in widths for n in LAYERS if n <= max(1, text.num_hidden_layers // 2)]
 
     def weights(shape: Shape) -> int:
         return shape.width * (head_tokens(draft_config(target, shape)) + 12 * shape.width * shape.layers)
@@ -35,36 +36,50 @@ def candidates(target: Any) -> list[Shape]:
     return sorted(shapes, key=weights, reverse=True)
 
 
-def stopwatch(device: torch.device, threads: int) -> Callable[[], float]:
-    """What models are measured with. The thread's own time, if it computes alone: on a busy machine other processes
-    interrupt the target's rounds, and hardly a draft's steps, which are shorter than the scheduler's slices. With ten
-    processes on one core, a round of 9 ms of the bundled target took 76 ms, and a step of 1.0 ms still 1.0. (The
-    process's time has the target's spare thread in it, which looks for work for a while.)"""
-    return time.thread_time if device.type == "cpu" and threads == 1 else time.perf_counter
-
-
-def step_us(directory: str, device: str, timer: Callable[[], float]) -> float:
-    """Microseconds of a step for one leaf, of the draft in ``directory`` as a drafter would build it."""
-    return measure_draft(build_draft(directory, device, "auto", 0, 1), timer)[1]
-
-
-def contenders(
-    target: Any, tokenizer: Any, round_us: float, step_us: Callable[[str], float], note: Callable[[str], None]
-) -> list[Shape]:
-    """Shapes that are worth a trial, the largest first: those of the target's own width of which ``FEWEST`` steps fit
-    into a round, and the largest of all of which ``STEPS`` do (if none, the cheapest)."""
-    own, steps = list[Shape](), dict[Shape, float]()
-    for shape in candidates(target):
+def choose_shape(
+    target: Any,
+    tokenizer: Any,
+    round_us: float,
+    step_us: Callable[[str], float],
+    note: Callable[[str], None],
+) -> Shape:
+    """One layer cut from the target if ``CUT_STEPS`` fit into a round; else the largest narrower shape of which
+    ``STEPS`` do; else the cheapest."""
+    cut = Shape(target.get_text_config().hidden_size, 1)
+    shapes = narrower(target)
+    for shape in [cut, *shapes] if is_cut(target, cut) else shapes:
         with tempfile.TemporaryDirectory() as directory:
             config = draft_config(target, shape)
             empty_draft(config, head_tokens(config)).save_pretrained(directory)  # type: ignore[operator]
             tokenizer.save_pretrained(directory)
-            steps[shape] = step_us(directory)
-        fit = round_us / steps[shape]
-        note(f"{shape}: a step takes {steps[shape] / 1000:.2f} ms, {fit:.0f} fit into a round")
-        if fit >= STEPS:
-            return [*own, shape]
-        if fit >= FEWEST and is_cut(target, shape):
-            own.append(shape)
-    cheapest = min(steps, key=steps.__getitem__)
-    return [*(shape for shape in own if shape != cheapest), cheapest]
+            took = step_us(directory)
+        note(f"{shape}: a step takes {took / 1000:.2f} ms, {round_us / took:.0f} fit into a round")
+        if round_us / took >= (CUT_STEPS if shape == cut else STEPS):
+            return shape
+    return shapes[-1] if shapes else cut
+
+
+def round_us(target: Target, timer: Callable[[], float]) -> float:
+    """Microseconds of a round with ``WINDOW`` draft tokens."""
+    prompt = sample_tokens(min(64, target.info.max_context // 4), target.info.vocab_size)
+    size = min(WINDOW, target.max_window)
+    room = min(target.info.max_context - len(prompt), (ROUNDS + 2) * (size + 1))
+    handle = target.open(prompt, Sampling(max_tokens=room, ignore_eos=True))
+    times: list[float] = []
+    try:
+        while target.prefill(handle) is None:
+            pass
+        tokens, parents = list(prompt[:size]), list(range(-1, size - 1))
+        for _ in range(max(2, min(ROUNDS, room // (size + 1) - 1))):
+            begin = timer()
+            target.verify([Window(handle, tokens[:size], parents[: len(tokens[:size])])])
+            times.append(timer() - begin)
+    finally:
+        target.close(handle)
+    return median(times[1:]) * 1e6
+
+
+def stopwatch(device: torch.device, threads: int) -> Callable[[], float]:
+    """The clock for measuring models: the thread's own time if it computes alone, since other processes interrupt long
+    rounds more than short steps."""
+    return time.thread_time if device.type == "cpu" and threads == 1 else time.perf_counter

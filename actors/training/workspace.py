@@ -8,7 +8,6 @@ import msgspec
 
 from actors.training.plan import Plan
 from actors.training.shards import Shards
-from actors.training.start import Shape
 from protocols.errors import ConfigError
 
 
@@ -37,20 +36,12 @@ class Workspace:
         return self._folder / "state.pt"
 
     def head(self, size: int) -> Path:
-        """The token ids of an output layer by its size."""
+        """The ids of the tokens that an output layer of that size covers."""
         return self._folder / f"head-{size}.npy"
 
     @property
     def shape(self) -> Path:
-        return self._folder / "shape.json"
-
-    def trial(self, shape: Shape) -> Path:
-        """The checkpoint of a draft, whatever its shape."""
-        return self._folder / f"trial-{shape}.pt"
-
-    def forget_trials(self) -> None:
-        for file in self._folder.glob("trial-*.pt"):
-            file.unlink()
+        return self._folder / "shape"
 
     def _check_same(self) -> None:
         if not self._plan.is_file():

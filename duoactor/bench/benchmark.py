@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -143,15 +145,18 @@ class Benchmark:
             async with _running(rounds.listen()):
                 yield rounds
 
-    async def run(self, answers: Mapping[str, Answers], show: Show) -> None:
-        """Every turn of the job that its rows can answer."""
+    async def run(self, answers: Mapping[str, Answers], show: Show, seconds: float = math.inf) -> None:
+        """Every turn of the job that its rows can answer; after ``seconds`` no further prompt is begun."""
         await self._warm_up(answers, show)
         if self.job.streams:
             await self._run_streams(answers, show)
             return
         firsts = {prompt.task: prompt.id for prompt in reversed(self.job.prompts)}
         turns = [turn for turn in self.job.turns() if turn[2].name not in self._missing]
+        rows, until = len(turns) // max(1, self.job.repeats * len(self.job.prompts)), time.monotonic() + seconds
         for number, (repeat, prompt, row) in enumerate(turns):
+            if number and number % rows == 0 and time.monotonic() > until:
+                break
             show(f"{prompt.id}, {row.label}, repeat {repeat + 1}", number, len(turns))
             keep = repeat == 0 and firsts[prompt.task] == prompt.id
             self.runs += await self._converse(answers[row.name], row, prompt, repeat, keep)

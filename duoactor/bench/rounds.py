@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from duoactor.bench.results import BenchRound, Cost
-from duoactor.monitor.spans import Span, shared
 from protocols import wire
 from protocols.errors import ProtocolError
 from protocols.messages import RequestStats, RoundStats, Telemetry
 from protocols.transport import Feed
+
+Span = tuple[float, float]  # begin and end, µs
 
 LATE_S = 0.5  # how long telemetry may lag behind the last chunk
 
@@ -86,3 +87,16 @@ def cost_of(stats: RequestStats, rounds: Sequence[BenchRound]) -> Cost:
 def draft_spans(rounds: Iterable[BenchRound]) -> list[Span]:
     """When the drafter computed, in order of time."""
     return sorted((float(start), float(start + length)) for one in rounds for start, length in one.draft_forwards)
+
+
+def shared(some: Sequence[Span], others: Sequence[Span]) -> float:
+    """How long both lasted at the same time; each is in order, and none of its spans overlap."""
+    total, at = 0.0, 0
+    for begin, end in some:
+        while at < len(others) and others[at][1] <= begin:
+            at += 1
+        later = at
+        while later < len(others) and others[later][0] < end:
+            total += min(end, others[later][1]) - max(begin, others[later][0])
+            later += 1
+    return total

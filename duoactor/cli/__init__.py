@@ -16,7 +16,7 @@ from duoactor.cli.config import config
 from duoactor.cli.datastore import datastore
 from duoactor.cli.demo import demo
 from duoactor.cli.distill import distill
-from duoactor.cli.doctor import doctor
+from duoactor.cli.doctor import doctor_command
 from duoactor.cli.environment import Environment
 from duoactor.cli.generate import generate
 from duoactor.cli.inflate import inflate
@@ -37,7 +37,7 @@ SECTIONS = {
     "Run": (demo, up, verifier, drafter, controller, learner, serve),
     "Ask": (generate, chat),
     "Operate": (top, status, drafters, swap, drain),
-    "Prepare": (doctor, config, keys, datastore, distill),
+    "Prepare": (doctor_command, config, keys, datastore, distill),
     "Measure": (bench, replay, inflate),
 }
 

@@ -14,8 +14,8 @@ from duoactor.bench.suites import BUILTIN, load_suite
 from duoactor.cli.announcements import announced
 from duoactor.cli.environment import available_cpus
 from duoactor.cli.options import json_option
-from duoactor.distill.report import ALL, PICTURE, card, mean_speedup, predicted, rows, verdict
-from duoactor.doctor.load import busy
+from duoactor.distill.report import ALL, PICTURE, card, lengths, rows, verdict
+from duoactor.doctor import busy
 from protocols.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ from protocols.errors import ConfigError
     "--shape",
     default="auto",
     metavar="TEXT",
-    help="width and layers such as 768x2; auto: the best of those that are fast enough here  [auto]",
+    help="width and layers such as 768x2; auto: by how fast steps and rounds are here  [auto]",
 )
 @click.option(
     "--init",
@@ -64,10 +64,9 @@ def distill(
     """Make a draft model out of what a target writes.
 
     The target answers the prompts, greedy and sampled, for a third of the time; a small model that begins with weights
-    of the target learns its distributions for the rest. "auto" tries shapes whose steps fit into a round of the target
-    on this machine, and trains the most promising one to the end. Prompts like those that the target will be asked
-    serve best. Some are kept apart: DIR/README.md says how often the draft agrees with the target's answers to them,
-    and whether that helps. After Ctrl-C or a crash the same command with --resume goes on.
+    of the target learns its distributions for the rest. Prompts like those that the target will be asked serve best.
+    Some are kept apart: DIR/README.md says how often the draft agrees with the target's answers to them. After Ctrl-C
+    or a crash the same command with --resume goes on.
 
     \b
     Example:  duoactor distill --target my/model --prompts questions.jsonl --out draft --minutes 60
@@ -99,7 +98,7 @@ def distill(
     spinner.show(f"loading {render.model_name(plan.target)} …")
     try:
         with announced(spinner.show):
-            result = train(plan, mean_speedup, report)
+            result = train(plan, report)
     except KeyboardInterrupt:
         spinner.show("")
         if Path(out).exists():
@@ -118,18 +117,18 @@ def _tell(plan: Plan, result: Result, as_json: bool) -> None:
 
         draw(result, Path(plan.out) / PICTURE)
     (Path(plan.out) / "README.md").write_text(card(plan, result, picture), "utf-8")
-    found, speedups = rows(result), predicted(result)
+    found, chains = rows(result), lengths(result)
     if as_json:
         facts = {name: value for name, value in render.plain(result).items() if name not in ("before", "after")}
-        gains = {f"{t:g}": {"before": was, "after": now} for t, (was, now) in speedups.items()}
-        said = {"directory": plan.out, "verdict": verdict(result), "predicted": gains, "agreement": found}
+        chained = {f"{t:g}": {"before": was, "after": now} for t, (was, now) in chains.items()}
+        said = {"directory": plan.out, "verdict": verdict(result), "tokens_per_round": chained, "agreement": found}
         render.print_json({**said, **facts})
         return
-    made = render.table(">temperature", ">agreement before", ">after", ">predicted before", ">after")
+    made = render.table(">temperature", ">agreement before", ">after", ">tokens per round before", ">after")
     for row in found:
         if row.task == ALL:
-            speed = (f"{speed:.2f}x" for speed in speedups[row.temperature])
-            made.add_row(f"{row.temperature:g}", f"{row.before[0]:.3f}", f"{row.after[0]:.3f}", *speed)
+            chain = (f"{length:.2f}" for length in chains[row.temperature])
+            made.add_row(f"{row.temperature:g}", f"{row.before[0]:.3f}", f"{row.after[0]:.3f}", *chain)
     render.print_table(made)
     size = f"{result.parameters / 1e6:.2f}M parameters"
     print(f"wrote {plan.out}: shape {result.shape}, {size}; use it with --draft {plan.out}")

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from actors.settings import DrafterSettings, LearnerSettings, VerifierSettings
+from actors.settings import DrafterSettings, VerifierSettings
 from duoactor.cli.environment import Environment, available_cpus
 from duoactor.cli.options import Logs, config_option, json_option, log_options, struct_options
 from duoactor.cli.sections import Command
@@ -22,7 +22,7 @@ from duoactor.launch.readiness import check_address
 from duoactor.launch.signals import Terminated, run_until_signal
 from duoactor.launch.summary import print_up
 from duoactor.launch.supervisor import Probe, Supervisor
-from duoactor.launch.wanted import LEARNER_FLAGS, NOT_THE_GATEWAYS, UP_DECIDES, ClashError, read_wanted
+from duoactor.launch.wanted import NOT_THE_GATEWAYS, UP_DECIDES, ClashError, read_wanted
 from duoactor.serve.settings import GatewaySettings
 from protocols.address import default_address
 
@@ -39,7 +39,6 @@ from protocols.address import default_address
 )
 @struct_options(GatewaySettings, section="Gateway, with --http", leave_out=NOT_THE_GATEWAYS)
 @click.option("--learn", is_flag=True, help="train the draft model on what is served, and use it where it is better")
-@struct_options(LearnerSettings, section="Learner, with --learn", only=LEARNER_FLAGS)
 @click.option(
     "--launcher",
     default="local",

@@ -1,4 +1,4 @@
-"""The card of a distilled draft: how it was made, what it agrees with, and whether that helps here."""
+"""The card of a distilled draft: how it was made, and how often it agrees with its target."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from actors.training.plan import Judgement, Plan, Reading, Result, Rounds
+from actors.training.plan import Plan, Reading, Result
 from duoactor import render
-from duoactor.doctor.agreement import agreement
-from duoactor.doctor.forecast import PAYS, Measured, forecasts
+from duoactor.replay import tokens_per_round
 
 PICTURE = "agreement.png"
 SHOWN = (1, 2, 4)  # the draft's choices among which the target's token is looked for
 ALL = "all"  # tasks together
+GAMMA = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,43 +48,33 @@ def _shares(readings: Sequence[Reading]) -> tuple[float, ...]:
     return tuple(sum(0 < rank <= most for rank in ranks) / len(ranks) for most in SHOWN)
 
 
-def predicted(result: Result) -> dict[float, tuple[float, float]]:
-    """Speed-up of the best method before and after, by temperature; by the cost model that also commands it."""
-    was = speedups(result.rounds, Judgement(result.before_us, result.before))
-    now = speedups(result.rounds, Judgement(result.after_us, result.after))
-    return {temperature: (was[temperature], now[temperature]) for temperature in now}
+def lengths(result: Result) -> dict[float, tuple[float, float]]:
+    """Tokens per round of chains of ``GAMMA`` drafts before and after, by temperature."""
+    return {
+        temperature: (_length(result.before, temperature), _length(result.after, temperature))
+        for temperature in dict.fromkeys(one.temperature for one in result.after)
+    }
 
 
-def speedups(rounds: Rounds, of: Judgement) -> dict[float, float]:
-    """By temperature, what the best method brings over the target alone with a draft that was so judged."""
-    found = {}
-    for temperature in dict.fromkeys(one.temperature for one in of.readings):
-        seen = agreement([one.ranks for one in of.readings if one.temperature == temperature])
-        known = Measured(rounds.us, of.step_us, seen, rounds.lent_us, rounds.inline)
-        found[temperature] = forecasts(known)[0].speedup
-    return found
-
-
-def mean_speedup(rounds: Rounds, of: Judgement) -> float:
-    """The mean of :func:`speedups` over the temperatures."""
-    return fmean(speedups(rounds, of).values())
+def _length(readings: Sequence[Reading], temperature: float) -> float:
+    return tokens_per_round([one.ranks for one in readings if one.temperature == temperature], GAMMA)
 
 
 def verdict(result: Result) -> str:
-    """One sentence: does the draft help on this machine?"""
-    gains = predicted(result)
-    was, now = map(fmean, zip(*gains.values(), strict=True))
-    if now < PAYS:
+    """One sentence: is the draft worth a try on this machine?"""
+    was, now = map(fmean, zip(*lengths(result).values(), strict=True))
+    cost = 1 + GAMMA * result.step_us / result.round_us  # of a round with its drafts, in rounds of the target
+    if now <= was and result.start == "a draft":
+        return f"It did not get better: {now:.2f} tokens a round after {was:.2f}. Keep the draft that it began with."
+    if now <= cost:
         return (
-            f"It does not help: {now:.2f}x the target alone is predicted for this machine. Train longer, with more "
-            "prompts, or ask for a cheaper shape."
+            f"It does not help: {now:.2f} tokens a round, for drafts that make a round {cost:.2f} times as long. Train "
+            "longer, with more prompts, or ask for a cheaper shape."
         )
-    if result.init and now <= was:
-        return (
-            f"It did not help: {now:.2f}x is predicted for this machine, and {was:.2f}x with the draft that it began "
-            "with. Keep that one."
-        )
-    return f"{now:.2f}x the target alone is predicted for this machine, on the average of the temperatures."
+    return (
+        f"{now:.2f} tokens a round in chains of {GAMMA}, {was:.2f} before training; `duoactor doctor` measures the "
+        "speed-up."
+    )
 
 
 def card(plan: Plan, result: Result, picture: bool) -> str:
@@ -94,9 +84,9 @@ def card(plan: Plan, result: Result, picture: bool) -> str:
         f"# A draft for {Path(target).name}",
         "",
         f"Made by `duoactor distill`: shape {result.shape}, {result.parameters / 1e6:.2f} M parameters, bfloat16. It "
-        f"began with {_start(result)} and made {result.steps} steps ({result.seconds / 60:.1f} minutes) by KL and "
-        f"total variation on {result.tokens} tokens in {result.answers} answers of the target, greedy and sampled, to "
-        f"{result.prompts - result.kept_apart} prompts.{_chosen(result)}{_mixed(result)}{_covered(result)}",
+        f"began with {result.start} and made {result.steps} steps ({result.seconds / 60:.1f} minutes) by KL and total "
+        f"variation on {result.tokens} tokens in {result.answers} answers of the target, greedy and sampled, to "
+        f"{result.prompts} prompts.{_mixed(result)}{_covered(result)}",
         "",
         f"**{verdict(result)}**",
         "",
@@ -108,50 +98,28 @@ def card(plan: Plan, result: Result, picture: bool) -> str:
         "|---|---|---|---|---|---|",
         *map(_line, rows(result)),
         "",
-        f"A step takes {result.after_us[1] / 1000:.2f} ms here, a round of the target {result.rounds.us[1] / 1000:.2f} "
-        "ms. Predicted for text that copies nothing:",
+        f"A step takes {result.step_us / 1000:.2f} ms here, a round of the target {result.round_us / 1000:.2f} ms. "
+        f"Tokens per round in chains of {GAMMA} draft tokens, before and after:",
         "",
         "| temperature | before | after |",
         "|---|---|---|",
-        *(f"| {t:g} | {was:.2f}x | {now:.2f}x |" for t, (was, now) in predicted(result).items()),
+        *(f"| {t:g} | {was:.2f} | {now:.2f} |" for t, (was, now) in lengths(result).items()),
     ]
     if picture:
         lines += ["", f"![agreement by task]({PICTURE})"]
     return "\n".join(lines) + "\n"
 
 
-def _start(result: Result) -> str:
-    if result.init:
-        return f"the draft {render.model_name(result.init)}"
-    if result.cut:
-        return "the target's own embedding and some of its layers"
-    return "the target's embedding, projected to its own width"
-
-
-def _chosen(result: Result) -> str:
-    if not result.tried:
-        return ""
-    found = ", ".join(f"{shape} {gain:.2f}x" for shape, gain in result.tried.items())
-    return (
-        f" The shape {result.shape} was chosen by what was predicted after a sixteenth of the training each: {found}."
-    )
-
-
 def _mixed(result: Result) -> str:
-    if not result.init:
-        return ""
-    return (
-        f" Its weights are {result.share:.2f} of those and the rest of the draft's that it began with, which did best "
-        "on the prompts kept apart."
-    )
+    return " Its weights are halfway back to those of that draft." if result.start == "a draft" else ""
 
 
 def _covered(result: Result) -> str:
-    if result.head == result.vocabulary:
+    if not result.head:
         return ""
     return (
-        f" Its output layer covers the {result.head} of {result.vocabulary} tokens that the target says most: "
-        f"{result.covered:.1%} of those in its answers to the prompts kept apart."
+        f" Its output layer covers the {result.head} tokens that the target says most: {result.covered:.1%} of those "
+        "in its answers to the prompts kept apart."
     )
 
 

@@ -10,7 +10,6 @@ from duoactor import config
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
 
-LEARNER_FLAGS = ("learn_from",)  # of its options, those that `up` has; duo.toml has all
 UP_DECIDES = ("connect", "key", "server_key")  # for its drafters and gateway; duo.toml may
 NOT_THE_GATEWAYS = (*UP_DECIDES, "http", "shutdown_timeout")  # flags of `up` that are its own or the verifier's
 
@@ -50,15 +49,12 @@ def read_wanted(
             has = f"{len(asked.drafters)} [[drafter]] of {file}"
             raise ClashError(f"--drafters {drafters} does not fit the {has}: leave it out")
         tables = tuple(tables[0] for _ in range(drafters))
-    taught = {name: flags[name] for name in LEARNER_FLAGS if flags.get(name) is not None}
-    if taught and not (learn or asked.learner):
-        raise ClashError("--learn-from is for a learner; give --learn, too")
     return Wanted(
         verifier=config.build(VerifierSettings, asked.verifier, config.given(flags, VerifierSettings)),
         drafters=tuple(config.build(DrafterSettings, table, own) for table in tables),
         controller=config.build(ControllerSettings, asked.controller),
         gateway=_gateway(asked.gateway, http, flags),
-        learner=config.build(LearnerSettings, asked.learner, taught) if learn or asked.learner else None,
+        learner=config.build(LearnerSettings, asked.learner) if learn or asked.learner else None,
     )
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from duoactor.bench.results import BenchRound
-from duoactor.bench.rounds import cost_of, rounds_of
-from duoactor.monitor.spans import shared
+from duoactor.bench.rounds import cost_of, rounds_of, shared
 from protocols.messages import RequestStats, RoundStats
 
 

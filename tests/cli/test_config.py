@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.settings import DrafterSettings, LearnerSettings, LearnFrom, VerifierSettings
+from actors.settings import DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor import config
 from duoactor.config_reference import reference
 from duoactor.launch.deployment import deploy, flags
-from duoactor.launch.wanted import ClashError, Wanted, read_wanted
+from duoactor.launch.wanted import Wanted
 from protocols.errors import ConfigError, ModelError
 
 ROOT = Path(__file__).parents[2]
@@ -146,14 +146,6 @@ def test_drafters_leave_their_cpus_to_the_target_while_they_rest_unless_somebody
         assert made(chosen, DrafterSettings()).verifier.spare_cpus == ""
     taught = deploy(Wanted(VerifierSettings(bind=HERE), (DrafterSettings(),), learner=LearnerSettings()), cpus=(0, 1))
     assert taught.verifier.spare_cpus == "1", "a learner gives way"
-
-
-def test_what_a_learner_learns_from_is_an_option_of_up_and_goes_without_no_learner():
-    assert read_wanted("", {"learn_from": None}, learn=True).learner.learn_from == LearnFrom.TOKENS
-    assert read_wanted("", {"learn_from": "logits"}, learn=True).learner.learn_from == LearnFrom.LOGITS
-    assert read_wanted("", {}).learner is None
-    with pytest.raises(ClashError, match="--learn"):
-        read_wanted("", {"learn_from": "logits"})
 
 
 def test_a_target_without_drafters_has_all_cpus():

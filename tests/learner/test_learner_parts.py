@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 
 from actors.learner.course import FEWEST_TOKENS, FIRST_TRIAL, PASSES, Course, Decide, Judge, Learn, Save
-from actors.learner.start import ALTERNATIVES, hello_of
 from actors.learner.traffic import Traffic
 from actors.learner.trial import FEWEST, Trial
 from actors.learner.versions import KEPT, STATE, Versions
-from actors.settings import LearnerSettings, LearnFrom
 from protocols.errors import ConfigError
 from protocols.messages import Finished, Sampling
-from tests.world.fakes import INFO
 
 
 def text(number: int, length: int = 50) -> Finished:
@@ -49,16 +46,6 @@ def test_a_text_longer_than_what_is_kept_leaves_no_other_and_does_no_harm():
     for number in range(20):
         traffic.add(text(number, 1000))
     assert len(traffic.learned.texts) == len(traffic.judged.texts) == 1
-
-
-def test_what_the_target_held_likeliest_is_kept_of_texts_to_learn_from_alone():
-    traffic = Traffic()
-    for number in range(100):
-        one = text(number)
-        told = {"top_ids": bytes(4 * 16 * 50), "top_logprobs": bytes(2 * 16 * 50)}
-        traffic.add(Finished(one.tokens, one.prompt_len, one.sampling, **told))
-    assert {one.alternatives for one in traffic.learned.texts} == {16}
-    assert not any(hasattr(one, "top_ids") for one in traffic.judged.texts)
 
 
 # --- trial -----------------------------------------------------------------------------------------------------------
@@ -102,14 +89,6 @@ def test_a_few_texts_decide_nothing():
     assert not made.better
     made.add(41, 10, 50)
     assert made.better
-
-
-# --- what it asks for ------------------------------------------------------------------------------------------------
-
-
-def test_it_asks_for_the_likeliest_tokens_where_it_learns_from_logits():
-    tokens, logits = (hello_of(LearnerSettings(learn_from=one), INFO).alternatives for one in LearnFrom)
-    assert (tokens, logits) == (0, ALTERNATIVES)
 
 
 # --- course ----------------------------------------------------------------------------------------------------------

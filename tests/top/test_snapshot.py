@@ -1,4 +1,4 @@
-"""``duoactor top`` where there is no terminal: one picture of what goes on now."""
+"""``duoactor top`` without a terminal: rates, and one picture of now."""
 
 import asyncio
 
@@ -9,13 +9,44 @@ from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
-from duoactor.top.screen import snapshot, whole
+from duoactor.top import TopPicture, Watch, clean, draw, snapshot
+from protocols.messages import RequestStatus, StatusReport
 from tests.world.caller import ADDRESS
 from tests.world.cluster import Cluster
 
 
 def client_of(cluster, name="watcher", **options) -> AsyncClient:
     return AsyncClient(ADDRESS, network=cluster.network.host(name), **options)
+
+
+def drawn(picture: TopPicture, height: int) -> list[str]:
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(draw(picture, height))
+    return capture.get().splitlines()
+
+
+def report(uptime_ms: float, tokens: int, made: int) -> StatusReport:
+    return StatusReport(
+        "r", "toy", "cpu", "float32", "auto", uptime_ms, 100, 10, (RequestStatus("a", "auto", "decode", tokens),),
+        counters={"generation_tokens": made},
+    )  # fmt: skip
+
+
+def test_rates_are_of_the_last_seconds_and_begin_anew_with_another_verifier():
+    watch = Watch("here")
+    for second in range(10):
+        watch.answered(report(1000.0 * second, 10 * second, 30 * second), float(second))
+    picture = watch.picture()
+    assert (picture.tokens_per_second, picture.rates) == (30.0, {"a": 10.0})
+    watch.answered(report(5.0, 3, 3), 10.0)
+    assert (watch.picture().tokens_per_second, watch.picture().rates) == (0.0, {})
+    watch.failed("gone")
+    assert watch.picture().report is None and watch.picture().problem == "gone"
+
+
+def test_a_name_that_would_move_the_cursor_does_not():
+    assert clean("a\x1b[2Jb") == "a?[2Jb"
 
 
 def test_a_snapshot_shows_what_runs_and_every_request():
@@ -33,10 +64,10 @@ def test_a_snapshot_shows_what_runs_and_every_request():
             return picture
 
     picture = run(go())
-    assert len(picture.streams) == 12
-    text = [line.plain for line in whole(picture, Console(width=120))]
+    assert len(picture.report.requests) == 12
+    text = drawn(picture, 60)
     assert sum("decode" in line or "prefill" in line or "queued" in line for line in text) == 12
-    assert text[-1].strip() and "q quit" not in text[-1]
+    assert "8 more requests" in "\n".join(drawn(picture, 14))
 
 
 def test_a_snapshot_without_a_verifier_is_an_error():

@@ -9,7 +9,6 @@ import struct
 import sys
 import termios
 from contextlib import asynccontextmanager
-from itertools import count
 
 import pyte
 import pytest
@@ -101,34 +100,22 @@ async def watched(tmp_path, **environment: str):
     network.close()
 
 
-async def test_it_shows_a_stream_swaps_its_drafter_and_survives_the_verifier(tmp_path):
+async def test_it_shows_a_stream_and_survives_the_verifier(tmp_path):
     async with watched(tmp_path) as (cluster, terminal):
-        for name in ("left", "right"):
-            # Alike for ever: of drafters whose steps seem to differ the pool tries both, and moves the stream itself.
-            cluster.start_drafter(name, timer=count(step=100e-6).__next__)
-        await cluster.connected("left", "right")
-        await terminal.shows("toy (float32 on cpu)", "left", "right", "no requests", "q quit")
+        cluster.start_drafter("left")
+        await cluster.connected("left")
+        await terminal.shows("toy (float32 on cpu)", "left", "no requests", "q quit")
         async with AsyncClient(ADDRESS, network=cluster.network, reconnect_timeout=HANGS_S) as client:
-            stream = client.stream((5, 9, 33), max_tokens=4000, method=Method.SPS, ignore_eos=True)
+            stream = client.stream((5, 9, 33), max_tokens=15000, method=Method.SPS, ignore_eos=True)
             reading = asyncio.create_task(stream.completion())
-            await terminal.shows("tokens/s", "the last 12 rounds", "decode", "sps")
-            [old] = [one.actor_id for one in (await client.status()).drafters if one.leases]
-            new = "right" if old == "left" else "left"
-            terminal.type("s")
-            text = await terminal.shows("Move from which drafter?")
-            terminal.type(next(line[0] for line in text.splitlines() if line[2:].startswith(old)) + "\r")
-            await terminal.shows(f"Move from {old} to which?")
-            terminal.type("\r")
-            await terminal.shows(f"Move every stream from {old} to {new}? y / n")
-            terminal.type("y")
-            await terminal.shows(f"moved 1 stream from {old} to {new}")
-            terminal.size(40, 10)
+            await terminal.shows("tokens/s", "decode", "sps", "of drafts accepted")
+            terminal.size(60, 10)
             await terminal.shows("tokens/s", "decode")
             terminal.size(80, 24)
             cluster.crash_verifier()
-            await terminal.shows("no answer for", "waiting for the verifier to come back")
+            await terminal.shows("waiting for a verifier")
             cluster.start_verifier()
-            await terminal.shows("tokens/s", "the last")
+            await terminal.shows("tokens/s", "decode")
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
         terminal.type("q")
@@ -138,7 +125,7 @@ async def test_it_shows_a_stream_swaps_its_drafter_and_survives_the_verifier(tmp
 async def test_without_colour_nothing_is_coloured_and_without_a_verifier_it_says_so(tmp_path):
     network = RealNetwork(f"ipc://{tmp_path}/v.ipc")
     terminal = Terminal("top", "--connect", network.real, NO_COLOR="1")
-    await terminal.shows("waiting for a verifier: no verifier answers at")
+    await terminal.shows("waiting for a verifier:")
     async with Cluster(network=network) as cluster:
         cluster.start_drafter("d1")
         await terminal.shows("d1", "standby")

@@ -20,7 +20,7 @@ from actors.models import Leaf
 from actors.training.answers import Answer, Prompt, jobs, write_answers
 from actors.training.batches import batch_of
 from actors.training.learner import Learner
-from actors.training.shapes import candidates
+from actors.training.shapes import narrower
 from actors.training.start import Shape, first_draft
 from protocols.messages import Sampling
 from tests.engines.families import FAMILIES, model_of
@@ -68,5 +68,5 @@ def test_a_draft_of_each_family_is_cut_trained_and_loaded(name: str, tmp_path: P
 def test_the_draft_of_a_recurrent_target_is_a_llama_also_where_it_is_as_wide(name: str):
     model = model_of(name)
     width = model.config.get_text_config().hidden_size
-    for shape in (Shape(width, 1), *candidates(model.config)):
+    for shape in (Shape(width, 1), *narrower(model.config)):
         assert isinstance(first_draft(model, shape), LlamaForCausalLM)

@@ -14,19 +14,17 @@ from transformers import LlamaConfig
 
 from actors.engines.weights.draft_vocabulary import DraftVocabulary, draft_vocabulary, with_part_head
 from actors.training.answers import TOP, Answer, Job, Prompt, jobs
-from actors.training.batches import batch_of
 from actors.training.head import LEAST, MOST, coverage, head_tokens, kept_most_frequent, most_frequent
+from actors.training.learner import halfway
 from actors.training.losses import blend, divergences
-from actors.training.mixture import acceptance, keep_the_best, mix
 from actors.training.muon import Muon, orthogonal
-from actors.training.plan import Reading, Result, Rounds
-from actors.training.shapes import STEPS, candidates, contenders, stopwatch
+from actors.training.plan import Reading, Result
+from actors.training.shapes import CUT_STEPS, STEPS, choose_shape, narrower, stopwatch
 from actors.training.shards import PER_SHARD, Shards
 from actors.training.start import Shape, chosen_layers, draft_config, first_draft
 from duoactor.distill.picture import figure_of
 from duoactor.distill.report import rows, verdict
 from protocols.errors import ConfigError
-from tests.engines.tiny import VOCAB as TINY
 from tests.engines.tiny import make
 
 VOCABULARY = 12
@@ -60,27 +58,6 @@ def test_the_places_that_a_draft_fits_least_are_left_out():
     assert blend(kl, tv, acceptance=0.0).item() == pytest.approx(10.9)
 
 
-def test_of_the_weights_between_start_and_end_those_are_kept_whose_tokens_are_accepted_most():
-    torch.manual_seed(0)
-    model = make("llama")
-    right = {name: weight.clone() for name, weight in model.state_dict().items()}
-    step = {name: 0.05 * torch.randn_like(weight) for name, weight in right.items()}
-    prompt, tokens = Prompt((3, 4)), np.arange(5, 25, dtype=np.int32)
-    named = np.zeros((len(tokens), TINY), dtype=np.int32)
-    answer = Answer(Job(0, 1.0, 0), tokens, named, named.astype(np.float16))
-    logprobs, ids = (
-        batch_of([prompt], [answer], torch.device("cpu")).logits(model).log_softmax(-1).sort(descending=True)
-    )
-    answer = Answer(Job(0, 1.0, 0), tokens, ids.numpy().astype(np.int32), logprobs.detach().numpy().astype(np.float16))
-    start = {name: weight - step[name] for name, weight in right.items()}
-    model.load_state_dict({name: weight + 3 * step[name] for name, weight in right.items()})
-    before = acceptance(model, [prompt], [answer])
-    assert keep_the_best(model, start, [prompt], [answer]) == 0.25
-    assert acceptance(model, [prompt], [answer]) > 0.99 > before
-    for name, weight in model.state_dict().items():
-        assert torch.allclose(weight, right[name], atol=1e-5)
-
-
 def test_a_draft_as_wide_as_its_target_begins_with_the_targets_own_layers():
     target = make("llama")
     draft = first_draft(target, Shape(64, 2))
@@ -108,22 +85,20 @@ class Tokenizer:
         pass
 
 
-def test_the_largest_shape_whose_steps_fit_is_tried_and_those_of_the_targets_width_that_nearly_do():
+def test_one_layer_is_cut_if_its_steps_fit_else_the_largest_narrower_shape_is_taken():
     config = make("llama").config
     config.hidden_size, config.num_hidden_layers = 256, 8
     config.head_dim = 64
-    shapes = candidates(config)
-    assert (shapes[:3], shapes[-1]) == ([Shape(256, 4), Shape(256, 2), Shape(256, 1)], Shape(64, 1))
-    noted: list[str] = []
+    shapes = narrower(config)
+    assert shapes[-1] == Shape(64, 1) and Shape(128, 4) in shapes and Shape(256, 1) not in shapes
 
-    def tried(round_us: float, *step_us: float) -> list[Shape]:
+    def chosen(round_us: float, *step_us: float) -> Shape:
         times = iter(step_us)
-        return contenders(config, Tokenizer(), round_us, lambda directory: next(times), noted.append)
+        return choose_shape(config, Tokenizer(), round_us, lambda directory: next(times), lambda text: None)
 
-    assert tried(100 * STEPS, 500, 300, 120, 100) == shapes[1:4]  # of 256x4 only five steps fit
-    assert len(noted) == 4
-    assert tried(100 * STEPS, 100) == [Shape(256, 4)]
-    assert tried(1.0, *range(100, 100 - len(shapes), -1)) == [shapes[-1]]  # the cheapest, where none fits
+    assert chosen(100 * CUT_STEPS, 100) == Shape(256, 1)
+    assert chosen(100 * STEPS, 500, 300, 99) == shapes[1]
+    assert chosen(1.0, *range(100, 99 - len(shapes), -1)) == shapes[-1]  # the cheapest, where none fits
 
 
 def test_models_that_compute_with_one_thread_are_measured_in_its_own_time():
@@ -168,19 +143,17 @@ def result_of(init: str, before: Sequence[int], after: Sequence[int]) -> Result:
         [Reading(temperature=0.0, task="a", ranks=tuple(ranks)) for ranks in read] for read in ((before,), (after,))
     )
     return Result(
-        shape="64x1", parameters=0, init=init, cut=True,
-            prompts=2, kept_apart=1, answers=1, tokens=1, steps=1, seconds=1.0,
-            vocabulary=99, head=99, covered=1.0, share=0.5, tried={},
-            rounds=Rounds({1: 10_000.0, 16: 10_000.0}, {}, inline=False), before_us={1: 100.0}, after_us={1: 100.0},
-        before=next(texts), after=next(texts),
+        shape="64x1", parameters=0, start=init or "layers of the target", prompts=2, kept_apart=1, answers=1, tokens=1,
+        head=0, covered=1.0, steps=1, seconds=1.0, round_us=10_000.0, step_us=100.0, before=next(texts),
+        after=next(texts),
     )  # fmt: skip
 
 
 def test_the_verdict_says_plainly_when_a_draft_does_not_help():
     good, bad = [1] * 40 + [2] * 8, [0] * 48
-    assert "x the target alone is predicted for this machine" in verdict(result_of("", bad, good))
+    assert "`duoactor doctor` measures the speed-up" in verdict(result_of("", bad, good))
     assert verdict(result_of("", bad, bad)).startswith("It does not help: ")
-    assert verdict(result_of("old", good, [1, 0] * 24)).startswith("It did not help: ")
+    assert verdict(result_of("a draft", good, [1, 0] * 24)).startswith("It did not get better: ")
     [everything, task] = rows(result_of("", bad, good))
     assert (everything.after, task.before) == ((40 / 48, 1.0, 1.0), (0.0, 0.0, 0.0))
 
@@ -280,6 +253,6 @@ def test_weights_that_are_mixed_keep_the_map():
     begun = {name: weight.clone() for name, weight in model.state_dict().items()}
     with torch.no_grad():
         model.lm_head.weight.add_(1.0)
-    mix(model, begun, {name: weight.clone() for name, weight in model.state_dict().items()}, 0.5)
+    halfway(model, begun)
     assert draft_vocabulary(model).ids.tolist() == [*range(10, 60)]
     assert torch.allclose(model.lm_head.weight, begun["lm_head.weight"] + 0.5)

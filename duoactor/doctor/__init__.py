@@ -1,1 +1,0 @@
-"""``duoactor doctor``: does this pair of models fit together, and will speculation pay on this machine?"""

@@ -1,1 +1,0 @@
-"""``duoactor replay``: what drafts and settings would have brought to requests that were logged."""

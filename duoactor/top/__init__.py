@@ -1,1 +1,0 @@
-"""``duoactor top``: what the actors do now, in a terminal."""
