@@ -110,7 +110,7 @@ def draw(picture: TopPicture, height: int) -> Group:
     for request in report.requests[:shown]:
         rate = picture.rates.get(request.rid)
         requests.add_row(
-            *map(clean, (request.rid, request.method, request.state)),
+            *map(clean, (request.rid[:12], request.method, request.state)),
             str(request.tokens),
             f"{rate:.1f}" if rate else "-",
             clean(request.drafter or "none"),
