@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from actors.replay.clock import run
 from duoactor import AsyncClient, ChatTurn, ConnectionLost, RequestError, Sampling
 from tests.world.caller import ADDRESS
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage
 from tests.world.network import MemoryNetwork

@@ -6,10 +6,10 @@ import logging
 import msgspec
 import pytest
 
-from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RefusedError, RequestError, Sampling
 from protocols.messages import Refuse, RefuseCode
 from tests.world.caller import ADDRESS
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage
 from tests.world.network import MemoryNetwork

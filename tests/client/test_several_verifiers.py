@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
 from duoactor.client.session import OPENING, Session, Verifiers
 from protocols.address import several
 from protocols.handshake import Lost, Why
 from protocols.messages import ChatTurn, Chunk, Failed, FailureCode, Generate, Welcome
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage, ToyTarget
 from tests.world.network import MemoryNetwork

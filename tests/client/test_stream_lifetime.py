@@ -5,10 +5,10 @@ import gc
 
 import pytest
 
-from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost, RequestError, Sampling
 from protocols.messages import Cancel
 from tests.world.caller import ADDRESS
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage
 from tests.world.network import MemoryNetwork

@@ -6,10 +6,10 @@ from contextlib import aclosing
 
 import pytest
 
-from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost
 from protocols.messages import Message, RoundStats, Sampling
 from tests.world.caller import ADDRESS
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 
 PROMPT = (5, 9, 33)

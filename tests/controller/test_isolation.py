@@ -6,8 +6,8 @@ import random
 import msgspec
 
 from actors.controller.climb import MAX_KINDS, Control
-from actors.replay.clock import run
 from protocols.messages import DraftStats, RoundStats, Sampling
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 
 

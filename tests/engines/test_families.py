@@ -20,13 +20,13 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.proposers.memory import Memory
-from actors.replay.clock import run
 from actors.verifier.sources.retrieval import Sources
 from protocols.errors import ModelError
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
 from tests.engines.families import FAMILIES, REFUSED, VARIANTS, model_of
 from tests.engines.tiny import COMMON, VOCAB, info, make_model
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.structured import Told
 

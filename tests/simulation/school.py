@@ -21,7 +21,7 @@ from actors.generations import Generations, Loader
 from actors.learner.course import PASSES
 from actors.learner.loop import Learner
 from actors.learner.pace import Pace
-from actors.learner.traffic import Heard, Traffic
+from actors.learner.traffic import Traffic
 from actors.learner.versions import Version, Versions
 from actors.records import LoggedRequest
 from protocols.errors import ModelError
@@ -82,7 +82,7 @@ class ChanceTrainer:
     def begin(self, directory: str) -> None:
         self.skill = read(directory).skill
 
-    def learn(self, texts: Sequence[Heard]) -> int:
+    def learn(self, texts: Sequence[LoggedRequest]) -> int:
         drift = self.learning.drift
         self.skill = min(BEST, max(WORST, self.skill + self.chance.uniform(-drift, drift)))
         return STEP_TOKENS

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from actors.replay.clock import run
 from actors.verifier.state import TTL_MS
 from duoactor import AsyncClient
 from protocols.errors import DuoactorError, RequestError
@@ -20,6 +19,7 @@ from tests.simulation.plans import GATEWAYS, Plan, Stream, Trouble
 from tests.simulation.readers import ClientHost, Told
 from tests.simulation.reproducible import reproducible
 from tests.simulation.school import classroom
+from tests.world.clock import run
 from tests.world.hostile import Hostile
 from tests.world.network import Faults
 

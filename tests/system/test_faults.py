@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from actors.replay.clock import run
 from protocols.messages import (
     Cancel,
     Chunk,
@@ -19,6 +18,7 @@ from protocols.messages import (
     Swap,
 )
 from tests.world.caller import Caller, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from actors.controller.loop import Controller
-from actors.replay.clock import run
 from protocols import wire
 from protocols.messages import (
     Goodbye,
@@ -28,6 +27,7 @@ from protocols.messages import (
     ToDrafter,
 )
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.desk import Desk
 from tests.world.extremes import Extremes

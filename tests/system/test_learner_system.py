@@ -6,9 +6,9 @@ from pathlib import Path
 
 from actors.learner.loop import Learner
 from actors.learner.versions import Versions
-from actors.replay.clock import run
 from protocols.messages import Done, Failed, Finished, Hello, Role, Sampling, Status, StatusReport, Undo
 from tests.world.caller import ADDRESS, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import INFO, ToyDraft, ToyLanguage
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from actors.replay.clock import run
 from actors.verifier.learning import MAX_WAITING
 from protocols.messages import Generate, Refuse, RefuseCode, Role, StructuredOutputs, Welcome
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.pupil import LANGUAGE, PROMPT, SHORT, Pupil
 

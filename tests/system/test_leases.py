@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from actors.replay.clock import run
 from protocols.messages import (
     Chunk,
     Close,
@@ -19,6 +18,7 @@ from protocols.messages import (
     Swap,
 )
 from tests.world.caller import DrafterByHand, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyDraft, ToyLanguage
 from tests.world.network import Faults, only

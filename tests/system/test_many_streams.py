@@ -15,11 +15,11 @@ from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.proposers.memory import Memory
-from actors.replay.clock import run
 from actors.verifier.sources.retrieval import Sources
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
 from tests.engines.tiny import VOCAB, make
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import INFO, ToyDraft
 from tests.world.inline_drafts import inline

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from actors.replay.clock import run
 from actors.verifier import scheduler
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Sampling, Status, StatusReport
 from tests.world.caller import Caller, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyCodec, ToyLanguage, ToyTarget
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from actors.replay.clock import run
 from protocols.errors import ModelError
 from protocols.messages import Done, Failed, Generate, Promote, Sampling, Status, StatusReport, Undo
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import INFO, ToyDraft
 from tests.world.pupil import LANGUAGE, PROMPT, Pupil

@@ -12,9 +12,9 @@ from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
-from actors.replay.clock import run
 from protocols.messages import Cancel, Chunk, Generate, Sampling
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import INFO, VOCAB
 from tests.world.structured import Told

@@ -5,7 +5,6 @@ import asyncio
 import msgspec
 import pytest
 
-from actors.replay.clock import run
 from protocols import wire
 from protocols.messages import (
     Budget,
@@ -24,6 +23,7 @@ from protocols.messages import (
     Welcome,
 )
 from tests.world.caller import ADDRESS, Caller, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import VOCAB, ToyLanguage
 

@@ -5,10 +5,10 @@ import pytest
 from actors.proposers.datastore import build
 from actors.proposers.draft_model import build_proposer_draft
 from actors.proposers.memory import Memory
-from actors.replay.clock import run
 from actors.verifier.sources.retrieval import Sources
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Refuse, RefuseCode, Role, Sampling
 from tests.world.caller import Caller, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import INFO, VOCAB, ToyLanguage, toy_sources
 from tests.world.network import MemoryNetwork, only

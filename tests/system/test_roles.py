@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from actors.replay.clock import run
 from protocols.errors import RequestError
 from protocols.messages import (
     DrainActor,
@@ -23,6 +22,7 @@ from protocols.messages import (
 )
 from protocols.security import Holder, KeyRole
 from tests.world.caller import ADDRESS, Caller
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.puppet import client_of
 

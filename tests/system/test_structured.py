@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
 from duoactor import AsyncClient, RequestError
 from protocols.messages import Cancel, Chunk, Failed, Generate, Sampling, Status, StatusReport, StructuredOutputs
 from tests.world.caller import ADDRESS, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyDraft
 from tests.world.structured import SCHEMA, WANTED, Told, codec, target

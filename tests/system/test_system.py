@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.replay.clock import run
 from protocols.messages import Sampling
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage, toy_sources
 from tests.world.network import MemoryNetwork, only

@@ -3,13 +3,13 @@
 import asyncio
 import itertools
 
-from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
 from actors.verifier.inbox import MAX_HANDLED
 from actors.verifier.sources.retrieval import SLICE, SoleProposer
 from protocols import wire
 from protocols.messages import Cancel, Chunk, Generate, Sampling, Status, StatusReport
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage
 

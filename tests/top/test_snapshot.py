@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from rich.console import Console
 
-from actors.replay.clock import run
 from duoactor import AsyncClient, ConnectionLost
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from duoactor.top import TopPicture, Watch, clean, draw, snapshot
 from protocols.messages import RequestStatus, StatusReport
 from tests.world.caller import ADDRESS
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 
 

@@ -3,9 +3,9 @@
 import asyncio
 import gc
 
-from actors.replay.clock import run
 from protocols.errors import RequestError
 from protocols.messages import Cancel, ChatTurn, FailureCode, Generate, Status, StatusReport
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 
 

@@ -3,10 +3,10 @@
 import asyncio
 import itertools
 
-from actors.replay.clock import run
 from actors.verifier.chunks import CHUNK_S, MAX_CHUNK_S, Chunks
 from protocols.messages import Chunk, Failed, Generate, Sampling
 from tests.world.caller import Caller, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage
 

@@ -7,11 +7,11 @@ import pytest
 from actors.controller.goodput import Belief, goodput
 from actors.cost import CostModel
 from actors.process import own_cpus
-from actors.replay.clock import run
 from actors.settings import VerifierSettings
 from actors.verifier.expectation import expectation
 from actors.verifier.state import State
 from protocols.messages import Hello, Method, Role, Status, StatusReport
+from tests.world.clock import run
 from tests.world.cluster import COST, Cluster
 from tests.world.fakes import INFO, ToyDraft
 from tests.world.inline_drafts import inline

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
-from actors.replay.clock import run
 from actors.verifier.floods import (
     BURST_S,
     LEASE_SHARE,
@@ -18,6 +17,7 @@ from actors.verifier.floods import (
 )
 from protocols.messages import Chunk, Generate, Grow, Role, Sampling
 from tests.world.caller import Caller, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import INFO, ToyLanguage
 

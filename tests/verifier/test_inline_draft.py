@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from actors.draft_timing import PROBES
-from actors.replay.clock import run
 from actors.verifier.sources.inline import MAX_FAILURES
 from protocols.errors import CannotDraft
 from protocols.messages import Method, Sampling
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import INFO, VOCAB, ToyDraft, ToyLanguage
 from tests.world.inline_drafts import FORWARD_S, LONG, PROMPT, Counting, Unread, cluster, inline, one_stream

@@ -9,7 +9,6 @@ import pytest
 from actors.calibration import Calibration, TextCalibration
 from actors.draft_timing import PROBES
 from actors.models import Expansion
-from actors.replay.clock import run
 from actors.tree.tree import TokenTree
 from actors.verifier.loop import Verifier
 from actors.verifier.opinions import OpinionPool
@@ -19,6 +18,7 @@ from protocols.errors import ModelError
 from protocols.messages import Generate, Hello, Promote, Role, Sampling, Status, StatusReport
 from protocols.wire import encode
 from tests.world.caller import ADDRESS, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import INFO, ToyDraft, ToyLanguage
 from tests.world.inline_drafts import FORWARD_S, PROMPT, Counting, inline

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from actors.proposers.suffix_automaton import SuffixAutomatonSession
-from actors.replay.clock import run
 from actors.verifier.own_drafts import OwnDrafts
 from protocols.messages import Method, Sampling
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 
 PROMPT = tuple(2 + i % 50 for i in range(300))

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from actors.cost import CostModel
-from actors.replay.clock import run
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.prospects import worth_lending
 from actors.verifier.standing import PAYS, Standings
 from actors.verifier.waits import DrafterPace
 from protocols.messages import Hello, Role
+from tests.world.clock import run
 from tests.world.inline_drafts import FORWARD_S, LONG, PROMPT, STEP_US, Counting, cluster, inline
 
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from actors.replay.clock import run
 from protocols.messages import Sampling
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import COST, Cluster
 from tests.world.fakes import ToyTarget
 

@@ -3,7 +3,6 @@
 import asyncio
 
 from actors.cost import CostModel
-from actors.replay.clock import run
 from actors.verifier.budgets import Budgets
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.prospects import prior_speedup, worth_lending
@@ -11,6 +10,7 @@ from actors.verifier.sources.inline import READ
 from actors.verifier.standing import PAYS, Standings
 from actors.verifier.waits import DrafterPace
 from protocols.messages import Hello, Role, Sampling
+from tests.world.clock import run
 from tests.world.inline_drafts import FORWARD_S, LONG, PROMPT, STEP_US, Counting, Unread, cluster, inline, one_stream
 
 CALIBRATED = {1: 1000.0, 8: 1200.0, 16: 1500.0}

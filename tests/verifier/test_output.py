@@ -2,10 +2,10 @@
 
 import pytest
 
-from actors.replay.clock import run
 from actors.verifier.output import Output
 from protocols.messages import FinishReason, Sampling
 from tests.world.caller import tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyCodec, ToyLanguage
 

@@ -4,10 +4,10 @@ import stat
 import pytest
 
 from actors.records import LoggedRequest, read_log
-from actors.replay.clock import run
 from actors.verifier import request_log
 from actors.verifier.request_log import RequestLog
 from protocols.messages import Cancel, FinishReason, Generate, Sampling
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 
 

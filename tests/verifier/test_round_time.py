@@ -2,9 +2,9 @@
 
 import asyncio
 
-from actors.replay.clock import run
 from actors.verifier.sources.retrieval import Sources
 from protocols.messages import Sampling
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 
 READING_S = 1.0

@@ -8,7 +8,6 @@ from unittest.mock import patch
 import pytest
 
 from actors.cost import CostModel
-from actors.replay.clock import run
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.pool import STAY_ROUNDS
 from actors.verifier.shadow import LIMIT_S, PLAN
@@ -32,6 +31,7 @@ from protocols.messages import (
     Verdict,
 )
 from tests.world.caller import DrafterByHand, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import INFO, ToyDraft, ToyLanguage
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from actors.replay.clock import run
 from actors.verifier.judging import Judge
 from actors.verifier.scheduler import MAX_DRAFTS, MAX_STALL
 from actors.verifier.sources.inline import READ
 from protocols.messages import Sampling
+from tests.world.clock import run
 from tests.world.inline_drafts import FORWARD_S, Unread, cluster, inline
 from tests.world.simulation import Simulation
 from tests.world.timed import World

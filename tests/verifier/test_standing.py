@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actors.replay.clock import run
 from actors.verifier.standing import FIRST_REST, MAX_KNOWN, RequestKind, Standing, Standings
 from protocols.messages import Sampling
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.hostile_drafters import ATTACKS, WORLDS, shares
 from tests.world.simulation import START, Simulation

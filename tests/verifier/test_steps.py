@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from actors.models import Outcome
-from actors.replay.clock import run
 from actors.verifier.forward import Job, compute
 from actors.verifier.rounds import Chosen
 from protocols.messages import Cancel, Chunk, Generate, Plan, RoundStats, Sampling
 from tests.world.caller import Caller, tokens_of
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage, ToyTarget
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from actors.replay.clock import run
 from actors.verifier.compute import InlineCompute
 from actors.verifier.tokenization import MAX_WAITING, Tokenization
 from duoactor import AsyncClient, ChatTurn, RequestError
 from protocols.messages import Detokenize, Failed, Tokenize, Tokenized
 from tests.world.caller import ADDRESS
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import EOS, ToyCodec, ToyLanguage
 

@@ -5,11 +5,11 @@ from itertools import zip_longest
 
 import pytest
 
-from actors.replay.clock import run
 from actors.verifier.totals import Totals
 from duoactor import AsyncClient
 from protocols.messages import RoundStats
 from tests.world.caller import ADDRESS
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage
 

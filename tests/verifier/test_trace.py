@@ -2,13 +2,13 @@
 
 import pytest
 
-from actors.replay.clock import run
 from actors.tree.tree import OWN, TokenTree
 from actors.verifier.rounds import Chosen
 from actors.verifier.trace import MAX_TOLD, Trace
 from duoactor import AsyncClient
 from protocols.messages import Origin, RoundStats
 from tests.world.caller import ADDRESS
+from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage
 

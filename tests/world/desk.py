@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from actors.drafter.loop import Drafter
 from actors.models import Expansion, Leaf
-from actors.replay.clock import run
 from protocols import wire
 from protocols.messages import (
     Close,
@@ -26,6 +25,7 @@ from protocols.messages import (
     Verdict,
     Welcome,
 )
+from tests.world.clock import run
 from tests.world.fakes import INFO, ToyDraft
 from tests.world.network import MemoryNetwork
 

@@ -17,11 +17,11 @@ from actors.controller.loop import Controller
 from actors.cost import CostModel
 from actors.draft_timing import WIDTHS
 from actors.drafter.loop import Drafter
-from actors.replay.clock import run
 from actors.settings import VerifierSettings
 from actors.verifier.loop import Verifier
 from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Role, RoundStats, Sampling
 from tests.world.caller import ADDRESS, Caller
+from tests.world.clock import run
 from tests.world.fakes import ToyCodec
 from tests.world.timed import (
     INFO,

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from actors.models import Expansion, Leaf, Outcome, Window, path_of
-from actors.replay.clock import Process, now_here
 from actors.tree.accept import depths_of, walk
 from actors.verifier.compute import Compute
 from protocols.messages import Sampling
 from protocols.transport import Inbox
+from tests.world.clock import Process, now_here
 from tests.world.fakes import INFO, VOCAB
 from tests.world.network import MemoryNetwork
 

@@ -1,1 +1,0 @@
-"""Exact replay: what a drafter would have brought to requests that have ended, without running the target."""
