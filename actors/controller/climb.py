@@ -20,7 +20,7 @@ from protocols.limits import Mean, within
 from protocols.messages import Budget, DraftStats, Method, RoundStats
 
 MAX_GAMMA = 32
-MAX_LEAVES = 8  # of one draft step: docs/experiments/drafting.md
+MAX_LEAVES = 8  # of one draft step: docs/experiments/policy.md
 MAX_KINDS = 64  # of requests at a load, and drafters: the one that was silent for longest is forgotten
 WARM_UP = 6  # rounds before the first budget
 FIRST = 128  # rounds before the first trial: until then the acceptance rate is being learnt
