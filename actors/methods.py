@@ -37,35 +37,41 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How the verifier decodes a request of one method."""
+    """How the verifier decodes a request of one method: a row of the table below."""
 
     method: Method
-    drafter: bool = False  # a drafter process grows the tree
+    sources: tuple[str, ...] = ()  # of drafts, in the order in which they are asked
     window: WindowRule = "root"
     waits: WaitRule = "never"
-    proposer: str = ""  # of the verifier's own guesses: the whole window ("proposal"), or nodes beside a drafter's
-    inline: bool = False  # the verifier's own draft model may draft for it between two forwards
     may_rest: bool = False  # drafting stops where it does not pay; a method that a user names always drafts
     nodes: int = DEFAULT_NODES  # most nodes of a window; the target may allow fewer
+
+    @property
+    def drafter(self) -> bool:
+        """Whether a drafter process grows the tree."""
+        return "drafter" in self.sources
+
+    @property
+    def proposer(self) -> str:
+        """The proposer whose proposal is the whole window; empty: it is not."""
+        return self.sources[0] if self.window == "proposal" else ""
 
 
 STRATEGIES: dict[Method, Strategy] = {
     s.method: s
     for s in (
         Strategy(Method.VANILLA),
-        Strategy(Method.SPS, drafter=True, window="chain", waits="phase"),
-        Strategy(Method.PEARL, drafter=True, window="chain", waits="survivor"),
-        Strategy(Method.DUODECODING, drafter=True, window="chain", waits="survivor"),
-        Strategy(Method.DUODECODING_LOCKSTEP, drafter=True, window="chain", waits="lockstep"),
-        Strategy(Method.TREE, drafter=True, window="priced", waits="priced"),
-        Strategy(
-            Method.AUTO, drafter=True, window="priced", waits="priced", proposer="sam", inline=True, may_rest=True
-        ),
-        Strategy(Method.PLD, window="proposal", proposer="pld"),
-        Strategy(Method.PLD_EARLIEST, window="proposal", proposer="pld-earliest"),
-        Strategy(Method.SAM, window="proposal", proposer="sam"),
-        Strategy(Method.REST, window="proposal", proposer="rest", nodes=REST_NODES),
-        Strategy(Method.LOOKAHEAD, window="proposal", proposer="lookahead", nodes=Lookahead().max_rows),
+        Strategy(Method.SPS, ("drafter",), "chain", "phase"),
+        Strategy(Method.PEARL, ("drafter",), "chain", "survivor"),
+        Strategy(Method.DUODECODING, ("drafter",), "chain", "survivor"),
+        Strategy(Method.DUODECODING_LOCKSTEP, ("drafter",), "chain", "lockstep"),
+        Strategy(Method.TREE, ("drafter",), "priced", "priced"),
+        Strategy(Method.AUTO, ("text", "memory", "datastore", "drafter", "inline"), "priced", "priced", may_rest=True),
+        Strategy(Method.PLD, ("pld",), "proposal"),
+        Strategy(Method.PLD_EARLIEST, ("pld-earliest",), "proposal"),
+        Strategy(Method.SAM, ("sam",), "proposal"),
+        Strategy(Method.REST, ("rest",), "proposal", nodes=REST_NODES),
+        Strategy(Method.LOOKAHEAD, ("lookahead",), "proposal", nodes=Lookahead().max_rows),
     )
 }
 

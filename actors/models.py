@@ -66,6 +66,7 @@ class Outcome:
     sampled: list[int] = field(default_factory=list)
     reused: int = 0  # after a prefill: tokens of the prompt that were not computed, because an earlier one had them
     likeliest: Likeliest | None = None  # at the positions of ``tokens``, if they are wanted
+    hidden: NDArray[np.float32] | None = None  # (tokens, width): the last layer's states, if a source reads them
 
 
 class Constraint(Protocol):

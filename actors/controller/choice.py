@@ -110,7 +110,7 @@ class Control:
         self.cost = CostModel(dict(forward_us) or UNKNOWN)
 
     def observe_round(self, stats: RoundStats) -> None:
-        self.cost.corrected(stats.slowdown)
+        self.cost.factor.mean = stats.slowdown
         if stats.resting or not stats.drafter or not strategy_for(stats.method).drafter:
             return
         kind = Kind(stats.method, stats.fixed_gamma, stats.fixed_sequences, stats.drafter)

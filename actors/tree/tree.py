@@ -32,7 +32,7 @@ class Node:
     # fmt: off
     __slots__ = (
         "children", "drafted", "expanded", "fits", "logprob", "named", "parent", "position", "rank", "retrieved",
-        "sent", "slot", "stale", "token", "total",
+        "sent", "slot", "sources", "stale", "token", "total",
     )
     # fmt: on
 
@@ -46,6 +46,7 @@ class Node:
         # log of the chance that a draft model gives it, and that proposers do; None: they did not name it
         self.drafted: float | None = logprob if rank >= 0 else None
         self.retrieved: float | None = logprob if rank == OWN else None
+        self.sources = 0  # verifier: who has named it, a bit for each
         self.children: dict[int, Node] = {}  # by token
         self.slot = NO_SLOT  # draft model: scratch slot of its K/V, once expanded
         self.expanded = False  # draft model: its candidates are known
@@ -96,14 +97,16 @@ class TokenTree:
         """Committed tokens."""
         return self.root.position + 1
 
-    def add(self, parent: Node, token: int, logprob: float, rank: int = 0) -> Node:
+    def add(self, parent: Node, token: int, logprob: float, rank: int = 0, source: int = 0) -> Node:
         """The child of ``parent`` with that token, new or not. The higher of two confidences stays, until they are
-        weighed (:class:`actors.verifier.opinions.OpinionPool`)."""
+        weighed (:class:`actors.verifier.opinions.OpinionPool`). ``source``: the bit of who names it."""
         node = parent.children.get(token)
         if node is None:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
+            node.sources = source
             self.size += 1
         else:
+            node.sources |= source
             if node.rank == OWN or rank == FORCED:
                 node.rank = rank  # a guess that a draft model shares counts as its own
             if rank == OWN:
@@ -191,7 +194,7 @@ class TokenTree:
                 logprobs.append(new.logprob)
         return Fragment(tuple(parents), tuple(tokens), tuple(logprobs))
 
-    def merge(self, committed: Sequence[int], base_len: int, fragment: Fragment) -> int:
+    def merge(self, committed: Sequence[int], base_len: int, fragment: Fragment, source: int = 0) -> int:
         """Merge a fragment that hangs on the committed token at position ``base_len - 1``. Returns how many of its
         nodes are in the tree now.
 
@@ -209,7 +212,7 @@ class TokenTree:
             if at is None:
                 where.append(None)
                 continue
-            where.append(self.add(at, token, logprob))
+            where.append(self.add(at, token, logprob, 0, source))
             alive += 1
         return alive
 

@@ -9,26 +9,30 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from actors.methods import strategy_for
 from actors.models import Codec
+from actors.tree.tree import TokenTree
+from actors.verifier.budgets import first_plan
+from actors.verifier.chunk import chunk_of
 from actors.verifier.compute import Compute
-from actors.verifier.leases import Leases
-from actors.verifier.plans import first_plan
+from actors.verifier.context import Context
+from actors.verifier.loans import Loan
 from actors.verifier.preparation import Prepared, is_short, prepare
+from actors.verifier.request_log import RequestLog
 from actors.verifier.sources.grammar import Grammars
-from actors.verifier.speculation import Speculation
-from actors.verifier.state import ClientPeer, State
-from actors.verifier.streams import Request
+from actors.verifier.sources.source import Source
+from actors.verifier.state import ClientPeer
+from actors.verifier.streams import Delivery, Status, Stream, Text, Times
 from actors.verifier.text import remembering
 from actors.verifier.trace import Trace
-from actors.verifier.windows import Windows
+from actors.verifier.waits import Wait
 from protocols.errors import RequestError
 from protocols.limits import clipped
-from protocols.messages import Failed, FailureCode, Generate, Message, RequestStatus
+from protocols.messages import Failed, FailureCode, Generate, RequestStatus
 from protocols.validation import validate
 
 log = logging.getLogger("duoactor.verifier")
@@ -52,19 +56,18 @@ class Arrival:
 class Admission:
     def __init__(
         self,
-        state: State,
+        context: Context,
         codec: Codec,
         grammars: Grammars,
-        leases: Leases,
-        send: Callable[[bytes, Message], bool],
-        clock: Callable[[], float],
         tokenizing: Compute,
         wake: Callable[[], None],
+        request_log: RequestLog | None,
     ) -> None:
         """``tokenizing`` runs the preparation of long texts; ``wake`` is called when one has been admitted."""
-        self.state, self.codec, self.leases = state, codec, leases
-        self.send, self.clock, self.wake = send, clock, wake
-        self.tokenizing, self.grammars = tokenizing, grammars
+        self.context, self.state, self.codec = context, context.state, codec
+        self.send, self.clock, self.wake = context.send, context.clock, wake
+        self.tokenizing, self.grammars, self.request_log = tokenizing, grammars, request_log
+        self.sources: Mapping[str, Source] = {}  # each has an end of every stream
         self._decoders = {skip: remembering(partial(codec.decode, skip_special_tokens=skip)) for skip in (False, True)}
         self._arriving: dict[str, Arrival] = {}
         self._ends: deque[float] = deque(maxlen=PACE)
@@ -76,14 +79,14 @@ class Admission:
         arrival = Arrival(peer, message, self.clock())
         try:
             self._make_way(peer, message)
-            strategy_for(message.method or self.state.settings.method)
-            validate(message, self.state.info.vocab_size)
+            strategy_for(message.method or self.context.settings.method)
+            validate(message, self.context.info.vocab_size)
         except RequestError as error:
             self._refuse(arrival, error)
             return
         self._arriving[message.rid] = arrival
         decode = self._decoders[message.sampling.skip_special_tokens]
-        job = partial(prepare, self.codec, decode, self.state.info, self.grammars, message)
+        job = partial(prepare, self.codec, decode, self.context.info, self.grammars, message)
         if is_short(message):
             self._prepared(arrival, _done(job))
         else:
@@ -106,18 +109,28 @@ class Admission:
             if holder is not None and asker is not None and not holder.same_as(asker):
                 raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
             self.drop(message.rid, old.client)
-        self._check_queue(message.priority)
+        self._check_queue(peer, message.priority)
 
-    def _check_queue(self, priority: int) -> None:
+    def _check_queue(self, peer: bytes, priority: int) -> None:
         """Raise RequestError if the queue is full. One that waits, has not begun and has a higher ``priority`` number
-        is failed in favour of the new one."""
-        most, waiting = self.state.settings.max_queued_requests, self.state.requests.of("queued")
+        of the same key is failed in favour of the new one."""
+        most, waiting = self.context.settings.max_queued_requests, self.state.requests.of(Status.QUEUED)
         if len(self.state.requests) + len(self._arriving) < MAX_REQUESTS and len(waiting) + len(self._arriving) < most:
             return
-        last = max((r for r in waiting if not r.first_at), key=lambda r: (r.message.priority, r.arrived), default=None)
+        last = max(
+            (s for s in waiting if not s.times.first_at and self._same_owner(s.client, peer)),
+            key=lambda s: (s.message.priority, s.times.arrived),
+            default=None,
+        )
         if last is None or last.message.priority <= priority:
             raise RequestError(FailureCode.OVERLOADED, FULL, self._retry_after_ms())
         self.fail(last, FailureCode.OVERLOADED, FULL, self._retry_after_ms())
+
+    def _same_owner(self, one: bytes, other: bytes) -> bool:
+        """Whether two clients came with the same key: a priority counts among one owner's requests."""
+        clients = self.state.clients
+        keys = [clients[peer].holder.key if peer in clients else b"" for peer in (one, other)]
+        return keys[0] == keys[1]
 
     def _retry_after_ms(self) -> float:
         """When there should be room: the mean time between the latest ends of requests."""
@@ -131,7 +144,7 @@ class Admission:
             return
         del self._arriving[arrival.message.rid]
         try:
-            self.state.requests.add(self._request(arrival, done.result()))
+            prepared = done.result()
         except RequestError as error:
             self._refuse(arrival, error)
         except asyncio.CancelledError:
@@ -139,37 +152,35 @@ class Admission:
         except Exception as error:  # the tokenizer's, about this text: no reason to end the verifier
             log.warning("request %s cannot be tokenized", arrival.message.rid, exc_info=True)
             self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"the tokenizer failed on this prompt: {error}"))
+        else:
+            self._add(arrival, prepared)
         self.wake()
 
-    def _request(self, arrival: Arrival, text: Prepared) -> Request:
-        state, message = self.state, arrival.message
-        strategy = strategy_for(message.method or state.settings.method)
-        plan = first_plan(state, strategy, message, None, self.clock())
-        windows = Windows(
+    def _add(self, arrival: Arrival, prepared: Prepared) -> None:
+        try:
+            self.state.requests.add(self._stream(arrival, prepared))
+        except RequestError as error:
+            self._refuse(arrival, error)
+
+    def _stream(self, arrival: Arrival, prepared: Prepared) -> Stream:
+        message, generated = arrival.message, arrival.message.generated
+        strategy = strategy_for(message.method or self.context.settings.method)
+        self.context.library.check(strategy.method)
+        text = Text(prepared.prompt, generated, prepared.sampling)
+        most = min(self.context.target.max_window, strategy.nodes)
+        return Stream(
+            arrival.client,
+            message,
             strategy,
-            text.sampling,
-            state.sources,
-            state.max_window,
-            gamma=plan.gamma,
-            branch=state.branch,
-            cache_salt=message.cache_salt,
-            grammar=text.grammar,
+            text,
+            prepared.output,
+            TokenTree(len(text), text.committed[-1]),
+            Loan(first_plan(self.context, strategy, message)),
+            Wait(strategy.waits, most),
+            Times(arrival.arrived),
+            Delivery(len(generated), Trace() if message.trace else None),
+            prepared.grammar,
         )
-        usual = state.usual_rates.of(strategy.method, text.sampling.temperature > 0)
-        spec = Speculation(
-            message.rid,
-            text.prompt,
-            text.sampling,
-            plan,
-            state.info.vocab_size,
-            text.output,
-            windows,
-            message.generated,
-            usual,
-        )
-        offset = len(message.generated)
-        trace = Trace() if message.trace else None
-        return Request(arrival.client, message, spec, strategy.method, arrival.arrived, offset=offset, trace=trace)
 
     def _refuse(self, arrival: Arrival, error: RequestError) -> None:
         self.state.counters["bad_requests"] += 1
@@ -178,55 +189,59 @@ class Admission:
 
     # --- end ---------------------------------------------------------------------------------------------------------
 
-    def end(self, request: Request) -> None:
-        """End a request; does nothing if it has ended already. Its room is given back between two forwards, see
-        :meth:`Requests.take_ended`."""
-        if request.state != "ended":
-            self._log(request)
-            self.state.requests.end(request)
-            self.leases.ended(request, self.clock())
-            if request.handle >= 0:
-                self._ends.append(self.clock())
+    def end(self, stream: Stream) -> None:
+        """End a stream; does nothing if it has ended already. Its room is given back between two forwards, see
+        :meth:`Streams.take_ended`."""
+        if stream.status is Status.ENDED:
+            return
+        self._log(stream)
+        self.state.requests.end(stream)
+        self.context.trials.end(stream)
+        for source in self.sources.values():
+            if source.name != "inline":  # its mirror is kept, between two forwards
+                source.end(stream)
+        if stream.handle >= 0:
+            self._ends.append(self.clock())
 
-    def _log(self, request: Request) -> None:
+    def _log(self, stream: Stream) -> None:
         """For ``--log-requests``. Requests with a cache salt are left out, because they must not serve others, and
         requests with a grammar, because what it forces says nothing of the drafts."""
-        state, to = self.state, self.state.request_log
-        if to is None or request.spec.output.finish is None or request.spec.windows.grammar is not None:
+        counters, to = self.state.counters, self.request_log
+        if to is None or stream.output.finish is None or stream.grammar is not None:
             return
-        if request.message.cache_salt:
-            state.counters["requests_with_salt_not_logged"] += 1
+        if stream.message.cache_salt:
+            counters["requests_with_salt_not_logged"] += 1
         else:
-            to.add(request.logged(state.info.model_id))
+            to.add(stream.logged(self.context.info.model_id))
         if to.lost:
-            state.counters["requests_not_logged"] = to.lost
+            counters["requests_not_logged"] = to.lost
 
-    def fail(self, request: Request, code: FailureCode, detail: str, retry_after_ms: float = 0.0) -> None:
+    def fail(self, stream: Stream, code: FailureCode, detail: str, retry_after_ms: float = 0.0) -> None:
         """End a request with a Failed message, after the tokens that were committed."""
-        if request.state != "ended":
-            self._tell_rest(request)
-            self.send(request.client, Failed(request.rid, code, clipped(detail), retry_after_ms))
-            self.end(request)
+        if stream.status is not Status.ENDED:
+            self._send_rest(stream)
+            self.send(stream.client, Failed(stream.rid, code, clipped(detail), retry_after_ms))
+            self.end(stream)
 
-    def _tell_rest(self, request: Request) -> None:
+    def _send_rest(self, stream: Stream) -> None:
         """Send what was committed and is held back for the next chunk. An exception in making its text is ignored: the
         request fails already, perhaps because of it."""
-        if request.untold:
+        if stream.delivery.unsent:
             with contextlib.suppress(Exception):
-                chunk = request.chunk(self.clock())
+                chunk = chunk_of(stream, self.clock())
                 self.state.totals.told(chunk)
-                self.send(request.client, chunk)
+                self.send(stream.client, chunk)
 
     def expire(self) -> None:
         """Fail the requests whose deadline has passed."""
         now = self.clock()
-        for request in self.state.requests:
-            if request.deadline < now and request.state != "finishing":
+        for stream in self.state.requests:
+            if stream.deadline < now and stream.status is not Status.FINISHING:
                 detail = (
-                    f"the answer was not complete within the deadline of {request.message.deadline_ms:g} ms; "
+                    f"the answer was not complete within the deadline of {stream.message.deadline_ms:g} ms; "
                     "allow more time or ask for fewer tokens"
                 )
-                self.fail(request, FailureCode.DEADLINE_EXCEEDED, detail)
+                self.fail(stream, FailureCode.DEADLINE_EXCEEDED, detail)
 
     def drop(self, rid: str, client: bytes) -> None:
         """End a client's request without telling it anything: it has cancelled it, or is gone."""
@@ -242,7 +257,7 @@ class Admission:
     def finish(self) -> None:
         """The verifier is about to shut down: admit nothing more, and fail what has not begun."""
         self.state.draining = True
-        for request in self.state.requests.of("queued"):
+        for request in self.state.requests.of(Status.QUEUED):
             self.fail(request, FailureCode.DRAINING, LEAVING)
         for arrival in self._arriving.values():
             self.send(arrival.client, Failed(arrival.message.rid, FailureCode.DRAINING, LEAVING))
@@ -262,11 +277,11 @@ class Admission:
             return asker.operates or (client in clients and clients[client].holder.key == asker.holder.key)
 
         arriving = (
-            RequestStatus(rid, one.message.method or self.state.settings.method, "queued", 0)
+            RequestStatus(rid, one.message.method or self.context.settings.method, "queued", 0)
             for rid, one in self._arriving.items()
             if visible(one.client)
         )
-        return (*(request.status() for request in self.state.requests if visible(request.client)), *arriving)
+        return (*(request.report() for request in self.state.requests if visible(request.client)), *arriving)
 
 
 def _done(job: Callable[[], Prepared]) -> asyncio.Future[Prepared]:

@@ -1,246 +1,234 @@
-"""Commits what a forward brought; tells the drafters at once, and the clients while the next forward runs."""
+"""Commits what a forward computed: texts, trees, counts. The only writer of streams between two rounds.
+
+Its result is the :class:`Round` that everybody learns from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from actors.models import Outcome
-from actors.verifier.accounting import Forward, account
-from actors.verifier.admission import Admission
-from actors.verifier.drafters import DrafterPeer
+from actors.tree.tree import FORCED, Node
+from actors.verifier.context import Context
 from actors.verifier.faults import Faults
-from actors.verifier.forward import Job
-from actors.verifier.judging import Judge
+from actors.verifier.forward import Computed
 from actors.verifier.leases import Leases
-from actors.verifier.peers import Peers
-from actors.verifier.plans import plan_for, round_limits
-from actors.verifier.rounds import NO_OTHERS, Chosen, Committed, Others
-from actors.verifier.state import State
-from actors.verifier.streams import News, Request
-from protocols.messages import Message, RoundStats, RoundTrace
+from actors.verifier.outbox import Outbox
+from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, Share, Tally
+from actors.verifier.sources.source import DATASTORE, DRAFTED, GRAMMAR, MEMORY, RETRIEVED, Source
+from actors.verifier.streams import Status, Stream
+from protocols.messages import RoundStats
 
-TELEMETRY_BURST = 8  # rounds whose statistics are published together
+
+class Timing(NamedTuple):
+    """Of one forward, or several in a row."""
+
+    started: float  # seconds of the verifier's clock
+    forward_us: float
+    steps: int
+    rows: int  # a piece of a prompt included
+    decoding: int  # streams
 
 
 class Committer:
     def __init__(
-        self,
-        state: State,
-        leases: Leases,
-        judge: Judge,
-        admission: Admission,
-        peers: Peers,
-        faults: Faults,
-        send: Callable[[bytes, Message], bool],
-        publish: Callable[[Message], None],
-        clock: Callable[[], float],
+        self, context: Context, sources: dict[str, Source], leases: Leases, outbox: Outbox, faults: Faults
     ) -> None:
-        self.state, self.leases, self.judge = state, leases, judge
-        self.admission, self.peers, self.faults = admission, peers, faults
-        self.send, self.publish, self.clock = send, publish, clock
-        self._untold: list[Request] = []  # with tokens that their clients have not been told yet
-        self._told_at = 0.0  # seconds: when ``tell_clients`` was called last
-        self._round_stats: list[RoundStats] = []  # not published yet
+        self.context, self.state = context, context.state
+        self.sources, self.leases, self.outbox, self.faults = sources, leases, outbox, faults
         self._prompts_us = 0.0  # that forwards have taken for prompts since the start
 
-    # --- commit ------------------------------------------------------------------------------------------------------
+    def commit(self, batch: Batch, computed: Computed, started: float, took_us: Callable[[], float]) -> Round:
+        """Commit a forward that ``started`` at that time. ``took_us``: of the round, called when all is committed.
 
-    def commit(self, job: Job, outcomes: list[Outcome | Exception | None], forward_us: float) -> None:
-        """Commit a forward that took ``forward_us`` microseconds. ``outcomes`` are those of ``job.everybody``, as
-        :func:`actors.verifier.forward.compute` returns them.
-
-        A request whose outcome is an exception fails alone. Raises it when too many in a row did, see ``Faults``."""
-        for request, outcome in zip(job.everybody, outcomes, strict=True):
+        A stream whose outcome is an exception fails alone. Raises it when too many in a row did, see ``Faults``."""
+        outcomes, price, own = computed.outcomes, self.context.price, len(batch.streams)
+        for stream, outcome in zip(batch.everybody, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                self.faults.blame(request, outcome)
+                self.faults.blame(stream, outcome)
             else:
                 self.faults.went_well()
-        own, rows, piece = len(job.requests), job.rows + job.piece_rows, job.piece
-        decode_us = self._decode_us(job, forward_us)
-        job.prompt_us = forward_us - decode_us
-        self._prompts_us += job.prompt_us
-        if piece is not None and rows:
-            self.state.pieces.observe(rows, forward_us)
-        if own and (piece is None or outcomes[-1] is None):  # the last piece of a prompt may have fewer rows than asked
-            self._learn_costs(job, forward_us)
+        decode_us = 0.0
         if own:
-            self._commit_round(job, outcomes[:own], forward_us, decode_us)
-        if piece is not None and isinstance(outcome := outcomes[-1], Outcome) and piece.state == "prefill":
+            decode_us = min(computed.forward_us, price.forward(own, batch.rows - own))
+            if batch.piece is None:
+                decode_us = computed.forward_us
+        prompt_us = computed.forward_us - decode_us
+        self._prompts_us += prompt_us
+        timing = Timing(started, computed.forward_us, computed.steps, batch.rows + batch.piece_rows, batch.decoding)
+        parts, waited_us, tokens = list[Part](), 0.0, 0
+        for at, (stream, outcome) in enumerate(zip(batch.streams, outcomes[:own], strict=True)):
+            if stream.status is Status.DECODE and isinstance(outcome, Outcome):
+                step = partial(self._commit_window, stream, batch.windows[at], batch.asked[at], outcome, timing)
+                part = self.faults.guard(stream, step)
+                if part is not None:
+                    parts.append(part)
+                    tokens += part.tokens
+                    waited_us += part.stats.wait_us
+        piece = batch.piece
+        if piece is not None and isinstance(outcome := outcomes[-1], Outcome) and piece.status is Status.PREFILL:
             self.faults.guard(piece, partial(self._commit_prefill, piece, outcome))
-            self.tell_clients()  # the first token is not held back for the next round
-
-    def _decode_us(self, job: Job, forward_us: float) -> float:
-        """The part of a forward's time that its round took; the rest is that of the prompt's piece beside it."""
-        if job.piece is None:
-            return forward_us
-        own = len(job.requests)
-        return min(forward_us, self.state.cost.round(own, job.rows - own)) if job.rows else 0.0
-
-    def _learn_costs(self, job: Job, forward_us: float) -> None:
-        """Update the cost of rounds, or that of a prompt's rows beside one: a forward tells of one of the two."""
-        cost, prompt_row, own = self.state.cost, self.state.prompt_row, len(job.requests)
-        if job.piece is None:
-            cost.observe(job.rows, forward_us / job.forwards, own)
-        elif cost.seen(own):
-            prompt_row.observe(job.prompt_us / (job.piece_rows * cost.row(own)))
-        else:
-            cost.observe(job.rows + job.piece_rows * prompt_row.factor, forward_us, own, beside_prompt=True)
-
-    def _commit_round(
-        self, job: Job, outcomes: list[Outcome | Exception | None], forward_us: float, decode_us: float
-    ) -> None:
-        """Commit each request's window. ``decode_us``: see :meth:`_decode_us`."""
-        forward = self._forward(job, forward_us, decode_us)
-        undrafted: list[tuple[Request, float]] = []  # with the microseconds of their rounds, waits not counted
-        next_rows = 0  # of the next forward, by those requests of this one that do not wait
-        parts = zip(job.requests, job.windows, outcomes, strict=True)
-        for place, (request, chosen, outcome) in enumerate(parts, 1):
-            if request.state == "decode" and isinstance(outcome, Outcome):
-                others = NO_OTHERS
-                if request.drafter is not None:
-                    others = job.load.beside(request.spec.rate.value, next_rows + len(job.requests) - place)
-                step = partial(self._commit_window, request, chosen, outcome, forward, others)
-                done = self.faults.guard(request, step)
-                if done is not None:
-                    rows, undrafted_us = done
-                    next_rows += rows
-                    if undrafted_us is not None:
-                        undrafted.append((request, undrafted_us))
-        self.judge.without_drafter(undrafted, forward)
-        if len(self._round_stats) >= TELEMETRY_BURST:
-            self.publish_rounds()
-
-    def _forward(self, job: Job, forward_us: float, decode_us: float) -> Forward:
-        """What the statistics of its requests say of a forward."""
-        state = self.state
-        drafted: dict[bytes | None, int] = {}
-        for request, chosen in zip(job.requests, job.windows, strict=True):
-            drafted[request.drafter] = drafted.get(request.drafter, 0) + chosen.drafted
-        return Forward(
-            started_us=(job.started - state.started) * 1e6,
-            started_at=job.started,
-            took_us=forward_us,
-            rows=job.rows + job.piece_rows,
-            decode_us=decode_us,
-            decode_rows=job.rows,
-            requests=len(job.requests),
-            drafted=drafted,
-            prompts_us=self._prompts_us,
-            streams=job.load.streams,
-            slowdown=state.cost.slowdown(len(job.requests)),
-            forwards=job.forwards,
+            self.outbox.flush()  # the first token is not held back for the next round
+        return Round(
+            streams=own,
+            rows=batch.rows,
+            prompt_rows=batch.piece_rows,
+            steps=computed.steps,
+            forward_us=computed.forward_us,
+            prompt_us=prompt_us,
+            own_us=max(1.0, took_us() - prompt_us - batch.reading_us),
+            waited_us=max(batch.drafting_us, waited_us if own == 1 else 0.0) - batch.reading_us,
+            drafted=any(stream.loan.works for stream in batch.streams),
+            whole_piece=piece is not None and outcomes[-1] is None,
+            tokens=tokens,
+            parts=tuple(parts),
         )
 
-    def _commit_prefill(self, request: Request, outcome: Outcome) -> None:
-        """The prompt is computed: commit the token that follows it. A request that was preempted has its text computed
-        anew, so that this is not its first token."""
-        committed = request.spec.again(outcome) if request.first_at else request.spec.first(outcome)
-        request.began(self.clock(), outcome.reused, self._prompts_us)
-        _keep_alternatives(request, committed, outcome)
-        drafter = self.state.drafters.of(request.drafter)
-        self._go_on(request, drafter, committed, True, self.state.load().beside(request.spec.rate.value, 0))
+    # --- one stream --------------------------------------------------------------------------------------------------
+
+    def _commit_prefill(self, stream: Stream, outcome: Outcome) -> None:
+        """The prompt is computed: commit the token that follows it. A stream that was preempted has its text computed
+        anew, so that this is not its first token, but a round without drafts."""
+        first = not stream.times.first_at
+        committed = self._extend(stream, NO_WINDOW, outcome)
+        if first:
+            stream.delivery.cached_tokens = outcome.reused
+            stream.tally = Tally()
+        stream.become(Status.DECODE)
+        stream.times.began(self.context.clock(), self._prompts_us)
+        stream.wait.covered = True
+        self._go_on(stream, committed)
+        self.outbox.add(stream, committed, None)
 
     def _commit_window(
-        self,
-        request: Request,
-        chosen: Chosen,
-        outcome: Outcome,
-        forward: Forward,
-        others: Others,
-    ) -> tuple[int, float | None]:
-        """Returns the rows that the request adds to the next forward (0: it waits, or has ended); and, where its method
-        uses drafters and none worked for it, the microseconds of the round without its waits."""
-        traced = None if request.trace is None else request.trace.seen(request.spec.tree, chosen, outcome.path)
-        committed = request.spec.commit(chosen, outcome)
-        _keep_alternatives(request, committed, outcome)
+        self, stream: Stream, chosen: Chosen, asked: Sequence[Asked], outcome: Outcome, timing: Timing
+    ) -> Part:
+        trace = stream.delivery.trace
+        traced = None if trace is None else trace.seen(stream.tree, chosen, outcome.path)
+        group = stream.group(timing.decoding)
+        committed = self._extend(stream, chosen, outcome)
+        path = [chosen.nodes[at] for at in outcome.path[: len(committed.tokens)]]
+        waited_us, spent, stream.spent_us = stream.wait.take_waited(), stream.spent_us, {}
+        wall_us, own_us = stream.times.round_over(self.context.clock(), self._prompts_us)
+        own_us -= spent.get("reading", 0.0)  # whoever goes on with the text has that behind it
+        wait_us = waited_us + spent.get("inline", 0.0) + spent.get("reading", 0.0)
+        stream.tally.forward_us += timing.forward_us
+        stream.tally.wait_us += wait_us
+        stream.times.overhead_us += max(0.0, wall_us - timing.forward_us - wait_us)
+        shares = tuple(
+            Share(
+                one.judged_as,
+                sum(node.sources == one.bit for node in chosen.nodes),
+                min(len(committed.tokens), 1 + _leading(path, ~one.bit)),
+                spent.get(one.name, 0.0) + (waited_us if one.name == "drafter" else 0.0),
+            )
+            for one in asked
+        )
+        stats = self._stats(stream, committed, path, timing, (wait_us, wall_us))
+        self.state.totals.round(stats, self.context.price.plain(max(1, timing.decoding)))
+        self.outbox.record(stats)
+        drafter = self.state.drafters.of(stream.loan.holder)
+        if drafter is not None:
+            drafter.credit(stats.window, stats.accepted, stats.committed, wall_us)
+        self._go_on(stream, committed)
+        self.outbox.add(stream, committed, None if traced is None else traced(stats))
+        return Part(stream, group, stream.tally.rounds, len(committed.tokens), own_us, shares, stats)
+
+    def _extend(self, stream: Stream, chosen: Chosen, outcome: Outcome) -> Committed:
+        """Extend the text by what the target made of a window, re-root the tree, and let the sources learn."""
+        text, tree, output = stream.text, stream.tree, stream.output
+        base, root = len(text), tree.root
+        tokens = outcome.tokens[: output.take(outcome.tokens)]
+        accepted = [at < len(outcome.path) for at in range(len(tokens))]
+        forced = sum(chosen.nodes[at].rank == FORCED for at in outcome.path[: len(tokens)])
+        text.committed.extend(tokens)
+        held = tree.advance(tokens).nodes
         covered = len(outcome.path) == len(chosen.nodes)
-        drafter = self.state.drafters.of(request.drafter)
-        stats, own_us = account(request, drafter, forward, chosen, committed, self.clock())
-        self.state.totals.round(stats, self.state.cost.plain(forward.requests))
-        self._round_stats.append(stats)
-        undrafted_us: float | None = None
-        if drafter is not None and not stats.resting:
-            self.judge.of_drafter(request, drafter, committed, stats, forward, own_us)
-        elif request.spec.strategy.drafter:
-            undrafted_us = own_us - stats.wait_us
-        trace = None if traced is None else traced(stats)
-        return self._go_on(request, drafter, committed, covered, others, trace), undrafted_us
+        logprobs = outcome.logprobs[: len(tokens)]
+        committed = Committed(
+            base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled, outcome.hidden
+        )
+        stream.wait.covered = covered
+        if stream.grammar is not None:
+            stream.grammar.commit(tokens)
+        for name in stream.strategy.sources:
+            source = self.sources.get(name)
+            if source is not None:
+                source.learn(stream, committed)
+        if stream.strategy.may_rest:
+            self.context.library.opinions[text.sampled].learn(root, tokens)
+        # a tree without a depth: as many as it had verified
+        nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else len(tokens)
+        stream.tally.round(rounds, nodes, sum(accepted), forced, stream.loan.plan.gamma or nodes)
+        if stream.alternatives is not None:
+            stream.alternatives.add(len(tokens), outcome.likeliest)
+        return committed
 
-    def _go_on(
-        self,
-        request: Request,
-        drafter: DrafterPeer | None,
-        committed: Committed,
-        covered: bool,
-        others: Others,
-        trace: RoundTrace | None = None,
-    ) -> int:
-        """After a commit: decide whether the next round waits for drafts, and tell the drafter. ``covered``: the whole
-        window was accepted. Returns the rows that the request adds to the next forward; 0 if it waits or has ended."""
-        now = self.clock()
-        request.grew(now, over=committed.finish is not None)
-        if not request.untold:
-            self._untold.append(request)
-        request.untold.append(News(committed, trace))
+    def _go_on(self, stream: Stream, committed: Committed) -> None:
+        """After the commit: the stream has ended, or its drafter may have to."""
+        stream.times.last_at = self.context.clock()
+        drafter = self.state.drafters.of(stream.loan.holder)
         if committed.finish is not None:
-            self.leases.ended(request, now)
-            return 0
-        if drafter is None or self.leases.outgrown(request, drafter, now) or self.leases.judge(request, drafter, now):
-            return 1  # no drafter has it, or not any more
-        state, spec = self.state, request.spec
-        spec.replan(plan_for(state, request, drafter, now))
-        limits = round_limits(state, request, now)
-        rows = spec.decide_wait(now * 1e6, drafter.pace, state.cost, covered, limits, others)
-        if spec.resting and spec.plan == spec.told_plan:
-            return rows  # the drafter rests and knows it; the verdict that ends its rest has all tokens since
-        if not spec.holds_verdict:
-            self.tell_drafter(request, state.cost(others.rows + rows))
-        return rows if spec.waiting.until is None else 0
+            stream.become(Status.FINISHING)
+            self.leases.ended(stream)
+        elif drafter is not None:
+            self.leases.outgrown(stream, drafter)
 
-    # --- tell --------------------------------------------------------------------------------------------------------
-
-    def tell_drafter(self, request: Request, verify_us: float | None = None) -> None:
-        """Send the drafter what it has not been told yet. ``verify_us``: expected length of the next round."""
-        drafter = self.state.drafters.of(request.drafter)
-        if drafter is None:
-            return
-        if not self.send(drafter.peer, request.spec.verdict(self.clock() * 1e6, verify_us)):
-            self.peers.gone(drafter.peer, "unreachable")
-
-    def publish_rounds(self) -> None:
-        """Publish the statistics of the latest rounds. They leave in bursts: waking libzmq's thread for each of them
-        took 0.1 ms a round."""
-        for stats in self._round_stats:
-            self.publish(stats)
-        self._round_stats.clear()
-
-    def tell_clients(self, wait: bool = True) -> None:
-        """Turn committed tokens into text and send it. With ``wait``, tokens may be held back for a later chunk where
-        rounds are short, see :meth:`Request.due`."""
-        now = self.clock()
-        next_at, self._told_at = now + (now - self._told_at), now  # assuming that the next round is as long as the last
-        untold, self._untold = self._untold, []
-        interval_s = self.state.chunks.interval_s(self.state.streams)
-        for request in untold:
-            if request.state == "ended":
-                continue
-            if wait and not request.due(next_at, interval_s):
-                self._untold.append(request)
-                continue
-            chunk = self.faults.guard(request, partial(request.chunk, now))
-            if chunk is None:
-                continue
-            self.state.totals.told(chunk)
-            if chunk.finish_reason is not None:
-                self.publish_rounds()
-                self.admission.end(request)
-            if not self.send(request.client, chunk):
-                # Its queue is full: it does not read. When it does again, it is told to say Hello, and resumes.
-                self.peers.gone(request.client, "unreachable")
+    def _stats(
+        self, stream: Stream, committed: Committed, path: Sequence[Node], timing: Timing, waited: tuple[float, float]
+    ) -> RoundStats:
+        """``waited``: microseconds of the waits, and of the round."""
+        (wait_us, wall_us), loan, message = waited, stream.loan, stream.message
+        started_us = (timing.started - self.state.started) * 1e6
+        reported, drafter = loan.take_log(), self.state.drafters.of(loan.holder)
+        found = [node.sources for node in path if node.rank != FORCED]
+        drafted = [bits for bits in found if bits & DRAFTED]
+        retrieved = [bits for bits in found if not bits & DRAFTED]
+        only = sum(not bits & RETRIEVED for bits in drafted)
+        memory = sum(bits & -bits == MEMORY for bits in retrieved)
+        store = sum(bits & -bits == DATASTORE or stream.method == "rest" for bits in retrieved)
+        return RoundStats(
+            stream.rid,
+            stream.tally.rounds,
+            stream.strategy.method,
+            loan.name,
+            window=len(committed.chosen.nodes),
+            accepted=sum(committed.accepted),
+            committed=len(committed.tokens),
+            rows=timing.rows,
+            forward_us=timing.forward_us,
+            wait_us=wait_us,
+            wall_us=wall_us,
+            sequences=loan.sequences,
+            gamma=loan.plan.gamma,
+            started_us=started_us,
+            phase_sequences=reported.phase[0],
+            phase_rank=reported.phase[1],
+            draft_ranks=tuple(reported.ranks),
+            retrieved=min(len(committed.tokens) - 1, _leading(path, RETRIEVED | GRAMMAR)),
+            resting=loan.holder is not None and not loan.works,
+            fixed_gamma=message.num_speculative_tokens,
+            fixed_sequences=message.sequences,
+            draft_forwards=tuple(reported.forwards),
+            waited_from_us=max(0.0, started_us - wait_us) if wait_us else 0.0,
+            streams=timing.decoding,
+            slowdown=self.context.price.target.factor.mean,
+            message_us=drafter.pace.message.mean if drafter is not None else 0.0,
+            from_draft=only,
+            from_both=len(drafted) - only,
+            from_text=len(retrieved) - memory - store,
+            from_memory=memory,
+            from_datastore=store,
+        )
 
 
-def _keep_alternatives(request: Request, committed: Committed, outcome: Outcome) -> None:
-    """Keep the target's likeliest tokens for a learner that wants them."""
-    if request.alternatives is not None:
-        request.alternatives.add(len(committed.tokens), outcome.likeliest)
+def _leading(path: Sequence[Node], bits: int) -> int:
+    """How many nodes of the accepted path, from its top on, one of these sources has named."""
+    count = 0
+    for node in path:
+        if not node.sources & bits:
+            break
+        count += 1
+    return count

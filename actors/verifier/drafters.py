@@ -1,19 +1,41 @@
-"""Who the drafters are, which requests they are lent, and who gets the next one. Pure bookkeeping."""
+"""Who the drafters are, and which streams they are lent. Pure bookkeeping."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from actors.cost import CostModel
+from actors.estimate import Estimate
 from actors.verifier.peer_clock import PeerClock
-from actors.verifier.standing import Standing, Standings
-from actors.verifier.streams import Request
+from actors.verifier.trials import Trials
 from actors.verifier.waits import DrafterPace
 from protocols.messages import DrafterStatus, Grow, Hello, Promote
 
 MAX_NAMED = 20  # drafters in a sentence
 DEFAULT_STEP_US = 2000.0  # of a drafter that did not say: a 0.1B model's on one core
+SLACK = 1.15  # hits over claimed hits of an honest drafter vary by about a tenth
+
+
+@dataclass(slots=True)
+class Serving:
+    """The weights that a drafter's new leases get."""
+
+    version: int = 0
+    trouble: str = ""  # why that is not the one that it was last told to load
+    path: str | None = None  # directory of the latter; None: it has not said
+
+
+@dataclass(slots=True)
+class Record:
+    """What has come of a drafter's drafts."""
+
+    rate: Estimate = field(default_factory=lambda: Estimate(memory=10))  # tokens per second of one stream, of seconds
+    # right drafts over those that its probabilities claimed, by whether the text is sampled
+    claims: defaultdict[bool, Estimate] = field(
+        default_factory=lambda: defaultdict(lambda: Estimate(1.0, weight=1, memory=60))
+    )
 
 
 @dataclass(slots=True)
@@ -23,7 +45,6 @@ class DrafterPeer:
     pace: DrafterPace
     last_seen: float  # seconds on the caller's clock
     who: bytes | str  # the key that it came with; its name, where there are none or where the key is trusted
-    standings: Standings
     clock: PeerClock = field(default_factory=PeerClock)
     silent_until: float = 0.0  # it said that it computes until then
     reserve: bool = False  # an operator moved its leases to another: it is used while no other is there
@@ -32,15 +53,8 @@ class DrafterPeer:
     drafted: int = 0
     accepted: int = 0
     dropped: int = 0
-    asked: int = 0  # times, what it would have drafted for a stream of another
-    compared: int = 0  # places of those streams at which both had a first choice
-    right: int = 0  # of those
-    others_right: int = 0  # of those the first choices of the drafters that had the streams
-    version: int = 0  # of the weights that its new leases get
-    trouble: str = ""  # why that is not the one that it was told to load
-    told: str | None = None  # the directory of the latter; None: it has not said
-    shadow_after: float = 0.0  # seconds: it is asked what it would have drafted for another's stream no sooner
-    _asked: bool = False  # the verifier waits for a message of its
+    record: Record = field(default_factory=Record)
+    serving: Serving = field(default_factory=Serving)
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
     def heard(self, now: float, busy_s: float = 0.0) -> None:
@@ -51,18 +65,26 @@ class DrafterPeer:
     def actor_id(self) -> str:
         return self.hello.actor_id
 
+    @property
+    def source(self) -> str:
+        """Its name among the sources that are judged: not of its connection, or a bad one would say Hello again."""
+        return f"drafter {self.who if isinstance(self.who, str) else self.who.hex()}"
+
     def holds(self, length: int) -> bool:
         """Whether a text of that many tokens leaves its model room for a draft; a proposer has no limit."""
         return not self.hello.max_context or length < self.hello.max_context
 
-    def takes(self, request: Request, now: float) -> bool:
-        """Whether it may be lent that: it does not lose, and has room as far as is known."""
-        if self.standing(request).paused:
-            return False
-        return self.holds(len(request.spec.committed)) and now >= self._declined.get(request.rid, 0.0)
+    def takes(self, rid: str, length: int, now: float) -> bool:
+        """Whether it has room for that text, as far as is known."""
+        return self.holds(length) and now >= self._declined.get(rid, 0.0)
 
-    def standing(self, request: Request) -> Standing:
-        return self.standings.of(self.who, request.kind)
+    def trust(self, sampled: bool) -> float:
+        """The factor that its probabilities are taken with, at most 1."""
+        return min(1.0, SLACK * self.record.claims[sampled].mean)
+
+    def claimed(self, sampled: bool, chance: float, right: bool) -> None:
+        """Its first choice was taken for so likely where the target has now decided."""
+        self.record.claims[sampled].add_ratio(float(right), min(1.0, chance / self.trust(sampled)))
 
     def lent(self, rid: str) -> None:
         self.leases.add(rid)
@@ -90,15 +112,6 @@ class DrafterPeer:
         sent = self.clock.own(message.sent_us)
         return [(max(0, round(sent - age)), length) for age, length in message.forwards]
 
-    def ask(self) -> None:
-        """The verifier wants a message of it."""
-        self._asked = True
-
-    def answers(self) -> bool:
-        """Whether a message of its was asked for; that one is not asked for any more."""
-        asked, self._asked = self._asked, False
-        return asked
-
     def fenced(self) -> None:
         """A message of its was dropped."""
         self.dropped += 1
@@ -107,35 +120,27 @@ class DrafterPeer:
         """Whether it can be told to serve with other weights of that model."""
         return self.hello.loads and self.hello.model_id == model_id
 
-    def serves(self, version: int, trouble: str, told: str | None = None) -> None:
-        """``told``: the directory that it was last told to load from; None: it does not say."""
-        self.version, self.trouble, self.told = version, trouble, told
-
     def leave(self) -> None:
         """It is asked to leave, and lent nothing more."""
         self.draining = True
 
-    def credit(self, drafted: int, accepted: int) -> None:
+    def credit(self, drafted: int, accepted: int, committed: int, wall_us: float) -> None:
+        """A round of one of its streams."""
         self.drafted += drafted
         self.accepted += accepted
+        self.record.rate.add_ratio(committed, wall_us / 1e6)
 
-    def answered(self, compared: int, right: int, others_right: int) -> None:
-        """What it would have drafted for another's stream."""
-        self.asked += 1
-        self.compared += compared
-        self.right += right
-        self.others_right += others_right
-
-    def status(self, promoted: Promote | None) -> DrafterStatus:
-        serves_it = promoted is not None and 0 < promoted.version == self.version
-        known = self.standings.all_of(self.who)
+    def status(self, promoted: Promote | None, trials: Trials) -> DrafterStatus:
+        serving, record = self.serving, self.record
+        serves_it = promoted is not None and 0 < promoted.version == serving.version
+        known = trials.all_of(self.source)
         if self.draining:
             state = "draining"
         elif self.leases:
             state = "active"
         else:
-            state = "paused" if any(one.paused for one in known) else "standby"
-        latest = max(known, key=lambda one: one.speedup.weight, default=Standing())
+            state = "paused" if any(rests for _, rests in known) else "standby"
+        latest = max((trial for trial, _ in known), key=lambda trial: trial.rounds, default=None)
         return DrafterStatus(
             actor_id=self.actor_id,
             model_id=self.hello.model_id,
@@ -147,15 +152,11 @@ class DrafterPeer:
             dropped=self.dropped,
             host=self.hello.host,
             pid=self.hello.pid,
-            speedup=latest.speedup.mean if latest.speedup.known else 0.0,
-            tokens_per_second=latest.rate.mean,
-            version=self.version,
+            speedup=latest.gain.mean if latest is not None and latest.rounds else 0.0,
+            tokens_per_second=record.rate.mean,
+            version=serving.version,
             gain=promoted.gain if promoted is not None and serves_it else 0.0,
-            trouble=self.trouble,
-            asked=self.asked,
-            compared=self.compared,
-            right=self.right,
-            others_right=self.others_right,
+            trouble=serving.trouble,
         )
 
 
@@ -164,29 +165,26 @@ class Drafters:
 
     def __init__(self) -> None:
         self.by_peer: dict[bytes, DrafterPeer] = {}
-        self.standings = Standings()
 
     def add(self, peer: bytes, hello: Hello, now: float, key: bytes = b"") -> DrafterPeer:
         """``key``: that it came with, if it is to be known by that and not by the name that it gives itself."""
-        who = key or hello.actor_id
         pace = DrafterPace(CostModel({1: hello.step_us or DEFAULT_STEP_US}))
-        drafter = DrafterPeer(peer, hello, pace, now, who, self.standings)
-        self.by_peer[peer] = drafter
+        drafter = self.by_peer[peer] = DrafterPeer(peer, hello, pace, now, key or hello.actor_id)
         return drafter
 
-    def remove(self, peer: bytes) -> DrafterPeer | None:
-        return self.by_peer.pop(peer, None)
+    def remove(self, peer: bytes) -> None:
+        self.by_peer.pop(peer, None)
 
     def of(self, peer: bytes | None) -> DrafterPeer | None:
-        """The drafter that a request is lent to."""
+        """The drafter that a stream is lent to."""
         return self.by_peer.get(peer) if peer is not None else None
 
     def named(self, actor_id: str) -> DrafterPeer | None:
         return next((d for d in self.by_peer.values() if d.actor_id == actor_id), None)
 
-    def able(self, request: Request, now: float) -> list[DrafterPeer]:
-        """Who may take that request. One in reserve only if no other does, one that was asked to leave never."""
-        able = [d for d in self.by_peer.values() if not d.draining and d.takes(request, now)]
+    def able(self, rid: str, length: int, now: float) -> list[DrafterPeer]:
+        """Who may take that text. One in reserve only if no other does, one that was asked to leave never."""
+        able = [d for d in self.by_peer.values() if not d.draining and d.takes(rid, length, now)]
         return [d for d in able if not d.reserve] or able
 
     def forget(self, rid: str) -> None:
@@ -198,8 +196,6 @@ class Drafters:
         """``new`` is to be used instead of ``old``, which stays in reserve."""
         old.reserve = True
         new.reserve = new.draining = False
-        for standing in self.standings.all_of(new.who):
-            standing.pardon()
 
     def names(self) -> str:
         names = sorted(d.actor_id for d in self.by_peer.values())

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from actors.verifier.admission import Admission
-from actors.verifier.state import State
-from actors.verifier.streams import Request
+from actors.verifier.context import Context
+from actors.verifier.streams import Status, Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode
 
@@ -20,29 +20,29 @@ MAX_IN_A_ROW = 3
 
 
 class Faults:
-    def __init__(self, state: State, admission: Admission) -> None:
-        self.state, self.admission = state, admission
+    def __init__(self, context: Context, admission: Admission) -> None:
+        self.state, self.admission = context.state, admission
         self._in_a_row = 0
 
-    def guard(self, request: Request, step: Callable[[], T]) -> T | None:
-        """Run a step for one request. An exception in it fails that request alone, and None is returned."""
+    def guard(self, stream: Stream, step: Callable[[], T]) -> T | None:
+        """Run a step for one stream. An exception in it fails that request alone, and None is returned."""
         try:
             return step()
         except Exception as error:
-            self.blame(request, error)
+            self.blame(stream, error)
             return None
 
-    def blame(self, request: Request, error: Exception) -> None:
+    def blame(self, stream: Stream, error: Exception) -> None:
         """Fail a request because of ``error``. Raises ``error`` if it is the last of ``MAX_IN_A_ROW``."""
-        if request.state == "ended":
+        if stream.status is Status.ENDED:
             return
         if isinstance(error, RequestError):  # the request cannot be served, which is no failure of the verifier
-            self.admission.fail(request, FailureCode(error.code), str(error))
+            self.admission.fail(stream, FailureCode(error.code), str(error))
             return
-        log.error("request %s failed", request.rid, exc_info=error)
+        log.error("request %s failed", stream.rid, exc_info=error)
         self.state.counters["failed_requests"] += 1
         detail = f"the verifier failed on this request ({type(error).__name__}: {error}); its log has the details"
-        self.admission.fail(request, FailureCode.INTERNAL, detail)
+        self.admission.fail(stream, FailureCode.INTERNAL, detail)
         self._in_a_row += 1
         if self._in_a_row >= MAX_IN_A_ROW:
             raise error

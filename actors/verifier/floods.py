@@ -14,8 +14,7 @@ SHARE = 0.002
 LEASE_SHARE = 0.03
 BURST_S = 0.01  # what a peer may owe beyond its share before it is dropped: some 130 messages
 READ_S = 5e-6  # what taking a message from its socket costs
-# What a single message is charged at most. A first Hello may have the verifier find an initial setting once (40 ms);
-# charged in full, that would drop an honest drafter's messages for longer than TTL_MS.
+# What a single message is charged at most: one that took longer has met a busy machine.
 MAX_CHARGE_S = 0.002
 # Peers that were welcomed less than NEW_S ago share one budget: one that is dropped could always connect anew.
 NEW_S = 1.0
@@ -41,9 +40,6 @@ class Floods:
 
     def charge(self, peer: bytes, spent_s: float, now: float) -> None:
         """A message of that peer was read, and handling it took ``spent_s``."""
-        drafter = self._state.drafters.of(peer)
-        if drafter is not None and drafter.answers():
-            return  # a shadow's, which the verifier has asked for
         cost = READ_S + min(MAX_CHARGE_S, spent_s)
         if self._is_new(peer, now):
             self._newcomers = (min(NEWCOMERS_MAX_DEBT_S, self._owed_by_newcomers(now) + cost), now)

@@ -1,20 +1,57 @@
-"""Reads what arrives at the verifier's socket, and counts the time that it takes.
+"""Receives: reads what arrives at the verifier's socket, decodes it, and hands it to the part that it is for.
 
-Where forwards run in the event loop, the socket is not read during one. So the loop has whatever has arrived handled
-between two of its steps, up to a bound, and no flood keeps it from its work.
+It never waits and never computes, so that it may be called between any two steps of the loop. Where forwards run in
+the event loop, the socket is not read during one: what has arrived is handled between two steps, up to a bound, and no
+flood keeps the loop from its work. Messages that are malformed, from a peer that has not said Hello, or not among those
+of the sender's role are counted, dropped and answered with a Refuse.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
-from actors.verifier.dispatcher import Dispatcher
+from actors.verifier.admission import Admission
+from actors.verifier.context import Context
 from actors.verifier.floods import Floods
+from actors.verifier.learning import Learning
+from actors.verifier.operations import Operations
+from actors.verifier.peers import Peers
+from actors.verifier.sources.remote import Remote
+from actors.verifier.tokenization import Tokenization
+from protocols import wire
+from protocols.errors import ProtocolError
+from protocols.limits import clipped
+from protocols.messages import (
+    Budget,
+    Cancel,
+    Decline,
+    Detokenize,
+    DraftStats,
+    DrainActor,
+    Failed,
+    FailureCode,
+    Generate,
+    Goodbye,
+    Grow,
+    Heartbeat,
+    Hello,
+    Message,
+    Promote,
+    Refuse,
+    RefuseCode,
+    Resync,
+    Role,
+    Status,
+    Swap,
+    Tokenize,
+    ToVerifier,
+    Undo,
+)
 from protocols.transport import Listener
 
+STRANGER = Refuse(RefuseCode.UNKNOWN_PEER, "this verifier does not know you; say Hello first")
 # Messages handled between two pieces of work. A round brings one Grow per stream, so drafters that follow the protocol
 # stay far below it.
 MAX_HANDLED = 256
@@ -24,21 +61,29 @@ MAX_DROPPED = 4
 FLOOD_PAUSE_S = 0.001  # before the next ones are dropped
 
 
-class Receiver:
+class Inbox:
     def __init__(
         self,
+        context: Context,
         listener: Listener,
-        dispatcher: Dispatcher,
+        peers: Peers,
+        admission: Admission,
+        remote: Remote,
+        tokenization: Tokenization,
+        operations: Operations,
+        learning: Learning,
         floods: Floods,
-        counters: Counter[str],
-        wake: Callable[[], None],
+        wake: asyncio.Event,
         timer: Callable[[], float],
     ) -> None:
-        """``wake``: called when messages were handled that nobody else may have looked for."""
-        self.listener, self.dispatcher, self.floods, self.counters = listener, dispatcher, floods, counters
-        self._wake, self.timer = wake, timer
+        """``wake``: set when messages were handled that nobody else may have looked for."""
+        self.context, self.state, self.listener = context, context.state, listener
+        self.peers, self.admission, self.remote = peers, admission, remote
+        self.tokenization, self.operations, self.learning, self.floods = tokenization, operations, learning, floods
+        self._wake, self._timer = wake, timer
         # Peers are charged for CPU time, not wall time: a preempted thread has not worked for the sender of a message.
-        self.cpu_timer = time.thread_time if timer is time.perf_counter else timer
+        self._cpu_timer = time.thread_time if timer is time.perf_counter else timer
+        self._decoder = wire.Decoder(ToVerifier)
         self.handled = 0  # messages so far
         self.spent_s = 0.0  # on messages, since somebody set it to 0
 
@@ -46,7 +91,7 @@ class Receiver:
         while True:
             dropped = not self._handle(*await self.listener.receive())
             read_all = self.read()
-            self._wake()
+            self._wake.set()
             if not read_all:  # a flood does not keep the loop to itself
                 await asyncio.sleep(FLOOD_PAUSE_S if dropped else 0)
 
@@ -65,15 +110,87 @@ class Receiver:
                 break
         return False
 
+    def look_after(self) -> bool:
+        """Call it now and then. Returns whether all messages are read."""
+        self.floods.forget(self._timer())
+        return self.read()
+
     def _handle(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """Return False if the message was dropped unread."""
-        if self.floods.drops(peer, self.timer()):
-            self.counters["flood"] += 1
+        if self.floods.drops(peer, self._timer()):
+            self.state.counters["flood"] += 1
             return False
         self.handled += 1
-        begin = self.cpu_timer()
-        self.dispatcher.receive(peer, frames)
-        spent_s = self.cpu_timer() - begin
-        self.floods.charge(peer, spent_s, self.timer())
+        begin = self._cpu_timer()
+        self.receive(peer, frames)
+        spent_s = self._cpu_timer() - begin
+        self.floods.charge(peer, spent_s, self._timer())
         self.spent_s += spent_s
         return True
+
+    # --- what messages are for ---------------------------------------------------------------------------------------
+
+    def receive(self, peer: bytes, frames: Sequence[bytes]) -> None:
+        """Decode a message and hand it to the part that it is for."""
+        try:
+            message = self._decoder.decode(frames)
+        except ProtocolError as error:
+            self._malformed(peer, frames, clipped(str(error)))
+            return
+        role = self.peers.role(peer)
+        if isinstance(message, Hello):
+            self.peers.hello(peer, message)
+        elif role is None:
+            self.state.counters["unknown_peer"] += 1
+            self.context.send(peer, STRANGER)
+        else:
+            self.peers.seen(peer, message)
+            self._deliver(peer, role, message)
+
+    def _deliver(self, peer: bytes, role: Role, message: Message) -> None:
+        match role, message:
+            case _, Heartbeat():
+                self.context.send(peer, message)
+            case _, Goodbye():
+                self.peers.goodbye(peer, message)
+            case Role.DRAFTER, Grow():
+                self.remote.arrived(peer, message)
+            case Role.DRAFTER, Resync():
+                self.remote.resync(peer, message)
+            case Role.DRAFTER, Decline():
+                self.remote.decline(peer, message)
+            case Role.DRAFTER, DraftStats():
+                self.remote.stats(peer, message)
+            case Role.CONTROLLER, Budget():
+                self.operations.budget(message)
+            case Role.LEARNER, Promote():
+                self.learning.promote(message)
+            case Role.CLIENT, Generate():
+                self.admission.ask(peer, message)
+            case Role.CLIENT, Cancel():
+                self.admission.drop(message.rid, peer)
+            case Role.CLIENT, Tokenize() | Detokenize():
+                self.tokenization.ask(peer, message)
+            case Role.CLIENT, Status():
+                self.operations.status(peer, message)
+            case Role.CLIENT, Swap() | DrainActor() | Undo():
+                self.operations.order(peer, message)
+            case _:
+                self.state.counters["out_of_role"] += 1
+                self.context.send(
+                    peer, Refuse(RefuseCode.MALFORMED, f"a {role} does not send {type(message).__name__}")
+                )
+
+    def _malformed(self, peer: bytes, frames: Sequence[bytes], why: str) -> None:
+        """Count, drop and answer it: a client that waits for an answer must not wait for ever."""
+        self.state.counters["malformed"] += 1
+        role = self.peers.role(peer)
+        if role is Role.CLIENT and (rid := wire.request_id(frames)) is not None:
+            self.admission.drop(rid, peer)  # no chunk of a request may follow its Failed
+            self.context.send(peer, Failed(rid, FailureCode.BAD_REQUEST, why))
+        elif role is None and wire.is_foreign(frames):
+            self.context.send(peer, Refuse(RefuseCode.VERSION, why))
+        elif role is None and wire.kind(frames) not in ("", "Hello"):
+            self.context.send(peer, STRANGER)
+        else:
+            self.context.send(peer, Refuse(RefuseCode.MALFORMED, why))

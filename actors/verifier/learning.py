@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from actors.verifier.alternatives import MAX_TOKENS, Alternatives
+from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
-from actors.verifier.state import State
-from actors.verifier.streams import Request
+from actors.verifier.streams import Stream
 from protocols.errors import RequestError
-from protocols.messages import FailureCode, Finished, Load, Message, Promote, Undo
+from protocols.messages import FailureCode, Finished, Load, Promote, Undo
 
 # Tokens of texts, some 10 MB, and 25 more with 16 alternatives of each: those of minutes in which streams leave a
 # learner no CPU.
@@ -22,8 +21,8 @@ BEAT_TOKENS = 16_384  # told with one heartbeat, after which it ends: half a mil
 
 
 class Learning:
-    def __init__(self, state: State, send: Callable[[bytes, Message], bool]) -> None:
-        self.state, self.send = state, send
+    def __init__(self, context: Context) -> None:
+        self.context, self.state, self.send = context, context.state, context.send
         self._waiting: deque[Finished] = deque()
         self._waiting_tokens = 0
         self._wanted = False  # there was a learner: where streams leave it no CPU it seems to be gone until they end
@@ -32,27 +31,27 @@ class Learning:
 
     # --- texts -------------------------------------------------------------------------------------------------------
 
-    def begins(self, request: Request) -> int:
+    def begins(self, stream: Stream) -> int:
         """A request gets room. How many of the target's likeliest tokens are wanted with each of its output: 0 where
         nobody asked, where texts wait that the learner will not take soon, and where many are asked of already."""
         self._hear()
-        if request.alternatives is None and self._alternatives and self._tells(request) and self._may_ask():
-            request.alternatives = Alternatives(self._alternatives)
-            request.alternatives.add(len(request.spec.committed) - _start(request), None)
-        return request.alternatives.count if request.alternatives is not None else 0
+        if stream.alternatives is None and self._alternatives and self._tells(stream) and self._may_ask():
+            stream.alternatives = Alternatives(self._alternatives)
+            stream.alternatives.add(len(stream.text.committed) - _start(stream), None)
+        return stream.alternatives.count if stream.alternatives is not None else 0
 
     def _may_ask(self) -> bool:
-        asked = sum(request.alternatives is not None for request in self.state.requests)
+        asked = sum(stream.alternatives is not None for stream in self.state.requests)
         return asked < MAX_ASKED and self._waiting_tokens <= MAX_WAITING // 2
 
-    def ended(self, request: Request) -> None:
+    def ended(self, stream: Stream) -> None:
         """A request is over."""
         self._hear()
-        committed, start = request.spec.committed, _start(request)
-        if self._wanted and self._tells(request) and start < len(committed) <= MAX_TOKENS:
-            known = request.alternatives
+        committed, start = stream.text.committed, _start(stream)
+        if self._wanted and self._tells(stream) and start < len(committed) <= MAX_TOKENS:
+            known = stream.alternatives
             best = known.packed() if known is not None and known.tokens == len(committed) - start else (b"", b"")
-            self._waiting.append(Finished(tuple(committed), start, request.spec.sampling, *best))
+            self._waiting.append(Finished(tuple(committed), start, stream.text.sampling, *best))
             self._waiting_tokens += len(committed)
             while self._waiting_tokens > MAX_WAITING:
                 self._next()
@@ -62,10 +61,10 @@ class Learning:
         if self.state.learner is not None:
             self._wanted, self._alternatives = True, self.state.learner.hello.alternatives
 
-    def _tells(self, request: Request) -> bool:
+    def _tells(self, stream: Stream) -> bool:
         """What a grammar chose says nothing of the target."""
-        message = request.message
-        salted = message.cache_salt and not self.state.settings.learn_salted
+        message = stream.message
+        salted = message.cache_salt and not self.context.settings.learn_salted
         return message.structured_outputs is None and not salted
 
     def tell(self) -> None:
@@ -92,7 +91,7 @@ class Learning:
         self.state.promoted = message
         for drafter in self.state.drafters.by_peer.values():
             if drafter.loads(message.model_id):
-                drafter.serves(drafter.version, "")  # what kept it from an earlier one need not keep it from this
+                drafter.serving.trouble = ""  # what kept it from an earlier one need not keep it from this
                 self.send(drafter.peer, Load(message.version, message.path))
         self._draft_with(message)
 
@@ -108,8 +107,8 @@ class Learning:
         if promoted is None or not drafter.loads(promoted.model_id):
             return
         # What it says may be about a version before: the Load was lost, or it was not connected then.
-        of_another = drafter.told is not None and drafter.told != promoted.path
-        if of_another or (drafter.version != promoted.version and not drafter.trouble):
+        of_another = drafter.serving.path is not None and drafter.serving.path != promoted.path
+        if of_another or (drafter.serving.version != promoted.version and not drafter.serving.trouble):
             self.send(drafter.peer, Load(promoted.version, promoted.path))
 
     def undo(self, message: Undo) -> str:
@@ -130,6 +129,6 @@ class Learning:
         return said
 
 
-def _start(request: Request) -> int:
+def _start(stream: Stream) -> int:
     """Of its output: what a client claims to have had of it counts as prompt."""
-    return request.spec.prompt_len + len(request.message.generated)
+    return stream.text.prompt_len + len(stream.message.generated)

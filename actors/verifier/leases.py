@@ -1,160 +1,140 @@
-"""Lends requests to drafters and takes them back. Each lease has its own epoch, which fences off all others.
+"""Lends streams to drafters and takes them back. Each lease has its own epoch, which fences off all others.
 
-A request without a drafter is offered again with every heartbeat, and at once when a drafter joins or has room again.
+A stream without a drafter is offered again with every heartbeat, and at once when a drafter joins or has room again.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 
+from actors.verifier.budgets import may_rest, plan_for
+from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
-from actors.verifier.plans import may_rest, plan_for
-from actors.verifier.pool import Pool
-from actors.verifier.shadow import Shadows
-from actors.verifier.state import State
-from actors.verifier.streams import Request
-from protocols.messages import Close, Decline, Grow, Message, Open, Resync
+from actors.verifier.streams import Status, Stream
+from protocols.messages import Close, Decline, Open
 
 log = logging.getLogger("duoactor.verifier")
-Send = Callable[[bytes, Message], bool]
 RETRY_S = 5.0  # a lease that found no room costs a message with the whole text, so it is not offered every heartbeat
 
 
 class Leases:
-    def __init__(self, state: State, send: Send) -> None:
-        self.state = state
-        self.send = send
-        self.pool = Pool(state)
-        self.shadows = Shadows(state, self.pool, send, self._improve)
+    def __init__(self, context: Context) -> None:
+        self.context, self.state = context, context.state
 
-    def lend(self, request: Request, now: float, to: DrafterPeer | None = None) -> bool:
-        """Give the request to a drafter (the one that is best placed if None) under a new epoch."""
-        spec = request.spec
-        if not spec.strategy.drafter or not request.drafting or self._prompt_comes_first(request):
+    def lend(self, stream: Stream, to: DrafterPeer | None = None) -> bool:
+        """Give the stream to a drafter (the one that is best placed if None) under a new epoch."""
+        if not stream.strategy.drafter or stream.status not in (Status.PREFILL, Status.DECODE):
             return False
-        drafter = to or self.pool.choose(request, now)
-        if drafter is None or not drafter.takes(request, now):
+        if self._prompt_comes_first(stream):
             return False
-        self.shadows.vacate(drafter, now)
-        spec.lent(self.state.next_epoch(), plan_for(self.state, request, drafter, now))
-        if not self.send(drafter.peer, self.opening(request)):
-            spec.recalled()
-            drafter.declined(request.rid, now + RETRY_S)
+        now = self.context.clock()
+        drafter = to or self._best(stream, now)
+        if drafter is None or not drafter.takes(stream.rid, len(stream.text), now):
             return False
-        drafter.lent(request.rid)
-        request.lent(drafter.peer, drafter.actor_id)
+        stream.loan.begin(self.state.next_epoch(), plan_for(self.context, stream, drafter))
+        if not self.context.send(drafter.peer, self.opening(stream)):
+            self._end(stream)
+            drafter.declined(stream.rid, now + RETRY_S)
+            return False
+        drafter.lent(stream.rid)
+        stream.loan.taken(drafter.peer, drafter.actor_id)
         return True
 
-    def opening(self, request: Request) -> Open:
-        spec = request.spec
-        spec.told()
-        prefix, salt = tuple(spec.committed), request.message.cache_salt
-        return Open(spec.rid, spec.epoch, prefix, spec.prompt_len, spec.sampling, spec.plan, salt)
+    def opening(self, stream: Stream) -> Open:
+        """The message that gives a drafter the whole text."""
+        text, loan = stream.text, stream.loan
+        stream.wait.arrived()
+        if loan.told_len != len(text):
+            stream.wait.begin_phase()
+        loan.told(len(text))
+        prefix, salt = tuple(text.committed), stream.message.cache_salt
+        return Open(stream.rid, loan.epoch, prefix, text.prompt_len, text.sampling, loan.plan, salt)
 
-    def recall(self, request: Request, now: float) -> None:
+    def recall(self, stream: Stream) -> None:
         """End the lease. What the drafter still sends is fenced off by the epoch."""
-        drafter = self.state.drafters.of(request.drafter)
+        drafter = self.state.drafters.of(stream.loan.holder)
         if drafter is not None:
-            self.send(drafter.peer, Close(request.rid, request.spec.epoch))
-            drafter.returned(request.rid)
-        self._without_drafter(request, now)
+            self.context.send(drafter.peer, Close(stream.rid, stream.loan.epoch))
+            drafter.returned(stream.rid)
+        self._end(stream)
 
-    def ended(self, request: Request, now: float) -> None:
-        """The request is over; the room that it had at its drafter may be another's."""
-        drafter = self.state.drafters.of(request.drafter)
-        self.recall(request, now)
-        self.state.drafters.forget(request.rid)
+    def ended(self, stream: Stream) -> None:
+        """The stream is over; the room that it had at its drafter may be another's."""
+        drafter = self.state.drafters.of(stream.loan.holder)
+        self.recall(stream)
+        self.state.drafters.forget(stream.rid)
         if drafter is not None and drafter.has_room_again():
-            self.offer(now)
+            self.offer()
 
-    def move(self, old: DrafterPeer, new: DrafterPeer | None, now: float) -> int:
+    def move(self, old: DrafterPeer, new: DrafterPeer | None) -> int:
         """Every lease of ``old`` goes to ``new`` (to whoever is best placed if None, or if ``new`` does not take it);
         how many went where they should."""
-        moved = 0
-        self.shadows.vacate(old, now)
-        for request in [r for r in self.state.requests if r.drafter == old.peer]:
-            moved += self._hand_over(request, new, now)
-        return moved
+        return sum(self.hand_over(s, new) for s in self.state.requests if s.loan.holder == old.peer)
 
-    def lose(self, drafter: DrafterPeer, now: float) -> None:
-        """A drafter is gone: its requests go on with another, or alone."""
-        self.shadows.vacate(drafter, now)
+    def lose(self, drafter: DrafterPeer) -> None:
+        """A drafter is gone: its streams go on with another, or alone."""
         self.state.drafters.remove(drafter.peer)
-        for request in [r for r in self.state.requests if r.drafter == drafter.peer]:
-            self._without_drafter(request, now)
-            self.lend(request, now)
+        for stream in [s for s in self.state.requests if s.loan.holder == drafter.peer]:
+            self._end(stream)
+            self.lend(stream)
 
-    def declined(self, request: Request, drafter: DrafterPeer, message: Decline, now: float) -> None:
+    def declined(self, stream: Stream, drafter: DrafterPeer, message: Decline) -> None:
         """The drafter does not hold the lease: nothing is expected of it, and another may be offered it."""
-        drafter.returned(request.rid)
-        _decline(drafter, message, now)
-        self._without_drafter(request, now)
-        self.lend(request, now)
+        drafter.returned(stream.rid)
+        drafter.declined(stream.rid, math.inf if message.lasting else self.context.clock() + RETRY_S)
+        self._end(stream)
+        self.lend(stream)
 
-    def shadowed(self, drafter: DrafterPeer, message: Grow | Resync | Decline, now: float) -> bool:
-        """Whether that is about what it would have drafted beside another, and not about a lease."""
-        if not self.shadows.heard(drafter, message, now):
-            return False
-        if isinstance(message, Decline):
-            _decline(drafter, message, now)
-        return True
-
-    def outgrown(self, request: Request, drafter: DrafterPeer, now: float) -> bool:
+    def outgrown(self, stream: Stream, drafter: DrafterPeer) -> bool:
         """Whether the text has become longer than its drafter can hold; the lease ends then."""
-        if drafter.holds(len(request.spec.committed)):
+        if drafter.holds(len(stream.text)):
             return False
-        self.recall(request, now)
-        self.lend(request, now)
+        self.recall(stream)
+        self.lend(stream)
         return True
 
-    def offer(self, now: float) -> None:
-        """Requests without a drafter are offered to those that take one, and others to a drafter that is better, or may
-        turn out to be."""
-        self.shadows.look(now)
-        for request in self.state.requests:
-            if request.drafter is None:
-                self.lend(request, now)
-            elif not self._improve(request, now):
-                self.shadows.consider(request, now)
+    def offer(self) -> None:
+        """Streams without a drafter are offered to those that take one."""
+        for stream in self.state.requests:
+            if stream.loan.holder is None:
+                self.lend(stream)
 
-    def judge(self, request: Request, drafter: DrafterPeer, now: float) -> bool:
-        """Whether its drafter loses; it is lent nothing of that method for a while then. A method that a user has named
-        drafts, whatever that costs."""
-        standing = drafter.standing(request)
-        known = self.state.plain[request.method].known
-        if not (known and standing.loses and may_rest(self.state, request)):
-            return False
-        log.info("%s slows %s down, and rests for %d rounds", drafter.actor_id, request.method, standing.rest)
-        standing.pause()
-        for other in [r for r in self.state.requests if r.drafter == drafter.peer and r.kind == request.kind]:
-            self._hand_over(other, None, now)
-        return True
+    def replace(self, stream: Stream, drafter: DrafterPeer) -> None:
+        """Its drafter rests for such streams: another may be better."""
+        other = self._best(stream, self.context.clock())
+        if other is not None and other is not drafter:
+            log.info("%s does not pay for %s; %s takes over", drafter.actor_id, stream.method, other.actor_id)
+            self.hand_over(stream, other)
 
-    def _improve(self, request: Request, now: float) -> bool:
-        """Move it, if another drafter is clearly better for it; whether it was moved."""
-        better = self.pool.better(request, now)
-        return better is not None and self._hand_over(request, better, now)
-
-    def _hand_over(self, request: Request, to: DrafterPeer | None, now: float) -> bool:
+    def hand_over(self, stream: Stream, to: DrafterPeer | None) -> bool:
         """To whoever is best placed if None, or if ``to`` does not take it; whether it went where it should."""
-        self.recall(request, now)
-        moved = self.lend(request, now, to)
-        if request.drafter is None:
-            self.lend(request, now)
+        self.recall(stream)
+        moved = self.lend(stream, to)
+        if stream.loan.holder is None:
+            self.lend(stream)
         return moved
 
-    def _prompt_comes_first(self, request: Request) -> bool:
+    def _best(self, stream: Stream, now: float) -> DrafterPeer | None:
+        """Who takes that stream: the drafter that should gain most, with one lease more than it has. One that was never
+        tried comes first, and among equals the least burdened, then the fastest."""
+        trials, group = self.context.trials, stream.group(self.state.requests.decoding)
+        able = self.state.drafters.able(stream.rid, len(stream.text), now)
+        if may_rest(self.context, stream):
+            able = [d for d in able if not trials.rests(d.source, group, stream, stream.tally.rounds)]
+
+        def rank(drafter: DrafterPeer) -> tuple[float, int, float]:
+            steps, leases = drafter.pace.steps, len(drafter.leases - {stream.rid})
+            gain = (trials.expected(drafter.source, group, stream) - 1.0) * steps(1) / steps(leases + 1)
+            return round(gain, 2), -leases, -steps(1)
+
+        return max(able, key=rank, default=None)
+
+    def _prompt_comes_first(self, stream: Stream) -> bool:
         """While no drafter has work, the target computes a prompt on their CPUs too: a drafter that reads the prompt
         meanwhile makes the first token late, and has nothing to guess before it."""
-        return request.state == "prefill" and self.state.cost.lends and self.state.drafters_idle
+        return stream.status is Status.PREFILL and self.context.price.target.lends and self.state.drafters_idle
 
-    def _without_drafter(self, request: Request, now: float) -> None:
-        self.shadows.leave(request, now)
-        request.lent(None)
-        request.spec.recalled()
-
-
-def _decline(drafter: DrafterPeer, message: Decline, now: float) -> None:
-    drafter.declined(message.rid, math.inf if message.lasting else now + RETRY_S)
+    def _end(self, stream: Stream) -> None:
+        stream.loan.end()
+        stream.wait.cancel()

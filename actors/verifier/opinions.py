@@ -70,9 +70,16 @@ class OpinionPool:
         for child, logprob in others:
             child.logprob = min(0.0, logprob + factor)
 
-    def learn(self, tree: TokenTree, tokens: Sequence[int]) -> None:
-        """``tokens`` are about to be committed."""
-        node: Node | None = tree.root
+    def settle(self, tree: TokenTree) -> None:
+        """Weigh what was named since the last call, and settle the tree."""
+        if stale := [node for node in tree.root.subtree() if node.stale]:
+            for node in stale:
+                self.weigh(node)
+            tree.settle(tree.root)
+
+    def learn(self, root: Node, tokens: Sequence[int]) -> None:
+        """``tokens`` were committed behind ``root``."""
+        node: Node | None = root
         for token in tokens:
             if node is None:
                 return

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from actors.verifier.admission import Admission
+from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.leases import Leases
 from actors.verifier.preflight import tokenizers_differ
-from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, SinglePeer, State
+from actors.verifier.state import HEARTBEAT_MS, TTL_MS, ClientPeer, SinglePeer
 from protocols.messages import (
     ActorDown,
     ActorUp,
@@ -34,21 +35,17 @@ UNREAD = 4
 class Peers:
     def __init__(
         self,
-        state: State,
+        context: Context,
         leases: Leases,
         admission: Admission,
-        send: Callable[[bytes, Message], bool],
-        publish: Callable[[Message], None],
-        clock: Callable[[], float],
         telemetry: str,
         holder: Callable[[bytes], Holder],
     ) -> None:
         """``telemetry``: the address of the publishing socket. ``holder``: whose key a connection was made with, see
         :class:`protocols.transport.Listener`."""
-        self.holder = holder
-        self.state, self.leases, self.admission = state, leases, admission
-        self.send, self.publish, self.clock = send, publish, clock
-        self.telemetry = telemetry
+        self.context, self.state, self.leases, self.admission = context, context.state, leases, admission
+        self.send, self.publish, self.clock = context.send, context.publish, context.clock
+        self.telemetry, self.holder = telemetry, holder
 
     def role(self, peer: bytes) -> Role | None:
         """The role that a peer was welcomed in; None: it has not said Hello, or is gone."""
@@ -93,10 +90,10 @@ class Peers:
             case Role.DRAFTER:
                 for stale in (self.state.drafters.named(hello.actor_id), self.state.drafters.of(peer)):
                     if stale is not None:
-                        self.leases.lose(stale, now)  # the same actor, restarted or reconnected
+                        self.leases.lose(stale)  # the same actor, restarted or reconnected
                 # drafters that share an operator's key are told apart by their names
                 self.state.drafters.add(peer, hello, now, b"" if holder.may_be(KeyRole.OPERATOR) else holder.key)
-                self.leases.offer(now)
+                self.leases.offer()
             case Role.CONTROLLER:
                 self.state.controller = SinglePeer(peer, hello, now)
             case Role.LEARNER:
@@ -120,7 +117,7 @@ class Peers:
             return self._second(self.state.controller, hello)
         if hello.role not in (Role.DRAFTER, Role.LEARNER):
             return None
-        if (detail := tokenizers_differ(hello, self.state.info)) is not None:
+        if (detail := tokenizers_differ(hello, self.context.info)) is not None:
             return Refuse(RefuseCode.TOKENIZER, detail)
         if hello.role is Role.LEARNER:
             return self._second(self.state.learner, hello)
@@ -142,7 +139,7 @@ class Peers:
         return self.clock() - last_seen < 2 * HEARTBEAT_MS / 1000
 
     def _welcome(self, peer: bytes, holder: Holder) -> None:
-        state, info = self.state, self.state.info
+        state, info = self.state, self.context.info
         welcome = Welcome(
             state.incarnation,
             HEARTBEAT_MS,
@@ -151,7 +148,7 @@ class Peers:
             info.model_id,
             info.vocab_size,
             info.max_context,
-            state.cost.calibration(),
+            self.context.price.target.calibration(),
             info.tool_form,
             info.response_template,
             info.dtype,
@@ -169,7 +166,7 @@ class Peers:
         match self.role(peer):
             case Role.DRAFTER:
                 drafter = state.drafters.by_peer[peer]
-                self.leases.lose(drafter, self.clock())
+                self.leases.lose(drafter)
                 self.publish(ActorDown(Role.DRAFTER, drafter.actor_id, reason))
             case Role.CONTROLLER if state.controller is not None:
                 self.publish(ActorDown(Role.CONTROLLER, state.controller.actor_id, reason))

@@ -1,111 +1,107 @@
-"""Which requests have room in the KV pool.
+"""Which streams have room in the KV pool.
 
-A request takes what its text needs now and grows. When the pool is full, the request that ranks last is preempted, as
-in vLLM: it gives its room back, waits, and has its text computed again later. Noise is keyed by position, so the rest
-of its text is the same."""
+A stream takes what its text needs now and grows. When the pool is full, the stream that ranks last is preempted, as in
+vLLM: it gives its room back, waits, and has its text computed again later. Noise is keyed by position, so the rest of
+its text is the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from actors.models import TargetModel
 from actors.verifier.admission import Admission
+from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
-from actors.verifier.state import State
-from actors.verifier.streams import Request
+from actors.verifier.streams import Status, Stream
 from protocols.errors import PoolFull, RequestError
-from protocols.messages import FailureCode, Message
+from protocols.messages import FailureCode
 
 
 class Room:
     def __init__(
-        self,
-        state: State,
-        model: TargetModel,
-        leases: Leases,
-        learning: Learning,
-        admission: Admission,
-        faults: Faults,
-        send: Callable[[bytes, Message], bool],
-        clock: Callable[[], float],
+        self, context: Context, leases: Leases, learning: Learning, admission: Admission, faults: Faults
     ) -> None:
-        self.state, self.model, self.leases, self.admission, self.faults = state, model, leases, admission, faults
-        self.learning, self.send, self.clock = learning, send, clock
+        self.context, self.state, self.target = context, context.state, context.target
+        self.leases, self.learning, self.admission, self.faults = leases, learning, admission, faults
+        # How many streams had come when the first in the queue found no room, if nobody has given any back since
+        self._full_at = -1
 
     def free(self) -> None:
-        """Give back the room of requests that have ended."""
-        for request in self.state.requests.take_ended():
-            if request.handle >= 0:
-                self.model.close(request.handle)
+        """Give back the room of streams that have ended."""
+        for stream in self.state.requests.take_ended():
+            self._full_at = -1
+            if stream.handle >= 0:
+                self.target.close(stream.handle)
             if self.state.inline is not None:
-                self.state.inline.close(request)
-            self.state.sources.remember(request.news, request.message.cache_salt)
-            self.learning.ended(request)
+                self.state.inline.end(stream)
+            self.context.library.remember(stream.news, stream.message.cache_salt)
+            self.learning.ended(stream)
 
     def let_in(self) -> None:
-        """Open queued requests at the target: the lowest ``priority`` first, then first come, first served. One that
-        does not fit waits, and so do those behind it: a running request is never preempted for a waiting one."""
-        requests = self.state.requests
-        if not (queued := requests.of("queued")):
+        """Open queued streams at the target: the lowest ``priority`` first, then first come, first served. One that
+        does not fit waits, and so do those behind it: a running stream is never preempted for a waiting one."""
+        streams = self.state.requests
+        if self._full_at == streams.added or not (queued := streams.of(Status.QUEUED)):
             return
-        suspects = any(r.suspect for r in requests if r.state != "queued")
-        for request in sorted(queued, key=_rank):
-            if request.suspect and suspects:
+        suspects = any(s.suspect for s in streams if s.status is not Status.QUEUED)
+        for stream in sorted(queued, key=_rank):
+            if stream.suspect and suspects:
                 continue
-            spec, message = request.spec, request.message
-            prompt, written = spec.committed[: spec.prompt_len], spec.committed[spec.prompt_len :]
+            text, message = stream.text, stream.message
+            prompt, written = text.committed[: text.prompt_len], text.committed[text.prompt_len :]
             try:
-                handle = self.model.open(
+                handle = self.target.open(
                     prompt,
-                    spec.sampling,
+                    text.sampling,
                     written,
-                    spec.windows.max_window,
+                    stream.wait.max_window,
                     message.cache_salt,
-                    spec.windows.grammar,
-                    self.learning.begins(request),
+                    stream.grammar,
+                    self.learning.begins(stream),
                 )
             except RequestError as error:
-                self.admission.fail(request, FailureCode(error.code), str(error))
+                self.admission.fail(stream, FailureCode(error.code), str(error))
                 continue
             except PoolFull as error:
-                if any(r.handle >= 0 for r in requests):
+                if any(s.handle >= 0 for s in streams):
+                    self._full_at = streams.added
                     return
-                self.admission.fail(request, FailureCode.CONTEXT_LENGTH, str(error))
+                self.admission.fail(stream, FailureCode.CONTEXT_LENGTH, str(error))
                 continue
             except Exception as error:
-                self.faults.blame(request, error)
+                self.faults.blame(stream, error)
                 continue
-            request.opened(handle)
-            if request.suspect:
+            stream.opened(handle)
+            if stream.suspect:
                 suspects = True
-                self.send(request.client, request.begun())
-            self.leases.lend(request, self.clock())
+                self.context.send(stream.client, stream.begun())
+            self.leases.lend(stream)
 
-    def hold(self, requests: Sequence[Request]) -> list[Request]:
-        """Reserve room for the next round of ``requests``, preempting others or some of them if there is not enough.
+    def hold(self, streams: Sequence[Stream]) -> list[Stream]:
+        """Reserve room for the next round of ``streams``, preempting others or some of them if there is not enough.
         Returns those that have it."""
-        for request in requests:
-            while request.state == "decode" and not self._reserved(request):
-                running = (*self.state.requests.of("prefill"), *self.state.requests.of("decode"))
+        for stream in streams:
+            while stream.status is Status.DECODE and not self._reserved(stream):
+                running = (*self.state.requests.of(Status.PREFILL), *self.state.requests.of(Status.DECODE))
                 self._preempt(max(running, key=_rank))
-        return [request for request in requests if request.state == "decode"]
+        return [stream for stream in streams if stream.status is Status.DECODE]
 
-    def _reserved(self, request: Request) -> bool:
+    def _reserved(self, stream: Stream) -> bool:
         try:
-            self.model.reserve(request.handle)
+            self.target.reserve(stream.handle)
         except PoolFull:
             return False
         return True
 
-    def _preempt(self, request: Request) -> None:
-        self.leases.recall(request, self.clock())
-        self.model.close(request.handle)
-        request.preempted()
+    def _preempt(self, stream: Stream) -> None:
+        self.leases.recall(stream)
+        self.target.close(stream.handle)
+        stream.preempted()
+        self._full_at = -1
         self.state.counters["preempted"] += 1
 
 
-def _rank(request: Request) -> tuple[int, float]:
+def _rank(stream: Stream) -> tuple[int, float]:
     """The order of service: the last by this is served last and preempted first."""
-    return request.message.priority, request.arrived
+    return stream.message.priority, stream.times.arrived

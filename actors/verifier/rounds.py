@@ -1,14 +1,27 @@
-"""One round of one request: its window, the load that it was priced by, its result, and the sums over all rounds."""
+"""What a round is: the plan of it (:class:`Batch`), and the record of what it took and brought (:class:`Round`).
+
+Both are frozen. Whoever learns, learns from :class:`Round`, and from nothing else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.tree.tree import Node
-from actors.tree.window import Cost
-from protocols.messages import FinishReason, RequestStats, TokenLogprobs
+from protocols.messages import FinishReason, RequestStats, RoundStats, TokenLogprobs
+
+if TYPE_CHECKING:
+    from actors.verifier.streams import Stream
+
+
+class Group(NamedTuple):
+    """Streams that tell the same of a source of drafts."""
+
+    method: str
+    sampled: bool
+    load: int  # binary digits of the number of streams that share their rounds
 
 
 class Chosen(NamedTuple):
@@ -18,68 +31,111 @@ class Chosen(NamedTuple):
     tokens: list[int]
     parents: list[int]
     expected: float = 0.0  # how many of its draft tokens the target should accept
-    drafted: int = 0  # nodes that only a draft model has named, and none of the verifier's own proposers
+
+
+NO_WINDOW = Chosen([], [], [])
+
+
+class Asked(NamedTuple):
+    """A source that was asked for a stream's drafts."""
+
+    name: str
+    judged_as: str  # what trials know it by
+    bit: int  # in :attr:`Node.sources`
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One flat forward: a window for each of ``streams``, a piece of a prompt, or both; or several without drafts."""
+
+    streams: tuple[Stream, ...] = ()
+    windows: tuple[Chosen, ...] = ()  # of ``streams``, in that order
+    asked: tuple[tuple[Asked, ...], ...] = ()  # for each of ``streams``
+    decoding: int = 0  # streams that decode, whether they have a part in it or wait
+    piece: Stream | None = None  # whose prompt goes on
+    piece_rows: int = 0  # tokens of it at most; 0: as many as suit the model
+    steps: int = 1  # forwards at most, each of which brings every stream a token; 1 where drafts are verified
+    drafting_us: float = 0.0  # that sources took before the forward, reading included
+    reading_us: float = 0.0  # of that, for texts that the draft model had not read
+
+    @property
+    def everybody(self) -> tuple[Stream, ...]:
+        """The streams that it brings an outcome for, in the order of the outcomes."""
+        return (*self.streams, *([self.piece] if self.piece is not None else []))
+
+    @property
+    def rows(self) -> int:
+        """Of all windows together, their roots included."""
+        return len(self.streams) + sum(len(window.nodes) for window in self.windows)
+
+
+class Share(NamedTuple):
+    """What one source had to do with one stream's round."""
+
+    source: str
+    rows: int  # of the window, that nobody else had named
+    without: int  # tokens that the round would have brought without the source
+    time_us: float  # that the round waited for it
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One stream's part in a round."""
+
+    stream: Stream
+    group: Group
+    rounds: int  # of the stream so far, this one included
+    tokens: int
+    own_us: float  # since the stream's last round ended, without the prompts computed meanwhile
+    shares: tuple[Share, ...]
+    stats: RoundStats  # as telemetry publishes it
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a batch took and brought. Times are microseconds."""
+
+    streams: int  # that had a window
+    rows: int  # of their windows, roots included
+    prompt_rows: int  # at most
+    steps: int  # forwards that there were
+    forward_us: float  # of all of them together
+    prompt_us: float  # of that, the prompt's part
+    own_us: float  # from the last round's end to this one's, without messages and without the prompt
+    waited_us: float  # of that, before the forward: sources that drafted, and drafters that were waited for
+    drafted: bool  # whether a draft model worked for one of the streams
+    whole_piece: bool  # whether the piece had as many rows as were asked for
+    tokens: int
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def drafts(self) -> int:
+        return self.rows - self.streams
+
+    @property
+    def plain(self) -> bool:
+        """Whether it shows what rounds take without drafts."""
+        return self.streams > 0 and not (self.drafts or self.drafted or self.prompt_rows)
 
 
 class Committed(NamedTuple):
-    """What one round added to a request. ``accepted[i]``: token i was a draft token."""
+    """What one round added to a stream. ``accepted[i]``: token i was a draft token."""
 
     base_len: int  # committed tokens before it
     tokens: list[int]
     accepted: list[bool]
     logprobs: list[TokenLogprobs]
     finish: FinishReason | None
-    forced: Sequence[bool] = ()  # [i]: draft token i was the only one that the grammar allowed
-    claim: tuple[float, bool] | None = None  # the drafter's probability for its likeliest first token; was it right?
-    named: Sequence[bool] = ()  # [i]: a draft model had named draft token i
-
-
-class Others(NamedTuple):
-    """The requests that decode beside one. A row that lengthens the forward lengthens it for all of them."""
-
-    streams: int = 0  # how many they are
-    rows: int = 0  # theirs in the next forward
-    rate: float = 0.0  # tokens per microsecond that they reach together
-    row_us: float = 0.0  # see :class:`Load`
-    start_us: float = 0.0  # that any drafts make the round longer by, however few they are
-
-    def price(self, forward: Cost) -> Cost:
-        """Microseconds of a round by its rows, up to a constant: to compare windows by. ``forward``: microseconds of a
-        forward that only this request has rows in."""
-        if self.streams:
-            return lambda rows: rows * self.row_us
-        return lambda rows: forward(rows) + rows * self.row_us + (self.start_us if rows > 1 else 0.0)
-
-
-NO_OTHERS = Others()
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """All requests that decode, as far as it matters to what a row of drafts costs."""
-
-    streams: int  # how many they are
-    rate: float  # tokens per microsecond that they reach together, those in prefill included
-    # Microseconds of one more row of drafts. Where several streams share a forward it is all that the row costs; for a
-    # single stream, whose forward time climbs in steps, it is what comes on top of the forward.
-    row_us: float = 0.0
-
-    @property
-    def least(self) -> float:
-        """The least chance of acceptance with which a row of drafts is worth its time; 0: it depends on the window."""
-        return self.rate * self.row_us if self.streams > 1 else 0.0
-
-    def beside(self, rate: float, rows: int) -> Others:
-        """The others beside a request of that rate; ``rows`` are theirs in the next forward."""
-        return Others(self.streams - 1, rows, max(0.0, self.rate - rate), self.row_us)
-
-
-IDLE = Load(0, 0.0)
+    chosen: Chosen
+    root: Node  # that the window hung on
+    held: Sequence[Node | None]  # [i]: the tree's node of token i
+    sampled: Sequence[int]  # the target's token behind the root and behind each node of the window
+    hidden: Any = None  # the target's states behind each token, if a source reads them
 
 
 @dataclass(slots=True)
-class Counters:
-    """Sums over a request's rounds, as ``RequestStats`` tells them."""
+class Tally:
+    """Sums over a stream's rounds, as ``RequestStats`` tells them."""
 
     rounds: int = 0
     drafted: int = 0
@@ -95,6 +151,14 @@ class Counters:
     def count(self, histogram: list[int], value: int, times: int = 1) -> None:
         histogram.extend([0] * (value + 1 - len(histogram)))
         histogram[value] += times
+
+    def round(self, rounds: int, drafted: int, accepted: int, forced: int, gamma: float) -> None:
+        self.rounds += rounds
+        self.drafted += drafted
+        self.accepted += accepted
+        self.forced += forced
+        self.gamma_sum += rounds * gamma
+        self.count(self.histogram, accepted, rounds)
 
     def stats(self, method: str, prompt_tokens: int, completion_tokens: int) -> RequestStats:
         return RequestStats(

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from actors.engines.targets.target import Target
     from actors.models import DraftModel, ModelInfo, TargetModel
     from actors.verifier.sources.inline import InlineDraft
-    from actors.verifier.sources.retrieval import Sources
+    from actors.verifier.sources.lookup import Library
 
 log = logging.getLogger("duoactor")
 
 
-def _sources(settings: VerifierSettings, info: ModelInfo) -> Sources:
+def _sources(settings: VerifierSettings, info: ModelInfo) -> Library:
     """What the verifier retrieves drafts from. Raises ConfigError or ModelError."""
     from actors.proposers.datastore import Datastore
     from actors.proposers.memory import Memory
-    from actors.verifier.sources.retrieval import Sources
+    from actors.verifier.sources.lookup import Library
 
     memory = Memory(settings.memory) if settings.memory else None
     if not settings.datastore:
-        return Sources(memory=memory)
+        return Library(memory=memory)
     store = Datastore.open(settings.datastore, info.tokenizer_digest)
     log.info("datastore %s: %d tokens of %d documents", settings.datastore, store.meta.tokens, store.meta.documents)
-    return Sources(store, memory)
+    return Library(store, memory)
 
 
 def _calibrated(model: TargetModel) -> CostModel:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 from protocols.messages import Chunk, DraftTotals, RoundStats
 
+MAX_KNOWN = 256  # pairs of method and drafter; what those that are forgotten have done counts for no drafter
 FORGET_US = 10e6  # microseconds of decoding in which what is known of the speed-up halves
 
 
@@ -33,16 +34,37 @@ class _Drafts:
         self.plain_us = self.plain_us * keep + plain_us
         self.taken_us = self.taken_us * keep + stats.wall_us
 
+    def absorb(self, other: _Drafts) -> None:
+        """Add what another drafter has done."""
+        self.rounds += other.rounds
+        self.tokens += other.tokens
+        self.accepted += other.accepted
+        positions, more = self.accepted_per_position, other.accepted_per_position
+        positions.extend([0] * (len(more) - len(positions)))
+        for position, count in enumerate(more):
+            positions[position] += count
+
 
 @dataclass(slots=True)
 class Totals:
     counters: Counter[str]  # the verifier's, which single numbers are added to
-    drafts: dict[tuple[str, str], _Drafts] = field(default_factory=dict)  # by method and drafter
+    # by method and drafter, whose names are the drafters' own choice; the latest last
+    drafts: OrderedDict[tuple[str, str], _Drafts] = field(default_factory=OrderedDict)
 
     def round(self, stats: RoundStats, plain_us: float) -> None:
         """Add one request's round. ``plain_us``: of a round of plain decoding with as many requests."""
-        drafts = self.drafts.setdefault((stats.method, stats.drafter), _Drafts())
+        key = stats.method, stats.drafter
+        drafts = self.drafts.setdefault(key, _Drafts())
+        self.drafts.move_to_end(key)
         drafts.add(stats, stats.committed * plain_us)
+        if len(self.drafts) > MAX_KNOWN:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Of the drafter that had no round for the longest time only its sums are kept."""
+        method, drafter = next(key for key in self.drafts if key[1])
+        gone = self.drafts.pop((method, drafter))
+        self.drafts.setdefault((method, ""), _Drafts()).absorb(gone)
 
     def told(self, chunk: Chunk) -> None:
         """Count what a chunk tells its client."""

@@ -1,7 +1,7 @@
 """Wait for drafts, or verify what there is? A wait must bring more tokens than the same time brings without it
 (docs/how-it-works.md, "One price").
 
-All times are microseconds.
+Waiting is decided here and nowhere else. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 
 from actors.cost import CostModel
 from actors.estimate import Estimate
-from actors.methods import Strategy
+from actors.methods import WaitRule
 from actors.tree.tree import OWN, Node, TokenTree
 from actors.tree.window import Cost
 
 MAX_WAITED_FOR = 8  # draft tokens in a row
 MAX_LATE = 3  # after so many waits in a row without a draft, nobody waits for the drafter until one comes
-WORTH = 1.1  # a wait must promise this much more, because a processor that has idled is slower afterwards
+WORTH = 1.1  # a wait must gain this much, because a processor that has idled is slower afterwards
 DEFAULT_US = 600.0  # of a message there and back, before it is measured (0.3 to 1 ms on an idle core)
 LATE_US = 5000.0  # that a drafting phase may take beyond twice its expected time
 
 
 @dataclass(slots=True)
 class DrafterPace:
-    """How fast one drafter is, as estimated by the verifier: its draft steps, and what a wait takes besides them
-    (messages there and back, waking a process, mirroring the verdict)."""
+    """How fast one drafter is: its draft steps, and what a wait takes besides them (messages there and back, waking a
+    process, mirroring the verdict)."""
 
     steps: CostModel
     message: Estimate = field(default_factory=lambda: Estimate(DEFAULT_US, weight=10, memory=10))
@@ -55,48 +55,49 @@ class DrafterPace:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundLimits:
-    """What the controller allows one round: draft tokens, and microseconds of waiting. None: no limit but the price."""
+class Going:
+    """What the next round would be if it began now."""
 
-    window: int | None = None
-    wait_us: float | None = None
+    now_us: float
+    cost: Cost  # of a round, by the stream's rows
+    value: float  # tokens per microsecond
+    covered: bool  # the whole last window was accepted
+    alone: bool  # no other stream decodes, so that a wait ends when drafts arrive, and not when a forward ends
+    gamma: int | None  # of the plan
+    longest_us: float | None  # that the controller lets it wait; None: no limit but the price
 
 
-NO_LIMITS = RoundLimits()
+def patience(pace: DrafterPace, agreement: float, going: Going) -> int:
+    """How many draft tokens in a row are worth waiting for; 0: go now.
 
-
-def patience(pace: DrafterPace, cost: Cost, agreement: float, value_now: float, longest_us: float | None = None) -> int:
-    """How many draft tokens in a row are worth waiting for, for ``longest_us`` at most; 0: go now.
-
-    Going now yields ``value_now`` tokens per microsecond. Waiting for m draft tokens yields
-    ``(1 + a + ... + a^m) / (time_to(m) + cost(1 + m))``, where a is ``agreement``: the chance that a draft token is the
-    target's.
+    Waiting for m draft tokens yields ``(1 + a + ... + a^m) / (time_to(m) + cost(1 + m))``, where a is ``agreement``:
+    the chance that a draft token is the target's.
     """
-    best, best_value, expected = 0, value_now, 1.0
+    best, best_value, expected = 0, going.value, 1.0
     for drafts in range(1, MAX_WAITED_FOR + 1):
-        if longest_us is not None and pace.time_to(drafts) > longest_us:
+        if going.longest_us is not None and pace.time_to(drafts) > going.longest_us:
             break
         expected += agreement**drafts
-        value = expected / (pace.time_to(drafts) + cost(1 + drafts))
+        value = expected / (pace.time_to(drafts) + going.cost(1 + drafts))
         if value > best_value * WORTH:
             best, best_value = drafts, value
     return best
 
 
-class Waiting:
-    """One request's waits for its drafter: whether the next round waits, for how long, and what drafts are worth."""
+class Wait:
+    """One stream's waits for its drafter: whether the next round waits, and for how long."""
 
-    def __init__(self, strategy: Strategy, max_window: int) -> None:
-        self.waits, self.max_window = strategy.waits, max_window
+    def __init__(self, rule: WaitRule, max_window: int) -> None:
+        self.rule, self.max_window = rule, max_window
         self.until: float | None = None  # the latest end of the wait; None: nobody waits
         self.since = 0.0  # when the latest wait began
         self.drafts: int | None = None  # draft tokens in a row that end the wait; None: the end of the drafting phase
-        self.phase_complete = False  # the drafter has sent all that it drafts in this phase
-        self.late = 0  # waits in a row without a draft
-        self.agreement = Estimate(0.6, weight=4)  # how often the drafter's likeliest token is the target's ...
-        self.unaided = Estimate(0.6, weight=4)  # ... and where the verifier has no guess of its own
-        self._guessed = False  # whether it had one when it decided whether to wait
-        self._depth = 0  # draft tokens in a row that were there then
+        self.decided_at = 0  # committed tokens for which it was decided
+        self.waited_us = 0.0  # of the round that comes
+        self.covered = True  # the whole last window was accepted
+        self.agreement = Estimate(0.6, weight=4)  # how often the drafter's likeliest token is the target's
+        self._phase_over = False  # the drafter has sent all that it drafts in this phase
+        self._late = 0  # waits in a row without a draft
         self._pace: DrafterPace | None = None  # that this wait's length is a measurement of
 
     # --- decide ------------------------------------------------------------------------------------------------------
@@ -105,83 +106,59 @@ class Waiting:
         """The next round waits for nobody."""
         self.until = self.drafts = None
 
-    def worthwhile(self, pace: DrafterPace | None) -> bool:
-        """Whether there is a drafter, and drafts of it have come lately."""
-        return pace is not None and self.late < MAX_LATE
-
-    def look(self, tree: TokenTree) -> None:
-        """Note what the tree holds, before proposers fill it up for the next window."""
-        self._guessed = any(child.rank < 0 for child in tree.root.children.values())
-        self._depth = self._held(tree)
-
-    def decide(
-        self,
-        now_us: float,
-        pace: DrafterPace,
-        cost: Cost,
-        value: float,
-        bare: bool,
-        gamma: int | None,
-        limits: RoundLimits,
-        alone: bool,
-    ) -> None:
-        """Set ``until`` and ``drafts`` if the next round is to wait, by the rule of the strategy.
-
-        ``value``: tokens per microsecond of going now. ``bare``: the whole window was accepted, and no draft is left
-        below it. ``alone``: no other request decodes, so that a wait ends when drafts arrive, and not when a forward
-        ends.
-        """
+    def decide(self, pace: DrafterPace, tree: TokenTree, going: Going) -> None:
+        """Set ``until`` and ``drafts`` if the next round is to wait. Called once after each commit."""
+        self.cancel()
+        if self._late >= MAX_LATE or going.longest_us == 0:
+            return
         bound: float | None = None
-        phase_us = 2 * pace.time_to(gamma or self.max_window) + LATE_US  # a drafter that is later may be dead
-        match self.waits:
+        phase_us = 2 * pace.time_to(going.gamma or self.max_window) + LATE_US  # a drafter that is later may be dead
+        match self.rule:
             case "phase":
                 bound = phase_us
-            case "lockstep" if not self.phase_complete:
+            case "lockstep" if not self._phase_over:
                 bound = phase_us
-            case "survivor" if bare:
+            case "survivor" if going.covered and not tree.root.children:
                 bound = pace.time_to(1) + pace.step_us
                 self.drafts = 1
-            case "priced":
-                # Where text repeats itself, retrieval and the drafter are both right. Where nothing was retrieved, the
-                # drafter is only as good as it has been at such places.
-                agreement = self.agreement if self._guessed else self.unaided
-                more = patience(pace, cost, agreement.mean, value, limits.wait_us)
-                if more <= self._depth:
+            case "priced" if going.alone:
+                more = patience(pace, self.agreement.mean, going)
+                if more <= self._held(tree):
                     pace.went()
                 else:
                     bound = pace.time_to(more) + pace.step_us
                     self.drafts = more
-        if bound is not None and (limits.wait_us is None or limits.wait_us > 0):
+        if bound is not None:
             # in lock-step the phase began long before the wait, whose length measures no message then
-            self._pace = pace if alone and self.waits != "lockstep" else None
-            self.since = now_us
-            self.until = now_us + min(bound, limits.wait_us or bound)
+            self._pace = pace if going.alone and self.rule != "lockstep" else None
+            self.since = going.now_us
+            self.until = going.now_us + min(bound, going.longest_us or bound)
 
-    def begins(self, now_us: float) -> None:
-        """From now on the round waits for the verifier's own draft model."""
-        self.since = now_us
-
-    def end(self, now_us: float, tree: TokenTree) -> float | None:
-        """End the wait if what it was for has arrived, or its time is over. Returns its length (0: there was none);
-        None: it goes on."""
+    def over(self, now_us: float, tree: TokenTree) -> bool:
+        """Whether the next round may begin. Ends a wait if what it was for has arrived, or its time is over."""
         if self.until is None:
-            return 0.0
-        arrived = self.phase_complete or (self.drafts is not None and self.drafts <= self._held(tree))
+            return True
+        arrived = self._phase_over or (self.drafts is not None and self.drafts <= self._held(tree))
         if not arrived and now_us < self.until:
-            return None
+            return False
         waited = now_us - self.since
-        if not arrived:
-            self.late += 1
+        self._late += not arrived
         if self._pace is not None:
             drafts = self.drafts if self.drafts is not None else len(tree.chain(self.max_window))
             self._pace.waited(waited if arrived else 1.5 * waited, drafts)
             self._pace = None
         self.until = None
+        self.waited_us += waited
+        return True
+
+    def take_waited(self) -> float:
+        """The waits of the round that is over."""
+        waited, self.waited_us = self.waited_us, 0.0
         return waited
 
     def _held(self, tree: TokenTree) -> int:
-        """How many draft tokens in a row the tree holds. The verifier's own guesses count where they are surer than the
-        drafter's would be: only those can take the place of what a wait would bring."""
+        """How many draft tokens in a row the tree holds. Retrieved ones count where they are surer than the drafter's
+        would be: only those can take the place of what a wait would bring."""
         surest = math.log(max(self.agreement.mean, 1e-6))
         return len(tree.chain(self.max_window, lambda node: node.rank != OWN or tree.total(node) >= surest))
 
@@ -189,21 +166,17 @@ class Waiting:
 
     def begin_phase(self) -> None:
         """The drafter is told of new committed text, and drafts behind it."""
-        self.phase_complete = False
+        self._phase_over = False
 
     def end_phase(self) -> None:
         """The drafter has sent all that it drafts in this phase."""
-        self.phase_complete = True
+        self._phase_over = True
 
     def arrived(self) -> None:
         """Drafts have arrived that are not outdated: the drafter is alive."""
-        self.late = 0
+        self._late = 0
 
     def observe(self, best: Node | None, token: int) -> None:
         """``best``: the drafter's likeliest next token (None: it had none), where ``token`` was committed."""
-        if best is None:
-            return
-        right = 1.0 if token == best.token else 0.0
-        self.agreement.add(right)
-        if not self._guessed:
-            self.unaided.add(right)
+        if best is not None:
+            self.agreement.add(float(token == best.token))

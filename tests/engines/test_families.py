@@ -20,7 +20,7 @@ from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.proposers.memory import Memory
-from actors.verifier.sources.retrieval import Sources
+from actors.verifier.sources.lookup import Library
 from protocols.errors import ModelError
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
 from tests.engines.families import FAMILIES, REFUSED, VARIANTS, model_of
@@ -100,7 +100,7 @@ def test_a_verifier_serves_the_text_that_transformers_writes(family):
 
     async def story():
         system = Cluster(
-            language=Told([[*PROMPT, *own]]), target=target, sources=Sources(memory=Memory(1000)), forward_s=0.001
+            language=Told([[*PROMPT, *own]]), target=target, sources=Library(memory=Memory(1000)), forward_s=0.001
         )
         async with system:
             system.start_drafter(skill=0.7, **DRAFTER)

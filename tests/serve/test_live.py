@@ -142,7 +142,7 @@ async def test_a_swap_in_mid_stream_leaves_the_text_equal():
         whole = (await gateway.post("/v1/chat/completions", **ask)).json()["choices"][0]["message"]["content"]
         answer = asyncio.create_task(gateway.events("/v1/chat/completions", **ask, trace=True))
         state = gateway.cluster.verifier.state
-        while not any(request.spec.round > 5 for request in state.requests):
+        while not any(request.tally.rounds > 5 for request in state.requests):
             await asyncio.sleep(0.001)
         (holder,) = (one.actor_id for one in state.drafters.by_peer.values() if one.leases)
         other = {"d1": "d2", "d2": "d1"}[holder]

@@ -56,7 +56,6 @@ def _left_at(world: World, name: str) -> dict[str, int]:
         "drafters missing": len(names - {drafter.actor_id for drafter in state.drafters.by_peer.values()}),
         "drafters too many": max(0, len(state.drafters.by_peer) - len(names)),
         "controllers missing": int(controlled and state.controller is None),
-        "shadows of a stream": int(verifier.leases.shadows.running is not None),
     }
     if state.inline is not None:
         counts["texts too many of the verifier's own draft"] = max(0, len(state.inline.model.contexts) - MAX_KEPT)

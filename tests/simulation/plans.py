@@ -201,26 +201,6 @@ def _learning(chance: random.Random) -> Trouble:
     return Trouble(round(chance.uniform(0.0, LEARNING_S), 3), what, who, round(chance.uniform(0.0, longest), 3))
 
 
-def with_shadows(plan: Plan) -> Plan:
-    """The plan with three drafters at least, and streams of so many rounds that others are asked what they would have
-    drafted for them. Drawn apart, as in :func:`with_second`."""
-    chance = random.Random(f"{plan.seed} with shadows")
-    replace = msgspec.structs.replace
-    drafts = [_draft(chance, f"s{number}") for number in range(max(0, 3 - len(plan.drafts)))]
-    names = [draft.name for draft in (*plan.drafts, *drafts)]
-    return replace(
-        plan,
-        drafts=(*plan.drafts, *drafts),
-        streams=tuple(
-            replace(one, tokens=140, gamma=1, method=chance.choice(("sps", "pearl", "duodecoding", "tree", "auto")))
-            for one in plan.streams
-        ),
-        troubles=(*plan.troubles, *(_trouble(chance, names) for _ in range(3))),
-        slots=1 << 14,
-        eos_rate=0.0,
-    )
-
-
 def _moving(chance: random.Random) -> Trouble:
     """A verifier ends or is silent, or a client hears none for a while."""
     client = chance.choice(HOSTS)

@@ -9,15 +9,12 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from actors.verifier.course import DrafterCourse
 from actors.verifier.leases import Leases
-from actors.verifier.shadow import Shadow
-from actors.verifier.streams import Request
+from actors.verifier.streams import Stream
 from duoactor.client.calls import StreamState
 from duoactor.client.session import Result, Session
 from protocols.handshake import Why
-from protocols.messages import Open
-from tests.simulation.plans import FIRST, Plan, Rates, plan_of, with_second, with_shadows
+from tests.simulation.plans import FIRST, Plan, Rates, plan_of, with_second
 from tests.simulation.shrinking import read, shrink, written
 from tests.simulation.world import simulate
 from tests.world.fakes import ToyLanguage
@@ -25,7 +22,6 @@ from tests.world.fakes import ToyLanguage
 HERE = Path(__file__).parent
 SEEDS = 200
 SEEDS_OF_TWO = 100
-SEEDS_OF_SHADOWS = range(1, 5)
 LIVELY = next(seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(plan_of(seed).troubles) > 4)
 # A hostile client is told of the verifier's process as well.
 TOLD_OF_PROCESSES = next(
@@ -60,25 +56,6 @@ def test_streams_of_plans_with_a_second_verifier_change_verifiers():
 
     with patch.object(Session, "_lost", noting):
         assert any(simulate(with_second(plan_of(seed))) and moved for seed in range(12))
-
-
-def test_whoever_dies_moves_or_leaves_while_drafters_are_asked_about_anothers_stream_nothing_is_left_of_it():
-    begun, ended = [], []
-    opening, foresee = Shadow.opening, DrafterCourse.foresee
-
-    def asking(shadow: Shadow) -> Open:
-        begun.append(shadow.epoch)
-        return opening(shadow)
-
-    def telling(course: DrafterCourse, speedup: float, places: int, others: float) -> None:
-        ended.append(places)
-        foresee(course, speedup, places, others)
-
-    with patch.object(Shadow, "opening", asking), patch.object(DrafterCourse, "foresee", telling):
-        plans = {seed: with_shadows(plan_of(seed)) for seed in SEEDS_OF_SHADOWS}
-        failed = {seed: found for seed, plan in plans.items() if (found := simulate(plan).problems)}
-    assert not failed
-    assert len(begun) > len(ended) > 0  # some were cut short
 
 
 def test_the_same_seed_gives_the_same_messages_at_the_same_times():
@@ -138,9 +115,9 @@ def test_slots_that_are_not_given_back_are_found():
 def test_what_is_kept_of_every_request_is_found():
     ended = Leases.ended
 
-    def remembering(leases: Leases, request: Request, now: float) -> None:
-        vars(leases).setdefault("old", []).append(request.rid)
-        ended(leases, request, now)
+    def remembering(leases: Leases, stream: Stream) -> None:
+        vars(leases).setdefault("old", []).append(stream.rid)
+        ended(leases, stream)
 
     with patch.object(Leases, "ended", remembering):
         assert "verifier.leases.old[…] remembers a request" in problems(STEADY)

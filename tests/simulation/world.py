@@ -47,7 +47,7 @@ class Result:
 def simulate(plan: Plan, log: Callable[[str], None] | None = None) -> Result:
     """The same plan gives the same result, message by message."""
     steps = 1 + plan.seed % 4  # forwards in a row where no drafts are verified
-    several = patch("actors.verifier.chunks.Chunks.forwards", lambda *_: steps)
+    several = patch("actors.verifier.scheduler.chunk_forwards", lambda *_: steps)
     with reproducible(plan.seed), classroom(plan.learning), several:
         return run(World(plan, log).run())
 

@@ -104,7 +104,7 @@ def test_the_controller_survives_whatever_is_published():
             for _ in range(60):
                 for _ in range(BURST):
                     message: Message = extremes.message(typing.get_args(Telemetry))
-                    cluster.verifier.committer.publish(message)
+                    cluster.verifier.publish(message)
                 await asyncio.sleep(0.05)
                 assert not cluster.tasks["controller"].done(), "the controller ended"
             return controller

@@ -76,7 +76,7 @@ class ended:
     """A request as ``Learning`` sees it."""
 
     def __init__(self, message: Generate, first: int, length: int = 8) -> None:
-        self.message, self.rid, self.spec = message, message.rid, self
+        self.message, self.rid, self.text = message, message.rid, self
         self.committed, self.prompt_len, self.sampling = [first, *range(1, length)], 3, message.sampling
         self.alternatives = None
 

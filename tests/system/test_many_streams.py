@@ -15,7 +15,7 @@ from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.targets.target import Target
 from actors.models import Window
 from actors.proposers.memory import Memory
-from actors.verifier.sources.retrieval import Sources
+from actors.verifier.sources.lookup import Library
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
 from tests.engines.tiny import VOCAB, make
 from tests.world.caller import tokens_of
@@ -98,7 +98,7 @@ def test_32_streams_that_join_leave_and_are_cancelled_have_the_texts_that_each_h
     known = Told([[*one.prompt, *one.own] for one in asked])
     target = Target(engine)
     own = inline(ToyDraft(known, skill=0.8)) if drafts == "between forwards" else None
-    sources = Sources(memory=Memory(1 << 14))
+    sources = Library(memory=Memory(1 << 14))
 
     async def story():
         live, most, verify = 0, 0, target.verify

@@ -80,18 +80,19 @@ def test_a_prompt_on_which_the_tokenizer_fails_ends_that_request_only():
     assert tokens_of(good) == LANGUAGE.continuation(PROMPT, SAMPLING)
 
 
-@pytest.mark.parametrize("step", ["choose", "commit", "prepare"])
+@pytest.mark.parametrize("step", ["prepare", "grow", "learn"])
 def test_an_error_in_our_own_code_about_one_request_ends_that_request_only(step, monkeypatch):
-    from actors.verifier.speculation import Speculation
+    from actors.verifier.sources.lookup import Lookup
 
-    right = getattr(Speculation, step)
+    right = getattr(Lookup, step)
 
-    def wrong(self, *args, **kwargs):
-        if self.committed[0] == POISON:
+    def wrong(self, asked, *args):
+        (stream,) = asked if isinstance(asked, list) else [asked]
+        if stream.text.committed[0] == POISON:
             raise ZeroDivisionError("division by zero")
-        return right(self, *args, **kwargs)
+        return right(self, asked, *args)
 
-    monkeypatch.setattr(Speculation, step, wrong)
+    monkeypatch.setattr(Lookup, step, wrong)
 
     async def go():
         async with Cluster(language=LANGUAGE) as cluster:

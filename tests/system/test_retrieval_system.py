@@ -5,7 +5,7 @@ import pytest
 from actors.proposers.datastore import build
 from actors.proposers.draft_model import build_proposer_draft
 from actors.proposers.memory import Memory
-from actors.verifier.sources.retrieval import Sources
+from actors.verifier.sources.lookup import Library
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Refuse, RefuseCode, Role, Sampling
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run
@@ -163,7 +163,7 @@ def test_a_drafter_with_a_datastore_of_another_tokenizer_is_refused(tmp_path):
 async def asked_again(memory, method="auto", salts=("", ""), temperature=0.0):
     """Rounds of the same request, the second time when the first has ended and has been read."""
     sampling = Sampling(max_tokens=90, temperature=temperature, seed=7)
-    async with Cluster(language=LANGUAGE, sources=Sources(memory=memory), forward_s=FORWARD_S) as cluster:
+    async with Cluster(language=LANGUAGE, sources=Library(memory=memory), forward_s=FORWARD_S) as cluster:
         caller = await cluster.caller()
         rounds = []
         for salt in salts:

@@ -5,13 +5,15 @@ import itertools
 
 from actors.verifier.compute import InlineCompute
 from actors.verifier.inbox import MAX_HANDLED
-from actors.verifier.sources.retrieval import SLICE, SoleProposer
+from actors.verifier.sources.lookup import Whole
+from actors.verifier.sources.source import SLICE
 from protocols import wire
 from protocols.messages import Cancel, Chunk, Generate, Sampling, Status, StatusReport
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage
+from tests.world.streams import toy_stream
 
 LANGUAGE = ToyLanguage()
 PROMPT = (5, 9, 33)
@@ -172,7 +174,8 @@ def test_a_text_is_read_for_retrieval_in_slices():
             read.append(len(prompt))
             return Session()
 
-    proposer = SoleProposer(Proposer())
-    text = list(range(3 * SLICE + 5))
-    steps = [proposer.prepare(text) is not None for _ in range(4)]
-    assert read == [SLICE, SLICE, SLICE, 5] and steps == [False, False, False, True]
+    source = Whole("pld", lambda stream: Proposer())
+    stream = toy_stream(list(range(3 * SLICE + 5)))
+    for _ in range(4):
+        source.prepare(stream)
+    assert read == [SLICE, SLICE, SLICE, 5]

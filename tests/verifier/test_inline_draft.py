@@ -2,14 +2,13 @@
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from actors.draft_timing import PROBES
 from actors.verifier.sources.inline import MAX_FAILURES
 from protocols.errors import CannotDraft
-from protocols.messages import Method, Sampling
+from protocols.messages import Sampling
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -98,9 +97,8 @@ def test_a_first_token_waits_for_no_draft_of_the_second():
 
     async def story():
         async with cluster(Told()) as system:
-            send = system.verifier.committer.send
-            system.verifier.committer.send = lambda peer, message: events.append("chunk") or send(peer, message)
-            caller = await system.caller()
+            caller, send = await system.caller(), system.verifier.listener.send
+            system.verifier.listener.send = lambda peer, frames: events.append("chunk") or send(peer, frames)
             await caller.generate(PROMPT, LONG)
 
     run(story())
@@ -189,7 +187,9 @@ def test_a_request_whose_guesses_fail_fails_alone():
             callers = [await system.caller() for _ in range(2)]
             asked = [asyncio.ensure_future(caller.generate(PROMPT, LONG)) for caller in callers]
             await asyncio.sleep(5 * FORWARD_S)
-            next(iter(system.verifier.state.requests)).spec.guess = broken
+            text = system.verifier.sources["text"]
+            grow, first = text.grow, next(iter(system.verifier.state.requests))
+            text.grow = lambda streams, allowance: broken() if first in streams else grow(streams, allowance)
             failed, text = await asyncio.gather(*asked, return_exceptions=True)
             assert isinstance(failed, AssertionError)  # a Failed, as the caller takes it
             return tokens_of(text)
@@ -226,22 +226,13 @@ def test_a_long_text_is_read_where_the_answer_is_long_enough_to_repay_it(answer,
     assert (model.tokens_read > 0) is reads
 
 
-def test_a_text_that_is_not_worth_reading_rests_unasked():
+def test_a_text_that_is_not_worth_reading_is_not_asked_about():
     draft, asked = inline(Unread()), []
     grow = draft.grow
-    draft.grow = lambda requests, *rest, **more: (asked.append(len(requests)), grow(requests, *rest, **more))
+    draft.grow = lambda streams, allowance: (asked.append(len(streams)), grow(streams, allowance))
     prompt = tuple(2 + i % 50 for i in range(600))
     run(one_stream(cluster(draft.model, inline=draft), Sampling(max_tokens=8, ignore_eos=True), prompt=prompt))
     assert asked == []
-
-
-def test_a_text_that_weights_have_lost_is_read_with_those_that_took_their_place():
-    draft = inline(ToyDraft())
-    tree = SimpleNamespace(lost=True, model=draft.model)
-    request = SimpleNamespace(rid="r", spec=SimpleNamespace(inline=tree, committed=[5, 9, 33]))
-    assert not draft.reads(request, 1.0, lambda request: 1.0)
-    tree.model = ToyDraft()
-    assert draft.reads(request, 1.0, lambda request: 1.0)
 
 
 def test_the_next_turn_of_a_chat_is_not_read_again():
@@ -263,28 +254,3 @@ def test_the_next_turn_of_a_chat_is_not_read_again():
 
     run(story())
     assert max(opened) < LONG.max_tokens
-
-
-@pytest.mark.parametrize("method", ["auto", "tree"])
-def test_a_drafter_that_promises_less_is_lent_only_what_names_a_method(method):
-    async def story():
-        system = cluster(ToyDraft(skill=0.9))
-        async with system:
-            system.start_drafter(step_us=1900.0)
-            await system.connected("d1")
-            caller = await system.caller()
-            return (await caller.generate(PROMPT, LONG, method))[-1].stats.drafters
-
-    assert run(story()) == (("d1",) if method == Method.TREE else ())
-
-
-def test_a_drafter_that_promises_much_more_drafts_instead():
-    async def story():
-        system = Cluster(forward_s=FORWARD_S, inline=inline(ToyDraft(), step_us={1: 900.0}))
-        async with system:
-            system.start_drafter(step_us=100.0)
-            await system.connected("d1")
-            caller = await system.caller()
-            return (await caller.generate(PROMPT, LONG, "auto"))[-1].stats.drafters
-
-    assert run(story()) == ("d1",)

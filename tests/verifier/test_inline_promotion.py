@@ -119,7 +119,7 @@ def test_promotion_and_undo_in_mid_stream_leave_the_text_equal(sampling):
             await school.rounds()
             assert better.steps == steps
             await school.drafts()
-            assert school.verifier.state.streams  # it runs on
+            assert school.verifier.state.requests.decoding  # it runs on
             return await text()
 
     assert run(story()) == LANGUAGE.continuation(PROMPT, sampling)

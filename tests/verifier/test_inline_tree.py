@@ -33,6 +33,11 @@ def tree_of(model, stop_tokens=frozenset()) -> InlineTree:
     return InlineTree("r", tree, model, handle, stop_tokens, 100, TextCalibration(Calibration()), OpinionPool())
 
 
+def commit(tree: InlineTree, tokens: list[int]) -> None:
+    root = tree.tree.root
+    tree.committed(root, tree.tree.advance(tokens).nodes, tokens)
+
+
 def drafted(tree: InlineTree) -> None:
     """The root and its likeliest child are expanded."""
     tree.begin(0.0, 0.0)
@@ -54,7 +59,7 @@ def retrieved(tree: InlineTree, tokens, chance=0.6) -> None:
 def test_a_text_that_rests_is_told_once_when_the_model_is_asked_again():
     tree = tree_of(model := Told())
     for token in (7, 8, 9):
-        tree.advance([token])
+        commit(tree, [token])
     assert model.commits == []
     tree.catch_up()
     assert model.commits == [[7, 8, 9]]
@@ -67,9 +72,9 @@ def test_what_the_model_has_computed_is_told_at_once():
     tree = tree_of(model := Told())
     drafted(tree)
     child = next(node for node in tree.tree.nodes() if node.expanded)
-    tree.advance([child.token, 9])
+    commit(tree, [child.token, 9])
     assert model.commits == [[child.token, 9]] and not model.paths
-    tree.advance([10])
+    commit(tree, [10])
     tree.catch_up()
     assert model.contexts[tree.handle][0] == [*PROMPT, child.token, 9, 10]
 
@@ -80,7 +85,7 @@ def test_a_text_that_has_outgrown_the_model_while_it_rested_is_lost_to_it():
             raise PoolFull("outgrown")
 
     tree = tree_of(Full())
-    tree.advance([7])
+    commit(tree, [7])
     assert not tree.lost
     tree.catch_up()
     assert tree.lost

@@ -75,14 +75,14 @@ def test_a_prompt_beside_a_stream_that_a_drafter_works_for_is_lent_at_once(metho
             await system.connected("d1")
             first, second = await system.caller(), await system.caller()
             running = asyncio.ensure_future(first.generate(PROMPTS[0], LONG, method))
-            while not any(request.has_drafter for request in system.verifier.state.requests):
+            while not any(request.loan.works for request in system.verifier.state.requests):
                 await asyncio.sleep(0)
             lent: list[str] = []
             lend = system.verifier.leases.lend
 
-            def watched(request, now, to=None):
-                done = lend(request, now, to)
-                lent.extend([request.state] if done else [])
+            def watched(stream, to=None):
+                done = lend(stream, to)
+                lent.extend([stream.status] if done else [])
                 return done
 
             system.verifier.leases.lend = watched

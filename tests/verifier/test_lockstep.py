@@ -5,73 +5,45 @@ No sockets, no clock, no torch: each seed is one interleaving of a lossy, reorde
 
 import random
 
+import msgspec
 import pytest
 
 from actors.calibration import Calibration
-from actors.cost import CostModel
 from actors.drafter.lease import Lease, Limits
-from actors.methods import strategy_for
-from actors.models import Window
-from actors.verifier.output import Output
-from actors.verifier.sources.retrieval import Sources
-from actors.verifier.speculation import Speculation
-from actors.verifier.waits import DrafterPace
-from actors.verifier.windows import Windows
-from protocols.messages import FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
+from protocols.messages import Close, FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
 from tests.world.fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget, toy_sources
+from tests.world.table import Table, asked
 
 PROMPT = [5, 9, 33]
-COST = CostModel({1: 1000.0, 8: 1200.0, 16: 1500.0})
 
 
 class Pair:
     """One request, its verifier and its drafter; messages wait in two bags from which a random one is delivered."""
 
     def __init__(
-        self,
-        seed,
-        method,
-        gamma,
-        sequences,
-        sampling,
-        language,
-        skill,
-        drop=0.0,
-        repeat=0.0,
-        scratch=64,
-        sources=None,
+        self, seed, method, gamma, sequences, sampling, language, skill, drop=0.0, repeat=0.0, scratch=64, sources=None,
         prompt=PROMPT,
-    ):
+    ):  # fmt: skip
         self.random = random.Random(seed)
         self.drop, self.repeat = drop, repeat
-        self.target = ToyTarget(language)
         self.draft = ToyDraft(language, skill, scratch_slots=scratch)
         plan = Plan(method, gamma or None, sequences or None)
         self.prompt = prompt
-        self.spec = Speculation(
-            "r",
-            prompt,
-            sampling,
-            plan,
-            VOCAB,
-            Output(prompt, sampling, INFO.eos_token_ids, str, ()),
-            Windows(strategy_for(method), sampling, sources or Sources(), self.target.max_window, gamma=gamma or None),
+        self.stream = asked(prompt, method, sampling=sampling, plan=plan, ends=INFO.eos_token_ids)
+        self.stream.message = msgspec.structs.replace(
+            self.stream.message, num_speculative_tokens=gamma, sequences=sequences
         )
-        self.spec.epoch = 7
-        self.handle = self.target.open(prompt, sampling)
+        self.now = 0.0
+        self.table = Table(ToyTarget(language), self.stream, sources, lambda: self.now / 1e6)
+        self.table.connect()
         self.calibration = Calibration()
         self.lease: Lease | None = None
         self.to_drafter: list = []
         self.to_verifier: list = []
-        self.finish: FinishReason | None = None
-        self.now = 0.0
-        self.fenced = 0
-        self.send(self.to_drafter, self.opening())
 
-    def opening(self) -> Open:
-        spec = self.spec
-        spec.told()
-        return Open("r", spec.epoch, tuple(spec.committed), spec.prompt_len, spec.sampling, spec.plan)
+    @property
+    def finish(self) -> FinishReason | None:
+        return self.stream.output.finish
 
     def send(self, bag: list, message) -> None:
         if self.random.random() >= self.drop:
@@ -86,6 +58,8 @@ class Pair:
     def drafter_receives(self) -> None:
         message = self.take(self.to_drafter)
         match message:
+            case Close():
+                pass
             case Open():
                 if self.lease is not None:
                     if len(self.lease.committed) >= len(message.prefix):
@@ -117,33 +91,22 @@ class Pair:
             self.send(self.to_verifier, lease.flush(self.now))
 
     def verifier_receives(self) -> None:
-        message = self.take(self.to_verifier)
+        message, remote = self.take(self.to_verifier), self.table.verifier.sources["drafter"]
         match message:
             case Grow():
-                self.fenced += self.spec.grow(message) is not None
+                remote.arrived(Table.DRAFTER, message)
             case Resync():
-                missed = self.spec.missed(message.have_len)
-                self.send(self.to_drafter, missed if missed is not None else self.opening())
+                remote.resync(Table.DRAFTER, message)
+        self.tell()
 
     def verifier_works(self) -> None:
-        spec = self.spec
-        if spec.round == 0:
-            outcome = self.target.prefill(self.handle)
-            committed, covered = spec.first(outcome), True
-        else:
-            if not spec.ready(self.now):
-                return
-            if spec.owes_verdict:
-                self.send(self.to_drafter, spec.verdict(self.now, 1000.0))
-            chosen = spec.choose(COST)
-            outcome = self.target.verify([Window(self.handle, chosen.tokens, chosen.parents)])[0]
-            covered = len(outcome.path) == len(chosen.nodes)
-            committed = spec.commit(chosen, outcome)
-        self.finish = committed.finish
-        if self.finish is None:
-            spec.decide_wait(self.now, DrafterPace(CostModel({1: 100.0})), COST, covered)
-            if not spec.holds_verdict:
-                self.send(self.to_drafter, spec.verdict(self.now, 1000.0))
+        self.table.forward()
+        self.tell()
+
+    def tell(self) -> None:
+        for message in self.table.listener.sent:
+            self.send(self.to_drafter, message)
+        self.table.listener.sent.clear()
 
     def run(self) -> list[int]:
         steps = 0
@@ -155,7 +118,7 @@ class Pair:
             choices += [self.drafter_receives] * bool(self.to_drafter)
             choices += [self.verifier_receives] * bool(self.to_verifier)
             self.random.choice(choices)()
-        return self.spec.committed[len(self.prompt) :]
+        return self.stream.text.committed[len(self.prompt) :]
 
 
 RETRIEVING = ["pld", "pld-earliest", "sam", "rest", "lookahead"]
@@ -185,7 +148,7 @@ def test_a_text_that_repeats_its_prompt_takes_few_rounds(method, sources):
     sampling = Sampling(max_tokens=80)
     pair = Pair(0, method, 0, 0, sampling, language, 0.0, drop=1.0, prompt=prompt)  # a drafter that is never heard
     assert pair.run() == language.continuation(prompt, sampling)
-    assert pair.spec.counters.rounds < 20
+    assert pair.stream.tally.rounds < 20
 
 
 @pytest.mark.parametrize("method", ["rest", "auto"])
@@ -193,7 +156,7 @@ def test_a_text_that_the_datastore_knows_takes_few_rounds(method, sources):
     sampling = Sampling(max_tokens=80)
     pair = Pair(0, method, 0, 0, sampling, ToyLanguage(), 0.0, drop=1.0, sources=sources)
     assert pair.run() == ToyLanguage().continuation(PROMPT, sampling)
-    assert pair.spec.counters.rounds < 30
+    assert pair.stream.tally.rounds < 30
 
 
 def test_lookahead_learns_the_ngrams_of_a_text_that_goes_in_circles():
@@ -204,20 +167,20 @@ def test_lookahead_learns_the_ngrams_of_a_text_that_goes_in_circles():
     sampling = Sampling(max_tokens=150)
     pair = Pair(0, "lookahead", 0, 0, sampling, Circle(), 0.0)
     assert pair.run() == Circle().continuation(PROMPT, sampling)
-    assert pair.spec.counters.rounds < 75
+    assert pair.stream.tally.rounds < 75
 
 
 def test_the_windows_of_other_methods_stay_within_32_rows(sources):
     for method in METHODS:
-        spec = Pair(0, method, 4, 0, Sampling(), ToyLanguage(), 0.5, sources=sources).spec
-        assert spec.windows.max_window == {"lookahead": 55, "rest": 63}.get(method, 31)
+        pair = Pair(0, method, 4, 0, Sampling(), ToyLanguage(), 0.5, sources=sources)
+        assert pair.stream.wait.max_window == {"lookahead": 55, "rest": 63}.get(method, 31)
 
 
 def test_a_guess_that_no_drafter_made_says_nothing_about_the_drafter(sources):
     pair = Pair(0, "auto", 0, 0, Sampling(max_tokens=60), ToyLanguage(), 1.0, drop=1.0, sources=sources)
     pair.run()
-    assert pair.spec.counters.accepted > 20
-    assert pair.spec.waiting.agreement.mean == 0.6
+    assert pair.stream.tally.accepted > 20
+    assert pair.stream.wait.agreement.mean == 0.6
 
 
 @pytest.mark.parametrize("skill", [0.0, 1.0])
@@ -236,8 +199,8 @@ def test_a_perfect_drafter_on_a_sound_channel_saves_rounds():
         gamma = 0 if method == "tree" else 6  # verdicts come so late here that a tree needs all its depth
         pair = Pair(1, method, gamma, 0, sampling, ToyLanguage(), 1.0)
         pair.run()
-        assert pair.spec.counters.rounds < 40
-        assert pair.spec.counters.accepted == pair.spec.counters.drafted or method == "tree"
+        assert pair.stream.tally.rounds < 40
+        assert pair.stream.tally.accepted == pair.stream.tally.drafted or method == "tree"
 
 
 def test_a_lease_never_asks_for_more_slots_than_there_are():
@@ -256,9 +219,11 @@ def test_stop_tokens_end_the_text_and_ignore_eos_does_not():
 
 def test_a_message_of_another_epoch_is_fenced_off():
     pair = Pair(0, "pearl", 4, 0, Sampling(), ToyLanguage(), 1.0)
-    assert pair.spec.grow(Grow("r", 6, 3, (-1,), (2,), (0.0,))) == "epoch"
-    assert pair.spec.grow(Grow("r", 7, 4, (-1,), (2,), (0.0,))) == "base_len"
-    assert pair.spec.grow(Grow("r", 7, 3, (-1,), (VOCAB,), (0.0,))) == "fragment"
-    assert pair.spec.tree.size == 0
-    assert pair.spec.grow(Grow("r", 7, 3, (-1,), (2,), (0.0,))) is None
-    assert pair.spec.tree.size == 1
+    pair.table.forward()
+    remote, counters = pair.table.verifier.sources["drafter"], pair.table.verifier.state.counters
+    epoch, length = pair.stream.loan.epoch, len(pair.stream.text)
+    for other, base_len, token, why in ((1, length, 2, "lease"), (0, 9, 2, "base_len"), (0, length, VOCAB, "fragment")):
+        remote.arrived(Table.DRAFTER, Grow("r", epoch + other, base_len, (-1,), (token,), (0.0,)))
+        assert counters[f"fenced_{why}"] == 1 and pair.stream.tree.size == 0
+    remote.arrived(Table.DRAFTER, Grow("r", epoch, length, (-1,), (2,), (0.0,)))
+    assert pair.stream.tree.size == 1

@@ -89,11 +89,11 @@ def test_the_weights_are_learned():
 
 def test_a_commit_teaches_along_its_path():
     tree, pool, other = tree_with({7: 0.5}, {8: 0.6}), OpinionPool(), OpinionPool()
-    pool.learn(tree, [7, 9])
+    pool.learn(tree.root, [7, 9])
     assert pool.chance(0.5, None) > other.chance(0.5, None)
     pool = OpinionPool()
-    pool.learn(tree, [8])
+    pool.learn(tree.root, [8])
     assert pool.chance(0.5, None) < other.chance(0.5, None)
     pool = OpinionPool()
-    pool.learn(tree_with({7: 0.5}, {}), [8])  # no draft model was asked
+    pool.learn(tree_with({7: 0.5}, {}).root, [8])  # no draft model was asked
     assert pool.chance(0.5, None) == other.chance(0.5, None)

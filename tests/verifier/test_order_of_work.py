@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.verifier.speculation import Speculation
+from actors.verifier.commit import Committer
 from tests.world.simulation import Fixed, Simulation, World
 
 METHODS = ["pearl", "duodecoding", "tree"]
@@ -19,14 +19,14 @@ def rate(method: str, inline: bool) -> float:
 @pytest.mark.parametrize("method", METHODS)
 def test_drafts_that_came_during_a_forward_are_seen_when_it_is_committed(method, inline, monkeypatch):
     foreseen: list[bool] = []  # of each round whether its last token stood below the accepted ones
-    commit = Speculation.commit
+    extend = Committer._extend
 
-    def watched(self, chosen, outcome):
-        tip = chosen.nodes[outcome.path[-1]] if outcome.path else self.tree.root
+    def watched(self, stream, chosen, outcome):
+        tip = chosen.nodes[outcome.path[-1]] if outcome.path else stream.tree.root
         foreseen.append(outcome.tokens[-1] in tip.children)
-        return commit(self, chosen, outcome)
+        return extend(self, stream, chosen, outcome)
 
-    monkeypatch.setattr(Speculation, "commit", watched)
+    monkeypatch.setattr(Committer, "_extend", watched)
     rate(method, inline)
     assert sum(foreseen) > 0.2 * len(foreseen)
 

@@ -7,13 +7,16 @@ import msgspec
 import pytest
 
 from actors.models import Outcome
-from actors.verifier.forward import Job, compute
-from actors.verifier.rounds import Chosen
+from actors.verifier.alternatives import Alternatives
+from actors.verifier.forward import compute
+from actors.verifier.rounds import NO_WINDOW, Batch
+from actors.verifier.trace import Trace
 from protocols.messages import Cancel, Chunk, Generate, Plan, RoundStats, Sampling
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage, ToyTarget
+from tests.world.streams import toy_stream
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()
@@ -42,7 +45,7 @@ def answered(
     async def go():
         async with Cluster(language=LANGUAGE, target=target, steps=steps, forward_s=forward_s) as cluster:
             rounds: list[RoundStats] = []
-            cluster.verifier.committer.publish = lambda stats: rounds.append(stats)
+            cluster.verifier.publish = lambda stats: rounds.append(stats)
             return await told(await cluster.caller(), **fields), rounds
 
     return run(go())
@@ -90,13 +93,6 @@ TEXT = LANGUAGE.continuation(PROMPT, SAMPLING)
 COPIED = (*TEXT[20:45], *PROMPT)  # a prompt behind which the text is another for 20 tokens, and then a copy
 
 
-@pytest.mark.parametrize("method", ["pld", "sam", "auto"])
-def test_rounds_of_a_stream_that_is_alone_share_a_chunk(method):
-    chunks, rounds = answered(method=method)
-    assert tokens_of(chunks) == TEXT
-    assert len(chunks) <= 2 + 1.5 * sum(one.rounds for one in rounds) / STEPS
-
-
 def test_a_message_that_arrives_ends_the_row_of_rounds():
     async def go():
         target = ToyTarget(LANGUAGE)
@@ -117,32 +113,6 @@ def test_a_message_that_arrives_ends_the_row_of_rounds():
     assert run(go()) == 3
 
 
-def test_two_streams_have_their_rounds_one_by_one():
-    async def go():
-        async with Cluster(language=LANGUAGE, steps=STEPS) as cluster:
-            caller, again = await cluster.caller(), []
-            go_on = cluster.verifier.schedule.again
-            cluster.verifier.schedule.again = lambda job, took_us: again.append(job.load.streams) or go_on(job, took_us)
-            for name in ("a", "b"):
-                caller.send(Generate(name, PROMPT, sampling=SAMPLING, method="pld"))
-            ended = 0
-            while ended < 2:
-                message = await caller.next()
-                ended += isinstance(message, Chunk) and message.finish_reason is not None
-            return again
-
-    assert 2 not in run(go())
-
-
-def test_a_row_of_forwards_ends_where_something_is_found_behind_it():
-    chunks, rounds = answered(prompt=COPIED, method="auto", forward_s=0.02)
-    assert tokens_of(chunks) == LANGUAGE.continuation(COPIED, SAMPLING)
-    copied = next(place for place, one in enumerate(rounds) if one.accepted)
-    assert max(one.rounds for one in rounds[:copied]) > 1  # forwards in a row before it
-    assert sum(one.committed for one in rounds[:copied]) < 26  # and a window at once, with the first tokens that match
-    assert rounds[copied].accepted >= 3
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_texts_that_copy_are_the_same_with_rows_as_without(temperature):
     sampling = replace_sampling(temperature=temperature)
@@ -155,7 +125,7 @@ def test_one_request_of_a_round_that_has_something_to_decide_decides_for_all():
     async def go():
         async with Cluster(language=LANGUAGE, steps=STEPS) as cluster:
             rounds: list[RoundStats] = []
-            cluster.verifier.committer.publish = lambda stats: rounds.append(stats)
+            cluster.verifier.publish = lambda stats: rounds.append(stats)
             caller = await cluster.caller()
             for name, method in (("a", "vanilla"), ("b", "pld")):
                 caller.send(Generate(name, PROMPT, sampling=SAMPLING, method=method))
@@ -172,35 +142,25 @@ def test_one_request_of_a_round_that_has_something_to_decide_decides_for_all():
 # --- the forwards themselves -----------------------------------------------------------------------------------------
 
 
-def job_of(target: ToyTarget, **sampling) -> Job:
-    """A job of ``STEPS`` forwards for one request whose prompt is computed."""
-
-    class Output:
-        def ends_at(self, token: int) -> bool:
-            return False
-
-    class Spec:
-        output = Output()
-
-    class Asked:
-        spec = Spec()
-        handle = target.open(PROMPT, replace_sampling(**sampling))
-
-    while target.prefill(Asked.handle) is None:
+def batch_of(target: ToyTarget) -> Batch:
+    """``STEPS`` forwards for one stream whose prompt is computed."""
+    stream = toy_stream(PROMPT, "vanilla", SAMPLING)
+    stream.handle = target.open(PROMPT, SAMPLING)
+    while target.prefill(stream.handle) is None:
         pass
-    return Job([Asked()], [Chosen([], [], [])], rows=1, steps=STEPS)
+    return Batch((stream,), (NO_WINDOW,), steps=STEPS)
 
 
 def test_whoever_disturbs_ends_them_behind_the_forward_that_runs():
     target = ToyTarget(LANGUAGE)
-    job, asked = job_of(target), iter([True, True, False])
-    (outcome,) = compute(target, job, lambda: next(asked))
-    assert isinstance(outcome, Outcome) and len(outcome.tokens) == job.forwards == 3
+    batch, asked = batch_of(target), iter([True, True, False])
+    (outcome,), steps = compute(target, batch, lambda: next(asked))
+    assert isinstance(outcome, Outcome) and len(outcome.tokens) == steps == 3
 
 
 def test_one_that_fails_leaves_what_the_others_brought():
     target = ToyTarget(LANGUAGE)
-    job, verify, left = job_of(target), target.verify, iter([1, 1])
+    batch, verify, left = batch_of(target), target.verify, iter([1, 1])
 
     def failing(windows):
         if next(left, 0) == 0:
@@ -208,30 +168,16 @@ def test_one_that_fails_leaves_what_the_others_brought():
         return verify(windows)
 
     target.verify = failing
-    (outcome,) = compute(target, job)
-    assert isinstance(outcome, Outcome) and len(outcome.tokens) == job.forwards == 2
+    (outcome,), steps = compute(target, batch, lambda: True)
+    assert isinstance(outcome, Outcome) and len(outcome.tokens) == steps == 2
     assert outcome.tokens == LANGUAGE.continuation(PROMPT, SAMPLING)[1:3]
 
 
-@pytest.mark.parametrize(
-    ("fields", "undecided"),
-    [({}, True), ({"trace": object()}, False), ({"alternatives": object()}, False), ({"drafter": b"d"}, False)],
-    ids=["plain", "traced", "learnt from", "drafted for"],
-)
-def test_tokens_that_somebody_follows_one_by_one_are_not_taken_together(fields, undecided):
-    async def go():
-        async with Cluster(language=LANGUAGE, forward_s=0.01) as cluster:
-            caller = await cluster.caller()
-            caller.send(Generate("r", PROMPT, sampling=SAMPLING, method="vanilla"))
-            while not isinstance(await caller.next(), Chunk):
-                pass
-            request = cluster.verifier.state.requests.get("r")
-            request.spec.plan = Plan("tree")  # so that a drafter would be at work
-            for name, value in fields.items():
-                setattr(request, name, value)
-            found = request.undecided
-            for name in fields:
-                setattr(request, name, None)
-            return found
-
-    assert run(go()) is undecided
+def test_tokens_that_somebody_follows_one_by_one_are_not_taken_together():
+    assert toy_stream(PROMPT, "vanilla").undecided
+    traced, learnt, drafted = (toy_stream(PROMPT) for _ in range(3))
+    traced.delivery.trace = Trace()
+    learnt.alternatives = Alternatives(4)
+    drafted.loan.begin(1, Plan("tree"))
+    drafted.loan.taken(b"d", "d1")
+    assert not any(stream.undecided for stream in (traced, learnt, drafted))

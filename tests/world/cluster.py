@@ -12,7 +12,7 @@ from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
 from actors.verifier.loop import Verifier
-from actors.verifier.sources.retrieval import Sources
+from actors.verifier.sources.lookup import Library
 from protocols.messages import (
     Goodbye,
     Hello,
@@ -47,7 +47,7 @@ class Cluster:
         self,
         network: MemoryNetwork | None = None,
         language: ToyLanguage | None = None,
-        sources: Sources | None = None,
+        sources: Library | None = None,
         forward_s: float = 0.0,
         compute=None,
         tokenizing=None,
@@ -65,9 +65,9 @@ class Cluster:
         next round; as it is set, each round has one of its own, also where rounds take no time. ``steps``: forwards in
         a row where no drafts are verified."""
         self.patches = [
-            patch("actors.verifier.chunks.CHUNK_S", chunk_s),
-            patch("actors.verifier.chunks.MAX_CHUNK_S", chunk_s),
-            patch("actors.verifier.chunks.Chunks.forwards", lambda *_: steps),
+            patch("actors.verifier.outbox.CHUNK_S", chunk_s),
+            patch("actors.verifier.outbox.MAX_CHUNK_S", chunk_s),
+            patch("actors.verifier.scheduler.chunk_forwards", lambda *_: steps),
         ]
         self.compute = compute or (PacedCompute(forward_s) if forward_s else InlineCompute())
         self.tokenizing = tokenizing

@@ -11,7 +11,7 @@ import numpy as np
 from actors.models import RENDERING, Expansion, Leaf, Likeliest, ModelInfo, Outcome, Window, common_prefix, path_of
 from actors.proposers.datastore import Datastore, build
 from actors.tree.accept import walk
-from actors.verifier.sources.retrieval import Sources
+from actors.verifier.sources.lookup import Library
 from protocols.errors import PoolFull
 from protocols.messages import ChatTurn, Rendering, Sampling, TokenLogprobs
 
@@ -50,11 +50,11 @@ class ToyLanguage:
 INFO = ModelInfo("toy", VOCAB, 4096, frozenset({EOS}), "toy-tokenizer")
 
 
-def toy_sources(directory, language: ToyLanguage, prompt: Sequence[int]) -> Sources:
+def toy_sources(directory, language: ToyLanguage, prompt: Sequence[int]) -> Library:
     """A datastore of greedy continuations of ``prompt``."""
     text = [*prompt, *language.continuation(prompt, Sampling(max_tokens=400, ignore_eos=True))]
     build(directory, [text, text[100:300], text[7:50]], VOCAB, INFO.tokenizer_digest)
-    return Sources(Datastore.open(directory, INFO.tokenizer_digest))
+    return Library(Datastore.open(directory, INFO.tokenizer_digest))
 
 
 @dataclass

@@ -109,7 +109,7 @@ class Simulation:
     def play(self, *scenes: tuple[World, int, int] | tuple[World, int, int, bool]) -> list[tuple[int, int]]:
         """Each scene is (world, tokens of the first stream, streams, whether there is a controller; there is unless it
         says so). Returns the range of rounds of every scene."""
-        with patch("actors.verifier.chunks.Chunks.forwards", lambda *_: 1):  # as of a slower target
+        with patch("actors.verifier.scheduler.chunk_forwards", lambda *_: 1):  # as of a slower target
             return run(self._play(scenes))
 
     def rate(self, begin: int, end: int) -> float:
@@ -154,7 +154,7 @@ class Simulation:
             "v",
             timer=lambda: target.spent_s,
         )
-        publish = verifier.committer.publish
+        publish = verifier.publish
 
         def observed(message) -> None:
             if isinstance(message, RoundStats):
@@ -165,7 +165,7 @@ class Simulation:
                 self.trace.budgets.append((loop.time(), len(self.trace.rounds), message))
             publish(message)
 
-        verifier.committer.publish = verifier.dispatcher.operations.publish = observed
+        verifier.publish = observed
         drafter = self._drafter("drafter", draft, start)
         self.tamper(drafter)
         stop = asyncio.Event()

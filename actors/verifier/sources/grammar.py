@@ -22,6 +22,7 @@ from actors.models import ROOT, Codec, ModelInfo
 from actors.tree.tree import FORCED, Node, TokenTree
 from actors.tree.window import best_nodes
 from actors.verifier.sources.integers import exact_grammar, exact_schema
+from actors.verifier.sources.source import GRAMMAR
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, StructuredOutputs
 
@@ -199,13 +200,13 @@ class Grammar:
             chance = -math.log(len(self._ends))  # the grammar does not prefer any of several end tokens
             self._keep_only(tree, node, self._ends)
             for end in self._ends:
-                tree.add(node, end, chance, FORCED).fits = True
+                tree.add(node, end, chance, FORCED, GRAMMAR).fits = True
             return set()
         planted: set[Node] = set()
         for token in self._matcher.compute_ff_tokens()[:MAX_FORCED]:
             self._keep_only(tree, node, {token})
             node.fits = True
-            node = tree.add(node, token, 0.0, FORCED)
+            node = tree.add(node, token, 0.0, FORCED, GRAMMAR)
             planted.add(node)
         return planted
 

@@ -1,4 +1,4 @@
-"""One request as the verifier's own draft model knows it: a mirror of its text, and the nodes of its tree that are
+"""One stream as the draft model between forwards knows it: a mirror of its text, and the nodes of its tree that are
 expanded. See :mod:`actors.verifier.sources.inline`."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from actors.estimate import Estimate
 from actors.models import DraftModel, Expansion, Leaf
 from actors.tree.tree import NO_SLOT, Node, TokenTree
 from actors.verifier.opinions import OpinionPool
+from actors.verifier.sources.source import INLINE
 from protocols.errors import CannotDraft, PoolFull
 
 log = logging.getLogger("duoactor.verifier")
@@ -163,7 +164,7 @@ class InlineTree:
             chance = min(0.999, max(1e-9, self.calibration.probability(rank, prob)))
             if rank and chance < least:
                 break
-            self.tree.add(node, token, math.log(chance), rank)
+            self.tree.add(node, token, math.log(chance), rank, INLINE)
         self.opinions.weigh(node)
 
     def leave(self) -> None:
@@ -172,22 +173,18 @@ class InlineTree:
         for node in self.tree.root.subtree():
             node.expanded, node.slot = False, NO_SLOT
 
-    # --- committing --------------------------------------------------------------------------------------------------
+    def committed(self, root: Node, held: Sequence[Node | None], tokens: Sequence[int]) -> None:
+        """``tokens`` were committed behind ``root``, of which the tree ``held`` some: in the mirror, too, if any of
+        them may be computed there.
 
-    def advance(self, tokens: Sequence[int]) -> None:
-        """Commit ``tokens`` in the tree, and in the mirror if any of them may be computed there.
-
-        A mirror without expanded nodes is told later, in :meth:`catch_up`: telling it took 25 us a round, also where
-        the model was not asked for many rounds."""
-        tree = self.tree
-        self._learn(tree.root, tokens)
-        held = tree.advance(tokens).nodes
+        A mirror without expanded nodes is told later, in :meth:`catch_up`."""
+        self._learn(root, tokens)
         if not self._slots:
             self._expansions.clear()
             self._untold += tokens
             return
         slots = [node.slot if node is not None else NO_SLOT for node in held]
-        alive = {node.slot for node in tree.nodes()}
+        alive = {node.slot for node in self.tree.nodes()}
         dead = [slot for slot in self._slots if slot not in alive and slot not in slots]
         self._slots &= alive
         self._expansions = {node: known for node, known in self._expansions.items() if node.slot in self._slots}

@@ -1,59 +1,183 @@
-"""Files what drafters send. What does not belong to a lease that the sender holds now is counted and dropped."""
+"""Drafters: processes of their own that grow the trees of the streams that they are lent.
+
+What they send is filed as it arrives. What does not belong to a lease that the sender holds now is counted and dropped.
+Before a round they are sent what was committed, and it is decided whether the round waits for them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
+from actors.tree.tree import Fragment, Node, check_fragment
+from actors.verifier.budgets import budget_of, plan_for
+from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
-from actors.verifier.state import State
-from actors.verifier.streams import Request
-from protocols.messages import Decline, DraftStats, Grow, Message, Resync
+from actors.verifier.loans import MAX_SEQUENCES
+from actors.verifier.rounds import Chosen, Committed
+from actors.verifier.sources.source import DRAFTER, SLICE, Allowance, Source
+from actors.verifier.streams import Stream
+from actors.verifier.waits import Going
+from protocols.messages import Decline, DraftStats, Grow, Resync, Verdict
+
+MAX_NODES = 512  # of one fragment; a tree takes no more fragments once it has twice as many
 
 
-class Drafts:
+class Remote(Source):
+    name, bit = "drafter", DRAFTER
+
     def __init__(
-        self,
-        state: State,
-        leases: Leases,
-        learning: Learning,
-        send: Callable[[bytes, Message], bool],
-        publish: Callable[[Message], None],
-        clock: Callable[[], float],
+        self, context: Context, leases: Leases, learning: Learning, gone: Callable[[bytes, str], None]
     ) -> None:
-        self.state, self.leases, self.learning = state, leases, learning
-        self.send, self.publish, self.clock = send, publish, clock
+        """``gone``: called with a peer that cannot be reached."""
+        self.context, self.state = context, context.state
+        self.leases, self.learning, self.gone = leases, learning, gone
 
-    def grow(self, peer: bytes, message: Grow) -> None:
-        drafter = self.state.drafters.by_peer[peer]
-        request = self._lent(peer, message)
-        if request is None:
-            self._not_lent(drafter, message)
+    # --- before a round ----------------------------------------------------------------------------------------------
+
+    def prepare(self, stream: Stream, most: int = SLICE) -> None:
+        """Lend it, unless it is lent."""
+        if stream.loan.holder is None:
+            self.leases.lend(stream)
+
+    def works(self, stream: Stream, drafts: bool) -> None:
+        """Whether its drafter is to draft from the next verdict on, or to rest."""
+        drafter = self.state.drafters.of(stream.loan.holder)
+        if drafter is not None:
+            stream.loan.plan = plan_for(self.context, stream, drafter, drafts)
+
+    def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
+        """The drafters' nodes are in the trees. See :meth:`consult`."""
+
+    def consult(self, stream: Stream, allowance: Allowance, window: Callable[[int | None], Chosen]) -> bool:
+        """Tell the drafter of what was committed, once after each commit. Returns whether the round waits for it.
+
+        ``window``: the one that the stream would have now, of so many nodes at most."""
+        drafter = self.state.drafters.of(stream.loan.holder)
+        loan, wait, length = stream.loan, stream.wait, len(stream.text)
+        if drafter is None:
+            return False
+        if wait.decided_at == length:
+            if loan.told_len < length and loan.works:  # in lock-step both sides begin their next step together
+                self._tell(stream, drafter, None)
+            return False
+        wait.decided_at = length
+        if not loan.works:
+            wait.cancel()
+            if loan.plan != loan.told_plan:
+                self._tell(stream, drafter, None)
+            return False  # the verdict that ends its rest has all tokens since
+        budget = budget_of(self.context, stream, drafter)
+        chosen, price = window(budget.window), self.context.price
+        rows = 1 + len(chosen.nodes)
+        value = (1.0 + chosen.expected) / price.target(rows)
+        alone = allowance.streams == 1
+        now_us = self.context.clock() * 1e6
+        going = Going(now_us, price.target, value, wait.covered, alone, loan.plan.gamma, budget.wait_us)
+        wait.decide(drafter.pace, stream.tree, going)
+        waits = wait.until is not None
+        if not (wait.rule == "lockstep" and waits):  # in lock-step no phase is cut short
+            self._tell(stream, drafter, price.forward(allowance.streams, rows - 1))
+        return waits
+
+    def _tell(self, stream: Stream, drafter: DrafterPeer, verify_us: float | None) -> None:
+        """Send what was committed since the last verdict, which is many rounds if the drafter rested. ``verify_us``:
+        expected length of the next round; None: not known."""
+        loan, wait, text = stream.loan, stream.wait, stream.text
+        now_us, base = self.context.clock() * 1e6, loan.told_len
+        due = max(1.0, wait.until - now_us) if wait.until is not None else None
+        plan = loan.plan if loan.plan != loan.told_plan else None
+        if base != len(text):
+            wait.begin_phase()
+        loan.told(len(text))
+        awaited = wait.drafts if due is not None else None
+        if wait.rule == "lockstep":
+            verify_us = None  # so that the drafter sends its phase as a whole
+        news = tuple(text.committed[base:])
+        verdict = Verdict(stream.rid, loan.epoch, stream.tally.rounds, base, news, due, plan, verify_us, awaited)
+        if not self.context.send(drafter.peer, verdict):
+            self.gone(drafter.peer, "unreachable")
+
+    # --- after a round -----------------------------------------------------------------------------------------------
+
+    def learn(self, stream: Stream, committed: Committed) -> None:
+        drafter = self.state.drafters.of(stream.loan.holder)
+        if drafter is None:
             return
-        arrived_us = (self.clock() - self.state.started) * 1e6
-        trust = drafter.standing(request).trust
-        reason = request.spec.grow(message, drafter.dated(message, arrived_us), trust)
+        best = _best(committed.root)
+        stream.wait.observe(best, committed.tokens[0])
+        if best is not None:
+            chance = math.exp(best.drafted or 0.0)
+            drafter.claimed(stream.text.sampled, chance, best.token == committed.tokens[0])
+
+    def end(self, stream: Stream) -> None:
+        self.leases.ended(stream)
+
+    # --- what drafters send ------------------------------------------------------------------------------------------
+
+    def arrived(self, peer: bytes, message: Grow) -> None:
+        drafter = self.state.drafters.by_peer[peer]
+        stream = self._lent(peer, message)
+        if stream is None:
+            self._fence(drafter, "lease")
+            return
+        arrived_us = self.context.now_us()
+        reason = self._merge(stream, drafter, message, arrived_us)
         if reason is not None:
             self._fence(drafter, reason)
-        elif request.trace is not None:
-            request.trace.grew(request.spec.tree, arrived_us)
+        elif stream.delivery.trace is not None:
+            stream.delivery.trace.grew(stream.tree, arrived_us)
+
+    def _merge(self, stream: Stream, drafter: DrafterPeer, message: Grow, arrived_us: float) -> str | None:
+        """Merge a fragment. Returns None, or why it was fenced off."""
+        loan, wait, text = stream.loan, stream.wait, stream.text
+        loan.log.add(message, drafter.dated(message, arrived_us))
+        if not 1 <= message.base_len <= len(text):
+            return "base_len"
+        if stream.tree.size > 2 * MAX_NODES:
+            return "budget"
+        logprobs, trust = message.logprobs, drafter.trust(text.sampled)
+        if trust < 1.0:
+            logprobs = tuple(logprob + math.log(trust) for logprob in logprobs)
+        fragment = Fragment(message.parents, message.tokens, logprobs)
+        if check_fragment(fragment, self.context.info.vocab_size, MAX_NODES) is not None:
+            return "fragment"
+        alive = stream.tree.merge(text.committed, message.base_len, fragment, self.bit)
+        if message.sequences > 0:
+            loan.sequences = min(message.sequences, MAX_SEQUENCES)
+            if message.complete:
+                stream.tally.count(stream.tally.sequences, loan.sequences)
+        if message.base_len == loan.told_len and message.complete:
+            wait.end_phase()
+        if message.base_len in (loan.told_len, len(text)) or alive:
+            wait.arrived()
+        return None
 
     def resync(self, peer: bytes, message: Resync) -> None:
-        request = self._lent(peer, message)
-        if request is None:
-            self._not_lent(self.state.drafters.by_peer[peer], message)
+        stream = self._lent(peer, message)
+        if stream is None:
+            self._fence(self.state.drafters.by_peer[peer], "lease")
             return
-        missed = request.spec.missed(message.have_len)
-        self.send(peer, missed if missed is not None else self.leases.opening(request))
+        stream.tally.resyncs += 1
+        loan, text, have = stream.loan, stream.text, message.have_len
+        if not 0 < have < len(text):
+            self.context.send(peer, self.leases.opening(stream))
+            return
+        if loan.told_len != len(text):
+            stream.wait.begin_phase()
+        loan.told(len(text))
+        rest = tuple(text.committed[have:])
+        self.context.send(peer, Verdict(stream.rid, loan.epoch, stream.tally.rounds, have, rest, None, loan.plan))
 
     def decline(self, peer: bytes, message: Decline) -> None:
         drafter = self.state.drafters.by_peer[peer]
-        request = self._lent(peer, message)
-        if request is None:
-            self._not_lent(drafter, message)
-            return
-        self.leases.declined(request, drafter, message, self.clock())
+        stream = self._lent(peer, message)
+        if stream is None:
+            self._fence(drafter, "lease")
+        else:
+            self.leases.declined(stream, drafter, message)
 
     def stats(self, peer: bytes, message: DraftStats) -> None:
         drafter = self.state.drafters.by_peer[peer]
@@ -61,22 +185,24 @@ class Drafts:
             self._fence(drafter, "name")
         elif message.step_us:
             drafter.pace.measured(message.step_us)
-            drafter.serves(message.version, message.trouble, message.path)
+            serving = drafter.serving
+            serving.version, serving.trouble, serving.path = message.version, message.trouble, message.path
             self.learning.reported(drafter)
-            self.publish(message)
+            self.context.publish(message)
 
-    def _lent(self, peer: bytes, message: Grow | Resync | Decline) -> Request | None:
-        """The request, if the sender holds its lease under the message's epoch."""
-        request = self.state.requests.get(message.rid)
-        if request is None or request.drafter != peer or request.spec.epoch != message.epoch:
+    def _lent(self, peer: bytes, message: Grow | Resync | Decline) -> Stream | None:
+        """The stream, if the sender holds its lease under the message's epoch."""
+        stream = self.state.requests.get(message.rid)
+        if stream is None or stream.loan.holder != peer or stream.loan.epoch != message.epoch:
             return None
-        return request
-
-    def _not_lent(self, drafter: DrafterPeer, message: Grow | Resync | Decline) -> None:
-        """It is about what it would have drafted beside another, or about no lease of the sender's."""
-        if not self.leases.shadowed(drafter, message, self.clock()):
-            self._fence(drafter, "lease")
+        return stream
 
     def _fence(self, drafter: DrafterPeer, reason: str) -> None:
         self.state.counters[f"fenced_{reason}"] += 1
         drafter.fenced()
+
+
+def _best(root: Node) -> Node | None:
+    """A draft model's likeliest next token."""
+    drafted = (node for node in root.children.values() if node.rank >= 0)
+    return max(drafted, key=lambda node: node.drafted or 0.0, default=None)

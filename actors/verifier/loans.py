@@ -1,0 +1,76 @@
+"""One stream's drafter: the lease, what the drafter was told, and what it has reported since the last round.
+
+A lease has an epoch of its own, which fences off what is sent under any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from protocols.messages import Grow, Method, Plan
+
+MAX_NAMED = 64  # drafters in a stream's statistics: the latest that had it
+MAX_FORWARDS = 256  # of one round
+MAX_RANKS = 64
+MAX_SEQUENCES = 64
+NOTHING = Plan(Method.VANILLA)  # the plan of a drafter that rests
+
+
+@dataclass(slots=True)
+class DraftLog:
+    """See ``Grow`` for what the fields mean. Whatever a drafter sends, the lists stay bounded: the newest are kept."""
+
+    forwards: list[tuple[int, int]] = field(default_factory=list)  # (start, length), microseconds of our clock
+    phase: tuple[int, int] = (0, 0)  # (``phase_sequences``, ``phase_rank``) of the latest decided phase
+    ranks: list[int] = field(default_factory=list)
+
+    def add(self, message: Grow, forwards: Sequence[tuple[int, int]]) -> None:
+        """``forwards``: those of the message, on our clock."""
+        self.forwards = [*self.forwards, *forwards][-MAX_FORWARDS:]
+        if message.phase_sequences > 0:
+            self.phase = (message.phase_sequences, message.phase_rank)
+        self.ranks = [*self.ranks, *message.ranks][-MAX_RANKS:]
+
+
+@dataclass(slots=True)
+class Loan:
+    plan: Plan
+    holder: bytes | None = None  # routing id of the drafter
+    names: list[str] = field(default_factory=list)  # actor ids of those that had it, the latest last
+    epoch: int = 0  # 0: no drafter has it
+    told_plan: Plan | None = None
+    told_len: int = 0  # committed tokens that the drafter was told; its phase began behind them
+    sequences: int = 0  # k of the drafter's phase
+    log: DraftLog = field(default_factory=DraftLog)
+
+    @property
+    def name(self) -> str:
+        """Actor id of the drafter; empty: none has it."""
+        return self.names[-1] if self.holder is not None else ""
+
+    @property
+    def works(self) -> bool:
+        """Whether a drafter has it and does not rest."""
+        return self.holder is not None and self.plan.method != Method.VANILLA
+
+    def begin(self, epoch: int, plan: Plan) -> None:
+        """A drafter is offered the lease of that epoch, and with it the whole text."""
+        self.epoch, self.plan, self.told_plan = epoch, plan, plan
+
+    def taken(self, holder: bytes, name: str) -> None:
+        self.holder = holder
+        self.names = [*(other for other in self.names if other != name), name][-MAX_NAMED:]
+
+    def end(self) -> None:
+        """No drafter has the lease any more: what one still sends is fenced off."""
+        self.holder, self.epoch = None, 0
+
+    def told(self, length: int) -> None:
+        """The drafter knows the plan and so many tokens."""
+        self.told_plan, self.told_len = self.plan, length
+
+    def take_log(self) -> DraftLog:
+        """What the drafter reported since the last call."""
+        log, self.log = self.log, DraftLog()
+        return log

@@ -1,0 +1,92 @@
+"""Sends what was committed: tokens to clients while the next forward runs, statistics of rounds in bursts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from actors.verifier.admission import Admission
+from actors.verifier.chunk import chunk_of
+from actors.verifier.context import Context
+from actors.verifier.faults import Faults
+from actors.verifier.price import Price
+from actors.verifier.rounds import Committed
+from actors.verifier.streams import Status, Stream
+from protocols.messages import RoundStats, RoundTrace
+
+# Seconds between two chunks of a stream, where few are served: no screen shows more than 60 a second, and each chunk
+# costs its reader some 0.3 ms of CPU time.
+CHUNK_S = 1 / 60
+MAX_CHUNK_S = 1 / 25  # where many are: as many pictures a second as films have
+SHARE = 0.08  # of the time that may go into what ends a row of forwards
+TELEMETRY_BURST = 8  # rounds whose statistics are published together: waking libzmq's thread takes 0.1 ms
+
+
+def chunk_s(price: Price, streams: int) -> float:
+    """Seconds between two chunks of each of so many streams."""
+    return min(MAX_CHUNK_S, max(CHUNK_S, price.beside(streams) / 1e6 / SHARE))
+
+
+def chunk_forwards(price: Price, streams: int) -> int:
+    """How many forwards without drafts fit between two chunks; at least one."""
+    return max(1, int(chunk_s(price, streams) * 1e6 / price.forward(streams)))
+
+
+class Outbox:
+    def __init__(
+        self, context: Context, admission: Admission, faults: Faults, gone: Callable[[bytes, str], None]
+    ) -> None:
+        """``gone``: called with a peer that cannot be reached."""
+        self.context, self.admission, self.faults, self.gone = context, admission, faults, gone
+        self._unsent: list[Stream] = []  # with tokens that their clients do not have yet
+        self._flushed_at = 0.0  # seconds
+        self._stats: list[RoundStats] = []  # not published yet
+
+    def add(self, stream: Stream, committed: Committed, trace: RoundTrace | None) -> None:
+        """Tokens of a stream were committed."""
+        if not stream.delivery.unsent:
+            self._unsent.append(stream)
+        stream.delivery.unsent.append((committed, trace))
+
+    def flush(self, wait: bool = True) -> None:
+        """Turn committed tokens into text and send it. With ``wait``, tokens may be held back for a later chunk where
+        rounds are short. The first token, the last tokens, and rounds with a trace are always sent at once."""
+        now = self.context.clock()
+        # assuming that the next round is as long as the last
+        next_at, self._flushed_at = now + (now - self._flushed_at), now
+        unsent, self._unsent = self._unsent, []
+        interval_s = chunk_s(self.context.price, self.context.state.requests.decoding)
+        for stream in unsent:
+            if stream.status is Status.ENDED:
+                continue
+            if wait and not _due(stream, next_at, interval_s):
+                self._unsent.append(stream)
+                continue
+            chunk = self.faults.guard(stream, partial(chunk_of, stream, now))
+            if chunk is None:
+                continue
+            self.context.state.totals.told(chunk)
+            if chunk.finish_reason is not None:
+                self.publish()
+                self.admission.end(stream)
+            if not self.context.send(stream.client, chunk):
+                # Its queue is full: it does not read. When it does again, it is told to say Hello, and resumes.
+                self.gone(stream.client, "unreachable")
+
+    def record(self, stats: RoundStats) -> None:
+        """A round of one stream is over."""
+        self._stats.append(stats)
+        if len(self._stats) >= TELEMETRY_BURST:
+            self.publish()
+
+    def publish(self) -> None:
+        """Publish the statistics of the latest rounds."""
+        stats, self._stats = self._stats, []
+        for one in stats:
+            self.context.publish(one)
+
+
+def _due(stream: Stream, next_at: float, interval_s: float) -> bool:
+    """Whether the next chance to send is too late."""
+    late = next_at - stream.delivery.sent_at > interval_s
+    return late or stream.status is Status.FINISHING or stream.delivery.trace is not None

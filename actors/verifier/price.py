@@ -1,0 +1,151 @@
+"""What time costs: the verifier's only model of cost, corrected by every round. Times are microseconds.
+
+A forward takes the calibrated curve's time for its rows, times a running factor; more, where several streams share it,
+because each has keys and values of its own; and more for each row of a prompt. Beside it a round has a share for every
+stream and for every row of drafts. Tokens per microsecond now are the price of all of that (docs/how-it-works.md).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable
+
+from actors.cost import CostModel
+from actors.estimate import Estimate
+from actors.tree.window import Cost
+from actors.verifier.rounds import Round
+
+MEMORY = 48  # rounds
+RATE_MEMORY = 16  # rounds: a price follows its text
+USUAL_AGREEMENT = 0.65  # of a draft's first choice with the target, before anything is measured
+LONGEST_DRAFT = 32  # tokens
+
+
+def _estimates() -> defaultdict[int, Estimate]:
+    return defaultdict(lambda: Estimate(memory=MEMORY))
+
+
+class Price:
+    def __init__(self, target: CostModel) -> None:
+        """``target``: the calibration of its forwards."""
+        self.target = target
+        # by the binary digits of the number of streams:
+        self._shared = _estimates()  # of a forward, beyond that of one stream with as many rows; uncorrected
+        self._plain = _estimates()  # a round without drafts, over its calibrated forward
+        self._rates: defaultdict[int, Estimate] = defaultdict(lambda: Estimate(memory=RATE_MEMORY))
+        longest = target.own.rows[-1]
+        slope = (target.own(longest) - target.own(1)) / max(1, longest - 1)
+        self._prompt_row = Estimate(slope, weight=1, memory=MEMORY)
+        self._beside = Estimate(memory=MEMORY)  # of a round without drafts, for each stream
+        self._beside_row = Estimate(memory=MEMORY)  # of a row of drafts
+
+    # --- what a round would take -------------------------------------------------------------------------------------
+
+    def forward(self, streams: int, drafts: int = 0, prompt_rows: int = 0) -> float:
+        """Of a forward with a row for each of ``streams``, ``drafts`` further ones in all, and rows of a prompt."""
+        cost = self.target
+        shared = self._extra(streams) * cost.factor.mean
+        return cost(max(1, streams + drafts)) + shared + prompt_rows * self.prompt_row
+
+    def beside(self, streams: int, drafts: int = 0) -> float:
+        """Of a round beside its forward."""
+        return streams * self._beside.mean + drafts * self._beside_row.mean
+
+    def row(self, streams: int) -> float:
+        """Of one more row of drafts in a round of ``streams``."""
+        return max(1e-3, self.target.row(streams)) + self._beside_row.mean
+
+    @property
+    def prompt_row(self) -> float:
+        """Of a prompt's row in a forward."""
+        return self._prompt_row.mean
+
+    def plain(self, streams: int) -> float:
+        """Of a round of ``streams`` without drafts, while no drafter works. What was measured counts, unless forwards
+        have become faster since."""
+        cost, digits = self.target, streams.bit_length()
+        calibrated = cost.lent(streams) + self._extra(streams)
+        modelled = calibrated * cost.factor.mean + self.beside(streams)
+        measured = self._plain.get(digits)
+        if measured is None or not measured.known:
+            return max(1.0, modelled)
+        return max(1.0, min(measured.mean * calibrated, modelled))
+
+    def plain_known(self, streams: int) -> bool:
+        return streams.bit_length() in self._plain
+
+    def rows(self, streams: int, row_us: float = 0.0) -> Cost:
+        """Microseconds of a round by one stream's rows, up to a constant. ``row_us``: that a row takes beside."""
+        if streams > 1:
+            each = self.row(streams) + row_us
+            return lambda rows: rows * each
+        each = self._beside_row.mean + row_us
+        return lambda rows: self.target(rows) + rows * each
+
+    def branch(self) -> float:
+        """Of each path of a window beside the first."""
+        return self.target.branch * self.target(1)
+
+    def prompt_rows_within(self, time_us: float, most: int) -> int:
+        """How many rows of a prompt a forward of their own has time for, at most ``most``."""
+        return bisect_right(range(1, most + 1), time_us, key=lambda rows: self.forward(0, 0, rows))
+
+    # --- what time is worth ------------------------------------------------------------------------------------------
+
+    def rate(self, streams: int) -> float:
+        """Tokens per microsecond that so many streams reach together now."""
+        known = self._rates.get(streams.bit_length())
+        return known.mean * streams if known is not None and known.known else streams / self.plain(streams)
+
+    def gamma(self, step_us: float, wait_us: float, parallel: bool) -> int:
+        """The draft length of a chain before anything is known of a text: the best for the usual agreement, and no more
+        than the hardware-aware budget, which takes as long as its own verification (arXiv 2503.00784)."""
+        best, most, expected = 1, 0.0, 1.0
+        for gamma in range(1, LONGEST_DRAFT + 1):
+            expected += USUAL_AGREEMENT**gamma
+            verify_us, draft_us = self.target(1 + gamma), gamma * step_us
+            time_us = max(verify_us, draft_us + wait_us) if parallel else verify_us + draft_us + wait_us
+            if expected / time_us > most:
+                best, most = gamma, expected / time_us
+            if draft_us >= verify_us:
+                break
+        return best
+
+    # --- learning ----------------------------------------------------------------------------------------------------
+
+    def observe(self, done: Round) -> None:
+        each_us = done.forward_us / done.steps
+        if done.streams == 0:
+            if done.prompt_rows:
+                self._observe_prompt(done, each_us - self.target(1))
+            return
+        digits = done.streams.bit_length()
+        self._rates[digits].add(done.tokens / done.streams / max(1.0, done.own_us))
+        if done.prompt_rows:
+            if done.whole_piece:
+                self._observe_prompt(done, each_us - self.forward(done.streams, done.drafts))
+            return
+        curve = self.target.curve(done.rows)
+        if done.streams > 1:  # first what is lasting, then what is left of it
+            self._shared[digits].add_time(max(0.0, each_us / self.target.factor.mean - curve))
+        self.target.factor.add_time(each_us / max(1e-9, curve + self._extra(done.streams)))
+        beside_us = max(0.0, done.own_us - done.forward_us - done.waited_us)
+        if done.drafts and self._beside.known:
+            self._beside_row.add_time(max(0.0, beside_us - self.beside(done.streams)) / done.drafts)
+        else:
+            self._beside.add_time(beside_us / done.steps / done.streams)
+        if done.plain:
+            calibrated = self.target.curve(done.streams) + self._extra(done.streams)
+            own_us = done.own_us - done.waited_us
+            self._plain[digits].add_time(own_us / done.steps / max(1e-9, calibrated))
+
+    def _observe_prompt(self, done: Round, time_us: float) -> None:
+        self._prompt_row.add_time(max(1e-3, time_us) / done.prompt_rows)
+
+    def _extra(self, streams: int) -> float:
+        known = self._shared.get(streams.bit_length()) if streams > 1 else None
+        return known.mean if known is not None else 0.0
+
+
+Clock = Callable[[], float]

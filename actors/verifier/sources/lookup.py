@@ -1,0 +1,258 @@
+"""Retrieval: tokens that followed the same context elsewhere, in the request's own text, in the memory of ended
+requests, or in a datastore.
+
+With method auto what is found joins the other drafts in one tree (:class:`Lookup`), so that text that repeats is
+copied instead of guessed. With PLD, SAM, REST and Lookahead the proposal is the whole window (:class:`Whole`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
+
+from actors.calibration import Calibration, TextBias, log_odds
+from actors.models import DEFAULT_NODES
+from actors.proposers.datastore import Datastore
+from actors.proposers.interface import NOTHING, ROOT, Proposal, Proposer, ProposerSession
+from actors.proposers.memory import Memory, Remembered
+from actors.proposers.ngram_pool import Lookahead, LookaheadSession
+from actors.proposers.prompt_lookup import PromptLookup
+from actors.proposers.rest import Retrieval
+from actors.proposers.suffix_automaton import SuffixAutomaton
+from actors.tree.tree import OWN, Node, TokenTree
+from actors.verifier.opinions import OpinionPool
+from actors.verifier.rounds import Committed
+from actors.verifier.sources.source import DATASTORE, MEMORY, SLICE, TEXT, WHOLE, Allowance, Source
+from actors.verifier.streams import Stream
+from protocols.errors import RequestError
+from protocols.messages import FailureCode, Method
+
+FLOOR = 0.03  # a path less likely than this is not worth a row in any window
+SUREST = math.log(0.99)  # no retrieved token is certain
+NODES = 16  # of a proposal; the memory's may have more, because long answers recur as a whole
+REFRESH = 32  # observations for which chances are cached
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A proposer's session over one stream's committed text, which it reads slice by slice."""
+
+    proposer: Proposer
+    session: ProposerSession | None = None
+    seen: int = 0  # committed tokens that the session knows
+    proposal: Proposal | None = None  # behind the present text; None: not asked yet
+    held: dict[int, Node] = field(default_factory=dict)  # nodes of the proposal that are in the tree, by index
+    bound: float = 0.0  # least log chance of a path among those
+    bias: TextBias = field(default_factory=TextBias)
+
+    def read(self, committed: Sequence[int], most: int) -> ProposerSession | None:
+        """Read the next tokens, at most ``most``. Returns the session once it knows the whole text, else None."""
+        new = committed[self.seen : self.seen + most]
+        if self.session is None:
+            self.session = self.proposer.open(new)
+        elif new:
+            self.session.extend(new)
+        self.seen += len(new)
+        return self.session if self.seen == len(committed) else None
+
+    def asked(self, committed: Sequence[int], most_nodes: int) -> Proposal:
+        """The proposal behind the text; the proposer is asked once a round."""
+        if self.proposal is None:
+            session = self.read(committed, SLICE)
+            self.proposal = session.propose(most_nodes) if session is not None else NOTHING
+            self.held, self.bound = {}, 0.0
+        return self.proposal
+
+
+class Trust:
+    """How likely a token of a given score is the target's, for one source; learned by all streams together."""
+
+    def __init__(self) -> None:
+        self.calibration = Calibration()
+        self._known: dict[float, float] = {}
+        self._age = 0
+
+    def log_odds(self, score: float) -> float:
+        """Of the target's picking a token of that score."""
+        known = self._known.get(score)
+        if known is None:
+            known = self._known[score] = log_odds(self.calibration.probability(0, score))
+        return known
+
+    def observe(self, score: float, right: bool) -> None:
+        """The target has decided on a token of that score."""
+        self.calibration.observe((score,), 0 if right else -1)
+        self._age += 1
+        if self._age >= REFRESH:
+            self._age = 0
+            self._known.clear()
+
+
+class Lookup(Source):
+    """Retrieved tokens beside other drafts. A proposer's scores are priors: chances are learned from the target."""
+
+    def __init__(self, name: str, bit: int, proposer: Callable[[Stream], Proposer]) -> None:
+        self.name, self.bit, self._proposer = name, bit, proposer
+        self._trust = {False: Trust(), True: Trust()}  # by whether the text is sampled
+        self._readings: WeakKeyDictionary[Stream, _Reading] = WeakKeyDictionary()
+
+    def prepare(self, stream: Stream, most: int = SLICE) -> None:
+        self._reading(stream).read(stream.text.committed, most)
+
+    def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
+        for stream in streams:
+            reading = self._reading(stream)
+            proposal = reading.asked(stream.text.committed, DEFAULT_NODES)
+            bound = math.log(max(FLOOR, allowance.least))
+            if proposal.tokens and bound < reading.bound:
+                self._plant(stream, reading, proposal, bound)
+
+    def _plant(self, stream: Stream, reading: _Reading, proposal: Proposal, bound: float) -> None:
+        """Add the nodes whose path has a log chance of at least ``bound``."""
+        trust, shift, held = self._trust[stream.text.sampled], reading.bias.shift, reading.held
+        held[ROOT], reading.bound = stream.tree.root, bound
+        totals = {ROOT: 0.0}
+        for row, (parent, score) in enumerate(zip(proposal.parents, proposal.scores, strict=True)):
+            above = totals.get(parent)
+            if above is None:
+                continue
+            logprob = min(SUREST, -math.log1p(math.exp(-(trust.log_odds(score) + shift))))
+            if above + logprob >= bound:
+                totals[row] = above + logprob
+                if row not in held:
+                    held[row] = stream.tree.add(held[parent], proposal.tokens[row], logprob, OWN, self.bit)
+
+    def learn(self, stream: Stream, committed: Committed) -> None:
+        """Each node of the proposal whose parent was right tells: the target's next token decides on it."""
+        reading, tokens = self._reading(stream), committed.tokens
+        proposal, reading.proposal = reading.proposal, None
+        if reading.session is not None and reading.seen == committed.base_len:
+            reading.session.extend(tokens)
+            reading.seen += len(tokens)
+        if proposal is None or proposal is NOTHING:
+            return
+        trust, depths = self._trust[stream.text.sampled], {ROOT: 0}  # of nodes on the committed path
+        for row, parent in enumerate(proposal.parents):
+            depth = depths.get(parent, len(tokens))
+            if depth < len(tokens):
+                right, score = proposal.tokens[row] == tokens[depth], proposal.scores[row]
+                reading.bias.observe(trust.log_odds(score), right)
+                trust.observe(score, right)
+                if right:
+                    depths[row] = depth + 1
+
+    def end(self, stream: Stream) -> None:
+        self._readings.pop(stream, None)
+
+    def _reading(self, stream: Stream) -> _Reading:
+        reading = self._readings.get(stream)
+        if reading is None:
+            reading = self._readings[stream] = _Reading(self._proposer(stream))
+        return reading
+
+
+class Whole(Source):
+    """A method that is nothing but a proposer: each proposal is the window of its round."""
+
+    bit = WHOLE
+
+    def __init__(self, name: str, proposer: Callable[[Stream], Proposer]) -> None:
+        self.name, self._proposer = name, proposer
+        self._readings: WeakKeyDictionary[Stream, _Reading] = WeakKeyDictionary()
+
+    def prepare(self, stream: Stream, most: int = SLICE) -> None:
+        self._reading(stream).read(stream.text.committed, most)
+
+    def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
+        for stream in streams:
+            reading = self._reading(stream)
+            proposal = reading.asked(stream.text.committed, max(0, min(stream.wait.max_window, stream.text.left - 1)))
+            tree = stream.tree = TokenTree(len(stream.text), stream.text.committed[-1])
+            reading.held = {ROOT: tree.root}
+            for row, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
+                logprob = math.log(min(proposal.scores[row], 1.0))
+                reading.held[row] = tree.add(reading.held[parent], token, logprob, OWN, self.bit)
+
+    def learn(self, stream: Stream, committed: Committed) -> None:
+        reading = self._reading(stream)
+        asked, reading.proposal = reading.proposal is not None, None
+        session, window = reading.session, committed.chosen.nodes
+        if session is None or reading.seen != committed.base_len:
+            return  # it reads the tokens when it is asked next
+        reading.seen += len(committed.tokens)
+        if asked and isinstance(session, LookaheadSession) and len(committed.sampled) == len(window) + 1:
+            behind = {id(node): token for node, token in zip(window, committed.sampled[1:], strict=True)}
+            rows = [node for row, node in reading.held.items() if row != ROOT]
+            if all(id(node) in behind for node in rows):
+                session.ingest([behind[id(node)] for node in rows], committed.tokens)
+                return
+        session.extend(committed.tokens)
+
+    def end(self, stream: Stream) -> None:
+        self._readings.pop(stream, None)
+
+    def _reading(self, stream: Stream) -> _Reading:
+        reading = self._readings.get(stream)
+        if reading is None:
+            reading = self._readings[stream] = _Reading(self._proposer(stream))
+        return reading
+
+
+class Library:
+    """What one verifier process can retrieve from."""
+
+    def __init__(
+        self, datastore: Datastore | None = None, memory: Memory | None = None, retrieves: bool = True
+    ) -> None:
+        """``retrieves``: False: method auto finds nothing anywhere."""
+        self.datastore, self.memory = datastore, memory
+        self.opinions = {sampled: OpinionPool() for sampled in (False, True)}
+        self.sources: list[Source] = [
+            Whole("pld", lambda stream: _of_length(PromptLookup(), stream)),
+            Whole("pld-earliest", lambda stream: _of_length(PromptLookup(earliest=True), stream)),
+            Whole("sam", lambda stream: _of_length(SuffixAutomaton(), stream)),
+            Whole("lookahead", lambda stream: fitting(Lookahead(), stream.wait.max_window)),
+        ]
+        if datastore is not None:
+            whole, beside = Retrieval(datastore), Retrieval(datastore, tokens=8, nodes=NODES, matches=64)
+            self.sources.append(Whole("rest", lambda stream: whole))
+        if not retrieves:
+            return
+        self.sources.append(Lookup("text", TEXT, lambda stream: SuffixAutomaton(tokens=NODES)))
+        if memory is not None:
+            self.sources.append(Lookup("memory", MEMORY, lambda stream: Remembered(memory, stream.message.cache_salt)))
+        if datastore is not None:
+            self.sources.append(Lookup("datastore", DATASTORE, lambda stream: beside))
+
+    def check(self, method: str) -> None:
+        """Raise RequestError ("unsupported") if a method needs a datastore and there is none."""
+        if method == Method.REST and self.datastore is None:
+            raise RequestError(
+                FailureCode.UNSUPPORTED,
+                "method rest needs a datastore; build one with `duoactor datastore build` and start the verifier with "
+                "--datastore DIR",
+            )
+
+    def remember(self, text: Sequence[int], cache_salt: str) -> None:
+        """Take the text of a request that has ended into the memory. It is read slice by slice, by :meth:`read`."""
+        if self.memory is not None:
+            self.memory.remember(text, cache_salt)
+
+    def read(self) -> bool:
+        """Read the next slice of remembered texts, which takes half a millisecond. Returns whether there was one."""
+        return self.memory is not None and self.memory.read()
+
+
+def _of_length(proposer: PromptLookup | SuffixAutomaton, stream: Stream) -> Proposer:
+    gamma = stream.loan.plan.gamma
+    return replace(proposer, tokens=gamma) if gamma else proposer
+
+
+def fitting(options: Lookahead, most_nodes: int) -> Lookahead:
+    """``options``, or the largest W = G below them whose rows fit into one window."""
+    while options.max_rows > most_nodes and options.window > 1:
+        size = min(options.window, options.guesses, options.window - 1)
+        options = replace(options, window=size, guesses=size)
+    return options

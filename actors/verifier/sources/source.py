@@ -1,0 +1,71 @@
+"""What every source of drafts has in common: it adds nodes to a stream's tree, with calibrated chances.
+
+A remote drafter, the draft model between forwards, the request's own text, the memory of ended requests, a datastore
+and a grammar enter the tree by the same door. A source's name is what trials and statistics know it by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from actors.verifier.rounds import Committed
+
+if TYPE_CHECKING:
+    from actors.verifier.streams import Stream
+
+# A bit for each source, in :attr:`Node.sources`.
+TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE = (1 << bit for bit in range(7))
+RETRIEVED = TEXT | MEMORY | DATASTORE | WHOLE
+DRAFTED = DRAFTER | INLINE
+SLICE = 256  # tokens of a text that a source reads at once, because others decode
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What the sources may spend before a round."""
+
+    streams: int  # that share it
+    rate: float  # tokens per microsecond that they reach together: the price of time
+    row_us: float  # of a further row of drafts
+    room_us: float = math.inf  # for all drafting together
+    reads: bool = True  # whether there is time for texts that were not read yet
+    now_us: float = 0.0  # since the verifier's start
+    gain: Callable[[Stream], float] = lambda stream: 1.0  # the speed-up with drafts that a stream may expect
+
+    @property
+    def row(self) -> float:
+        """Tokens that the time for a row would bring otherwise."""
+        return self.rate * self.row_us
+
+    @property
+    def least(self) -> float:
+        """The least chance with which a row is worth its time; 0: it depends on the window."""
+        return self.row if self.streams > 1 else 0.0
+
+
+class Source(Protocol):
+    name: str
+    bit: int
+    # Whether it reads the target's hidden states of committed rows (:attr:`actors.models.Outcome.hidden`), as a draft
+    # head does. They come with ``Committed``.
+    hidden: bool = False
+    together: bool = False  # whether ``grow`` takes all streams of a round at once, which share its steps
+
+    def prepare(self, stream: Stream, most: int = SLICE) -> None:
+        """Read the next tokens of the stream's text, while its prompt is being computed."""
+        ...
+
+    def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
+        """Before a round: add to the streams' trees what is likely enough to be worth a row."""
+        ...
+
+    def learn(self, stream: Stream, committed: Committed) -> None:
+        """The target has decided. ``committed.root`` is the root that the drafts hung on."""
+        ...
+
+    def end(self, stream: Stream) -> None:
+        """The stream is over."""
+        ...

@@ -1,0 +1,200 @@
+"""Does this source of drafts pay for this stream? One judge for all of them.
+
+It follows from one ratio that no source has a say in: the tokens of a stream's rounds over those that the same time
+would have brought without the source. It is kept for each kind of streams, and for each stream, which begins with what
+its kind has shown. A source that does not pay rests, each time for longer; then it is judged anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from actors.estimate import STALL, Estimate
+from actors.verifier.rounds import Group, Part, Round
+
+PRIOR, PRIOR_WEIGHT = 1.2, 8.0  # of a source of which nothing is known, in rounds
+GROUP_MEMORY, STREAM_MEMORY = 256, 64  # rounds
+BORROWED = 16.0  # rounds that a stream's kind counts for: the variance of rounds over that between texts
+SETTLED = 4  # looks after which a source that pays is no longer on probation
+SURE = 3.0  # standard errors by which a kind must be below
+MAX_KNOWN = 1024  # pairs of source and kind
+
+
+class Stakes(NamedTuple):
+    """What a trial and a rest of a source cost."""
+
+    pays: float  # least gain over decoding without it
+    look: float  # rounds' worth of decoding without it, before a verdict
+    first: int  # rounds of the first rest
+    longest: int
+
+
+DRAFTS = Stakes(1.02, 8.0, 64, 4096)  # below that, somebody works for nothing
+# Asking costs a fraction of a millisecond; a text may begin to repeat itself at any place.
+LOOKUPS = dict.fromkeys(("text", "memory", "datastore"), Stakes(1.0, 1.0, 1, 32))
+
+
+class Backoff:
+    """Rests that double as long as what follows them fails. Its unit is the caller's: rounds, or seconds."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self.first, self.longest = first, longest
+        self.next = first  # length of the next rest
+        self.until = 0.0
+
+    def left(self, now: float) -> float:
+        return max(0.0, self.until - now)
+
+    def resting(self, now: float) -> bool:
+        return now < self.until
+
+    def rest(self, now: float) -> None:
+        """Rest, and the next time for twice as long."""
+        self.until = now + self.next
+        self.next = min(self.longest, 2 * self.next)
+
+    def pause(self, now: float, length: float) -> None:
+        """Rest once, which says nothing about the next time."""
+        self.until = now + length
+
+    def succeed(self) -> None:
+        self.next = self.first
+
+    def clear(self) -> None:
+        self.succeed()
+        self.until = 0.0
+
+
+class Trial:
+    """What one source has brought: to one stream, or to all streams of a kind."""
+
+    def __init__(self, stakes: Stakes, gain: Estimate) -> None:
+        """``gain``: tokens over those without the source, as far as known."""
+        self.stakes, self.gain = stakes, gain
+        self.backoff = Backoff(stakes.first, stakes.longest)
+        self.rounds = 0  # that it was judged by
+        self._fresh = 0.0  # rounds' worth since the last rest
+
+    def observe(self, tokens: float, without: float) -> None:
+        without = max(0.1, min(without, STALL * tokens))
+        self.gain.add_ratio(tokens, without)
+        self.rounds += 1
+        self._fresh += without
+
+    def judge(self, expected: float, now: float, plain_known: bool) -> bool:
+        """Let it rest if too little is ``expected`` of it. Returns whether it does.
+
+        ``plain_known``: whether rounds without drafts were measured. While they are not, a rest is but a look at them.
+        """
+        if self._fresh < self.stakes.look:
+            return False
+        if expected >= self.stakes.pays:
+            if self._fresh >= SETTLED * self.stakes.look:
+                self.backoff.succeed()
+            return False
+        self._fresh = 0.0
+        if plain_known:
+            self.backoff.rest(now)
+        else:
+            self.backoff.pause(now, self.stakes.look)
+        self.gain.discount(self.stakes.look if plain_known else 0.0)
+        return True
+
+
+class Trials:
+    def __init__(self) -> None:
+        self._groups: OrderedDict[tuple[str, Group], Trial] = OrderedDict()
+        self._streams: WeakKeyDictionary[object, dict[str, Trial]] = WeakKeyDictionary()
+        self._rounds = Counter[Group]()  # of the streams of each kind: their unit of rest
+
+    # --- asked before a round ----------------------------------------------------------------------------------------
+
+    def rests(self, source: str, group: Group, stream: object, rounds: int) -> bool:
+        """Whether the source is to be left out now. ``rounds``: of the stream so far."""
+        return self.left(source, group, stream, rounds) > 0
+
+    def left(self, source: str, group: Group, stream: object, rounds: int) -> float:
+        """Rounds of the stream until the source is used again."""
+        own = self._of(source, stream).backoff.left(rounds)
+        kind = self._groups.get((source, group))
+        return max(own, kind.backoff.left(self._rounds[group]) if kind is not None else 0.0)
+
+    def expected(self, source: str, group: Group, stream: object | None = None) -> float:
+        """The gain to be expected of a source."""
+        kind = self.of_group(source, group).gain.mean
+        return kind if stream is None else self._of(source, stream).gain.towards(kind, BORROWED)
+
+    def known(self, source: str, group: Group) -> bool:
+        """Whether the source was ever used for such streams."""
+        kind = self._groups.get((source, group))
+        return kind is not None and kind.rounds >= kind.stakes.look
+
+    # --- learnt from a round -----------------------------------------------------------------------------------------
+
+    def learn(self, done: Round, plain_us: float, row_us: float, plain_known: bool) -> list[tuple[str, Part]]:
+        """Judge every source that had a part in the round. Returns those that rest from now on, with their part.
+
+        ``plain_us``: of a round of as many streams without drafts. What the round took beyond that is the price of its
+        drafts; it is divided by what each source should have cost (``row_us`` for each row that nobody else had named,
+        and its own time).
+        """
+        claims = [(part, share) for part in done.parts for share in part.shares]
+        costs = [share.time_us + share.rows * row_us for _, share in claims]
+        total = sum(costs)
+        beyond_us, rate = done.own_us - plain_us * done.steps, len(done.parts) / plain_us
+        resting = list[tuple[str, Part]]()
+        for (part, share), cost in zip(claims, costs, strict=True):
+            shared = cost / total if total else 1.0 / len(claims)
+            missed = max(0.0, part.own_us - done.own_us) / plain_us  # rounds that only this stream waited through
+            without = share.without + rate * beyond_us * shared + missed
+            if self._judge(share.source, part, without, plain_known):
+                resting.append((share.source, part))
+        for part in done.parts:
+            self._rounds[part.group] += done.steps
+        return resting
+
+    def _judge(self, source: str, part: Part, without: float, plain_known: bool) -> bool:
+        own, kind = self._of(source, part.stream), self.of_group(source, part.group)
+        own.observe(part.tokens, without)
+        kind.observe(part.tokens, without)
+        rests = own.judge(self.expected(source, part.group, part.stream), part.rounds, plain_known)
+        surely = kind.gain.mean + SURE * kind.gain.error
+        return kind.judge(surely, self._rounds[part.group], plain_known) or rests
+
+    def end(self, stream: object) -> None:
+        """The stream is over."""
+        self._streams.pop(stream, None)
+
+    def pardon(self, source: str) -> None:
+        """An operator wants it."""
+        for (name, _), trial in self._groups.items():
+            if name == source:
+                trial.backoff.clear()
+
+    # --- told to others ----------------------------------------------------------------------------------------------
+
+    def all_of(self, source: str) -> list[tuple[Trial, bool]]:
+        """What is known of a source with each kind of streams, and whether it rests there."""
+        found = [(group, trial) for (name, group), trial in self._groups.items() if name == source]
+        return [(trial, trial.backoff.resting(self._rounds[group])) for group, trial in found]
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def of_group(self, source: str, group: Group) -> Trial:
+        key = source, group
+        trial = self._groups.get(key)
+        if trial is None:
+            trial = Trial(LOOKUPS.get(source, DRAFTS), Estimate(PRIOR, PRIOR_WEIGHT, GROUP_MEMORY))
+            self._groups[key] = trial
+            if len(self._groups) > MAX_KNOWN:
+                self._groups.popitem(last=False)
+        return trial
+
+    def _of(self, source: str, stream: object) -> Trial:
+        trials = self._streams.setdefault(stream, {})
+        trial = trials.get(source)
+        if trial is None:
+            trial = trials[source] = Trial(LOOKUPS.get(source, DRAFTS), Estimate(memory=STREAM_MEMORY))
+        return trial

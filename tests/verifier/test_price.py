@@ -1,0 +1,77 @@
+"""The one model of cost, fed by rounds of a machine whose times are known."""
+
+import pytest
+
+from actors.cost import CostModel
+from actors.verifier.price import Price
+from actors.verifier.rounds import Round
+
+CURVE = {1: 1000.0, 8: 1700.0, 16: 2500.0, 32: 4100.0}
+
+
+def a_round(streams=1, drafts=0, forward_us=1000.0, **fields) -> Round:
+    known = {
+        "streams": streams, "rows": streams + drafts, "prompt_rows": 0, "steps": 1, "forward_us": forward_us,
+        "prompt_us": 0.0, "own_us": forward_us, "waited_us": 0.0, "drafted": drafts > 0, "whole_piece": True,
+        "tokens": streams,
+    }  # fmt: skip
+    return Round(**{**known, **fields})
+
+
+def learnt(*rounds: Round, times: int = 60) -> Price:
+    price = Price(CostModel(CURVE))
+    for _ in range(times):
+        for one in rounds:
+            price.observe(one)
+    return price
+
+
+def test_before_anything_is_measured_the_calibration_counts():
+    price = Price(CostModel(CURVE))
+    assert (price.forward(1), price.forward(1, 7), price.plain(1)) == (1000.0, 1700.0, 1000.0)
+    assert price.rate(1) == pytest.approx(1 / 1000.0) and not price.plain_known(1)
+
+
+def test_a_machine_that_is_half_as_fast_is_noticed_within_some_rounds():
+    price = learnt(a_round(forward_us=2000.0), times=20)
+    assert price.forward(1, 7) == pytest.approx(3400.0, rel=0.1)
+
+
+def test_a_single_stall_is_taken_for_three_times_a_round():
+    price = learnt(a_round(), times=20)
+    price.observe(a_round(forward_us=1e6))
+    assert price.forward(1) == pytest.approx(1000.0 * (1 + 2 / 10), rel=0.01)
+
+
+def test_streams_that_share_a_forward_take_more_than_as_many_rows():
+    price = learnt(a_round(streams=8, forward_us=3400.0))
+    assert price.forward(8) == pytest.approx(3400.0, rel=0.02)
+    assert price.forward(1) == pytest.approx(1000.0, rel=0.05)
+
+
+def test_rows_of_a_prompt_have_a_price_of_their_own():
+    price = learnt(a_round(), a_round(prompt_rows=100, forward_us=6000.0))
+    assert price.forward(1, 0, 100) == pytest.approx(6000.0, rel=0.1)
+
+
+def test_what_rounds_take_beside_their_forwards_is_split_into_streams_and_rows():
+    price = learnt(a_round(own_us=1200.0), a_round(drafts=7, forward_us=1700.0, own_us=2250.0))
+    assert price.beside(1) == pytest.approx(200.0, rel=0.1)
+    assert price.beside(1, 7) == pytest.approx(550.0, rel=0.1)
+
+
+def test_a_plain_round_is_what_was_measured_without_drafts_although_a_drafter_slows_forwards_down():
+    price = learnt(a_round())
+    for _ in range(60):
+        price.observe(a_round(drafts=7, forward_us=3400.0))
+    assert price.plain(1) == pytest.approx(1000.0, rel=0.02)
+
+
+def test_the_rate_follows_the_text():
+    price = learnt(a_round(drafts=7, forward_us=1700.0, tokens=5))
+    assert price.rate(1) == pytest.approx(5 / 1700.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("step_us", "parallel", "gamma"), [(100.0, True, 10), (900.0, True, 1), (5000.0, False, 1)])
+def test_a_chain_is_no_longer_than_its_own_verification(step_us, parallel, gamma):
+    assert Price(CostModel(CURVE)).gamma(step_us, 0.0, parallel) <= gamma

@@ -1,0 +1,139 @@
+"""The one judge: does a source pay for a stream? Streams whose gain is known, in virtual rounds."""
+
+import random
+
+import pytest
+
+from actors.verifier.rounds import Group, Part, Round, Share
+from actors.verifier.trials import DRAFTS, Backoff, Trials
+
+GROUP = Group("auto", False, 1)
+PLAIN_US = 1000.0
+
+
+class Someone:
+    """A stream, as far as trials know one."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+
+def judged(
+    trials: Trials, stream: Someone, gain: float, source: str = "inline", known: bool = True, group=GROUP
+) -> bool:
+    """A round with a source that gains so much over decoding without it. Returns whether it rests from now on."""
+    stream.rounds += 1
+    tokens = 4
+    own_us = tokens / gain * PLAIN_US
+    share = Share(source, 3, 1, 0.0)
+    part = Part(stream, GROUP, stream.rounds, tokens, own_us, (share,), None)
+    done = Round(1, 4, 0, 1, own_us, 0.0, own_us, 0.0, True, False, tokens, (part,))
+    return bool(trials.learn(done, PLAIN_US, 10.0, known))
+
+
+def rounds_with(trials: Trials, stream: Someone, gain, rounds: int, source: str = "inline", known: bool = True) -> int:
+    """In how many of so many rounds the source was used."""
+    used = 0
+    for _ in range(rounds):
+        if trials.rests(source, GROUP, stream, stream.rounds):
+            stream.rounds += 1
+            part = Part(stream, GROUP, stream.rounds, 1, PLAIN_US, (), None)
+            trials.learn(
+                Round(1, 1, 0, 1, PLAIN_US, 0.0, PLAIN_US, 0.0, False, False, 1, (part,)), PLAIN_US, 10.0, True
+            )
+        else:
+            used += 1
+            judged(trials, stream, gain() if callable(gain) else gain, source, known)
+    return used
+
+
+def test_a_source_that_pays_is_used_in_every_round():
+    assert rounds_with(Trials(), Someone(), 1.3, 500) == 500
+
+
+def test_a_source_that_loses_is_used_in_one_round_of_twenty():
+    assert rounds_with(Trials(), Someone(), 0.8, 2000) < 100
+
+
+def test_a_stream_begins_with_what_its_kind_has_shown():
+    trials = Trials()
+    for _ in range(20):
+        rounds_with(trials, Someone(), 0.7, 60)
+    assert rounds_with(trials, Someone(), 0.7, 60) <= DRAFTS.look + 2
+
+
+def test_one_text_that_gains_nothing_rests_where_others_gain():
+    trials = Trials()
+    for _ in range(20):
+        rounds_with(trials, Someone(), 1.5, 60)
+    assert rounds_with(trials, Someone(), 0.7, 600) < 120
+    assert rounds_with(trials, Someone(), 1.5, 60) == 60
+
+
+def test_luck_does_not_put_a_source_to_rest_that_pays():
+    chance, trials = random.Random(1), Trials()
+    used = 0
+    for _ in range(20):
+        stream = Someone()
+        for _ in range(100):
+            stream.rounds += 1
+            if trials.rests("inline", GROUP, stream, stream.rounds):
+                continue
+            used += 1
+            tokens = 1 + sum(chance.random() < 0.6 for _ in range(3))  # in 1.8 times a plain round
+            share = Share("inline", 3, 1, 0.0)
+            part = Part(stream, GROUP, stream.rounds, tokens, 1800.0, (share,), None)
+            done = Round(1, 4, 0, 1, 1800.0, 0.0, 1800.0, 0.0, True, False, tokens, (part,))
+            trials.learn(done, PLAIN_US, 10.0, True)
+    assert used > 1900
+
+
+def test_a_text_that_begins_to_copy_is_noticed_within_a_longest_rest_of_retrieval():
+    trials, stream = Trials(), Someone()
+    assert rounds_with(trials, stream, 0.9, 1000, "text") < 150
+    assert rounds_with(trials, stream, 3.0, 100, "text") > 60
+
+
+def test_while_plain_rounds_are_not_known_a_rest_is_but_a_look_at_them():
+    trials, stream = Trials(), Someone()
+    while not judged(trials, stream, 0.5, known=False):
+        pass
+    assert trials.left("inline", GROUP, stream, stream.rounds) == DRAFTS.look
+
+
+def test_the_time_of_a_round_is_divided_by_what_each_source_should_have_cost():
+    trials, stream = Trials(), Someone()
+    cheap, dear = Share("text", 1, 2, 0.0), Share("inline", 1, 2, 990.0)
+    for _ in range(60):
+        stream.rounds += 1
+        part = Part(stream, GROUP, stream.rounds, 3, 2000.0, (cheap, dear), None)
+        trials.learn(Round(1, 3, 0, 1, 1000.0, 0.0, 2000.0, 990.0, True, False, 3, (part,)), PLAIN_US, 10.0, True)
+    assert trials.expected("text", GROUP) == pytest.approx(3 / 2, rel=0.1)
+    assert trials.expected("inline", GROUP) == pytest.approx(3 / 3, rel=0.1)
+
+
+def test_an_operator_pardons_a_source():
+    trials, stream = Trials(), Someone()
+    for _ in range(50):
+        rounds_with(trials, Someone(), 0.5, 40, "drafter a")
+    trials.pardon("drafter a")
+    assert not any(rests for _, rests in trials.all_of("drafter a")) and stream.rounds == 0
+
+
+def test_what_is_known_of_sources_is_bounded():
+    trials = Trials()
+    for number in range(3000):
+        trials.of_group(f"drafter {number}", GROUP)
+    assert len(trials._groups) <= 1024
+
+
+def test_rests_double_while_what_follows_them_fails():
+    backoff, now, rests = Backoff(1, 8), 0.0, []
+    for _ in range(5):
+        backoff.rest(now)
+        rests.append(backoff.left(now))
+        now = backoff.until
+    assert rests == [1, 2, 4, 8, 8] and not backoff.resting(now)
+    backoff.succeed()
+    backoff.rest(now)
+    assert backoff.left(now) == 1

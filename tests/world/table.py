@@ -1,0 +1,101 @@
+"""A verifier without sockets and without a loop: its parts are called one by one, and its messages lie in a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from actors.cost import CostModel
+from actors.models import TargetModel
+from actors.settings import VerifierSettings
+from actors.verifier.compute import InlineCompute
+from actors.verifier.forward import Computed, compute
+from actors.verifier.loop import Verifier
+from actors.verifier.rounds import Round
+from actors.verifier.sources.lookup import Library
+from actors.verifier.streams import Status, Stream
+from protocols import wire
+from protocols.messages import Hello, Message, Role, ToDrafter
+from tests.world.fakes import ToyCodec
+from tests.world.streams import toy_stream
+
+COST = {1: 1000.0, 8: 1200.0, 16: 1500.0}  # microseconds by rows
+
+
+class Deaf:
+    """A listener that hears nothing; what it is given for the drafter is kept."""
+
+    telemetry = ""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self._decoder = wire.Decoder(ToDrafter)
+
+    def holder(self, peer: bytes) -> None: ...
+
+    def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        if peer == Table.DRAFTER:
+            self.sent.append(self._decoder.decode(frames))
+        return True
+
+    def publish(self, topic: bytes, frames: Sequence[bytes]) -> None: ...
+
+
+class Table:
+    """One stream, whose prompt is to be computed."""
+
+    DRAFTER = b"drafter"
+
+    def __init__(
+        self,
+        target: TargetModel,
+        stream: Stream,
+        library: Library | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.listener, self.stream = Deaf(), stream
+        self.verifier = Verifier(
+            VerifierSettings(bind="memory://table"),
+            target,
+            ToyCodec(),
+            CostModel(COST),
+            self.listener,
+            InlineCompute(),
+            "v",
+            clock=clock,
+            timer=lambda: 0.0,
+            sources=library,
+        )
+        stream.wait.max_window = min(target.max_window, stream.strategy.nodes)
+        self.verifier.state.requests.add(stream)
+
+    def connect(self, **hello) -> None:
+        """A drafter is there, which is lent the stream with its next forward."""
+        fields = {"role": Role.DRAFTER, "actor_id": "d1", "incarnation": "1", "step_us": 100.0, **hello}
+        self.verifier.state.drafters.add(self.DRAFTER, Hello(**fields), 0.0)
+
+    def forward(self) -> Round | None:
+        """Plan, compute and commit the next forward; None: the stream waits, or has ended."""
+        verifier = self.verifier
+        batch = verifier.scheduler.plan()
+        if batch is None:
+            return None
+        outcomes, steps = compute(verifier.model, batch, lambda: False)
+        return verifier.committer.commit(batch, Computed(outcomes, steps, 1000.0), 0.0, lambda: 1000.0)
+
+    @property
+    def over(self) -> bool:
+        return self.stream.status in (Status.FINISHING, Status.ENDED)
+
+    def finish(self) -> list[int]:
+        """The whole output."""
+        while not self.over:
+            self.forward()
+        text = self.stream.text
+        return text.committed[text.prompt_len :]
+
+
+def asked(prompt: Sequence[int], method: str, **fields) -> Stream:
+    """A stream that waits for room."""
+    stream = toy_stream(prompt, method, **fields)
+    stream.status = Status.QUEUED
+    return stream
