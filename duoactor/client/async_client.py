@@ -148,10 +148,17 @@ class AsyncClient:
         Raises:
             ConnectionLost: There was no connection yet.
         """
+        connection = self._made()
+        if connection is None:
+            raise ConnectionLost(f"no verifier at {self.address} has answered yet")
+        return connection.welcome
+
+    def _made(self) -> Connection | None:
+        """The connection that was made last, if one was."""
         opening = self._opening
         if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
-            raise ConnectionLost(f"no verifier at {self.address} has answered yet")
-        return opening.result().welcome
+            return None
+        return opening.result()
 
     async def _connected(self) -> Connection:
         """The connection, made anew if there is none or the last has ended."""

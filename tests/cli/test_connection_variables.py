@@ -48,13 +48,13 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(said, monkeypat
 
 def test_a_client_without_an_address_reads_the_environment(said):
     client = AsyncClient()
-    assert (client.address, client._opening.keys) == ("tcp://box:7601", ("my.key", "box.pub"))
-    assert AsyncClient(key="other.key")._opening.keys == ("other.key", "box.pub")
+    assert (client.address, client._keys) == ("tcp://box:7601", ("my.key", "box.pub"))
+    assert AsyncClient(key="other.key")._keys == ("other.key", "box.pub")
 
 
 def test_a_client_with_an_address_of_its_own_reads_nothing(said):
     client = AsyncClient("ipc:///run/x.sock")
-    assert (client.address, client._opening.keys) == ("ipc:///run/x.sock", ("", ""))
+    assert (client.address, client._keys) == ("ipc:///run/x.sock", ("", ""))
 
 
 def test_without_variables_it_is_the_users_own_verifier(monkeypatch):

@@ -38,7 +38,7 @@ async def before_two(**settings) -> AsyncIterator[tuple[Served, list[Cluster]]]:
 
 async def known(gateway: Served, count: int) -> None:
     """Until the gateway knows so many verifiers."""
-    while len((await gateway.gateway.client._opening.connected()).verifiers) != count:
+    while len((await gateway.gateway.client._connected()).verifiers) != count:
         await asyncio.sleep(0.001)
 
 

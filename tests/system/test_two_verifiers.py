@@ -36,7 +36,7 @@ async def started(*words: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def known(client: AsyncClient) -> None:
     """Until the client knows both."""
-    while len((await client._opening.connected()).verifiers) < 2:
+    while len((await client._connected()).verifiers) < 2:
         await asyncio.sleep(LOOK_S)
 
 
