@@ -39,7 +39,16 @@ class _Rooms:
     between: Array = field(default_factory=lambda: np.empty(0, np.float32))
     scores: Array = field(default_factory=lambda: np.empty((0, 0), np.float32))
     looks: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    reach: int = 0  # positions of the tables
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Tables of what pairs of dimensions are multiplied by, which grow with the texts."""
+
+    layers: dict[Rotation, list[int]] = field(default_factory=dict)  # that turn by each
+    attention: dict[Rotation, Attention] = field(default_factory=dict)  # of one of them
+    tables: list[Array] = field(default_factory=list)
+    reach: int = 0  # positions
 
 
 class CompiledBody:
@@ -57,9 +66,7 @@ class CompiledBody:
         self._rooms = _Rooms()
         self._jobs: NDArray[Any] = np.empty(4 * len(weights.layers) + 1, dtype=kernels.JOB)
         self._layers: NDArray[Any] = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
-        self._rotations: dict[Rotation, list[int]] = {}  # the layers that turn by each
-        self._attentions: list[Attention] = []
-        self._angles: list[Array] = []
+        self._turns = _Turns()
         self._model: NDArray[Any] = np.zeros(1, dtype=kernels.BODY)
         self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
         self._attention["half"] = pool.whole.dtype == torch.bfloat16
@@ -147,23 +154,23 @@ class CompiledBody:
             mine["activation"], mine["gated"] = ACTIVATIONS.index(mlp.activation), mlp.gated
             mine["sinks"] = 0 if layer.sinks is None else address(layer.sinks)
             if attention.rotation is not None:
-                self._rotations.setdefault(attention.rotation, []).append(index)
-            self._attentions.append(attention)
+                self._turns.layers.setdefault(attention.rotation, []).append(index)
+                self._turns.attention[attention.rotation] = attention
         norm(self._layers[-1], "inputs", weights.norm, product(-1, weights.head, False) * spec.logit_scale)
         for index in range(len(self._jobs)):  # behind the head the next forward
             self._jobs[index]["then"] = self._jobs.ctypes.data + (index + 1) % len(self._jobs) * self._jobs.itemsize
 
     def _turn_up_to(self, position: int) -> None:
         """The tables of rotations are long enough."""
-        if position < self._rooms.reach:
+        turns = self._turns
+        if position < turns.reach:
             return
-        self._rooms.reach = max(TURNS, 1 << position.bit_length())
-        self._angles = []
-        for layers in self._rotations.values():
-            turns = table(self._attentions[layers[0]], self._rooms.reach)
-            self._angles.append(torch.view_as_real(turns).numpy().reshape(self._rooms.reach, -1))
-            self._layers["turns"][layers] = self._angles[-1].ctypes.data
-        self._tell(reach=self._rooms.reach)
+        turns.reach, turns.tables = max(TURNS, 1 << position.bit_length()), []
+        for rotation, layers in turns.layers.items():
+            pairs = torch.view_as_real(table(turns.attention[rotation], turns.reach))
+            turns.tables.append(pairs.numpy().reshape(turns.reach, -1))
+            self._layers["turns"][layers] = turns.tables[-1].ctypes.data
+        self._tell(reach=turns.reach)
 
     def _tell(self, **fields: float) -> None:
         for name, value in fields.items():
