@@ -116,13 +116,11 @@ class Verifiers:
 
 
 def _opening(request: Generate) -> int | None:
-    """A name for how a conversation begins; None for a prompt that is too short to tell."""
+    """A name for how a conversation begins; None for one that is too short to be worth a cache."""
+    text: str | tuple[int, ...] = request.prompt
     if request.messages:
-        first = next((n for n, turn in enumerate(request.messages) if turn.role == "user"), 0)
-        return hash((request.cache_salt, request.tools, str(request.messages[: first + 1])))
-    if len(request.prompt) < OPENING:
-        return None
-    return hash((request.cache_salt, request.prompt[:OPENING]))
+        text = request.tools + "".join(f"{turn.role}\0{turn.content}\0" for turn in request.messages)
+    return hash((request.cache_salt, text[:OPENING])) if len(text) >= OPENING else None
 
 
 # --- all calls -------------------------------------------------------------------------------------------------------

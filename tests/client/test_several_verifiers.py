@@ -41,7 +41,7 @@ def test_the_one_with_the_fewest_streams_is_chosen():
 
 def test_a_conversation_goes_back_to_the_verifier_that_has_its_beginning():
     verifiers = both()
-    first = (ChatTurn("system", "be short"), ChatTurn("user", "hello"))
+    first = (ChatTurn("system", "x" * OPENING), ChatTurn("user", "hello"))
     assert verifiers.choose(Generate("r", messages=first), {A: 1}) == B
     later = (*first, ChatTurn("assistant", "yes"), ChatTurn("user", "more"))
     assert verifiers.choose(Generate("s", messages=later), {B: 2}) == B
