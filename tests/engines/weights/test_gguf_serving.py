@@ -1,4 +1,4 @@
-"""A GGUF file through the engine: the logits of its dequantised weights, and the same text with drafts and without."""
+"""A GGUF file through the engine: the logits of its dequantised weights, and a row's bits, alone and in a window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.engines.build import build_target
+from actors.engines.build import build_draft, build_target
 from actors.engines.decoder.cpu.body import CompiledBody
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.flat_batch import FlatBatch, Segment
@@ -96,3 +96,12 @@ def test_a_token_has_the_same_bits_alone_and_in_a_window(file: str) -> None:
         assert torch.equal(rows, whole[position : position + 5])
         alone = logits(target.engine, ids[position : position + 1], position)
         assert torch.equal(alone[0], whole[position])
+
+
+def test_a_file_can_be_a_draft(file: str) -> None:
+    draft = build_draft(file, "cpu", "auto", 1024, 1)
+    target, _ = build_target(file, "cpu", "auto", 1024, 1)
+    assert draft.info.tokenizer_digest == target.info.tokenizer_digest
+    ids = list(range(5, 35))
+    found = logits(draft.engine, ids).float()  # type: ignore[attr-defined]
+    assert float((found - logits(target.engine, ids)).norm() / found.norm()) < 0.02  # other types of keys and values
