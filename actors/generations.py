@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from actors.calibration import Calibration
 from actors.mirrors import Mirrors
@@ -97,3 +99,13 @@ def _check(model: ModelInfo, serving: ModelInfo, path: str) -> None:
         raise ModelError(f"the model in {path} has another tokenizer; promote one that fits this drafter")
     if model.max_context < serving.max_context:
         raise ModelError(f"the model in {path} holds {model.max_context} tokens, this one {serving.max_context}")
+
+
+def promoted(path: str) -> str:
+    """``path``, if a learner of this user has written weights there. Raises ModelError: a learner's key must not have
+    other directories read, or models downloaded."""
+    place = Path(path)
+    made = place.is_absolute() and place.is_dir() and (place.parent / "versions.json").is_file()
+    if not made or place.stat().st_uid != os.getuid():
+        raise ModelError(f"{path} holds no weights of a learner of this user; give --directory of the learner here")
+    return path

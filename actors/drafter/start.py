@@ -47,9 +47,10 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
     async def main(stop: asyncio.Event) -> None:
         from actors.draft_timing import measure_draft
         from actors.drafter.loop import Drafter
+        from actors.generations import promoted
 
         def load_warm(path: str) -> DraftModel:
-            model = load(replace(settings, draft=path or settings.draft))
+            model = load(replace(settings, draft=promoted(path) if path else settings.draft))
             measure_draft(model)  # only to warm it up: its shape, and so its step time, is the serving model's
             return model
 

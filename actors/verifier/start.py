@@ -76,6 +76,7 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
     ModelError."""
     from actors.draft_timing import measure_draft
     from actors.engines.build import build_draft
+    from actors.generations import promoted
     from actors.verifier.preflight import tokenizers_differ
     from actors.verifier.sources.inline import InlineDraft
 
@@ -87,7 +88,7 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
 
     def rebuild(path: str) -> DraftModel:
         pin(settings.spare_cpus)  # only this thread: on the target's own CPUs, forwards would wait for it
-        return build(path or settings.inline_draft, draft.info)
+        return build(promoted(path) if path else settings.inline_draft, draft.info)
 
     async def load(path: str) -> DraftModel:
         return await asyncio.to_thread(rebuild, path)

@@ -6,6 +6,7 @@ A mask depends on the grammar and the output so far and on nothing else, so the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import math
@@ -253,15 +254,22 @@ class Grammar:
         )
 
 
+@functools.cache
+def _deep_thread() -> ThreadPoolExecutor:
+    """One thread with a large stack, started once: the size is the whole process's for that moment."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        pool.submit(int).result()
+    finally:
+        threading.stack_size(before)
+    return pool
+
+
 def _deeply(job: Callable[[], T]) -> T:
     """Run a job on a thread with a large stack. llguidance recurses from rule to rule: a chain of 3,000 rules, or of
     references in a schema, overflows the 8 MB of a usual thread and kills the process."""
-    with ThreadPoolExecutor(1) as pool:
-        before = threading.stack_size(STACK_BYTES)
-        try:
-            return pool.submit(job).result()
-        finally:
-            threading.stack_size(before)
+    return _deep_thread().submit(job).result()
 
 
 def _translated(wanted: StructuredOutputs) -> str:
