@@ -13,6 +13,56 @@ WITH_RAY = {Path("duoactor/launch/host.py"), *(p.relative_to(ROOT) for p in (ROO
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 
 
+# Folders of actors that each folder may import; "" are the files of actors itself. Engines and actors meet in start.py.
+ARROWS = {
+    "": {"tree", "proposers"},
+    "tree": set(),
+    "proposers": {"", "tree"},
+    "engines": {"", "tree", "proposers"},
+    "verifier": {"", "tree", "proposers"},
+    "drafter": {"", "tree", "proposers"},
+    "controller": {"", "tree"},
+    "learner": {"", "tree", "proposers"},
+    "training": {"", "tree", "engines"},
+}
+MEET = {"verifier": {"engines"}, "drafter": {"engines"}, "learner": {"engines", "training"}}
+# Arrows that should not be: (file, folder). The list may only shrink.
+STILL: set[tuple[str, str]] = {
+    ("training/distill.py", "verifier"),
+    ("training/heard.py", "learner"),
+    ("training/online.py", "learner"),
+    ("verifier/budgets.py", "controller"),
+    ("verifier/expectation.py", "controller"),
+}
+
+
+def folders(path: Path) -> set[str]:
+    """Folders of actors that a file imports from; its own is not among them."""
+    place, found = path.relative_to(ROOT / "actors"), set()
+    own = place.parts[0] if len(place.parts) > 1 else ""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            package, _, rest = name.partition(".")
+            first = rest.split(".")[0]
+            if package == "actors":
+                found.add(first if (ROOT / "actors" / first).is_dir() else "")
+    return found - {own}
+
+
+def test_folders_of_actors_import_downwards_only():
+    wrong = set()
+    for path in sorted((ROOT / "actors").rglob("*.py")):
+        place = path.relative_to(ROOT / "actors")
+        own = place.parts[0] if len(place.parts) > 1 else ""
+        allowed = ARROWS.get(own, set()) | (MEET.get(own, set()) if place.name == "start.py" else set())
+        if own == "replay":  # it runs the actors
+            continue
+        wrong |= {(str(place), folder) for folder in folders(path) - allowed}
+    assert wrong <= STILL
+
+
 def imported(path: Path) -> set[str]:
     """Top-level names of every import statement in the file, also of those inside functions."""
     names: set[str] = set()
@@ -27,6 +77,12 @@ def imported(path: Path) -> set[str]:
 def modules(path: Path) -> set[str]:
     """Full names of the modules that the file imports from."""
     return {node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+
+
+def test_the_tree_imports_nothing_of_the_house():
+    for path in (ROOT / "actors/tree").glob("*.py"):
+        assert not imported(path) & {"protocols", "duoactor"}, path
+        assert not folders(path), path
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
