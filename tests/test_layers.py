@@ -31,8 +31,6 @@ STILL: set[tuple[str, str]] = {
     ("training/distill.py", "verifier"),
     ("training/heard.py", "learner"),
     ("training/online.py", "learner"),
-    ("verifier/budgets.py", "controller"),
-    ("verifier/expectation.py", "controller"),
 }
 
 

@@ -20,12 +20,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.controller.choice import Control
-from actors.controller.goodput import goodput
 from duoactor import AsyncClient
 from duoactor.bench.suites import load_suite, select
 from protocols.address import parse
-from protocols.messages import DraftStats, RoundStats
+from protocols.messages import RoundStats
 from tests.world.processes import command, free_port, run
 from tests.world.relay import Relay
 
@@ -35,19 +33,14 @@ WARM_UP = 3  # answers, until drafts are measured and the controller has spoken
 
 @dataclass
 class Heard:
-    """The rounds of one answer, and what a controller makes of them."""
+    """The rounds of one answer."""
 
-    control: Control
     rounds: list[RoundStats] = field(default_factory=list)
 
     async def listen(self, client: AsyncClient) -> None:
         async for message in client.telemetry():
             if isinstance(message, RoundStats):
-                self.control.observe_round(message)
-                self.control.decide()
                 self.rounds.append(message)
-            elif isinstance(message, DraftStats):
-                self.control.observe_draft(message)
 
     @property
     def drafted(self) -> float:
@@ -58,16 +51,6 @@ class Heard:
     def gamma(self) -> float:
         known = [one.gamma for one in self.rounds if one.gamma and one.drafter and not one.resting]
         return statistics.fmean(known) if known else 0.0
-
-    @property
-    def modelled(self) -> float:
-        """The speed-up of the setting in force, by the model of a round."""
-        found = 0.0
-        for kind, known in self.control.kinds.items():
-            if known.setting is not None:
-                belief = known.observed.belief(self.control.cost, self.control.steps[kind.drafter])
-                found = goodput(kind.method, known.setting, belief) / goodput(kind.method, None, belief)
-        return found
 
 
 class Far:
@@ -126,15 +109,14 @@ class Far:
         port = parse(self.addresses[1]).port
         async with self.client(self.addresses[0]) as alone, self.client(self.addresses[1]) as served:
             await self.rate(alone, prompts[0], "auto", 20, set())
-            print("ms, lost:  over auto without | over vanilla | by the model | gamma, rounds with it, round trip")
+            print("ms, lost:  over auto without | over vanilla | gamma, rounds with it, round trip")
             for delay in delays:
                 for lost in losses:
                     await self.distance(alone, served, delay, lost, port, prompts)
 
     async def distance(self, alone, served, delay: float, lost: float, port: int, prompts: Sequence[str]) -> None:
         async with Relay(("127.0.0.1", port), delay / 1000, lost) as relay, self.drafter(served, relay):
-            heard = Heard(Control())
-            heard.control.calibrated(served.welcome.forward_us)
+            heard = Heard()
             listening = asyncio.create_task(heard.listen(served))
             for prompt in prompts[:WARM_UP]:
                 await self.rate(served, prompt, "auto", self.tokens, set())
@@ -152,7 +134,7 @@ class Far:
             trips = statistics.fmean([one.message_us for one in heard.rounds if one.message_us] or [0.0]) / 1000
             each = " ".join(f"{one:.2f}" for one in ratios)
             print(f"{delay:4.0f} {lost:.2f}: {statistics.fmean(ratios):5.2f} ({each}) | "
-                  f"{statistics.fmean(over_vanilla):5.2f} | {heard.modelled:5.2f} | {heard.gamma:4.1f}, "
+                  f"{statistics.fmean(over_vanilla):5.2f} | {heard.gamma:4.1f}, "
                   f"{heard.drafted:4.0%}, {trips:5.1f} ms; {relay.losses} of {relay.segments} segments lost",
                   flush=True)  # fmt: skip
 
