@@ -21,6 +21,7 @@ from actors.verifier.chunk import chunk_of
 from actors.verifier.compute import Compute
 from actors.verifier.context import Context
 from actors.verifier.loans import Loan
+from actors.verifier.order import in_order
 from actors.verifier.preparation import Prepared, is_short, prepare
 from actors.verifier.request_log import RequestLog
 from actors.verifier.sources.grammar import Grammars
@@ -109,28 +110,20 @@ class Admission:
             if holder is not None and asker is not None and not holder.same_as(asker):
                 raise RequestError(FailureCode.BAD_REQUEST, f"request id {message.rid!r} is in use by another client")
             self.drop(message.rid, old.client)
-        self._check_queue(peer, message.priority)
+        self._check_queue(peer, message)
 
-    def _check_queue(self, peer: bytes, priority: int) -> None:
+    def _check_queue(self, peer: bytes, message: Generate) -> None:
         """Raise RequestError if the queue is full. One that waits, has not begun and has a higher ``priority`` number
-        of the same key is failed in favour of the new one."""
+        of the same owner is failed in favour of the new one."""
         most, waiting = self.context.settings.max_queued_requests, self.state.requests.of(Status.QUEUED)
         if len(self.state.requests) + len(self._arriving) < MAX_REQUESTS and len(waiting) + len(self._arriving) < most:
             return
-        last = max(
-            (s for s in waiting if not s.times.first_at and self._same_owner(s.client, peer)),
-            key=lambda s: (s.message.priority, s.times.arrived),
-            default=None,
-        )
-        if last is None or last.message.priority <= priority:
+        owner = self.state.owner_of(peer, message)
+        own = [s for s in waiting if not s.times.first_at and self.state.owner(s) == owner]
+        last = in_order(own, self.state.owner)[-1] if own else None
+        if last is None or last.message.priority <= message.priority:
             raise RequestError(FailureCode.OVERLOADED, FULL, self._retry_after_ms())
         self.fail(last, FailureCode.OVERLOADED, FULL, self._retry_after_ms())
-
-    def _same_owner(self, one: bytes, other: bytes) -> bool:
-        """Whether two clients came with the same key: a priority counts among one owner's requests."""
-        clients = self.state.clients
-        keys = [clients[peer].holder.key if peer in clients else b"" for peer in (one, other)]
-        return keys[0] == keys[1]
 
     def _retry_after_ms(self) -> float:
         """When there should be room: the mean time between the latest ends of requests."""

@@ -13,6 +13,7 @@ from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
+from actors.verifier.order import in_order
 from actors.verifier.streams import Status, Stream
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode
@@ -39,13 +40,13 @@ class Room:
             self.learning.ended(stream)
 
     def let_in(self) -> None:
-        """Open queued streams at the target: the lowest ``priority`` first, then first come, first served. One that
-        does not fit waits, and so do those behind it: a running stream is never preempted for a waiting one."""
+        """Open queued streams at the target, in their order. One that does not fit waits, and so do those behind it: a
+        running stream is never preempted for a waiting one."""
         streams = self.state.requests
         if self._full_at == streams.added or not (queued := streams.of(Status.QUEUED)):
             return
         suspects = any(s.suspect for s in streams if s.status is not Status.QUEUED)
-        for stream in sorted(queued, key=_rank):
+        for stream in in_order(queued, self.state.owner):
             if stream.suspect and suspects:
                 continue
             text, message = stream.text, stream.message
@@ -84,7 +85,7 @@ class Room:
         for stream in streams:
             while stream.status is Status.DECODE and not self._reserved(stream):
                 running = (*self.state.requests.of(Status.PREFILL), *self.state.requests.of(Status.DECODE))
-                self._preempt(max(running, key=_rank))
+                self._preempt(in_order(running, self.state.owner)[-1])
         return [stream for stream in streams if stream.status is Status.DECODE]
 
     def _reserved(self, stream: Stream) -> bool:
@@ -100,8 +101,3 @@ class Room:
         stream.preempted()
         self._full_at = -1
         self.state.counters["preempted"] += 1
-
-
-def _rank(stream: Stream) -> tuple[int, float]:
-    """The order of service: the last by this is served last and preempted first."""
-    return stream.message.priority, stream.times.arrived

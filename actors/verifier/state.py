@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from actors.verifier.budgets import Budgets
 from actors.verifier.drafters import Drafters
+from actors.verifier.order import Owner
 from actors.verifier.sources.inline import InlineDraft
-from actors.verifier.streams import Streams
+from actors.verifier.streams import Stream, Streams
 from actors.verifier.totals import Totals
-from protocols.messages import Hello, Promote
+from protocols.messages import Generate, Hello, Promote
 from protocols.security import ANYBODY, Holder, KeyRole
 
 # Peers say something every HEARTBEAT_MS; one that is silent for TTL_MS, five heartbeats, is taken for dead.
@@ -71,6 +72,14 @@ class State:
     def next_epoch(self) -> int:
         self.epoch += 1
         return self.epoch
+
+    def owner_of(self, client: bytes, message: Generate) -> Owner:
+        """Among whose requests a ``priority`` counts. A gateway's callers have one connection and a salt each."""
+        peer = self.clients.get(client)
+        return peer.holder.key if peer is not None else b"", message.cache_salt
+
+    def owner(self, stream: Stream) -> Owner:
+        return self.owner_of(stream.client, stream.message)
 
     @property
     def drafters_idle(self) -> bool:

@@ -80,6 +80,10 @@ class Times:
     round_ended_at: float = 0.0
     overhead_us: float = 0.0  # of its rounds, beside forwards and waits
     prompts_us: float = 0.0  # that forwards had taken for prompts when its latest round ended
+    turn: float = field(init=False)  # the arrival by which it is served
+
+    def __post_init__(self) -> None:
+        self.turn = self.arrived
 
     def began(self, now: float, prompts_us: float) -> None:
         """Its prompt is computed."""

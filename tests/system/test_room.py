@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from protocols.messages import Cancel, Chunk, Failed, FailureCode, Generate, Sampling
+from protocols.security import Holder
 from tests.world.caller import tokens_of
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage, ToyTarget
+from tests.world.network import MemoryNetwork
 
 LANGUAGE = ToyLanguage()
 LONG = Sampling(max_tokens=60)
@@ -75,8 +77,7 @@ async def test_the_lowest_number_is_served_first_and_equals_in_their_order():
             caller.send(request(rid, priority=priority))
         chunks = await caller.collect("a", "b", "c", "d", "e")
         assert all(chunks.values())
-        ends = [m.rid for m in caller.seen if isinstance(m, Chunk) and m.finish_reason is not None]
-        assert ends.index("c") < ends.index("e") < ends.index("b") < ends.index("d")
+        assert [rid for rid in ends([caller]) if rid != "a"] == ["c", "e", "b", "d"]
 
 
 async def test_whoever_has_the_highest_number_gives_way_though_it_came_first():
@@ -85,8 +86,56 @@ async def test_whoever_has_the_highest_number_gives_way_though_it_came_first():
         caller.send(request("patient", priority=1))
         caller.send(request("urgent"))
         await caller.collect("patient", "urgent")
-        ends = [m.rid for m in caller.seen if isinstance(m, Chunk) and m.finish_reason is not None]
-        assert ends == ["urgent", "patient"]
+        assert ends([caller]) == ["urgent", "patient"]
+
+
+def ends(callers) -> list[str]:
+    """Requests in the order in which they ended; each caller's, if there are several."""
+    seen = [m for caller in callers for m in caller.seen]
+    return [m.rid for m in seen if isinstance(m, Chunk) and m.finish_reason is not None]
+
+
+async def test_a_number_takes_no_room_of_a_running_stream_with_another_salt():
+    async with small_pool(90) as cluster:
+        caller = await cluster.caller()
+        caller.send(request("patient", priority=1, cache_salt="one API key"))
+        caller.send(request("pushy", priority=-9, cache_salt="another"))
+        await caller.collect("patient", "pushy")
+        assert cluster.verifier.state.counters["preempted"] > 0
+        assert ends([caller]) == ["patient", "pushy"]
+
+
+async def test_a_number_takes_no_room_of_a_running_stream_of_another_connections_key():
+    network = MemoryNetwork()
+    network.holders |= {"one": Holder(b"one"), "another": Holder(b"another")}
+    async with Cluster(network, LANGUAGE, target=ToyTarget(LANGUAGE, 90, ahead=16)) as cluster:
+        one, another = await cluster.caller("one"), await cluster.caller("another")
+        one.send(request("patient", priority=1))
+        await begun(one, "patient")
+        another.send(request("pushy", priority=-9))
+        await one.collect("patient")
+        assert ends([another]) == []
+        await another.collect("pushy")
+        assert cluster.verifier.state.counters["preempted"] > 0
+
+
+async def test_a_number_passes_own_requests_in_the_queue_and_nobody_elses():
+    async with Cluster(language=LANGUAGE, target=ToyTarget(LANGUAGE, 64)) as cluster:  # one at a time
+        caller = await cluster.caller()
+        for rid, priority, salt in (("a", 0, "x"), ("b", 0, "x"), ("c", 0, "y"), ("d", 0, "x"), ("e", -9, "x")):
+            caller.send(request(rid, priority=priority, cache_salt=salt))
+        await caller.collect("a", "b", "c", "d", "e")
+        assert [rid for rid in ends([caller]) if rid != "a"] == ["e", "c", "b", "d"]
+
+
+async def test_a_number_takes_no_place_in_the_queue_from_another_salt():
+    async with Cluster(target=ToyTarget(slots=4096), max_queued_requests=1, forward_s=0.001) as cluster:
+        caller = await cluster.caller()
+        caller.send(request("running", ENDLESS))
+        await begun(caller, "running")
+        caller.send(request("waiting", ENDLESS, cache_salt="one API key"))
+        caller.send(request("pushy", priority=-9, cache_salt="another"))
+        assert (await failure(caller, "pushy")).code is FailureCode.OVERLOADED
 
 
 async def test_one_more_than_may_wait_is_told_when_to_come_again():
