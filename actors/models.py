@@ -46,15 +46,6 @@ class Window:
     parents: Sequence[int] = ()  # index into ``tokens``; ROOT for children of the root
 
 
-@dataclass(frozen=True, slots=True)
-class Likeliest:
-    """The target's likeliest tokens at each of n places, best first, under its raw logits: before penalties,
-    temperature and filters."""
-
-    ids: NDArray[np.int64]  # (n, k)
-    probabilities: NDArray[np.float32]  # (n, k), of the whole vocabulary
-
-
 @dataclass(slots=True)
 class Outcome:
     """What the target made of a window, or of the last piece of a prompt."""
@@ -65,7 +56,6 @@ class Outcome:
     # the target's token behind the root, then behind each node of the window; after a prefill there are none
     sampled: list[int] = field(default_factory=list)
     reused: int = 0  # after a prefill: tokens of the prompt that were not computed, because an earlier one had them
-    likeliest: Likeliest | None = None  # at the positions of ``tokens``, if they are wanted
     hidden: NDArray[np.float32] | None = None  # (tokens, width): the last layer's states, if a source reads them
 
 
@@ -132,14 +122,13 @@ class TargetModel(Protocol):
         most_nodes: int = DEFAULT_NODES,
         cache_salt: str = "",
         constraint: Constraint | None = None,
-        likeliest: int = 0,
     ) -> int:
         """Open a request and reserve room for its text so far. Returns its handle.
 
         ``generated``: output tokens of a resumed stream, which are computed behind the prompt. ``most_nodes``: of the
         request's largest window; it is cut to ``max_window``. ``cache_salt``: keys and values of earlier requests with
         the same salt may be used again. ``constraint``: asked for its masks on the compute thread, during a forward of
-        the request. ``likeliest``: how many tokens at each position are wanted in :attr:`Outcome.likeliest`.
+        the request.
 
         Raises :class:`protocols.errors.PoolFull` if it must wait for another request to end.
         """

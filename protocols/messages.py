@@ -299,7 +299,6 @@ class Hello(Message, frozen=True):
     step_us: StepMicroseconds | None = None  # of a drafter: a draft step of one leaf, as calibrated
     tokenizer: TokenizerParts | None = None  # what ``tokenizer_digest`` is made of
     loads: bool = False  # of a drafter: it can load other weights of its model while it serves, see Load
-    alternatives: AlternativeCount = 0  # of a learner: likeliest tokens that it wants at each position, see Finished
 
 
 class Heartbeat(Message, frozen=True):
@@ -441,16 +440,11 @@ class DraftStats(Message, frozen=True):
 
 
 class Finished(Message, frozen=True):
-    """A request that has ended. The noise of its tokens follows from ``sampling``.
-
-    ``top_ids`` and ``top_logprobs`` are the target's likeliest tokens under its raw logits: arrays of shape (tokens of
-    output, ``Hello.alternatives``), best first; empty if the learner asked for none."""
+    """A request that has ended. The noise of its tokens follows from ``sampling``."""
 
     tokens: Tokens  # prompt and output
     prompt_len: Position
     sampling: Sampling
-    top_ids: Packed = b""  # int32, little-endian; -1: not known
-    top_logprobs: Packed = b""  # natural logarithms, float16, little-endian
 
 
 class Promote(Message, frozen=True):

@@ -162,8 +162,6 @@ class Committer:
         # a tree without a depth: as many as it had verified
         nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else len(tokens)
         stream.tally.round(rounds, nodes, sum(accepted), forced, stream.loan.plan.gamma or nodes)
-        if stream.alternatives is not None:
-            stream.alternatives.add(len(tokens), outcome.likeliest)
         return committed
 
     def _go_on(self, stream: Stream, committed: Committed) -> None:

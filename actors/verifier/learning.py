@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 
-from msgspec.structs import replace
-
-from actors.verifier.alternatives import MAX_TOKENS, Alternatives
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.streams import Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Finished, Load, Promote, Undo
 
-# Tokens of texts, some 10 MB, and 25 more with 16 alternatives of each: those of minutes in which streams leave a
-# learner no CPU.
-MAX_WAITING = 262_144
-MAX_ASKED = 16  # requests at once whose alternatives are kept: 2 MB each at most
+MAX_TOKENS = 16_384  # of one text; a longer one is not sent
+MAX_WAITING = 262_144  # tokens of texts, some 10 MB: those of minutes in which streams leave a learner no CPU
 BEAT_TOKENS = 16_384  # told with one heartbeat, after which it ends: half a millisecond to encode
 
 
@@ -26,40 +21,19 @@ class Learning:
         self._waiting: deque[Finished] = deque()
         self._waiting_tokens = 0
         self._wanted = False  # there was a learner: where streams leave it no CPU it seems to be gone until they end
-        self._alternatives = 0  # of each token, that it asked for
         self._handed = ("", "")  # the last undo that the learner was handed, and what was said of it
 
     # --- texts -------------------------------------------------------------------------------------------------------
 
-    def begins(self, stream: Stream) -> int:
-        """A request gets room. How many of the target's likeliest tokens are wanted with each of its output: 0 where
-        nobody asked, where texts wait that the learner will not take soon, and where many are asked of already."""
-        self._hear()
-        if stream.alternatives is None and self._alternatives and self._tells(stream) and self._may_ask():
-            stream.alternatives = Alternatives(self._alternatives)
-            stream.alternatives.add(len(stream.text.committed) - _start(stream), None)
-        return stream.alternatives.count if stream.alternatives is not None else 0
-
-    def _may_ask(self) -> bool:
-        asked = sum(stream.alternatives is not None for stream in self.state.requests)
-        return asked < MAX_ASKED and self._waiting_tokens <= MAX_WAITING // 2
-
     def ended(self, stream: Stream) -> None:
         """A request is over."""
-        self._hear()
+        self._wanted = self._wanted or self.state.learner is not None
         committed, start = stream.text.committed, _start(stream)
         if self._wanted and self._tells(stream) and start < len(committed) <= MAX_TOKENS:
-            known = stream.alternatives
-            best = known.packed() if known is not None and known.tokens == len(committed) - start else (b"", b"")
-            self._waiting.append(Finished(tuple(committed), start, stream.text.sampling, *best))
+            self._waiting.append(Finished(tuple(committed), start, stream.text.sampling))
             self._waiting_tokens += len(committed)
             while self._waiting_tokens > MAX_WAITING:
                 self._next()
-
-    def _hear(self) -> None:
-        """What the learner wants, or did when it was last heard of."""
-        if self.state.learner is not None:
-            self._wanted, self._alternatives = True, self.state.learner.hello.alternatives
 
     def _tells(self, stream: Stream) -> bool:
         """What a grammar chose says nothing of the target."""
@@ -72,12 +46,11 @@ class Learning:
         learner = self.state.learner
         if learner is None:
             return
+        self._wanted = True
         told = 0
         while self._waiting and told < BEAT_TOKENS:
             text = self._next()
             told += len(text.tokens)
-            if not learner.hello.alternatives:
-                text = replace(text, top_ids=b"", top_logprobs=b"")
             self.send(learner.peer, text)
 
     def _next(self) -> Finished:

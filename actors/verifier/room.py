@@ -59,7 +59,6 @@ class Room:
                     stream.wait.max_window,
                     message.cache_salt,
                     stream.grammar,
-                    self.learning.begins(stream),
                 )
             except RequestError as error:
                 self.admission.fail(stream, FailureCode(error.code), str(error))

@@ -10,7 +10,6 @@ from enum import StrEnum
 from actors.methods import Strategy
 from actors.records import LoggedRequest
 from actors.tree.tree import TokenTree
-from actors.verifier.alternatives import Alternatives
 from actors.verifier.loans import Loan
 from actors.verifier.output import Output
 from actors.verifier.rounds import Committed, Group, Tally
@@ -125,7 +124,6 @@ class Stream:
     status: Status = Status.QUEUED
     handle: int = -1  # the target's; -1: it has no room in the KV pool
     tally: Tally = field(default_factory=Tally)
-    alternatives: Alternatives | None = None  # what a learner is sent of its tokens, if it asked
     spent_us: dict[str, float] = field(default_factory=dict)  # before the next forward, by source
 
     @property
@@ -173,7 +171,7 @@ class Stream:
     @property
     def undecided(self) -> bool:
         """Whether several forwards may follow one another without a decision, or a word to others, between them."""
-        followed = self.suspect or self.delivery.trace is not None or self.alternatives is not None
+        followed = self.suspect or self.delivery.trace is not None
         return not (followed or self.loan.works or self.grammar is not None)
 
     def spent(self, source: str, time_us: float) -> None:

@@ -86,7 +86,6 @@ class Learning(msgspec.Struct, frozen=True):
     does after some hundred rounds."""
 
     eager: bool
-    alternatives: int  # of each token, that it asks for
     piece_s: float  # of its work
     drift: float  # of the draft's skill in a step of training, at most, up or down
     unsound: float  # share of candidates that replay well and that no drafter can load
@@ -164,9 +163,10 @@ def with_learner(plan: Plan) -> Plan:
     apart, as :func:`with_second`. A hostile learner takes the place of one that is killed."""
     chance = random.Random(f"{plan.seed} with a learner")
     replace = msgspec.structs.replace
+    eager = chance.random() < 0.7
+    chance.randrange(3)  # a draw without use: without it every seed would be another plan
     learning = Learning(
-        chance.random() < 0.7,
-        chance.choice((0, 0, 4)),
+        eager,
         chance.choice((0.002, 0.01)),
         chance.choice((0.01, 0.03)),
         chance.choice((0.0, 0.0, 0.3)),

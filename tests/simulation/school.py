@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
-import numpy as np
 
 from actors.generations import Generations, Loader
 from actors.learner.course import PASSES
@@ -116,10 +115,6 @@ class Attentive(Traffic):
         truth = [language.next(tokens[:at], message.sampling) for at in range(start, len(tokens))]
         if truth != list(tokens[start:]):
             self.school.defects.append(f"the learner is told {tokens[start:]} and not {truth}")
-        if message.top_ids:
-            likeliest = np.frombuffer(message.top_ids, "<i4").reshape(len(truth), -1)[:, 0].tolist()
-            if any(found not in (-1, token) for found, token in zip(likeliest, truth, strict=True)):
-                self.school.defects.append(f"the learner is told that {likeliest} were likeliest and not {truth}")
 
 
 class WatchedVersions(Versions):
@@ -179,8 +174,7 @@ class School:
 
     async def begin(self, host: Host) -> None:
         hello = Hello(
-            Role.LEARNER, LEARNER, f"learner-{host.starts}", INFO.model_id, INFO.vocab_size, INFO.tokenizer_digest,
-            alternatives=self.learning.alternatives,
+            Role.LEARNER, LEARNER, f"learner-{host.starts}", INFO.model_id, INFO.vocab_size, INFO.tokenizer_digest
         )  # fmt: skip
         self.learner = learner = Learner(
             ChanceTrainer(self.learning, self.chance),

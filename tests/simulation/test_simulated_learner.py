@@ -25,7 +25,7 @@ LIVELY = next(
     seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(with_learner(plan_of(seed)).troubles) > 5
 )
 PRODUCTIVE = 3  # more versions are promoted than are kept
-EAGER = Learning(eager=True, alternatives=4, piece_s=0.002, drift=0.02, unsound=0.0, load_s=0.05)
+EAGER = Learning(eager=True, piece_s=0.002, drift=0.02, unsound=0.0, load_s=0.05)
 CALM = msgspec.structs.replace(with_learner(plan_of(LIVELY)), troubles=(), learning=EAGER)
 UNDONE = msgspec.structs.replace(CALM, troubles=(Trouble(1.5, "undo", "operator"),))
 # an operator whose order names no version, as an older client's

@@ -78,7 +78,6 @@ class ended:
     def __init__(self, message: Generate, first: int, length: int = 8) -> None:
         self.message, self.rid, self.text = message, message.rid, self
         self.committed, self.prompt_len, self.sampling = [first, *range(1, length)], 3, message.sampling
-        self.alternatives = None
 
 
 def replace_structured(message: Generate) -> Generate:

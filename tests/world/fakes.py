@@ -6,9 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from actors.models import RENDERING, Expansion, Leaf, Likeliest, ModelInfo, Outcome, Window, common_prefix, path_of
+from actors.models import RENDERING, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix, path_of
 from actors.proposers.datastore import Datastore, build
 from actors.tree.accept import walk
 from actors.verifier.sources.lookup import Library
@@ -75,7 +73,6 @@ class ToyTarget:
         self.known: list[tuple[str, list[int]]] = []  # salt and prompt
         self.reused: dict[int, int] = {}
         self.open_requests: dict[int, tuple[list[int], Sampling, int]] = {}
-        self.likeliest: dict[int, int] = {}  # tokens wanted at each place, by handle
         self.next_handle = 0
         self.rounds = 0
         self.batches: list[list[int]] = []  # handles in each round
@@ -98,7 +95,6 @@ class ToyTarget:
         most_nodes: int = 0,
         cache_salt="",
         constraint=None,
-        likeliest: int = 0,
     ) -> int:
         known = len(prompt) + (len(generated) + self.ahead if self.ahead else sampling.max_tokens)
         room = min(known, len(prompt) + sampling.max_tokens)
@@ -106,7 +102,6 @@ class ToyTarget:
             raise PoolFull(f"{room} tokens do not fit into {self.slots} KV slots")
         self.next_handle += 1
         self.open_requests[self.next_handle] = ([*prompt, *generated], sampling, room)
-        self.likeliest[self.next_handle] = likeliest
         common = [common_prefix(known, prompt[:-1]) for salt, known in self.known if salt == cache_salt]
         self.reused[self.next_handle] = max(common, default=0) if self.caches else 0
         self.known.append((cache_salt, list(prompt)))
@@ -149,18 +144,10 @@ class ToyTarget:
         tokens = [*(window.tokens[i] for i in path), final]
         context.extend(tokens)
         logprobs = [TokenLogprobs(-0.5) for _ in tokens] if sampling.logprobs >= 0 else []
-        return Outcome(path, tokens, logprobs, sampled, likeliest=toy_likeliest(tokens, self.likeliest[window.handle]))
+        return Outcome(path, tokens, logprobs, sampled)
 
     def close(self, handle: int) -> None:
         del self.open_requests[handle]
-
-
-def toy_likeliest(tokens: Sequence[int], count: int) -> Likeliest | None:
-    """Of each token itself, with half of the probability, and those behind it."""
-    if not count:
-        return None
-    ids = np.array(tokens, np.int64)[:, None] + np.arange(count)
-    return Likeliest(ids, np.broadcast_to(np.float32(0.5) ** np.arange(1, count + 1, dtype=np.float32), ids.shape))
 
 
 @dataclass

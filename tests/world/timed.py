@@ -127,7 +127,6 @@ class TimedTarget:
         most_nodes: int = 0,
         cache_salt="",
         constraint=None,
-        likeliest: int = 0,
     ) -> int:
         handle = len(self.lengths)
         self.lengths[handle] = self.unseen[handle] = len(prompt) + len(generated)

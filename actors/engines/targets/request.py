@@ -28,7 +28,6 @@ class TargetRequest:
     most_nodes: int  # of a window
     constraint: Constraint | None
     state: State | None  # of recurrent layers, behind the token before the root
-    likeliest: int = 0  # how many of the likeliest tokens are wanted at each position
     done: int = 0  # tokens of the prompt and of a resumed output that are computed
     length: int = 0  # committed tokens; 0: the prefill is not over
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from actors.engines.cache.kv_cache import CHUNK, KVCache, full_request
 from actors.engines.engine import Engine
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
-from actors.engines.targets.likeliest import Asked, answer, likeliest
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
 from actors.models import DEFAULT_NODES, Constraint, ModelInfo, Outcome, Window
@@ -115,7 +112,6 @@ class Target:
         most_nodes: int = DEFAULT_NODES,
         cache_salt: str = "",
         constraint: Constraint | None = None,
-        likeliest: int = 0,
     ) -> int:
         """See :class:`actors.models.TargetModel`. Raises PoolFull while there is no room, and RequestError
         ("context_length") if the whole text can never fit."""
@@ -130,7 +126,7 @@ class Target:
         sampler = SamplerState(sampling, prompt, generated)
         state = None if self._recurrence is None else self._recurrence.new()
         self._requests[self._next_handle] = TargetRequest(
-            region, text, list(prompt), list(generated), sampler, most_nodes, constraint, state, likeliest
+            region, text, list(prompt), list(generated), sampler, most_nodes, constraint, state
         )
         return self._next_handle
 
@@ -193,9 +189,8 @@ class Target:
         [[token]] = sample(last, [Rows(r.sampler, [total], [[]], masks)])
         r.length = total
         r.commit([token])
-        found = likeliest(last, [0], r.likeliest) if r.likeliest else None
         reused = min(r.region.reused, len(r.prompt))
-        return Outcome([], [token], r.logprobs(last, [token]), reused=reused, likeliest=found)
+        return Outcome([], [token], r.logprobs(last, [token]), reused=reused)
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
@@ -207,7 +202,7 @@ class Target:
         if self._plainly_sampled(windows):
             picks = self.engine.pick(batch, None, choices_of(groups))
             if picks is not None:
-                return self._walked(windows, picked(picks, groups), lambda: picks.logits, picks.rows)
+                return self._walked(windows, picked(picks, groups), lambda: picks.logits)
         return self._verified(windows, groups, self._forward(batch))
 
     def verify_beside(self, windows: Sequence[Window], handle: int, limit: int) -> tuple[list[Outcome], Outcome | None]:
@@ -237,15 +232,13 @@ class Target:
         windows: Sequence[Window],
         sampled: list[list[int]],
         logits: Callable[[], torch.Tensor],
-        rows: NDArray[np.float32] | None = None,
     ) -> list[Outcome]:
         """Walk down each window along the sampled tokens and commit the path. ``logits``: those of all rows, made when
-        they are needed; ``rows``: the same on the host, if there are any.
+        they are needed.
 
         Accepted nodes that are not in canonical slots are copied there. Requests are changed last: if anything raises
         before, nothing is committed."""
         outcomes: list[Outcome] = []
-        asked: list[Asked] = []
         source: list[int] = []
         target: list[int] = []
         first_row = 0
@@ -259,15 +252,11 @@ class Target:
                     target.append(root + depth)
             tokens = [window.tokens[node] for node in path] + [final]
             found: list[TokenLogprobs] = []
-            walked = [first_row, *(first_row + 1 + node for node in path)]
             if r.sampler.sampling.logprobs >= 0:
+                walked = [first_row, *(first_row + 1 + node for node in path)]
                 found = r.logprobs(logits()[walked], tokens)
             outcomes.append(Outcome(path, tokens, found, list(chosen)))
-            if r.likeliest:
-                asked.append(Asked(outcomes[-1], walked, r.likeliest))
             first_row += len(chosen)
-        if asked:
-            answer(asked, logits() if rows is None else rows)
         if source:
             self.engine.pool.copy(source, target)
         for window, outcome in zip(windows, outcomes, strict=True):
