@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from actors.engines.decoder.torch.attention import MIN_ROWS
 from actors.engines.weights.grouped import Blocks
-from actors.engines.weights.half import MAX_ROWS, TOP, exponent, half_product, half_rows, has_half, is_half
+from actors.engines.weights.half import MAX_ROWS, exponent, half_product, half_rows, has_half, is_half
 from actors.engines.weights.packed import Int8Linear, PackedLinear, can_pack
 
 Multiply = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out), bias included
@@ -73,16 +73,3 @@ def fast(matrix: Matrix, dtype: torch.dtype, int8: bool, exact: bool, behind: bo
         packed, operation = layer.packed, torch.ops.mkldnn._linear_pointwise.default
         return Linear(lambda x: operation(x, packed, bias, "none", [], ""), kind="packed")
     return plain(matrix)
-
-
-def unscaled(matrix: Matrix, int8: bool) -> Multiply | None:
-    """A packed kernel for a draft model's float32 matrix: int8 if asked for, float16 if that loses nothing; else
-    None. What is lost of the smallest weights without scaling is of float32's rounding."""
-    weight, bias = matrix.weight, matrix.bias
-    if "fbgemm" not in torch.backends.quantized.supported_engines:
-        return None
-    if int8:
-        return Int8Linear(weight, bias)
-    if has_half() and float(weight.abs().max()) < 2.0**TOP and is_half(weight):
-        return half_product(weight, bias)
-    return None
