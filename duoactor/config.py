@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import inspect
 
-from actors.engines.weights.faults import check_checkpoint
+from actors.engines.weights.faults import check_checkpoint, check_tokenizer
 from actors.settings import (
     BUNDLED,
     ControllerSettings,
@@ -254,8 +254,10 @@ def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], g
     path = Path(os.path.expanduser(name))  # which leaves ~NAME where there is no such user
     if path.is_dir():
         check_checkpoint(str(path))
+        check_tokenizer(str(path))
         return str(path)
     if path.suffix == ".gguf" and path.is_file():
+        check_checkpoint(str(path))
         return str(path)
     if path.exists():
         raise ModelError(f"{name} is a file: give {given_as} the directory of the model, or a .gguf file")

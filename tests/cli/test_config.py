@@ -88,9 +88,10 @@ def test_the_bundled_pair_is_found():
         assert (Path(config.resolve_model("bundled", kind)) / "config.json").is_file()
 
 
-def test_a_hub_id_stays_and_a_path_to_nothing_is_refused(tmp_path: Path):
+def test_a_hub_id_stays_and_a_path_to_nothing_or_to_no_model_is_refused(tmp_path: Path):
     assert config.resolve_model("meta-llama/Llama-3.1-8B", "target") == "meta-llama/Llama-3.1-8B"
-    assert config.resolve_model(str(tmp_path), "draft") == str(tmp_path)
+    with pytest.raises(ModelError, match=r"holds no config\.json"):
+        config.resolve_model(str(tmp_path), "draft")
     for name in ("./nowhere", "/nowhere", "~nobody-of-that-name/model", "models/of/mine", "~no\0body/m", "no\0body"):
         with pytest.raises(ModelError, match="does not exist: give --target"):
             config.resolve_model(name, "target")

@@ -13,19 +13,25 @@ from typing import Any
 from protocols.errors import ModelError
 
 POINTER = b"version https://git-lfs.github.com/spec"
+GGUF_MAGIC = b"GGUF"
 LARGEST_HEADER = 100_000_000  # bytes, as safetensors allows
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab*", "tekken.json", "tokenization_*.py")
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 
 
 def check_checkpoint(name: str) -> None:
-    """Raise ModelError if the model directory of that name cannot be whole. A hub id or a file passes unchecked."""
+    """Raise ModelError if the model directory or GGUF file of that name cannot be whole. A hub id passes unchecked."""
     path = Path(name)
+    if path.suffix == ".gguf" and path.is_file():
+        _check_gguf(path)
     if not path.is_dir():
         return
     _check_adapter(path)
     if not (path / "config.json").exists():
-        return  # loading has sentences for that
+        gguf = sorted(path.glob("*.gguf"))
+        instead = f": give {gguf[0]} itself" if gguf else ", so it is not a Hugging Face model directory"
+        raise ModelError(f"{path} holds no config.json{instead}")
     for file in sorted(path.glob("*.json")) + sorted(path.glob("*.model")):
         _check_pointer(file)
     config = _read(path / "config.json")
@@ -37,6 +43,13 @@ def check_checkpoint(name: str) -> None:
             f"model {path} has no output head: its config.json says that lm_head.weight is not the embedding, and no "
             "file holds it; download it again, or set tie_word_embeddings to true if it is"
         )
+
+
+def check_tokenizer(name: str) -> None:
+    """Raise ModelError if the model directory of that name has no file of a tokenizer."""
+    path = Path(name)
+    if path.is_dir() and not any(file for pattern in TOKENIZERS for file in path.glob(pattern)):
+        raise ModelError(f"{path} has no tokenizer that can be loaded; add tokenizer.json to it")
 
 
 def _check_adapter(path: Path) -> None:
@@ -89,6 +102,13 @@ def _tensors(file: Path) -> dict[str, Any]:
         if size >= whole:
             return dict(tensors)
     raise ModelError(f"{file} is cut short, {size:,} bytes of at least {whole:,}: download it again")
+
+
+def _check_gguf(file: Path) -> None:
+    _check_pointer(file)
+    with file.open("rb") as source:
+        if source.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
+            raise ModelError(f"{file} is no GGUF file: it does not begin with GGUF; download it again")
 
 
 def _check_pointer(file: Path) -> None:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engines.weights.blocks import KINDS, BlockKind, kind_name
+from actors.engines.weights.faults import GGUF_MAGIC
 from protocols.errors import ModelError
 
-MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 PART = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 _NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
@@ -102,7 +102,7 @@ class _Part:
         self._view = memoryview(self._bytes.data)
 
     def read(self) -> tuple[dict[str, Any], dict[str, Stored]]:
-        if bytes(self._view[:4]) != MAGIC:
+        if bytes(self._view[:4]) != GGUF_MAGIC:
             raise ModelError(f"{self._path} is no GGUF file: it does not begin with GGUF; download it again")
         try:
             return self._read()
@@ -111,7 +111,7 @@ class _Part:
             raise ModelError(f"{self._path} is cut off or damaged at {detail}; download it again") from None
 
     def _read(self) -> tuple[dict[str, Any], dict[str, Stored]]:
-        self._at = len(MAGIC)
+        self._at = len(GGUF_MAGIC)
         version = self._number("<u4")
         if version not in VERSIONS:
             what = "is big endian" if version in (v << 24 for v in VERSIONS) else f"is of GGUF version {version}"

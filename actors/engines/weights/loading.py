@@ -60,8 +60,6 @@ def _why(name: str, error: Exception) -> str:
         )
     if not path.is_dir():
         return f"{name} is a file; give the directory of a Hugging Face model, or a .gguf file"
-    if not (path / "config.json").exists():
-        return f"{name} holds no config.json, so it is not a Hugging Face model directory"
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if "custom code" in first:
         return f"model {name} brings its own program code, which duoactor does not run; use a model of a stock family"
@@ -167,7 +165,7 @@ def load_tokenizer(name: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(located(name), trust_remote_code=False)
     except Exception as error:
-        if Path(name).exists() and (Path(name) / "config.json").exists():
+        if Path(name).is_dir():
             raise ModelError(f"{name} has no tokenizer that can be loaded; add tokenizer.json to it") from None
         raise ModelError(_why(name, error)) from None
 

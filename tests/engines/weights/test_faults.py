@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.engines.weights.faults import check_checkpoint
+from actors.engines.weights.faults import check_checkpoint, check_tokenizer
 from protocols.errors import ModelError
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123\n"
@@ -99,3 +99,30 @@ def test_a_lora_adapter_says_into_what_it_is_merged(model: Path):
 def test_a_configuration_that_is_no_json_is_refused(model: Path):
     (model / "config.json").write_text("{")
     refused(model, "config.json cannot be read as JSON: download it again")
+
+
+def test_a_directory_without_a_configuration_is_refused(model: Path):
+    (model / "config.json").unlink()
+    refused(model, "holds no config.json, so it is not a Hugging Face model directory")
+
+
+def test_a_directory_of_gguf_files_says_to_name_one(model: Path):
+    (model / "config.json").unlink()
+    (model / "model-q4_k_m.gguf").touch()
+    refused(model, "holds no config.json: give .*/model-q4_k_m.gguf itself")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json", "qwen.tiktoken"])
+def test_a_directory_without_a_tokenizer_of_any_kind_is_refused(model: Path, name: str):
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"has no tokenizer that can be loaded; add tokenizer\.json to it"):
+        check_tokenizer(str(model))
+    (model / name).write_text("{}")
+    check_tokenizer(str(model))
+
+
+@pytest.mark.parametrize(("content", "text"), [(b"", "is no GGUF file"), (POINTER.encode(), "is a Git LFS pointer")])
+def test_a_gguf_file_that_is_none_is_refused(tmp_path: Path, content: bytes, text: str):
+    (tmp_path / "model.gguf").write_bytes(content)
+    refused(tmp_path / "model.gguf", text)
