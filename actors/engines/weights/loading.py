@@ -60,7 +60,8 @@ def _why(name: str, error: Exception) -> str:
         )
     if not path.is_dir():
         return f"{name} is a file; give the directory of a Hugging Face model, or a .gguf file"
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    first = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]  # of a heading and its reason, both
     if "custom code" in first:
         return f"model {name} brings its own program code, which duoactor does not run; use a model of a stock family"
     if "for this kind of AutoModel" in first:

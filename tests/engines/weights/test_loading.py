@@ -94,6 +94,11 @@ def test_what_is_not_a_causal_language_model_is_refused(draft):
     assert "is not a causal language model" in refusal(draft)
 
 
+def test_a_configuration_that_contradicts_itself_is_refused_with_the_reason(draft):
+    edit(draft / "config.json", hidden_size=100, num_attention_heads=6)
+    assert "is not a multiple of the number of attention heads" in refusal(draft)
+
+
 def test_program_code_of_a_model_is_never_run_nor_asked_about(draft):
     edit(draft / "config.json", model_type="zork", auto_map={"AutoConfig": "c.C", "AutoModelForCausalLM": "m.M"})
     assert "its own program code" in refusal(draft)
