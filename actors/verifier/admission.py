@@ -142,9 +142,9 @@ class Admission:
             self._refuse(arrival, error)
         except asyncio.CancelledError:
             self._refuse(arrival, RequestError(FailureCode.DRAINING, "this verifier is shutting down"))
-        except Exception as error:  # the tokenizer's, about this text: no reason to end the verifier
-            log.warning("request %s cannot be tokenized", arrival.message.rid, exc_info=True)
-            self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"the tokenizer failed on this prompt: {error}"))
+        except Exception as error:  # of the tokenizer or a grammar: no reason to end the verifier
+            log.warning("request %s cannot be prepared", arrival.message.rid, exc_info=True)
+            self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"this request cannot be prepared: {error}"))
         else:
             self._add(arrival, prepared)
         self.wake()
