@@ -30,7 +30,6 @@ WON, LOST = 2.0, 1.0  # standard errors by which a trial is decided: the start i
 PAUSE = 256  # rounds after trials in all directions were lost; twice as many each time
 MAX_PAUSE = 4096
 MEMORY = 64  # rounds over which rates are averaged
-EQUAL = 0.99  # of the best goodput: gamma is flat, and another one would change nothing
 STEP = math.sqrt(2)  # factor between neighbouring settings
 TREES = (Method.TREE, Method.AUTO)
 THETA = (Method.DUODECODING, Method.DUODECODING_LOCKSTEP)
@@ -109,12 +108,11 @@ class Costs(NamedTuple):
         alone, chain = (max(self.verify(rows), drafting) for rows in (1, gamma))
         return tokens / ((1 - again) * alone + again * chain + self.beside)
 
-    def gamma(self, method: str, known: int) -> int:
-        """The best draft length, or ``known`` where that is as good; of a tree the greatest depth that is of use."""
+    def gamma(self, method: str) -> int:
+        """The best draft length; of a tree the greatest depth that is of use."""
         if method in TREES:
             return min(MAX_GAMMA, 2 * max(4, round(self.verify(1) / self.draft(1))))
-        best = max(range(1, MAX_GAMMA + 1), key=lambda gamma: self.goodput(method, gamma))
-        return known if known and self.goodput(method, known) > EQUAL * self.goodput(method, best) else best
+        return max(range(1, MAX_GAMMA + 1), key=lambda gamma: self.goodput(method, gamma))
 
     def window(self, rate: float) -> int:
         """As many tokens of a chain as bring more than their rows' time brings otherwise."""
@@ -134,7 +132,6 @@ class Climb:
         self.method = method
         self.names = ("gamma",) if method in (Method.SPS, Method.PEARL) else ("gamma", "sequences")
         self.factors = dict.fromkeys(self.names, 0.0)  # on the start, in powers of STEP
-        self.start = 0  # gamma, before factors
         self.rounds = 0
         self.right, self.judged = 7.0, 10.0  # draft tokens, with a prior
         self.rate, self.beside = Rate(MEMORY), 300.0
@@ -202,7 +199,7 @@ class Climb:
         streams = max(1.0, round(self.streams))
         costs = Costs(forward, step, self.slowdown, self.beside, self.message, streams, chance)
         parallel = strategy_for(self.method).waits == "survivor"
-        self.start = costs.gamma(self.method, self.start)
+        start = costs.gamma(self.method)
         sequences = None
         if "sequences" in self.names:
             sequences = self._moved("sequences", MAX_LEAVES if self.method in THETA else 4, MAX_LEAVES)
@@ -210,7 +207,7 @@ class Climb:
             0,
             0,
             self.method,
-            gamma=self._moved("gamma", self.start, MAX_GAMMA),
+            gamma=self._moved("gamma", start, MAX_GAMMA),
             sequences=sequences,
             window=costs.window(self.rate.mean) if parallel else None,
             wait_us=0.0 if streams > 1 and (parallel or self.method in TREES) else None,
