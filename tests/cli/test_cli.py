@@ -73,9 +73,7 @@ def test_help_has_what_most_people_need_first_and_how_to_connect_last(capsys: py
     main(["up", "--help"])
     _, *sections = re.split(r"^(?=\S.*:$)", capsys.readouterr().out, flags=re.MULTILINE)
     flags = {section.partition(":")[0]: flags_in(section) for section in sections}
-    assert list(flags) == [
-        "Options", "Verifier", "Drafters", "Gateway, with --http", "Learner, with --learn", "Connection",
-    ]  # fmt: skip
+    assert list(flags) == ["Options", "Verifier", "Drafters", "Gateway, with --http", "Connection"]
     assert {"--target", "--draft", "--http", "--config"} <= set(flags["Options"])
     assert flags["Connection"] == ["--bind", "--key", "--allow"]
 

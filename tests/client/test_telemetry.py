@@ -78,11 +78,11 @@ def test_the_controller_hears_a_verifier_that_came_back_elsewhere():
                 await cluster.connected("d1")
                 while cluster.verifier.state.controller is None:
                     await asyncio.sleep(0.01)
-                controller.control.kinds.clear()
+                controller.control.climbs.clear()
                 async with client_of(cluster) as client:
                     await client.generate(PROMPT, sampling=Sampling(max_tokens=40), method="sps")
                 await asyncio.sleep(0.5)
-                heard.append([kind.method for kind in controller.control.kinds])
+                heard.append([load.kind.method for load in controller.control.climbs])
                 await cluster.restart()
             return heard
 

@@ -57,15 +57,12 @@ def test_nobody_waits_for_a_drafter_that_is_still_reading():
 def test_a_running_stream_keeps_its_drafts_while_another_ones_prompt_is_read():
     sim = Simulation(replace(WORLD, prefill_us=500.0), "tree", Fixed("tree"))
     sim.joining_at = PROMPT
-    (alone, begin), (_, end) = sim.play((sim.stage.world, 300, 1), (sim.stage.world, 600, 2))
+    _, (begin, end) = sim.play((sim.stage.world, 300, 1), (sim.stage.world, 600, 2))
     joined = drafted(sim, "r1")
     assert not joined or joined[0][0] > sim.trace.rounds[end - 1][0]  # still being read at the end
-
-    def per_round(first: int, last: int) -> float:
-        mine = [stats.committed for _, stats in sim.trace.rounds[first:last] if stats.rid == "r0"]
-        return sum(mine) / len(mine)
-
-    assert per_round(begin, end) > 1 + 0.5 * (per_round(alone, begin) - 1)
+    mine = [stats for _, stats in sim.trace.rounds[begin:end] if stats.rid == "r0"]
+    committed, us = sum(stats.committed for stats in mine), sum(stats.wall_us for stats in mine)
+    assert committed / us > 1.3 / WORLD.verify_us  # plain decoding makes less than a token in that time
 
 
 def test_what_was_computed_is_not_lost_with_the_lease():

@@ -154,7 +154,7 @@ def test_a_busy_loop_on_the_drafters_core_changes_the_setting_but_no_token(up, c
     def believed():
         """The controller's newest revision and its tokens/s, the middle of five: each is a shared machine's sample."""
         budgets = [until(answered, "a budget for sps") for _ in range(5)]
-        return budgets[-1].revision, statistics.median(b.predicted_tokens_per_second for b in budgets)
+        return budgets[-1].revision, statistics.median(b.measured_tokens_per_second for b in budgets)
 
     def slower():
         revision, rate = believed()

@@ -211,7 +211,7 @@ def _order(attention: Attention) -> Tensor:
 def _qkv_order(attention: Attention) -> Tensor | None:
     """Of the rows of queries, keys and values; None: as they are."""
     turned, order = attention.heads + attention.kv_heads, _order(attention)
-    if torch.equal(order, torch.arange(attention.width)):
+    if order.tolist() == [*range(attention.width)]:
         return None
     heads = torch.arange(turned)[:, None] * attention.width + order[None]
     values = torch.arange(turned * attention.width, (turned + attention.kv_heads) * attention.width)
