@@ -23,6 +23,8 @@ from actors.models import ModelInfo
 from actors.settings import BUNDLED
 from protocols.errors import ConfigError, ModelError
 
+log = logging.getLogger("duoactor")
+
 
 def resolve_device(name: str) -> torch.device:
     """The torch device of that name; ``auto`` is the first GPU, or the CPU if there is none. Raises ConfigError."""
@@ -94,6 +96,13 @@ def _quantisation(config: Any) -> dict[str, Any]:
     return dict(found) if isinstance(found, dict) and method_of(found) else {}
 
 
+def _published(name: str) -> str:
+    """How a directory's or hub model's weights were quantised by its publisher; "": they were not."""
+    from transformers import AutoConfig
+
+    return "" if is_gguf(name) else method_of(_quantisation(AutoConfig.from_pretrained(located(name))))
+
+
 def _auto_class(config: Any) -> Any:
     """Of causal language models, or of those with eyes, whose text part is all that is computed."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
@@ -117,6 +126,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
     try:
         quantisation = _quantisation(AutoConfig.from_pretrained(directory, trust_remote_code=False))
         if quantisation:
+            log.info("%s has %s weights, which are computed in %s", name, method_of(quantisation), dtype)
             whole = dequantised(read_tensors(Path(directory)), quantisation)
             weights = {key: tensor.to(dtype) for key, tensor in whole}
             model, report = (
@@ -204,6 +214,7 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
     for place in (generation, text, tokenizer):
         eos |= _ids(getattr(place, "eos_token_id", None))
     template = ChatTemplate(tokenizer)
+    published = _published(name)
     return ModelInfo(
         model_id=_model_id(name),
         vocab_size=vocab_size(model),
@@ -213,7 +224,7 @@ def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, 
         tokenizer=tokenizer_parts(tokenizer),
         parameters=packed.size if packed else sum(p.numel() for p in model.parameters()),
         device=str(device),
-        dtype=packed.kinds if packed else dtype,
+        dtype=packed.kinds if packed else f"{published}, computed in {dtype}" if published else dtype,
         tool_form=template.tool_form,
         response_template=template.response_template,
     )

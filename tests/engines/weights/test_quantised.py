@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from actors.engines.weights.loading import load_config, load_model
+from actors.engines.weights.loading import describe, load_config, load_model, load_tokenizer
 from protocols.errors import ModelError
 
 SIZES = {
@@ -248,6 +248,21 @@ def test_a_published_layout_loads_as_what_it_stands_for(case: str, tmp_path: Pat
     assert found.keys() == expected.keys()
     for name, weight in expected.items():
         torch.testing.assert_close(found[name], weight, rtol=1e-5, atol=1e-7)
+
+
+def test_a_model_is_shown_with_its_publishers_format(tmp_path: Path) -> None:
+    case = next(name for name in CASES if "gptq" in name.lower())
+    written(tmp_path / "model", *CASES[case])
+    cpu = torch.device("cpu")
+    model = load_model(str(tmp_path / "model"), cpu, torch.float32)
+    info = describe(
+        str(tmp_path / "model"),
+        model,
+        load_tokenizer(str(Path(__file__).parents[3] / "duoactor/pair/target")),
+        cpu,
+        "float32",
+    )
+    assert info.dtype == "gptq, computed in float32"
 
 
 @pytest.mark.parametrize(
