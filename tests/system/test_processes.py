@@ -158,7 +158,7 @@ def test_a_busy_loop_on_the_drafters_core_changes_the_setting_but_no_token(up, c
 
     def slower():
         revision, rate = believed()
-        return (revision, rate) if rate < 0.9 * before else None  # measured, where 0.5 was of a prediction
+        return (revision, rate) if rate < 0.5 * before else None  # so low that a slower machine alone is no reason
 
     revision, before = believed()
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(12)]
