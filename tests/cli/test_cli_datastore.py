@@ -12,6 +12,7 @@ from actors.engines.weights.loading import load_tokenizer
 from actors.proposers.datastore import Datastore
 from duoactor.cli import main
 from duoactor.config import resolve_model
+from protocols.errors import ModelError
 
 
 @pytest.fixture
@@ -71,4 +72,5 @@ def test_a_drafter_may_name_a_proposer_instead_of_a_model(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     for name in ("pld", "sam", "rest:a/b/store"):
         assert resolve_model(name, "draft") == name
-    assert resolve_model("pld", "target") == "pld"
+    with pytest.raises(ModelError, match=r"^pld holds no config\.json"):  # a target of that name is a directory
+        resolve_model("pld", "target")
