@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import patch
 
 import msgspec
@@ -18,7 +17,6 @@ from tests.simulation.school import School, WatchedVersions
 from tests.simulation.shrinking import read, shrink, written
 from tests.simulation.world import simulate
 
-HERE = Path(__file__).parent
 SEEDS = 60
 SEEDS_OF_TWO = 20
 LIVELY = next(
@@ -69,7 +67,7 @@ def test_a_seed_with_a_learner_is_replayed_message_by_message_in_another_process
     said = []
     for salt in "12":
         environment = {**os.environ, "PYTHONHASHSEED": salt}
-        command = [sys.executable, str(HERE), "--seed", str(LIVELY), "--learner"]
+        command = [sys.executable, "-m", "tests.simulation", "--seed", str(LIVELY), "--learner"]
         said.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout)
     assert said[0] == said[1] and f"trace {simulate(with_learner(plan_of(LIVELY))).digest[:16]}" in said[0]
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import patch
 
 import msgspec
@@ -19,7 +18,6 @@ from tests.simulation.shrinking import read, shrink, written
 from tests.simulation.world import simulate
 from tests.world.fakes import ToyLanguage
 
-HERE = Path(__file__).parent
 SEEDS = 200
 SEEDS_OF_TWO = 100
 LIVELY = next(seed for seed in range(100) if len(plan_of(seed).drafts) > 1 and len(plan_of(seed).troubles) > 4)
@@ -68,7 +66,7 @@ def test_a_seed_is_replayed_message_by_message_in_another_process():
     said = []
     for salt in "12":
         environment = {**os.environ, "PYTHONHASHSEED": salt}
-        command = [sys.executable, str(HERE), "--seed", str(TOLD_OF_PROCESSES)]
+        command = [sys.executable, "-m", "tests.simulation", "--seed", str(TOLD_OF_PROCESSES)]
         said.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout)
     assert said[0] == said[1] and f"trace {simulate(plan_of(TOLD_OF_PROCESSES)).digest[:16]}" in said[0]
 
