@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +52,24 @@ class Picks:
         """The same as a tensor. Made on demand: the first torch operation after a forward takes some 30 us."""
         whole = torch.from_numpy(self.host)
         return whole if whole.shape[1] == self.vocabulary else whole[:, : self.vocabulary]
+
+
+Rows = Callable[[torch.Tensor], torch.Tensor]  # of one number for each row, or of one row, to one row each
+
+
+@dataclass(frozen=True, slots=True)
+class Trunk:
+    """What a draft head shares with its target."""
+
+    hidden: int  # width of the states
+    layers: int
+    vocabulary: int
+    device: torch.device
+    dtype: torch.dtype  # of the states
+    embed: Rows  # ids to what the first layer reads
+    norm: Rows  # the norm behind the last layer
+    logits: Rows  # float32, of states behind that norm
+    linear: Callable[[torch.Tensor], Rows]  # the quickest product with a matrix (out, in), for few rows
 
 
 class Pool(Protocol):
@@ -108,6 +126,20 @@ class Engine(Protocol):
     def best(self) -> torch.Tensor | None:
         """int64 ``(rows,)``: the likeliest id below ``vocab_size`` of every row of the last forward; None: it did not
         compute them."""
+        ...
+
+    def trunk(self) -> Trunk:
+        """What a draft head shares with this model. It lives as long as the engine."""
+        ...
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """From now on keep the states that enter these layers, counted from 0; the number of layers: that leave the
+        last. Each is the whole residual stream before any norm."""
+        ...
+
+    @property
+    def tapped(self) -> torch.Tensor:
+        """Of every row of the last forward the states that are kept, side by side: ``(rows, layers * hidden)``."""
         ...
 
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> torch.Tensor:

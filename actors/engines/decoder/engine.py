@@ -23,7 +23,7 @@ from actors.engines.decoder.gpu.inbox import MAX_ROWS
 from actors.engines.decoder.layout import Weights, lay_out
 from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.decoder.torch.padded_batch import PaddedBatch
-from actors.engines.engine import Choice, Picks
+from actors.engines.engine import Choice, Picks, Trunk
 from actors.engines.flat_batch import FlatBatch
 from actors.engines.sampling.sampler import LEAST
 from actors.engines.weights.draft_vocabulary import draft_vocabulary
@@ -121,6 +121,26 @@ class LlamaEngine:
     @property
     def best(self) -> Tensor | None:
         return None if self.graphs is None else self.graphs.best
+
+    def trunk(self) -> Trunk:
+        if isinstance(self._body, CompiledBody):
+            return self._body.trunk.trunk()
+        return self._body.trunk(self._weights.shape)
+
+    def tap(self, layers: Sequence[int]) -> None:
+        if isinstance(self._body, CompiledBody):
+            self._body.tap(layers)
+            return
+        self._body.taps = tuple(layers)
+        if self.graphs is not None:
+            self.graphs.tap(self._turns)
+
+    @property
+    def tapped(self) -> Tensor:
+        if isinstance(self._body, CompiledBody):
+            return torch.from_numpy(self._body.trunk.states)
+        recorded = None if self.graphs is None else self.graphs.tapped
+        return self._body.tapped() if recorded is None else recorded
 
     def forward(self, batch: FlatBatch, select: Sequence[int] | None = None) -> Tensor:
         if isinstance(self._body, CompiledBody):

@@ -24,6 +24,7 @@ from transformers import AttentionInterface
 from actors.engines.cache.pool import KVPool, KVShape, attention_layers
 from actors.engines.decoder.torch.attention import Attention, Stretch
 from actors.engines.decoder.torch.branches import View, view
+from actors.engines.engine import Rows, Trunk
 from actors.engines.flat_batch import SPAN, FlatBatch, Segment
 from actors.engines.generic.falcon import adopt_falcon
 from actors.engines.generic.recurrence import RECURRENT_LAYERS, Recurrence, State, StateCache, recurrent_layers
@@ -37,6 +38,7 @@ from actors.models import ModelInfo
 from protocols.errors import ModelError
 
 PROBE = 24  # tokens on which a model is compared with itself before and after its attention is replaced
+NORMS = ("norm", "final_layernorm", "embedding_norm", "ln_f", "final_norm")  # what lies behind the last layer
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "moe", "mlp"}
 _names = itertools.count()
 
@@ -102,6 +104,7 @@ class TransformersEngine:
         self.cache = SlotCache(self.pool, attention_layers(self.config))
         self.recurrence: Recurrence | None = None
         self._exact = exact
+        self._tapped: dict[int, Tensor] = {}  # by layer
         self._segments: Sequence[Segment] = ()
         self._views: Sequence[View] = ()
         self._attentions: dict[int, Attention] = {}
@@ -217,6 +220,57 @@ class TransformersEngine:
         )
         logits: Tensor = out.logits[0].float()
         return logits
+
+    def trunk(self) -> Trunk:
+        model, config = self.model, self.config
+        norm = next(getattr(self._decoder, name) for name in NORMS if hasattr(self._decoder, name))
+        cap = getattr(config, "final_logit_softcapping", None)
+
+        def logits(x: Tensor) -> Tensor:
+            found: Tensor = model.get_output_embeddings()(x).float() * getattr(config, "logit_scale", 1.0)
+            return found if not cap else cap * torch.tanh(found / cap)
+
+        def linear(weight: Tensor) -> Rows:
+            weight = weight.to(self.device, self.dtype)
+            layer = quickest_linear(weight, None, False) if self.device.type == "cpu" else None
+            return layer or (lambda x: nn.functional.linear(x, weight))
+
+        return Trunk(
+            *(config.hidden_size, len(self._decoder.layers), self.info.vocab_size, self.device, self.dtype),
+            *(model.get_input_embeddings(), norm, logits, linear),
+        )
+
+    @property
+    def _decoder(self) -> Any:
+        """The module with the layers."""
+        found = [each for each in self.model.modules() if isinstance(getattr(each, "layers", None), nn.ModuleList)]
+        deepest = next((each for each in found if len(each.layers) == self.config.num_hidden_layers), None)
+        if deepest is None or not any(hasattr(deepest, name) for name in NORMS):
+            raise ModelError(f"model {self.info.model_id} shows no layers and no last norm, which a draft head needs")
+        return deepest
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """See :class:`actors.engines.engine.Engine`."""
+        owner, modules = weakref.ref(self), self._decoder.layers
+
+        def keep(layer: int, states: Tensor) -> None:
+            if (engine := owner()) is not None:
+                engine._tapped[layer] = states[0] if isinstance(states, tuple) else states
+
+        self._tapped = dict.fromkeys(layers, torch.empty(0))
+        for layer in layers:
+            if layer < len(modules):
+                modules[layer].register_forward_pre_hook(
+                    lambda _, args, options, layer=layer: keep(layer, args[0] if args else options["hidden_states"]),
+                    with_kwargs=True,
+                )
+            else:
+                modules[-1].register_forward_hook(lambda _, args, out, layer=layer: keep(layer, out))
+
+    @property
+    def tapped(self) -> Tensor:
+        """See :class:`actors.engines.engine.Engine`."""
+        return torch.cat([states[0] for states in self._tapped.values()], 1)
 
     def pick(self, *forward: object) -> None:
         """See :class:`actors.engines.engine.Engine`: it cannot choose tokens."""

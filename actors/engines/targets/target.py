@@ -16,6 +16,7 @@ from actors.engines.flat_batch import FlatBatch
 from actors.engines.sampling.sampler import Rows, SamplerState, choices_of, picked, sample
 from actors.engines.targets.request import TargetRequest
 from actors.engines.targets.selfcheck import LARGE, ROWS, Agreement, self_check
+from actors.engines.targets.states import States
 from actors.models import DEFAULT_NODES, Constraint, ModelInfo, Outcome, Window
 from actors.tree.accept import walk
 from protocols.errors import PoolFull
@@ -58,6 +59,7 @@ class Target:
         self._shares_answers = not self._whole_chunks and found.branches
         self._kv = KVCache(engine.pool, self.chunk if self._whole_chunks else SHARED)
         self._requests: dict[int, TargetRequest] = {}
+        self.states: States | None = None  # of committed tokens, if a draft head reads them
         self._next_handle = 0
 
     @property
@@ -104,6 +106,12 @@ class Target:
     def use_spare_cpus(self, used: bool) -> None:
         self.engine.use_spare_cpus(used)
 
+    def keep_states(self, layers: Sequence[int]) -> States:
+        """From now on keep the states of committed tokens that enter these layers, see ``Engine.tap``."""
+        self.engine.tap(layers)
+        self.states = States(self.engine)
+        return self.states
+
     def open(
         self,
         prompt: Sequence[int],
@@ -146,6 +154,8 @@ class Target:
 
     def close(self, handle: int) -> None:
         request = self._requests.pop(handle, None)
+        if self.states is not None:
+            self.states.end(handle)
         if request is not None:
             self._kv.close(request.region, request.computed if self._shares_answers else ())
 
@@ -160,6 +170,8 @@ class Target:
             self._pad(batch)
         logits = self._forward(batch, None if resumed else [rows - 1])
         row = rows - 1 if resumed else 0
+        if self.states is not None:
+            self.states.add(handle, r.done, range(rows))
         return self._computed(r, end, logits[row : row + 1])
 
     def _lay_out_piece(self, r: TargetRequest, limit: int | None, batch: FlatBatch) -> tuple[int, bool]:
@@ -213,6 +225,8 @@ class Target:
         end, _ = self._lay_out_piece(r, limit, batch)
         logits = self._forward(batch, [*range(rows), len(batch.tokens) - 1])
         outcomes = self._verified(windows, groups, logits[:rows])
+        if self.states is not None:
+            self.states.add(handle, r.done, range(rows, len(batch.tokens)))
         return outcomes, self._computed(r, end, logits[rows:])
 
     def _verified(self, windows: Sequence[Window], groups: list[Rows], logits: torch.Tensor) -> list[Outcome]:
@@ -259,8 +273,13 @@ class Target:
             first_row += len(chosen)
         if source:
             self.engine.pool.copy(source, target)
+        first_row = 0
         for window, outcome in zip(windows, outcomes, strict=True):
             r = self._requests[window.handle]
+            if self.states is not None:
+                walked = [first_row, *(first_row + 1 + node for node in outcome.path)]
+                self.states.add(window.handle, r.length - 1, walked)
+            first_row += len(outcome.sampled)
             if r.state is not None:
                 r.state.keep(len(outcome.path))
             r.commit(outcome.tokens)

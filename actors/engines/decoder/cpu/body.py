@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
+from actors.engines.decoder.cpu.trunk import CompiledTrunk
 from actors.engines.decoder.layout import Affine, Shape, Weights, table
 from actors.engines.decoder.spec import ACTIVATIONS, Attention, Rotation
 from actors.engines.engine import Choice, Picks
@@ -70,6 +71,7 @@ class CompiledBody:
         self._model: NDArray[Any] = np.zeros(1, dtype=kernels.BODY)
         self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
         self._attention["half"] = pool.whole.dtype == torch.bfloat16
+        self.trunk = CompiledTrunk(weights, kernels, team)
         self._lay_out(weights, int8)
         self._embed(weights)
         shape, spec = self.shape, weights.spec
@@ -156,7 +158,9 @@ class CompiledBody:
             if attention.rotation is not None:
                 self._turns.layers.setdefault(attention.rotation, []).append(index)
                 self._turns.attention[attention.rotation] = attention
-        norm(self._layers[-1], "inputs", weights.norm, product(-1, weights.head, False) * spec.logit_scale)
+        scale = product(-1, weights.head, False) * spec.logit_scale
+        norm(self._layers[-1], "inputs", weights.norm, scale)
+        self.trunk.head = self._jobs[-1:].copy(), scale
         for index in range(len(self._jobs)):  # behind the head the next forward
             self._jobs[index]["then"] = self._jobs.ctypes.data + (index + 1) % len(self._jobs) * self._jobs.itemsize
 
@@ -176,6 +180,10 @@ class CompiledBody:
         for name, value in fields.items():
             self._model[name] = value
 
+    def tap(self, layers: Sequence[int]) -> None:
+        """See :meth:`actors.engines.engine.Engine.tap`."""
+        self._tell(**self.trunk.tap(layers))
+
     def run(self, batch: FlatBatch, select: Sequence[int] | None, choices: list[Choice], most: int = 0) -> Picks:
         """See :meth:`actors.engines.engine.Engine.pick`; without ``choices`` the logits are all that it makes.
         ``select`` ascends."""
@@ -186,6 +194,8 @@ class CompiledBody:
             np.empty((len(choices), most), np.float32),
             self.shape.vocabulary,
         )
+        if self.trunk.count:
+            self._tell(tapped=self.trunk.room(len(batch.tokens)))
         told = (
             *self._laid_out(batch, keep),
             *(np.array(choices, dtype=self._kernels.CHOICE), picks.host, picks.ids, picks.probabilities),

@@ -79,17 +79,20 @@ LAYER = np.dtype(
 # ``jobs`` (q/k/v, out, gate and up, down of each, and the head), the embeddings, a layer's ``attention``, the team's
 # ``current`` job and ``state``; ``room`` for what stands between operations (see ``_cut``), ``looks`` for what rows see
 # (see ``_look``), of all layers and of those with windows, and ``scores`` of attention, ``own_scores`` for every
-# thread; ``tokens``, int32 ids that the candidates stand for, or 0: each for its own number
+# thread; ``tokens``, int32 ids that the candidates stand for, or 0: each for its own number;
+# ``taps``, int64 of every layer and of what lies behind the last: where among the ``kept`` states of a row in
+# ``tapped`` what enters it is kept, or -1; 0: nothing is
 BODY = np.dtype(
     [(name, np.int64) for name in ("depth", "hidden", "heads", "kv_heads", "width", "inner", "pool", "vocabulary")]
     + [(name, np.int64) for name in ("window", "norm", "half", "layers", "jobs", "embedding", "reach", "attention")]
     + [(name, np.int64) for name in ("current", "state", "room", "looks", "scores", "own_scores", "tokens")]
+    + [(name, np.int64) for name in ("taps", "tapped", "kept")]
     + [(name, np.float32) for name in ("eps", "embedding_scale", "logit_cap")]
 )
 LOOKS = 3  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "017502393945c732"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "80e9fa9839ffe2ea"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -168,6 +171,17 @@ def _copy(source, start, target, to, count):
 
 
 @njit(error_model="numpy")
+def _tap(body, layer, x, rows):
+    """Keep the states ``x`` that enter the layer, if they are wanted."""
+    place, hidden = array_at(body.taps, body.depth + 1, np.int64)[layer], body.hidden
+    if place < 0:
+        return
+    out = array_at(body.tapped, rows * body.kept * hidden, np.float32)
+    for row in range(rows):
+        _copy(x, row * hidden, out, (row * body.kept + place) * hidden, hidden)
+
+
+@njit(error_model="numpy")
 def _cut(room, rows, hidden, seen, qkv, narrow, both, inner):
     """Parts of ``room`` of so many numbers a row: of the residual stream, what attention gives and takes, the norms',
     a narrow product's and a wide one's, and the activations."""
@@ -232,6 +246,8 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
         _narrow(whole, part, rows, span, number, body.window)
     for index in range(body.depth):
         layer, following, place = layers[index], layers[index + 1], 4 * index
+        if body.taps != 0:
+            _tap(body, index, x, rows)
         perform(jobs[place], normed, rows, qkv, current, state)
         apart = jobs[place].apart
         if layer.heads != 0:
@@ -263,6 +279,8 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
         _join(x, narrow, apart, layer.down_scale, layer.last, layer.last_kind, layer.last_bias, eps, hidden, rows)
         weight = array_at(following.inputs, hidden, np.float32)
         norm(x, following.inputs_kind, weight, following.inputs_bias, eps, normed, hidden, rows)
+    if body.taps != 0:
+        _tap(body, body.depth, x, rows)
     for at in range(kept):
         if keep[at] != at:
             _copy(normed, keep[at] * hidden, normed, at * hidden, hidden)

@@ -42,11 +42,13 @@ class TritonBody(TorchBody):
         x, parts = self.embedding.index_select(0, ids), None
         for index, block in enumerate(self.blocks):
             normed = add_norm(x, parts, block.input_norm, eps)
+            self.keep(index, x)
             keys, values = self.pool.keys[index], self.pool.values[index]
             queries = turn(multiply(normed, block.qkv), turns, block.query_norm, keys, values, where, eps)
             normed = add_norm(x, multiply(look(index, queries), block.out), block.inner_norm, eps)
             parts = multiply(gate(normed, block), block.down)
         add_norm(x, parts, self.norm, eps)
+        self.keep(self.shape.layers, x)
         return x
 
     def logits(self, x: Tensor) -> Tensor:

@@ -103,6 +103,16 @@ class Graphs:
         self._logits = torch.zeros((MAX_ROWS, body.shape.vocabulary), dtype=torch.float32, device=device)
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int32, device=device)
         self.best: Tensor | None = None
+        self._tapped = torch.zeros((MAX_ROWS, 0), dtype=body.dtype, device=device)
+        self.tapped: Tensor | None = None  # of the last round; None: it was no graph's
+
+    @torch.inference_mode()
+    def tap(self, turns: Tensor) -> None:
+        """The body keeps states from now on: rounds are recorded anew."""
+        width = len(self.body.taps) * self.body.shape.hidden
+        self._tapped = self._tapped.new_zeros(MAX_ROWS, width)
+        self._table += 1
+        self.record_ahead(turns)
 
     @torch.inference_mode()
     def record_ahead(self, turns: Tensor) -> None:
@@ -126,7 +136,7 @@ class Graphs:
         ``turns``: the table of rotations by position. Segments that only fill the batch up are not computed: their
         rows get logits that mean nothing.
         """
-        self.best = None
+        self.best = self.tapped = None
         count = len(batch.tokens)
         own = [segment for segment in batch.segments if not segment.padding]
         in_prompt = len(own) == 1 and own[0].prompt and select == [count - 1]
@@ -143,6 +153,7 @@ class Graphs:
         used = sum(segment.rows for segment in own)
         self._inbox.send(plan, batch.tokens[:used], batch.positions[:used], batch.slots[:used], self.body.pool.slots)
         self._replay(plan.shape, in_prompt)()
+        self.tapped = self._tapped[:count]
         if in_prompt:
             return self._logits[count - 1 : count].clone()
         self.best = self._best[:count]
@@ -183,6 +194,8 @@ class Graphs:
             sent = self._inbox.unpack(shape)
             look = self.layout.look(shape, sent.told)
             x = body.layers(sent.tokens, turns.index_select(0, sent.positions), sent.slots, look, in_prompt)
+            if body.taps:
+                self._tapped[: shape.rows].copy_(body.tapped())
             self._logits[: shape.rows].copy_(body.logits(x))
             self._best[: shape.rows].copy_(self._logits[: shape.rows, : self._vocabulary].argmax(-1))
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.layout import LayerWeights, Shape, Weights
 from actors.engines.decoder.torch.padded_batch import PaddedBatch
+from actors.engines.engine import Rows, Trunk
 from actors.engines.weights.layers import Linear, Matrix, fast
 
 Look = Callable[[int, Tensor], Tensor]  # layer and queries (rows, heads, width) -> (rows, heads * width)
@@ -60,6 +61,8 @@ class TorchBody:
         self.head = linear(weights.head, False)
         self.norm = weights.norm.weight * self.head.scale
         self.blocks = [block(layer) for layer in weights.layers]
+        self.taps: tuple[int, ...] = ()  # see :meth:`actors.engines.engine.Engine.tap`
+        self._states: dict[int, Tensor] = {}
         hidden = weights.shape.hidden
         self._root = hidden**0.5
         self._floor = torch.tensor((hidden * weights.shape.eps) ** 0.5, device=self.device)
@@ -85,6 +88,7 @@ class TorchBody:
         turns = turns[:, None]
         x = self.embedding.index_select(0, ids)
         for index, block in enumerate(self.blocks):
+            self.keep(index, x)
             qkv = block.qkv.multiply(self._rms(x, block.input_norm))
             heads = self._turned(qkv, block, turns)
             queries = heads[:, : shape.heads]
@@ -95,7 +99,29 @@ class TorchBody:
             inner = block.gate_up.multiply(self._rms(x, block.inner_norm))
             gate, up = inner[:, : shape.inner], inner[:, shape.inner :]
             x.add_(block.down.multiply(functional.silu(gate).mul_(up)), alpha=block.down.scale)
+        self.keep(shape.layers, x)
         return x
+
+    def keep(self, layer: int, x: Tensor) -> None:
+        """The states ``x`` enter that layer."""
+        if layer in self.taps:
+            self._states[layer] = x.clone()
+
+    def trunk(self, shape: Shape) -> Trunk:
+        """See :meth:`actors.engines.engine.Engine.trunk`."""
+
+        def linear(weight: Tensor) -> Rows:
+            return fast(Matrix(weight.to(self.device, self.dtype)), self.dtype, False, True, True).multiply
+
+        return Trunk(
+            *(shape.hidden, shape.layers, shape.vocabulary, self.device, self.dtype),
+            *(lambda ids: self.embedding[ids], lambda x: self._rms(x, self.norm / self.head.scale)),
+            *(lambda x: self.head.multiply(x * self.head.scale).float(), linear),
+        )
+
+    def tapped(self) -> Tensor:
+        """See :meth:`actors.engines.engine.Engine.tapped`. Rows that were padded are among them."""
+        return torch.cat([self._states[layer] for layer in self.taps], 1)
 
     def logits(self, x: Tensor) -> Tensor:
         """In the model's type, or float32 where the kernel gives that."""

@@ -1,0 +1,89 @@
+"""What a draft head has of a compiled body: states that it keeps, embeddings, the last norm, and products by its team.
+
+numba compiles nothing of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from actors.engines.decoder.layout import Weights
+from actors.engines.engine import Rows, Trunk
+from actors.engines.weights.layers import Matrix
+from actors.engines.weights.panels import Panels
+
+
+class CompiledTrunk:
+    """States that a body keeps, and what a head may compute with its weights."""
+
+    def __init__(self, weights: Weights, kernels: ModuleType, team: Any) -> None:
+        self._spec, self._shape, self._kernels, self._team = weights.spec, weights.shape, kernels, team
+        self._norm, self._table = weights.norm, weights.embedding
+        self.head: tuple[NDArray[Any], float] | None = None  # the job, and by what its inputs are to be multiplied
+        self.places: NDArray[np.int64] = np.empty(0, np.int64)  # by layer, see ``BODY``
+        self.count = 0
+        self.states: NDArray[np.float32] = np.empty((0, 0), np.float32)
+
+    def tap(self, layers: Sequence[int]) -> dict[str, int]:
+        """What the body is to be told, see :meth:`actors.engines.engine.Engine.tap`."""
+        self.places = np.full(self._shape.layers + 1, -1, np.int64)
+        self.places[list(layers)] = range(len(layers))
+        self.count = len(layers)
+        return {"taps": self.places.ctypes.data, "kept": self.count}
+
+    def room(self, rows: int) -> int:
+        """The address of room for the states of a forward."""
+        self.states = np.empty((rows, self.count * self._shape.hidden), np.float32)
+        return self.states.ctypes.data
+
+    def trunk(self) -> Trunk:
+        shape, cpu = self._shape, torch.device("cpu")
+        table = self._table.weight
+        if self._table.blocks is not None:
+            table = torch.from_numpy(self._table.blocks.values()).bfloat16()
+        scale = self._spec.embedding_scale
+
+        def embed(ids: Tensor) -> Tensor:
+            return table[ids].float() * scale
+
+        return Trunk(
+            *(shape.hidden, shape.layers, shape.vocabulary, cpu, torch.float32),
+            *(embed, self._normed, self._logits, self._linear),
+        )
+
+    def _normed(self, x: Tensor) -> Tensor:
+        weight, bias, eps = self._norm.weight.float(), self._norm.bias, self._shape.eps
+        if self._spec.norm.centred:
+            return functional.layer_norm(x, weight.shape, weight, None if bias is None else bias.float(), eps)
+        return functional.rms_norm(x, weight.shape, weight, eps)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        assert self.head is not None
+        job, scale = self.head
+        logits = self._multiplied(job, x * scale)[:, : self._shape.vocabulary]
+        cap = self._spec.logit_cap
+        return logits if cap == 0 else cap * torch.tanh(logits / cap)
+
+    def _linear(self, weight: Tensor) -> Rows:
+        panels = Panels(Matrix(weight), self._kernels, self._team, behind=True)
+
+        def multiply(x: Tensor) -> Tensor:
+            return self._multiplied(panels.job, x)[:, : len(weight)].mul_(panels.scale)
+
+        multiply.panels = panels  # type: ignore[attr-defined]  # whose memory the job reads
+        return multiply
+
+    def _multiplied(self, job: NDArray[Any], x: Tensor) -> Tensor:
+        rows = x.float().contiguous().numpy()
+        out = np.empty((len(rows), int(job["apart"][0])), np.float32)
+        self._team.make_room(len(rows) * self._kernels.room_of(rows.shape[1]))
+        self._team.run(job, rows, out)
+        return torch.from_numpy(out)

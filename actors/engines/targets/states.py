@@ -1,0 +1,55 @@
+"""The target's states of committed tokens, kept until a draft head reads them.
+
+A head that is not asked for a while, or that would read a long prompt, misses the oldest: it drafts without them. What
+a cached prefix spares the target from computing has no states either, and the head has what it read of it before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from actors.engines.engine import Engine
+
+KEPT = 2048  # tokens of a request; three states of a 7B model are 24 kB a token
+
+
+@dataclass(slots=True)
+class _Unread:
+    start: int  # position of the first
+    parts: deque[torch.Tensor] = field(default_factory=deque)
+    count: int = 0
+
+
+class States:
+    def __init__(self, engine: Engine) -> None:
+        """``engine`` taps the layers of which states are kept."""
+        self._engine = engine
+        self._unread: dict[int, _Unread] = {}  # by request
+
+    def add(self, handle: int, position: int, rows: Sequence[int]) -> None:
+        """These ``rows`` of the last forward are the request's tokens from ``position`` on."""
+        tapped = self._engine.tapped
+        part = tapped[rows.start : rows.stop].clone() if isinstance(rows, range) else tapped[list(rows)]
+        mine = self._unread.setdefault(handle, _Unread(position))
+        mine.parts.append(part)
+        mine.count += len(part)
+        while mine.count - len(mine.parts[0]) >= KEPT:
+            first = len(mine.parts.popleft())
+            mine.start, mine.count = mine.start + first, mine.count - first
+
+    def take(self, handle: int) -> tuple[int, torch.Tensor] | None:
+        """The position of the first token that was not read, and the states of all from there on; None: there are
+        none."""
+        mine = self._unread.get(handle)
+        if mine is None or not mine.parts:
+            return None
+        found = mine.start, mine.parts[0] if len(mine.parts) == 1 else torch.cat([*mine.parts])
+        self._unread[handle] = _Unread(mine.start + mine.count)
+        return found
+
+    def end(self, handle: int) -> None:
+        self._unread.pop(handle, None)
