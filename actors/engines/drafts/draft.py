@@ -23,7 +23,7 @@ SCRATCH = 128  # expanded tree nodes of one request
 
 
 @dataclass(slots=True)
-class _Batch(FlatBatch):
+class Batch(FlatBatch):
     """A forward that expands leaves."""
 
     wanted: list[int] = field(default_factory=list)  # rows of the batch with candidates
@@ -34,6 +34,8 @@ class _Batch(FlatBatch):
 
 class Draft:
     """A :class:`actors.models.DraftModel`. One compute thread owns it."""
+
+    kind = Mirror
 
     def __init__(self, engine: Engine, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
         """``candidates``: how many children an expansion names. ``scratch_slots``: expanded nodes of each request, a
@@ -74,7 +76,7 @@ class Draft:
         room = self._room(prefix, prompt_len, sampling)
         base = self._allocator.alloc(self._scratch + room)
         self._next_handle += 1
-        self._mirrors[self._next_handle] = Mirror(base, self._scratch, room, sampler, prefix)
+        self._mirrors[self._next_handle] = self.kind(base, self._scratch, room, sampler, prefix)
         return self._next_handle
 
     def _sampler(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> SamplerState:
@@ -99,7 +101,7 @@ class Draft:
             base = self._allocator.alloc(self._scratch + room)
             self.engine.pool.duplicate(old.home, base + self._scratch, computed)
             self._allocator.free(old.base)
-        self._mirrors[handle] = mirror = Mirror(base, self._scratch, room, sampler, prefix)
+        self._mirrors[handle] = mirror = self.kind(base, self._scratch, room, sampler, prefix)
         mirror.computed = computed
 
     def missing(self, handle: int) -> int:
@@ -175,7 +177,7 @@ class Draft:
         expansions = [Expansion(-1, (), ())] * len(leaves)  # of leaves beyond the context
         if not groups:
             return expansions
-        batch = _Batch()
+        batch = Batch()
         try:
             for handle, members in groups.items():
                 if leaves[members[0]].is_root:
@@ -197,7 +199,7 @@ class Draft:
             expansions[row.index] = Expansion(row.slot, tuple(ids), tuple(probs))
         return expansions
 
-    def _candidates(self, batch: _Batch, select: list[int] | None) -> list[Candidates]:
+    def _candidates(self, batch: Batch, select: list[int] | None) -> list[Candidates]:
         """The candidates of each wanted row, best first, with the draft's confidence in each."""
         if not any(row.sampler.penalised for row in batch.rows):
             picks = self.engine.pick(batch, select, choices_of(batch.rows), self.candidates)
@@ -208,7 +210,7 @@ class Draft:
     def _ranked(self, logits: Tensor, rows: Sequence[Row]) -> list[Candidates]:
         return rank(logits[:, : self.info.vocab_size], rows, self.candidates, self._covered)
 
-    def _add_root(self, batch: _Batch, handle: int, index: int) -> None:
+    def _add_root(self, batch: Batch, handle: int, index: int) -> None:
         """Add the committed tokens that are not computed, up to the root; all but the last ``CHUNK`` are computed
         before. ``index``: of the root among the leaves."""
         m = self._mirrors[handle]
@@ -218,7 +220,7 @@ class Draft:
         batch.rows.append(Row(index, -1, m.sampler, m.length, []))
         batch.roots.append(m)
 
-    def _add_nodes(self, batch: _Batch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
+    def _add_nodes(self, batch: Batch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
         """Add leaves of one request, each in a new scratch slot. ``members``: their indices among all ``leaves``."""
         m = self._mirrors[handle]
         taken: list[int] = []

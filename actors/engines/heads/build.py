@@ -1,0 +1,132 @@
+"""Finds a draft head and its kind, and builds it for a target: published apart, or in the target's own checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from actors.engines.cache.memory import MAX_REQUESTS, kv_slots
+from actors.engines.drafts.draft import SCRATCH, Draft
+from actors.engines.engine import Trunk
+from actors.engines.heads.draft import HeadDraft
+from actors.engines.heads.eagle3 import Eagle3
+from actors.engines.heads.engine import HeadEngine
+from actors.engines.heads.head import Head
+from actors.engines.heads.mtp import Mtp, convention_in
+from actors.engines.targets.target import Target
+from actors.engines.weights.gguf_names import is_gguf
+from actors.engines.weights.hub import located
+from actors.engines.weights.loading import load_config
+from actors.engines.weights.quantised import dequantised, method_of
+from protocols.errors import ModelError
+
+MEMORY_SHARE = 0.25  # of what is free beside the target's pool
+
+Tensors = Mapping[str, Tensor]
+EAGLE3, GEMMA4, BLOCK = "EAGLE-3", "Gemma 4 assistant", "block drafter"
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """The kind of head that a ``config.json`` describes; empty: it is a whole model."""
+    named = " ".join(config.get("architectures") or ()).lower()
+    speculators = str(config.get("speculators_model_type", ""))
+    if "eagle3" in named or speculators in ("eagle3", "peagle"):
+        return EAGLE3
+    if str(config.get("model_type", "")).endswith("_assistant") and "gemma4" in str(config.get("model_type")):
+        return GEMMA4
+    if "dflash" in named or "dspark" in named or speculators in ("dflash", "dspark") or "dflash_config" in config:
+        return BLOCK
+    return ""
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """The ``config.json`` of a directory or hub id; empty: it is a GGUF file. Raises ModelError."""
+    if is_gguf(name):
+        return {}
+    path = Path(located(name)) / "config.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        raise ModelError(f"{name} holds no config.json that can be read; give the directory of a model") from None
+    return found
+
+
+def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
+    """The tensors of a checkpoint with wanted names, in safetensors or torch's own format."""
+    found: dict[str, Tensor] = {}
+    directory = Path(located(name))
+    for path in sorted(directory.glob("*.safetensors")):
+        from safetensors import safe_open
+
+        with safe_open(path, "pt") as file:
+            found |= {key: file.get_tensor(key) for key in file.keys() if wanted(key)}  # noqa: SIM118
+    if not any(directory.glob("*.safetensors")):
+        import torch
+
+        for path in sorted(directory.glob("*.bin")):
+            whole = torch.load(path, map_location="cpu", weights_only=True)
+            found |= {key: tensor for key, tensor in whole.items() if wanted(key)}
+    return found
+
+
+def _names(name: str) -> Iterator[str]:
+    from safetensors import safe_open
+
+    for path in sorted(Path(located(name)).glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            yield from file.keys()
+
+
+def has_own_head(name: str, layers: int) -> bool:
+    """Whether a target's checkpoint holds a layer for more tokens. ``layers``: of the target."""
+    return not is_gguf(name) and convention_in(dict.fromkeys(_names(name)), layers) is not None
+
+
+def _own_head(name: str, trunk: Trunk) -> Head:
+    convention = convention_in(dict.fromkeys(_names(name)), trunk.layers)
+    assert convention is not None, "see `has_own_head`"
+    prefix = convention.prefix.format(layers=trunk.layers)
+    weights = tensors(name, lambda key: key.startswith(prefix))
+    quantisation = configuration(name).get("quantization_config") or {}
+    if method_of(quantisation):
+        weights = dict(dequantised(weights, quantisation))
+    return Mtp(load_config(name), weights, trunk, convention)
+
+
+def _published_head(name: str, target: Target, trunk: Trunk) -> Head:
+    config = configuration(name)
+    kind = kind_of(config)
+    if kind != EAGLE3:
+        raise ModelError(f"{name} is a {kind}, which duoactor does not run yet; choose an EAGLE-3 head or --draft none")
+    try:
+        return Eagle3(config, _plain(tensors(name)), trunk)
+    except ModelError as error:
+        raise ModelError(
+            f"head {name} is not one of target {target.info.model_id}: {error}; choose the head that was published "
+            "for this target, or --draft auto"
+        ) from None
+    except KeyError as error:
+        raise ModelError(f"the checkpoint of head {name} has no {error.args[0]}; download it again") from None
+
+
+def _plain(weights: Tensors) -> dict[str, Tensor]:
+    """Without the prefix that some exports have."""
+    return {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+
+
+def build_head(name: str, target: Target, target_name: str) -> HeadDraft:
+    """The head in a directory or of a hub id; with an empty name the target's own. Raises ModelError."""
+    trunk = target.engine.trunk()
+    head = _published_head(name, target, trunk) if name else _own_head(target_name, trunk)
+    info = target.info
+    own = Path(name or target_name).name
+    label = replace(info, model_id=own if name else f"{own} (its own layer for more tokens)")
+    size = max(1, head.shape.slot_bytes(trunk.dtype) + head.width * trunk.dtype.itemsize)
+    slots = kv_slots(0, Draft.full_request(info.max_context), size, trunk.device, MEMORY_SHARE)
+    slots = min(slots, target.kv_slots + MAX_REQUESTS * SCRATCH)
+    return HeadDraft(HeadEngine(head, trunk, label, slots), target.keep_states(head.taps))

@@ -1,0 +1,150 @@
+"""A draft head as a draft model: it mirrors texts whose states the target gives, and expands the leaves of trees.
+
+A row of the head is a token and the state before it. For a committed token that state is the target's; below the root
+it is the head's own. So what a verdict accepted is computed again, with the target's states, in the step that expands
+the next root.
+
+Where the target computed nothing, because an earlier request had that prefix, or where its states were given up, the
+head has the keys and values that it kept of the text, and else none: its rows do not see those tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.engines.drafts.draft import CHUNK, SCRATCH, Draft
+from actors.engines.drafts.mirror import Mirror
+from actors.engines.flat_batch import FlatBatch, Mask, causal
+from actors.engines.heads.engine import HeadEngine
+from actors.engines.sampling.sampler import SamplerState
+from actors.engines.targets.states import States
+from actors.models import Expansion, Leaf, path_of
+from protocols.messages import Sampling
+
+if TYPE_CHECKING:
+    from actors.engines.drafts.draft import Batch
+    from actors.engines.drafts.ranking import Candidates
+
+
+class HeadMirror(Mirror):
+    """``computed``: tokens up to which nothing is missing that could be computed."""
+
+    __slots__ = ("fed", "known", "source")
+
+    def __init__(self, base: int, scratch: int, room: int, sampler: SamplerState, prefix: Sequence[int]) -> None:
+        super().__init__(base, scratch, room, sampler, prefix)
+        self.known: NDArray[np.bool_] = np.zeros(room, np.bool_)  # tokens with keys and values
+        self.source: int | None = None  # the target's request
+        self.fed = 0  # the target's states are here of tokens before this one, without a gap behind the last
+        self.computed = 1  # before the first token there is no state
+
+    def add_text(self, batch: FlatBatch, start: int, end: int) -> None:
+        visible = causal(start, end)
+        visible[:, :start] &= self.known[:start]
+        slots, places = [*range(self.home + start, self.home + end)], [*range(start, end)]
+        batch.add(self.home, self.tokens[start:end], places, slots, visible, self.room)
+        self.known[start:end] = True
+
+    def view(self, paths: Sequence[Sequence[int]]) -> tuple[int, Mask]:
+        first, visible = super().view(paths)
+        text = self.home - first
+        visible[:, text : text + self.length] &= self.known[: self.length]
+        return first, visible
+
+
+class HeadDraft(Draft):
+    """A :class:`actors.models.DraftModel` on the target's device."""
+
+    kind = HeadMirror
+    engine: HeadEngine
+    _mirrors: dict[int, HeadMirror]  # type: ignore[assignment]
+
+    def __init__(self, engine: HeadEngine, states: States, candidates: int = 8, scratch_slots: int = SCRATCH) -> None:
+        super().__init__(engine, candidates, scratch_slots)
+        self._states = states
+
+    def follow(self, handle: int, source: int) -> None:
+        """The target's request whose text the mirror has."""
+        self._mirrors[handle].source = source
+
+    def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
+        old = self._mirrors[handle]
+        super().reopen(handle, prefix, prompt_len, sampling)
+        new = self._mirrors[handle]
+        new.computed = max(1, new.computed)
+        new.known[: new.computed] = old.known[: new.computed]
+
+    def missing(self, handle: int) -> int:
+        self._feed(self._mirrors[handle])
+        return super().missing(handle)
+
+    def _feed(self, m: HeadMirror) -> None:
+        """Take the states that the target has computed since the last call."""
+        found = None if m.source is None else self._states.take(m.source)
+        if found is None:
+            return
+        position, tapped = found
+        tapped = tapped[: max(0, m.room - position)]
+        self.engine.feed(m.home + position, tapped)
+        if position != m.fed:
+            m.computed = max(m.computed, position + 1)
+        m.fed = position + len(tapped)
+
+    def prefill(self, handle: int, limit: int) -> None:
+        m = self._mirrors[handle]
+        self._feed(m)
+        goal = min(m.computed + limit, m.length)
+        while m.computed < goal:
+            start, end = m.computed, min(m.computed + CHUNK, goal)
+            m.add_text(batch := FlatBatch(), start, end)
+            self._follows(batch.slots, [slot - 1 for slot in batch.slots])
+            self.engine.forward(batch, [end - start - 1] if end == m.length else [])
+            m.computed = end
+
+    def _follows(self, slots: Sequence[int], before: Sequence[int]) -> None:
+        """The rows in these slots read the states in those."""
+        self.engine.before[slots] = before
+
+    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
+        """See :class:`actors.models.DraftModel`. A path is as many steps as it has nodes: a row reads the state that
+        the row above it makes."""
+        expansions: list[Expansion] = [Expansion(-1, (), ())] * len(leaves)
+        left = [*range(len(leaves))]
+        while left:
+            ready = [index for index in left if leaves[index].above not in left]
+            asked = [
+                replace(leaves[index], path=path_of(leaves[index], leaves, expansions), above=-1) for index in ready
+            ]
+            for index, found in zip(ready, super().expand(asked), strict=True):
+                expansions[index] = found
+            left = [index for index in left if index not in ready]
+        return expansions
+
+    def _add_root(self, batch: Batch, handle: int, index: int) -> None:
+        self._feed(self._mirrors[handle])
+        first = len(batch.slots)
+        super()._add_root(batch, handle, index)
+        mine = batch.slots[first:]
+        self._follows(mine, [slot - 1 for slot in mine])
+
+    def _add_nodes(self, batch: Batch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
+        first = len(batch.slots)
+        super()._add_nodes(batch, handle, members, leaves)
+        m = self._mirrors[handle]
+        paths = [leaves[index].path for index in members]
+        above = [m.base + path[-1] if path else m.home + m.length - 1 for path in paths]
+        self._follows(batch.slots[first:], above)
+
+    def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
+        """See :class:`actors.models.DraftModel`. What the head computed with states of its own is given up."""
+        super().commit(handle, tokens, [-1] * len(tokens))
+        self.release(handle, [slot for slot in slots if slot >= 0])
+
+    def along(self, prompt: Sequence[int], text: Sequence[int], sampling: Sampling) -> Iterator[list[Candidates]]:
+        """Nothing: a replay has no target, whose states it would need."""
+        return iter(())

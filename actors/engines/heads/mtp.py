@@ -1,0 +1,217 @@
+"""Multi-token prediction layers that came with the target: weights of its own checkpoint, a layer of its own kind.
+
+One layer drafts as many tokens as are asked for: it reads what it made of the token before. The layer's code is
+transformers' own, whatever family it is, over slots.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from actors.engines.cache.pool import KVShape
+from actors.engines.engine import Trunk
+from actors.engines.heads.head import Look
+from actors.engines.weights.draft_vocabulary import DraftVocabulary
+from actors.engines.weights.packed import pack_linears
+from protocols.errors import ModelError
+
+_names = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """How a family names its layer's parts, and what it feeds: A wrong one shows in the acceptance rate only."""
+
+    prefix: str  # of all; ``{layers}``: the target's number of layers
+    block: str  # what the layer's own names begin with, behind the prefix
+    token_norm: str
+    state_norm: str
+    join: str
+    last_norm: str
+    token_first: bool = True  # of what is joined
+    reads_normed: bool = True  # the target's states behind its last norm, or before
+    recycles_normed: bool = True  # so for its own
+
+
+# Qwen3-Next, 3.5 to 3.8: behind the norm on both sides. Measured by LightLLM (#1402, Qwen3.5-0.8B, three steps): 2.74
+# tokens a round for 1.80 with the states before it; llama.cpp #24025 likewise.
+QWEN = Convention(
+    "mtp.", "layers.0.", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "fc.weight", "norm.weight"
+)
+# DeepSeek V3, GLM 4.5 to 4.7: the checkpoints' own code hands on normed states (ROCm/ATOM #1742, vLLM #46075).
+DEEPSEEK = Convention(
+    "model.layers.{layers}.", "", "enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"
+)
+# MiMo: the state first, and before the norm (exllamav3 #238).
+MIMO = Convention(
+    "model.mtp_layers.0.",
+    *("", "token_layernorm.weight", "hidden_layernorm.weight", "input_proj.weight", "final_layernorm.weight"),
+    token_first=False,
+    reads_normed=False,
+    recycles_normed=False,
+)
+CONVENTIONS = (QWEN, DEEPSEEK, MIMO)
+
+
+def convention_in(names: Mapping[str, object], layers: int) -> Convention | None:
+    """The convention by which a checkpoint with tensors of these names has a layer for the token after the next; None:
+    it has none. ``layers``: of the target."""
+    for one in CONVENTIONS:
+        if one.prefix.format(layers=layers) + one.join in names:
+            return one
+    return None
+
+
+@dataclass(slots=True)
+class _Slots:
+    """In place of transformers' cache: keys and values go to the pool of the forward under way."""
+
+    look: Look | None = None
+    shape: list[int] = field(default_factory=list)
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        assert self.look is not None
+        self.look.write(0, keys[0], values[0])
+        return keys, values
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return 0
+
+
+class Mtp:
+    """See :class:`actors.engines.heads.head.Head`."""
+
+    covered: DraftVocabulary | None = None
+
+    def __init__(
+        self, config: Any, weights: Mapping[str, Tensor], trunk: Trunk, convention: Convention | None = None
+    ) -> None:
+        """``config``: the target's, of ``transformers``; ``weights``: by the checkpoint's names."""
+        found = convention or convention_in(weights, trunk.layers)
+        assert found is not None, "see `convention_in`"
+        self.convention, self._trunk = found, trunk
+        self.taps: tuple[int, ...] = (trunk.layers,)
+        self.width = trunk.hidden
+        prefix = found.prefix.format(layers=trunk.layers)
+        own = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        kinds = _kinds(config)
+        mine = _one_layer(config.get_text_config())
+        self._name = f"duoactor_mtp_{next(_names)}"
+        AttentionInterface.register(self._name, self._attention)
+        mine._attn_implementation = self._name
+        shape = KVShape.of(mine)
+        assert shape is not None
+        self.shape = shape
+
+        def norm(name: str) -> nn.Module:
+            made = kinds.norm(mine.hidden_size, eps=mine.rms_norm_eps)
+            made.weight = nn.Parameter(own[name], requires_grad=False)
+            whole: nn.Module = made.to(trunk.device, trunk.dtype)
+            return whole
+
+        self._token_norm, self._state_norm = norm(found.token_norm), norm(found.state_norm)
+        self._last_norm, self._rotary = norm(found.last_norm), kinds.rotary(mine).to(trunk.device)
+        self._join = trunk.linear(own[found.join])
+        self._block = _loaded(kinds.layer(mine, 0), own, found.block).to(trunk.device, trunk.dtype).eval()
+        if trunk.device.type == "cpu":
+            pack_linears(self._block)
+        self._slots = _Slots()
+
+    def feature(self, tapped: Tensor) -> Tensor:
+        return self._trunk.norm(tapped) if self.convention.reads_normed else tapped
+
+    def step(self, ids: Tensor, states: Tensor, look: Look) -> tuple[Tensor, Tensor]:
+        parts = [self._token_norm(self._trunk.embed(ids)), self._state_norm(states)]
+        x = self._join(torch.cat(parts if self.convention.token_first else parts[::-1], 1))[None]
+        places, self._slots.look = look.positions[None], look
+        out = self._block(
+            x,
+            position_embeddings=self._rotary(x, places),
+            attention_mask=None,
+            position_ids=places,
+            past_key_values=self._slots,
+        )
+        made = (out[0] if isinstance(out, tuple) else out)[0]
+        normed = self._last_norm(made)
+        return normed, normed if self.convention.recycles_normed else made
+
+    def logits(self, x: Tensor) -> Tensor:
+        return self._trunk.logits(x).float()
+
+    def _attention(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, None]:
+        """See :meth:`actors.engines.generic.engine.TransformersEngine.attention`."""
+        look, width = self._slots.look, query.shape[-1]
+        assert look is not None
+        scale = kwargs.get("scaling") or width**-0.5
+        seen = look(0, query[0].transpose(0, 1).contiguous(), scale)
+        return seen.view(1, query.shape[2], query.shape[1], width), None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    layer: Any
+    norm: Any
+    rotary: Any
+
+
+def _kinds(config: Any) -> _Kinds:
+    """The classes of the target's layers, norms and rotary embedding in transformers."""
+    from transformers import AutoModel
+
+    with torch.device("meta"):
+        model: Any = AutoModel.from_config(_one_layer(config.get_text_config()))
+    return _Kinds(type(model.layers[0]), type(model.norm), type(model.rotary_emb))
+
+
+def _one_layer(text: Any) -> Any:
+    """The configuration of a model of one layer with attention, and with experts where the last layers have them."""
+    mine = copy.deepcopy(text)
+    mine.num_hidden_layers = 1
+    if getattr(mine, "layer_types", None):
+        mine.layer_types = ["full_attention"]
+    if getattr(mine, "mlp_layer_types", None):
+        mine.mlp_layer_types = mine.mlp_layer_types[-1:]
+    if hasattr(mine, "first_k_dense_replace"):
+        mine.first_k_dense_replace = 0
+    if getattr(mine, "mlp_only_layers", None):
+        mine.mlp_only_layers = []
+    if hasattr(mine, "decoder_sparse_step"):
+        mine.decoder_sparse_step = 1
+    return mine
+
+
+def _loaded(block: nn.Module, own: Mapping[str, Tensor], prefix: str) -> nn.Module:
+    """The layer with its weights; experts that are stored one by one are put together."""
+    state: dict[str, Tensor] = {}
+    for name, parameter in block.state_dict().items():
+        found = own.get(prefix + name)
+        if found is None:
+            found = _experts(own, prefix, name, len(parameter))
+        if found is None or found.shape != parameter.shape:
+            raise ModelError(
+                f"the checkpoint's layer for more tokens does not fit its config.json: {prefix}{name} is missing or of "
+                "another shape; choose --draft none, or download it again"
+            )
+        state[name] = found
+    block.load_state_dict(state)
+    return block.requires_grad_(False)
+
+
+def _experts(own: Mapping[str, Tensor], prefix: str, name: str, count: int) -> Tensor | None:
+    """``experts.gate_up_proj`` or ``experts.down_proj`` of a checkpoint with a matrix for each expert."""
+    whole, _, last = (prefix + name).rpartition(".")
+    parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(last)
+    if parts is None or f"{whole}.0.{parts[0]}.weight" not in own:
+        return None
+    each = range(count)
+    return torch.stack([torch.cat([own[f"{whole}.{e}.{part}.weight"] for part in parts]) for e in each])
