@@ -1,0 +1,222 @@
+"""Layers for more tokens that came with the target propose what transformers' own forward does."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import Glm4MoeConfig, Glm4MoeForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers.modeling_layers import MtpLayer
+
+from actors.engines.heads.build import build_head, has_own_head
+from actors.engines.heads.mtp import CONVENTIONS, DEEPSEEK, MIMO, QWEN, Mtp, convention_in
+from actors.models import Leaf
+from protocols.errors import ModelError
+from protocols.messages import Sampling
+from tests.engines.heads.published import Pair, generic
+from tests.engines.heads.test_eagle3 import assert_proposes
+from tests.engines.mirrored_texts import some_prompt
+from tests.engines.tiny import COMMON, make_model
+
+GREEDY = Sampling(max_tokens=64)
+QWEN_CONFIG = {
+    **COMMON,
+    "head_dim": 32,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1],
+    },
+}
+GLM_CONFIG = {
+    **COMMON,
+    "head_dim": 16,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+MODELS = {
+    "qwen3_5": lambda: Qwen3_5ForCausalLM(Qwen3_5TextConfig(**QWEN_CONFIG)),
+    "glm4_moe": lambda: Glm4MoeForCausalLM(Glm4MoeConfig(**GLM_CONFIG)),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def one_layer(model):
+    """transformers' layer for more tokens, of the model's own kind, with random weights."""
+    config = type(model.config).from_dict(
+        model.config.to_dict() | {"num_hidden_layers": 1, "layer_types": ["full_attention"], "first_k_dense_replace": 0}
+    )
+    config._attn_implementation = "eager"
+    decoder = model.get_decoder()
+    torch.manual_seed(4)
+    layer = MtpLayer(config, type(decoder.layers[-1]), type(decoder.norm), 0)
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.15)
+            else:
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+            if "bias" in name:
+                nn.init.normal_(parameter, std=0.1)
+        for buffer in layer.buffers():
+            buffer.normal_(std=0.1)
+    return layer.eval()
+
+
+def published(layer, convention, layers=3):
+    """The layer's weights by a family's names."""
+    prefix = convention.prefix.format(layers=layers)
+    ours = {"enorm": convention.token_norm, "hnorm": convention.state_norm, "eh_proj": convention.join,
+            "post_norm": convention.last_norm}  # fmt: skip
+    found = {}
+    for name, tensor in layer.state_dict().items():
+        first, _, rest = name.partition(".")
+        own = ours.get(first) or convention.block + rest
+        found[prefix + own] = tensor.clone()
+    return found
+
+
+def split_experts(weights):
+    """Each expert with matrices of its own, as most checkpoints have them."""
+    out = {}
+    for name, tensor in weights.items():
+        whole, _, last = name.rpartition(".")
+        if last == "gate_up_proj":
+            for expert, part in enumerate(tensor):
+                for one, matrix in zip(("gate_proj", "up_proj"), part.chunk(2), strict=True):
+                    out[f"{whole}.{expert}.{one}.weight"] = matrix.contiguous()
+        elif last == "down_proj" and tensor.ndim == 3:
+            out |= {f"{whole}.{expert}.down_proj.weight": part.contiguous() for expert, part in enumerate(tensor)}
+        else:
+            out[name] = tensor
+    return out
+
+
+@torch.inference_mode()
+def expected(pair, layer, text, path):
+    """The logits behind the last token, computed over the whole text."""
+    model, convention = pair.model, pair.head.convention
+    decoder = model.get_decoder()
+    states = pair.normed(text[:-1]) if convention.reads_normed else pair.raw(text[:-1])
+    ids = torch.tensor([[*text[1:], *path]])
+    for last in range(len(text) - 1, ids.shape[1] + 1):
+        embedded, places = model.get_input_embeddings()(ids[:, :last]), torch.arange(last)[None]
+        mask = torch.full((last, last), -torch.inf).triu(1)[None, None]
+        turns = decoder.rotary_emb(embedded, places)
+        parts = layer.enorm(embedded), layer.hnorm(states)
+        x = layer.eh_proj(torch.cat(parts if convention.token_first else parts[::-1], -1))
+        made = layer.mtp_block(
+            x, position_embeddings=turns, attention_mask=mask, position_ids=places, past_key_values=None
+        )
+        normed = layer.post_norm(made)
+        if convention.token_first and convention.reads_normed:  # as transformers' own has it
+            whole = layer(embedded, states, turns, mask, places, None)
+            torch.testing.assert_close(whole, normed)
+        states = torch.cat([states, (normed if convention.recycles_normed else made)[:, -1:]], 1)
+    return model.lm_head(normed[0, -1]).float()
+
+
+class OwnLayer(Pair):
+    def __init__(self, kind, convention, change=lambda weights: weights):
+        model = make_model(MODELS[kind])
+        self.layer = one_layer(model)
+        weights = change(published(self.layer, convention))
+        super().__init__(
+            generic(make_model(MODELS[kind])), model, lambda trunk: Mtp(model.config, weights, trunk, convention)
+        )
+
+    def normed(self, text):
+        return self.tapped(text)[-1]
+
+    def raw(self, text):
+        held = []
+        hook = self.model.get_decoder().norm.register_forward_pre_hook(lambda _, args: held.append(args[0]))
+        self.tapped(text)
+        hook.remove()
+        return held[0]
+
+
+CASES = [
+    ("qwen3_5", QWEN, dict),
+    ("glm4_moe", DEEPSEEK, dict),
+    ("glm4_moe", DEEPSEEK, split_experts),
+    ("qwen3_5", MIMO, dict),
+]
+
+
+@pytest.mark.parametrize(("kind", "convention", "change"), CASES)
+def test_proposals_are_those_of_transformers_own_layer(kind, convention, change):
+    pair = OwnLayer(kind, convention, change)
+    handle, mirror, text = pair.begin(some_prompt(30), GREEDY)
+    for turn in range(5):
+        [top] = pair.draft.expand([Leaf(mirror, text[-1], (), is_root=True)])
+        assert_proposes(top, expected(pair, pair.layer, text, []))
+        path, slots = [], []
+        for _ in range(3):  # a chain, as windows of recurrent targets are
+            path.append(int(top.tokens[0]) if not path else int(found.tokens[0]))  # noqa: F821
+            [found] = pair.draft.expand([Leaf(mirror, path[-1], tuple(slots))])
+            slots.append(found.slot)
+            assert_proposes(found, expected(pair, pair.layer, text, path))
+        nodes = pair.truth(text, 2) if turn % 2 else path
+        from actors.models import Window
+
+        [outcome] = pair.target.verify([Window(handle, nodes, [*range(-1, len(nodes) - 1)])])
+        pair.draft.commit(mirror, outcome.tokens, [-1] * len(outcome.tokens))
+        pair.draft.release(mirror, slots)
+        text = [*text, *outcome.tokens]
+
+
+def test_a_resumed_stream_and_its_neighbour_draft_as_alone():
+    pair = OwnLayer("qwen3_5", QWEN)
+    begun = [pair.begin(some_prompt(40), GREEDY), pair.begin(some_prompt(25, 2), GREEDY, some_prompt(9, 5))]
+    tops = pair.draft.expand([Leaf(mirror, text[-1], (), is_root=True) for _, mirror, text in begun])
+    below = pair.draft.expand([Leaf(m, top.tokens[1], ()) for (_, m, _), top in zip(begun, tops, strict=True)])
+    for (_, _, text), top, under in zip(begun, tops, below, strict=True):
+        assert_proposes(top, expected(pair, pair.layer, text, []))
+        assert_proposes(under, expected(pair, pair.layer, text, [top.tokens[1]]))
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5", "glm4_moe"])
+def test_the_layer_is_found_in_the_checkpoint_itself(kind, tmp_path):
+    convention = {"qwen3_5": QWEN, "glm4_moe": DEEPSEEK}[kind]
+    model = make_model(MODELS[kind])
+    model.save_pretrained(tmp_path)
+    assert not has_own_head(str(tmp_path), 3)
+    layer = one_layer(model)
+    save_file(split_experts(published(layer, convention)), tmp_path / "mtp.safetensors")
+    assert has_own_head(str(tmp_path), 3)
+    target = generic(make_model(MODELS[kind]))
+    draft = build_head("", target, str(tmp_path))
+    handle = target.open(some_prompt(30), GREEDY)
+    outcome = target.prefill(handle)
+    text = [*some_prompt(30), *outcome.tokens]
+    mirror = draft.open(text, 30, GREEDY)
+    draft.follow(mirror, handle)
+    [top] = draft.expand([Leaf(mirror, text[-1], (), is_root=True)])
+    pair = OwnLayer(kind, convention)
+    pair.model = model
+    assert_proposes(top, expected(pair, layer, text, []))
+
+
+def test_a_layer_that_does_not_fit_is_refused():
+    model = make_model(MODELS["qwen3_5"])
+    weights = published(one_layer(model), QWEN)
+    del weights["mtp.layers.0.self_attn.k_norm.weight"]
+    with pytest.raises(ModelError, match="k_norm"):
+        Mtp(model.config, weights, generic(model).engine.trunk(), QWEN)
+    assert convention_in(weights, 3) is QWEN
+    assert convention_in({"model.layers.9.eh_proj.weight": 1}, 3) is None
+    assert len({one.join for one in CONVENTIONS}) == len(CONVENTIONS)
