@@ -12,6 +12,7 @@ from statistics import fmean
 from actors.estimate import Estimate
 
 TABULATED = 64  # rows whose times are computed once
+DRIFT = 0.03  # of a measured forward
 FACTOR_MEMORY = 10  # forwards: contention and clocks change within some 10 rounds, and a single one says little
 
 
@@ -78,6 +79,11 @@ class CostModel:
     def observe(self, rows: int, time_us: float) -> None:
         """A forward of ``rows`` took ``time_us``."""
         self.factor.add_time(time_us / max(1e-9, self.curve(rows)))
+
+    def drift(self) -> None:
+        """Return slowly to the calibration. What looks too dear is not computed, and so not measured.
+        The machine may only have been busy."""
+        self.factor.add(1.0, weight=DRIFT)
 
     def row(self, rows: int, further: int = 8) -> float:
         """The time that a row adds to a forward of ``rows``: the mean of some, because forward times climb in steps."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from actors.models import DEFAULT_NODES
-from actors.proposers.ngram_pool import Lookahead
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
 REST_NODES = 63
+LOOKAHEAD_NODES = 55  # a window of 4 levels and 7 columns without the root, and 7 guesses of 4 tokens
 
 # Which nodes of the tree are verified in a round: none, so that the root alone is; the likeliest path; those that are
 # worth their time; or all that the verifier's own proposer has proposed.
@@ -71,7 +71,7 @@ STRATEGIES: dict[Method, Strategy] = {
         Strategy(Method.PLD_EARLIEST, ("pld-earliest",), "proposal"),
         Strategy(Method.SAM, ("sam",), "proposal"),
         Strategy(Method.REST, ("rest",), "proposal", nodes=REST_NODES),
-        Strategy(Method.LOOKAHEAD, ("lookahead",), "proposal", nodes=Lookahead().max_rows),
+        Strategy(Method.LOOKAHEAD, ("lookahead",), "proposal", nodes=LOOKAHEAD_NODES),
     )
 }
 

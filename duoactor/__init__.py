@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actors.proposers.interface import Proposal, Proposer, ProposerSession
+    from actors.proposals import Proposal, Proposer, ProposerSession
     from duoactor.client.async_client import AsyncClient
     from duoactor.client.request import Completion
     from duoactor.client.stream import AsyncStream
@@ -96,9 +96,9 @@ _HOMES = {
     "AsyncStream": "duoactor.client.stream",
     "Client": "duoactor.client.sync_client",
     "Completion": "duoactor.client.request",
-    "Proposal": "actors.proposers.interface",
-    "Proposer": "actors.proposers.interface",
-    "ProposerSession": "actors.proposers.interface",
+    "Proposal": "actors.proposals",
+    "Proposer": "actors.proposals",
+    "ProposerSession": "actors.proposals",
     "Stream": "duoactor.client.sync_client",
     "run_proposer": "duoactor.propose",
     **dict.fromkeys(_ERRORS, "protocols.errors"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from actors.proposers.interface import Proposer
+from actors.proposals import Proposer
 from actors.settings import DrafterSettings
 from protocols.address import default_address
 
@@ -30,8 +30,8 @@ def run_proposer(
         raise SystemExit(run_proposer(Pairs(), "pairs"))  # examples/own_proposer.py
         ```
     """
+    from actors.drafter.proposer import ProposerDraft, of_any_tokenizer
     from actors.drafter.start import run_drafter
-    from actors.proposers.draft_model import ProposerDraft, of_any_tokenizer
 
     logging.basicConfig(format="%(message)s", level=logging.INFO)  # without effect where the program has set its own
     settings = DrafterSettings(

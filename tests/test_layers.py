@@ -15,14 +15,13 @@ TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 
 # Folders of actors that each folder may import; "" are the files of actors itself. Engines and actors meet in start.py.
 ARROWS = {
-    "": {"tree", "proposers"},
+    "": {"tree"},
     "tree": set(),
-    "proposers": {"", "tree"},
-    "engines": {"", "tree", "proposers"},
-    "verifier": {"", "tree", "proposers"},
-    "drafter": {"", "tree", "proposers"},
+    "engines": {"", "tree"},
+    "verifier": {"", "tree"},
+    "drafter": {"", "tree"},
     "controller": {"", "tree"},
-    "learner": {"", "tree", "proposers"},
+    "learner": {"", "tree"},
     "training": {"", "tree", "engines"},
 }
 MEET = {"verifier": {"engines"}, "drafter": {"engines"}, "learner": {"engines", "training"}}

@@ -27,7 +27,7 @@ log = logging.getLogger("duoactor")
 def load_draft(settings: DrafterSettings) -> DraftModel:
     """The draft model, or the proposer in its place. Raises ModelError or ConfigError."""
     if retrieves(settings.draft):
-        from actors.proposers.draft_model import build_proposer_draft
+        from actors.drafter.proposer import build_proposer_draft
 
         return build_proposer_draft(settings.draft)
     from actors.engines.build import build_draft

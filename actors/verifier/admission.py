@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,12 +20,12 @@ from actors.verifier.budgets import first_plan
 from actors.verifier.chunk import chunk_of
 from actors.verifier.compute import Compute
 from actors.verifier.context import Context
+from actors.verifier.leases import Leases
 from actors.verifier.loans import Loan
 from actors.verifier.order import in_order
 from actors.verifier.preparation import Prepared, is_short, prepare
 from actors.verifier.request_log import RequestLog
 from actors.verifier.sources.grammar import Grammars
-from actors.verifier.sources.source import Source
 from actors.verifier.state import ClientPeer
 from actors.verifier.streams import Delivery, Status, Stream, Text, Times
 from actors.verifier.text import remembering
@@ -58,6 +58,7 @@ class Admission:
     def __init__(
         self,
         context: Context,
+        leases: Leases,
         codec: Codec,
         grammars: Grammars,
         tokenizing: Compute,
@@ -65,10 +66,9 @@ class Admission:
         request_log: RequestLog | None,
     ) -> None:
         """``tokenizing`` runs the preparation of long texts; ``wake`` is called when one has been admitted."""
-        self.context, self.state, self.codec = context, context.state, codec
+        self.context, self.state, self.leases, self.codec = context, context.state, leases, codec
         self.send, self.clock, self.wake = context.send, context.clock, wake
         self.tokenizing, self.grammars, self.request_log = tokenizing, grammars, request_log
-        self.sources: Mapping[str, Source] = {}  # each has an end of every stream
         self._decoders = {skip: remembering(partial(codec.decode, skip_special_tokens=skip)) for skip in (False, True)}
         self._arriving: dict[str, Arrival] = {}
         self._ends: deque[float] = deque(maxlen=PACE)
@@ -190,9 +190,7 @@ class Admission:
         self._log(stream)
         self.state.requests.end(stream)
         self.context.trials.end(stream)
-        for source in self.sources.values():
-            if source.name != "inline":  # its mirror is kept, between two forwards
-                source.end(stream)
+        self.leases.ended(stream)
         if stream.handle >= 0:
             self._ends.append(self.clock())
 

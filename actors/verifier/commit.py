@@ -151,9 +151,7 @@ class Committer:
             base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled, outcome.hidden
         )
         stream.wait.covered = covered
-        if stream.grammar is not None:
-            stream.grammar.commit(tokens)
-        for name in stream.strategy.sources:
+        for name in stream.sources:
             source = self.sources.get(name)
             if source is not None:
                 source.learn(stream, committed)

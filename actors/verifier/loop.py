@@ -37,7 +37,6 @@ from actors.verifier.sources.grammar import Grammars
 from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.sources.lookup import Library
 from actors.verifier.sources.remote import Remote
-from actors.verifier.sources.source import Source
 from actors.verifier.state import HEARTBEAT_MS, State
 from actors.verifier.tokenization import Tokenization
 from actors.verifier.trials import Trials
@@ -84,18 +83,17 @@ class Verifier:
         tokenizing = tokenizing or InlineCompute()
         self.leases, self.learning = Leases(context), Learning(context)
         self.grammars = Grammars(codec, model.info, timer)
-        self.admission = Admission(context, codec, self.grammars, tokenizing, self.wake.set, request_log)
+        self.admission = Admission(context, self.leases, codec, self.grammars, tokenizing, self.wake.set, request_log)
         self.peers = Peers(context, self.leases, self.admission, listener.telemetry, listener.holder)
         self.faults = Faults(context, self.admission)
         remote = Remote(context, self.leases, self.learning, self.peers.gone)
-        self.sources: dict[str, Source] = {source.name: source for source in (*library.sources, remote)}
         if inline is not None:
             inline.opinions = library.opinions
-            self.sources[inline.name] = inline
-        self.admission.sources = self.sources
+            library.add(inline)
+        self.sources = {source.name: source for source in (*library.sources, remote, self.grammars)}
         self.outbox = Outbox(context, self.admission, self.faults, self.peers.gone)
         self.committer = Committer(context, self.sources, self.leases, self.outbox, self.faults)
-        room = Room(context, self.leases, self.learning, self.admission, self.faults)
+        room = Room(context, self.sources, self.leases, self.learning, self.admission, self.faults)
         self.scheduler = Scheduler(context, self.sources, room, self.admission, self.faults)
         self.inbox = Inbox(
             context,

@@ -6,7 +6,7 @@ its text is the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
@@ -14,6 +14,7 @@ from actors.verifier.faults import Faults
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
 from actors.verifier.order import in_order
+from actors.verifier.sources.source import Source
 from actors.verifier.streams import Status, Stream
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode
@@ -21,9 +22,15 @@ from protocols.messages import FailureCode
 
 class Room:
     def __init__(
-        self, context: Context, leases: Leases, learning: Learning, admission: Admission, faults: Faults
+        self,
+        context: Context,
+        sources: Mapping[str, Source],
+        leases: Leases,
+        learning: Learning,
+        admission: Admission,
+        faults: Faults,
     ) -> None:
-        self.context, self.state, self.target = context, context.state, context.target
+        self.context, self.state, self.target, self.sources = context, context.state, context.target, sources
         self.leases, self.learning, self.admission, self.faults = leases, learning, admission, faults
         # How many streams had come when the first in the queue found no room, if nobody has given any back since
         self._full_at = -1
@@ -34,8 +41,8 @@ class Room:
             self._full_at = -1
             if stream.handle >= 0:
                 self.target.close(stream.handle)
-            if self.state.inline is not None:
-                self.state.inline.end(stream)
+            for source in self.sources.values():
+                source.end(stream)
             self.context.library.remember(stream.news, stream.message.cache_salt)
             self.learning.ended(stream)
 

@@ -51,7 +51,7 @@ class Scheduler:
         self.context, self.state, self.sources = context, context.state, sources
         remote = sources["drafter"]
         assert isinstance(remote, Remote)
-        self.remote, self.inline = remote, context.state.inline
+        self.remote = remote
         self.room, self.admission, self.faults = room, admission, faults
         self._turns = Turns()
         self._prefilling_since: float | None = None  # seconds; None: the latest forward had a round in it
@@ -174,14 +174,13 @@ class Scheduler:
         plain = not drafts and prompt is None and not self.state.requests.of(Status.PREFILL)
         steps = self._steps({stream: using[stream] for stream in held}, allowance) if plain else 1
         asked = tuple(tuple(self._asked(stream, source) for source in using[stream]) for stream in held)
-        reading_us = self.inline.reading_us if self.inline is not None else 0.0
+        reading_us = sum(stream.spent_us.get("reading", 0.0) for stream in held)
         return Batch(
             tuple(held), tuple(windows), asked, decoding, prompt, rows, steps, drafting_us, min(reading_us, drafting_us)
         )
 
     def _asked(self, stream: Stream, source: Source) -> Asked:
-        drafter = self.state.drafters.of(stream.loan.holder) if source is self.remote else None
-        return Asked(source.name, source.name if drafter is None else drafter.source, source.bit)
+        return Asked(source.name, source.judged_as(stream), source.bit)
 
     def _steps(self, using: dict[Stream, list[Source]], allowance: Allowance) -> int:
         """How many forwards may follow one another: none of the streams has a source to ask, or a word to send."""
@@ -190,7 +189,8 @@ class Scheduler:
             if sources or not stream.undecided:
                 return 1
             group, trials, rounds = stream.group(allowance.streams), self.context.trials, stream.tally.rounds
-            rests = [trials.left(name, group, stream, rounds) for name in self._judged(stream)]
+            judged = [self.sources[name].judged_as(stream) for name in stream.sources if name in self.sources]
+            rests = [trials.left(name, group, stream, rounds) for name in judged if name]
             steps = min(steps, stream.text.left, *(max(1, int(left)) for left in rests if left > 0))
         return max(1, steps)
 
@@ -210,8 +210,6 @@ class Scheduler:
     def _grow(self, using: dict[Stream, list[Source]], allowance: Allowance) -> list[Stream]:
         """Let the sources grow the trees. Returns the streams that neither wait nor have failed."""
         opinions, ready = self.context.library.opinions, list[Stream]()
-        if self.inline is not None:
-            self.inline.reading_us = 0.0
         for stream, sources in using.items():
             for source in sources:
                 if not source.together:
@@ -226,66 +224,51 @@ class Scheduler:
         for source in self.sources.values():
             if source.together and (mine := [stream for stream in ready if source in using[stream]]):
                 source.grow(mine, allowance)
-        drafts = any("inline" in stream.strategy.sources and not stream.suspect for stream in ready)
-        if self.inline is not None and drafts and allowance.reads:
-            self.inline.measure(allowance.now_us / 1e6)
         for stream in ready:
             opinions[stream.text.sampled].settle(stream.tree)
-            if stream.grammar is not None and stream.strategy.window != "root" and stream.method != "lookahead":
-                self.faults.guard(stream, partial(stream.grammar.fit, stream.tree))
+            self.faults.guard(stream, partial(self.sources["grammar"].grow, [stream], allowance))
         return [stream for stream in ready if stream.status is Status.DECODE]
 
     def _uses(self, stream: Stream, allowance: Allowance) -> list[Source]:
         """The sources that are asked for the next round: those of the method that do not rest. One draft model at most
         works for a stream."""
-        group, rounds = stream.group(allowance.streams), stream.tally.rounds
+        group, rounds, trials = stream.group(allowance.streams), stream.tally.rounds, self.context.trials
         judged = may_rest(self.context, stream)
-        found = list[Source]()
+        found, models = list[Source](), list[Source]()
         for name in stream.strategy.sources:
             source = self.sources.get(name)
-            if source is None or name in ("drafter", "inline"):
+            if source is None or not (judged_as := source.judged_as(stream)):
                 continue
-            if not (judged and self.context.trials.rests(name, group, stream, rounds)):
-                found.append(source)
-        drafting = self._drafting(stream, group, allowance, judged)
+            rests = judged and trials.rests(judged_as, group, stream, rounds)
+            if not source.exclusive:
+                found += [source] * (not rests)
+            elif not judged:
+                models = models or [source]
+            elif not rests and source.able(stream, allowance):
+                models.append(source)
+        best = self._best(stream, group, models)
         if stream.loan.holder is not None:
-            self.remote.works(stream, drafting == "drafter")
-        if drafting:
-            found.append(self.sources[drafting])
-        return found
+            self.remote.works(stream, best is self.remote)
+        return found if best is None else [*found, best]
 
-    def _drafting(self, stream: Stream, group: Group, allowance: Allowance, judged: bool) -> str:
-        """Which draft model works for a stream: "drafter", "inline", or none."""
-        trials, rounds = self.context.trials, stream.tally.rounds
-        drafter = self.state.drafters.of(stream.loan.holder)
-        inline = self.inline if "inline" in stream.strategy.sources and not stream.suspect else None
-        if not judged:
-            return "drafter" if drafter is not None else "inline" if inline is not None else ""
-        able = dict[str, str]()  # by source, what it is judged as
-        if inline is not None and not trials.rests("inline", group, stream, rounds):
-            gain = trials.expected("inline", group, stream)
-            able |= {"inline": "inline"} if inline.knows(stream, allowance.rate, gain) else {}
-        if drafter is not None and not trials.rests(drafter.source, group, stream, rounds):
-            able["drafter"] = drafter.source
-        if len(able) < 2:
-            return next(iter(able), "")
-        for name, judged_as in able.items():  # each is tried once
-            if not trials.known(judged_as, group):
-                return name
-        gains = {name: trials.expected(judged_as, group, stream) for name, judged_as in able.items()}
-        present = "drafter" if stream.loan.works else "inline"
-        gains[present] *= CLEARLY
-        return max(gains, key=lambda name: gains[name])
+    def _best(self, stream: Stream, group: Group, models: Sequence[Source]) -> Source | None:
+        """The draft model that should gain most; each is tried once."""
+        trials = self.context.trials
+        if len(models) < 2:
+            return next(iter(models), None)
+        untried = (model for model in models if not trials.known(model.judged_as(stream), group))
+        if (model := next(untried, None)) is not None:
+            return model
 
-    def _judged(self, stream: Stream) -> list[str]:
-        """The names that the sources of a stream are judged by."""
-        drafter = self.state.drafters.of(stream.loan.holder)
-        names = [name for name in stream.strategy.sources if name in self.sources and name != "drafter"]
-        return [*names, drafter.source] if drafter is not None else names
+        def gain(model: Source) -> float:
+            present = (model is self.remote) == stream.loan.works
+            return trials.expected(model.judged_as(stream), group, stream) * (CLEARLY if present else 1.0)
 
-    def _gain(self, streams: int, stream: Stream) -> float:
-        """The speed-up that the verifier's own drafts should bring a stream."""
-        return self.context.trials.expected("inline", stream.group(streams), stream)
+        return max(models, key=gain)
+
+    def _gain(self, streams: int, stream: Stream, source: str) -> float:
+        """The speed-up that a source should bring a stream."""
+        return self.context.trials.expected(source, stream.group(streams), stream)
 
     def prepare(self, batch: Batch) -> None:
         """Let the sources read the piece of a prompt that the forward computes, if they are to be asked at all."""

@@ -28,9 +28,9 @@ log = logging.getLogger("duoactor")
 
 def _sources(settings: VerifierSettings, info: ModelInfo) -> Library:
     """What the verifier retrieves drafts from. Raises ConfigError or ModelError."""
-    from actors.proposers.datastore import Datastore
-    from actors.proposers.memory import Memory
+    from actors.datastore import Datastore
     from actors.verifier.sources.lookup import Library
+    from actors.verifier.sources.memory import Memory
 
     memory = Memory(settings.memory) if settings.memory else None
     if not settings.datastore:

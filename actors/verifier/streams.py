@@ -134,6 +134,12 @@ class Stream:
     def method(self) -> Method:
         return self.strategy.method
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of what may propose tokens for it, in the order in which they are asked."""
+        own = self.strategy.sources
+        return own if self.grammar is None else (*own, "grammar")
+
     def become(self, status: Status) -> None:
         """The only way in which a status changes."""
         if status not in TRANSITIONS[self.status]:

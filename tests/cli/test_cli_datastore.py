@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from actors.datastore import Datastore
 from actors.engines.text.tokenizer import tokenizer_digest
 from actors.engines.weights.loading import load_tokenizer
-from actors.proposers.datastore import Datastore
 from duoactor.cli import main
 from duoactor.config import resolve_model
 from protocols.errors import ModelError

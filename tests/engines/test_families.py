@@ -19,8 +19,8 @@ from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import ROWS
 from actors.engines.targets.target import Target
 from actors.models import Window
-from actors.proposers.memory import Memory
 from actors.verifier.sources.lookup import Library
+from actors.verifier.sources.memory import Memory
 from protocols.errors import ModelError
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
 from tests.engines.families import FAMILIES, REFUSED, VARIANTS, model_of

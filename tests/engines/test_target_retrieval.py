@@ -5,10 +5,10 @@ import random
 import pytest
 import torch
 
+from actors.datastore import Datastore, build
 from actors.engines.generic.engine import TransformersEngine
 from actors.engines.targets.selfcheck import LARGE, ROWS
 from actors.engines.targets.target import LARGEST, Target
-from actors.proposers.datastore import Datastore, build
 from actors.verifier.sources.lookup import Library
 from actors.verifier.timing import measure_target
 from protocols.messages import Sampling

@@ -3,10 +3,9 @@ import json
 import pytest
 
 import duoactor
+from actors.datastore import Datastore, Retrieval
 from actors.engines.text.tokenize_corpus import build_from_files, read_documents, tokenizer_of
-from actors.proposers.datastore import Datastore
-from actors.proposers.interface import propose
-from actors.proposers.rest import Retrieval
+from actors.proposals import propose
 from protocols.errors import ConfigError
 
 

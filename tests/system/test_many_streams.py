@@ -14,8 +14,8 @@ from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.targets.target import Target
 from actors.models import Window
-from actors.proposers.memory import Memory
 from actors.verifier.sources.lookup import Library
+from actors.verifier.sources.memory import Memory
 from protocols.messages import Cancel, Chunk, Generate, Method, Sampling
 from tests.engines.tiny import VOCAB, make
 from tests.world.caller import tokens_of

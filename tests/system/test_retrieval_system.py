@@ -2,10 +2,10 @@
 
 import pytest
 
-from actors.proposers.datastore import build
-from actors.proposers.draft_model import build_proposer_draft
-from actors.proposers.memory import Memory
+from actors.datastore import build
+from actors.drafter.proposer import build_proposer_draft
 from actors.verifier.sources.lookup import Library
+from actors.verifier.sources.memory import Memory
 from protocols.messages import Chunk, Failed, FailureCode, Generate, Refuse, RefuseCode, Role, Sampling
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run

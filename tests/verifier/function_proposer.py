@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from actors.proposers.interface import Proposal
+from actors.proposals import Proposal
 
 Guess = Callable[[Sequence[int], int], Proposal]
 

@@ -2,10 +2,10 @@ import math
 
 import pytest
 
-from actors.proposers.interface import Proposal
-from actors.proposers.ngram_pool import Lookahead
+from actors.proposals import Proposal
 from actors.tree.tree import OWN
 from actors.verifier.rounds import NO_WINDOW, Committed
+from actors.verifier.sources.lookahead import Lookahead
 from actors.verifier.sources.lookup import FLOOR, Library, Lookup, Whole, fitting
 from actors.verifier.sources.source import TEXT, Allowance
 from protocols.errors import RequestError

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from actors.datastore import Datastore, build
 from actors.models import RENDERING, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix, path_of
-from actors.proposers.datastore import Datastore, build
 from actors.tree.accept import walk
 from actors.verifier.sources.lookup import Library
 from protocols.errors import PoolFull

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.proposers.datastore import Meta, build
+from actors.datastore import Meta, build
 from protocols.errors import ConfigError
 
 TEXT_FIELDS = ("text", "content", "prompt", "instruction", "question", "input", "completion", "response", "answer")

@@ -22,8 +22,9 @@ from actors.estimate import Estimate
 from actors.models import ROOT, Codec, ModelInfo
 from actors.tree.tree import FORCED, Node, TokenTree
 from actors.tree.window import best_nodes
+from actors.verifier.rounds import Committed
 from actors.verifier.sources.integers import exact_grammar, exact_schema
-from actors.verifier.sources.source import GRAMMAR
+from actors.verifier.sources.source import GRAMMAR, Allowance, Source
 from protocols.errors import RequestError
 from protocols.messages import FailureCode, StructuredOutputs
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from llguidance._lib import JsonCompileOptions
     from numpy.typing import NDArray
+
+    from actors.verifier.streams import Stream
 
 T = TypeVar("T")
 MAX_FITTED = 64  # likeliest drafts that are checked before a window is chosen: twice the largest usual window
@@ -53,8 +56,11 @@ LONGEST_REASON = 300  # characters
 JSON_STYLE: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
-class Grammars:
-    """Makes a request's :class:`Grammar`."""
+class Grammars(Source):
+    """Makes a request's :class:`Grammar`. As a source it is the last one: it drops drafts that the grammar refuses, and
+    adds the tokens that it forces."""
+
+    name, bit = "grammar", GRAMMAR
 
     def __init__(self, codec: Codec, info: ModelInfo, timer: Callable[[], float] = time.perf_counter) -> None:
         """``timer`` measures masks, in seconds."""
@@ -74,6 +80,16 @@ class Grammars:
         grammar = Grammar(self._index(), _translated(wanted), self._timer)
         grammar.commit(generated)
         return grammar
+
+    def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
+        for stream in streams:
+            # Lookahead's rows are no drafts: it learns from what the target makes of all of them.
+            if stream.grammar is not None and stream.strategy.window != "root" and stream.method != "lookahead":
+                stream.grammar.fit(stream.tree)
+
+    def learn(self, stream: Stream, committed: Committed) -> None:
+        if stream.grammar is not None:
+            stream.grammar.commit(committed.tokens)
 
     def _index(self) -> LLTokenizer:
         try:

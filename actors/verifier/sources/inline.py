@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 
 from actors.calibration import Calibration, TextCalibration
 from actors.cost import CostModel
-from actors.draft_timing import Probe
 from actors.estimate import Estimate
 from actors.generations import Generations, Loader
 from actors.models import DraftModel, Leaf
@@ -39,7 +38,7 @@ _worth: Callable[[tuple[float, InlineTree, Chain]], float] = itemgetter(0)
 
 
 class InlineDraft(Source):
-    name, bit, together = "inline", INLINE, True
+    name, bit, exclusive, together = "inline", INLINE, True, True
 
     def __init__(
         self,
@@ -56,11 +55,10 @@ class InlineDraft(Source):
         self.generations, self.timer = Generations(model, load), timer
         self.model_id = model.info.model_id  # whatever the directory is called where other weights of it lie
         self.steps = CostModel(step_us)
-        self.read_us = Estimate(self.steps(UNREAD) / UNREAD, weight=SLICE, memory=8 * SLICE)  # of a token of a text
-        self.reading_us = 0.0  # in the latest call of grow
+        self._usual_read_us = self.steps(UNREAD) / UNREAD
+        self.read_us = Estimate(self._usual_read_us, weight=SLICE, memory=8 * SLICE)  # of a token of a text
         self.opinions = {sampled: OpinionPool() for sampled in (False, True)}
         self._beside_us = Estimate()  # of a node, beside the model: leaves are chosen, candidates join trees
-        self._probe = Probe(self.steps, timer)
         self._vocab_size, self._eos = vocab_size, eos | model.info.eos_token_ids
         self._trees: WeakKeyDictionary[Stream, InlineTree] = WeakKeyDictionary()
         self._unable: WeakKeyDictionary[Stream, bool] = WeakKeyDictionary()  # it has no room, or cannot mirror them
@@ -78,45 +76,32 @@ class InlineDraft(Source):
 
     # --- before a round ----------------------------------------------------------------------------------------------
 
-    def prepare(self, stream: Stream, most: int = SLICE) -> None:
-        """A text is read when it is known whether that repays."""
-
     def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
         """``streams`` share the next forward, their trees hold what was retrieved, and no drafter works for them."""
         began = self.timer()
         until = began + allowance.room_us / 1e6
         self._renew()
-        self.reading_us = 0.0
         trees = {tree: stream for stream in streams if (tree := self._read(stream, allowance, until)) is not None}
         further = allowance.rate * (self.steps.row(1) + self._beside_us.mean)
         for tree in trees:
             tree.begin(allowance.row, further)
-        for _ in range(MAX_STEPS):
+        for step in range(MAX_STEPS):
             begin = self.timer()
             batch = self._worthwhile(trees, allowance)
             nodes = sum([len(chain) for _, chain in batch])
             if not batch or self.steps(nodes) > self._left_us(until):
+                if step == 0:
+                    self.steps.drift()
                 break
             spent_us = self._expand(batch, trees, allowance.now_us + (begin - began) * 1e6)
             if spent_us is None:
                 break
             self._beside_us.add_time(((self.timer() - begin) * 1e6 - spent_us) / nodes, weight=nodes)
 
-    def measure(self, now: float) -> None:
-        """Between two rounds. Where nothing was drafted for a while, a busy machine may have made it look too dear, and
-        nothing would ever be drafted, or read, that shows what it takes. ``now``: seconds since the verifier's
-        start."""
-        if self._failures >= MAX_FAILURES:
-            return
-        try:
-            read_us = self._probe.run(self.model, now, self.read_us.mean)
-        except Exception as error:
-            self._fail((), error)
-            return
-        if read_us is not None:
-            self.read_us.add_time(read_us, weight=SLICE)
+    def judged_as(self, stream: Stream) -> str:
+        return "" if stream.suspect else self.name
 
-    def knows(self, stream: Stream, rate: float, gain: float) -> bool:
+    def able(self, stream: Stream, allowance: Allowance) -> bool:
         """Whether it can draft for the stream: it has read its text, or that repays."""
         self._renew()
         tree, missing = self._trees.get(stream), len(stream.text)
@@ -124,7 +109,7 @@ class InlineDraft(Source):
             return False
         if tree is not None and tree.model is self.model:
             missing = self.model.missing(tree.handle)
-        return missing <= UNREAD or self._repays(stream, missing, rate, gain)
+        return missing <= UNREAD or self._repays(stream, missing, allowance)
 
     def _able(self, stream: Stream) -> bool:
         """Whether the model can mirror the stream's text, as far as is known."""
@@ -155,7 +140,7 @@ class InlineDraft(Source):
             return None
         if tree is not None and (missing := self.model.missing(tree.handle)) <= UNREAD:
             return tree
-        if not (allowance.reads and self._repays(stream, missing, allowance.rate, allowance.gain(stream))):
+        if not (allowance.reads and self._repays(stream, missing, allowance)):
             return None
         if tree is None:
             tree = self._open(stream)
@@ -171,15 +156,19 @@ class InlineDraft(Source):
             return None
         spent_us = (self.timer() - begin) * 1e6
         self.read_us.add_time(spent_us / tokens, weight=tokens)
-        self.reading_us += spent_us
         stream.spent("reading", spent_us)
         return tree if missing <= tokens else None
 
-    def _repays(self, stream: Stream, missing: int, rate: float, gain: float) -> bool:
+    def _repays(self, stream: Stream, missing: int, allowance: Allowance) -> bool:
         """Whether to read so many tokens saves more time than it takes: a text is expected to go on for as long as it
-        has, or for a short answer's length. ``gain``: the expected speed-up with drafts."""
+        has, or for a short answer's length."""
+        gain = allowance.gain(stream, self.name)
         left = min(stream.text.left, max(SHORT_ANSWER, stream.text.written))
-        return rate * missing * self.read_us.mean < left * min(1.0, max(0.0, 1.0 - 1.0 / max(gain, 1e-3)))
+        saved = left * min(1.0, max(0.0, 1.0 - 1.0 / max(gain, 1e-3)))
+        if allowance.rate * missing * self.read_us.mean < saved:
+            return True
+        self.read_us.add(self._usual_read_us)  # as CostModel.drift
+        return False
 
     def _fail(self, trees: Iterable[InlineTree], error: Exception) -> None:
         """A draft model that fails costs its drafts, and nothing else."""
@@ -239,7 +228,6 @@ class InlineDraft(Source):
         spent_us = (self.timer() - begin) * 1e6
         self._failures = 0
         self.steps.observe(len(leaves) + missing, spent_us)
-        self._probe.spare(began_us / 1e6)
         first = 0
         for tree, chain in batch:
             tree.expanded(chain, expansions[first : first + len(chain)], self._vocab_size)

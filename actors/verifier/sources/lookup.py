@@ -13,17 +13,15 @@ from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from actors.calibration import Calibration, TextBias, log_odds
+from actors.datastore import Datastore, Retrieval
 from actors.models import DEFAULT_NODES
-from actors.proposers.datastore import Datastore
-from actors.proposers.interface import NOTHING, ROOT, Proposal, Proposer, ProposerSession
-from actors.proposers.memory import Memory, Remembered
-from actors.proposers.ngram_pool import Lookahead, LookaheadSession
-from actors.proposers.prompt_lookup import PromptLookup
-from actors.proposers.rest import Retrieval
-from actors.proposers.suffix_automaton import SuffixAutomaton
+from actors.own_text import PromptLookup, SuffixAutomaton
+from actors.proposals import NOTHING, ROOT, Proposal, Proposer, ProposerSession
 from actors.tree.tree import OWN, Node, TokenTree
 from actors.verifier.opinions import OpinionPool
 from actors.verifier.rounds import Committed
+from actors.verifier.sources.lookahead import Lookahead, LookaheadSession
+from actors.verifier.sources.memory import Memory, Remembered
 from actors.verifier.sources.source import DATASTORE, MEMORY, SLICE, TEXT, WHOLE, Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.errors import RequestError
@@ -90,16 +88,32 @@ class Trust:
             self._known.clear()
 
 
-class Lookup(Source):
-    """Retrieved tokens beside other drafts. A proposer's scores are priors: chances are learned from the target."""
+class _Proposing(Source):
+    """A proposer with a session for each stream."""
 
     def __init__(self, name: str, bit: int, proposer: Callable[[Stream], Proposer]) -> None:
         self.name, self.bit, self._proposer = name, bit, proposer
-        self._trust = {False: Trust(), True: Trust()}  # by whether the text is sampled
         self._readings: WeakKeyDictionary[Stream, _Reading] = WeakKeyDictionary()
 
     def prepare(self, stream: Stream, most: int = SLICE) -> None:
         self._reading(stream).read(stream.text.committed, most)
+
+    def end(self, stream: Stream) -> None:
+        self._readings.pop(stream, None)
+
+    def _reading(self, stream: Stream) -> _Reading:
+        reading = self._readings.get(stream)
+        if reading is None:
+            reading = self._readings[stream] = _Reading(self._proposer(stream))
+        return reading
+
+
+class Lookup(_Proposing):
+    """Retrieved tokens beside other drafts. A proposer's scores are priors: chances are learned from the target."""
+
+    def __init__(self, name: str, bit: int, proposer: Callable[[Stream], Proposer]) -> None:
+        super().__init__(name, bit, proposer)
+        self._trust = {False: Trust(), True: Trust()}  # by whether the text is sampled
 
     def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
         for stream in streams:
@@ -143,27 +157,12 @@ class Lookup(Source):
                 if right:
                     depths[row] = depth + 1
 
-    def end(self, stream: Stream) -> None:
-        self._readings.pop(stream, None)
 
-    def _reading(self, stream: Stream) -> _Reading:
-        reading = self._readings.get(stream)
-        if reading is None:
-            reading = self._readings[stream] = _Reading(self._proposer(stream))
-        return reading
-
-
-class Whole(Source):
+class Whole(_Proposing):
     """A method that is nothing but a proposer: each proposal is the window of its round."""
 
-    bit = WHOLE
-
     def __init__(self, name: str, proposer: Callable[[Stream], Proposer]) -> None:
-        self.name, self._proposer = name, proposer
-        self._readings: WeakKeyDictionary[Stream, _Reading] = WeakKeyDictionary()
-
-    def prepare(self, stream: Stream, most: int = SLICE) -> None:
-        self._reading(stream).read(stream.text.committed, most)
+        super().__init__(name, WHOLE, proposer)
 
     def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
         for stream in streams:
@@ -190,23 +189,11 @@ class Whole(Source):
                 return
         session.extend(committed.tokens)
 
-    def end(self, stream: Stream) -> None:
-        self._readings.pop(stream, None)
-
-    def _reading(self, stream: Stream) -> _Reading:
-        reading = self._readings.get(stream)
-        if reading is None:
-            reading = self._readings[stream] = _Reading(self._proposer(stream))
-        return reading
-
 
 class Library:
-    """What one verifier process can retrieve from."""
+    """The sources of one verifier process, but for drafters and grammars."""
 
-    def __init__(
-        self, datastore: Datastore | None = None, memory: Memory | None = None, retrieves: bool = True
-    ) -> None:
-        """``retrieves``: False: method auto finds nothing anywhere."""
+    def __init__(self, datastore: Datastore | None = None, memory: Memory | None = None) -> None:
         self.datastore, self.memory = datastore, memory
         self.opinions = {sampled: OpinionPool() for sampled in (False, True)}
         self.sources: list[Source] = [
@@ -214,17 +201,18 @@ class Library:
             Whole("pld-earliest", lambda stream: _of_length(PromptLookup(earliest=True), stream)),
             Whole("sam", lambda stream: _of_length(SuffixAutomaton(), stream)),
             Whole("lookahead", lambda stream: fitting(Lookahead(), stream.wait.max_window)),
+            Lookup("text", TEXT, lambda stream: SuffixAutomaton(tokens=NODES)),
         ]
         if datastore is not None:
             whole, beside = Retrieval(datastore), Retrieval(datastore, tokens=8, nodes=NODES, matches=64)
             self.sources.append(Whole("rest", lambda stream: whole))
-        if not retrieves:
-            return
-        self.sources.append(Lookup("text", TEXT, lambda stream: SuffixAutomaton(tokens=NODES)))
+            self.sources.append(Lookup("datastore", DATASTORE, lambda stream: beside))
         if memory is not None:
             self.sources.append(Lookup("memory", MEMORY, lambda stream: Remembered(memory, stream.message.cache_salt)))
-        if datastore is not None:
-            self.sources.append(Lookup("datastore", DATASTORE, lambda stream: beside))
+
+    def add(self, source: Source) -> None:
+        """A further source. Those that retrieve come before draft models."""
+        self.sources.append(source)
 
     def check(self, method: str) -> None:
         """Raise RequestError ("unsupported") if a method needs a datastore and there is none."""

@@ -7,7 +7,7 @@ Before a round they are sent what was committed, and it is decided whether the r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from actors.tree.tree import Fragment, Node, check_fragment
 from actors.verifier.budgets import budget_of, plan_for
@@ -26,7 +26,7 @@ MAX_NODES = 512  # of one fragment; a tree takes no more fragments once it has t
 
 
 class Remote(Source):
-    name, bit = "drafter", DRAFTER
+    name, bit, exclusive = "drafter", DRAFTER, True
 
     def __init__(
         self, context: Context, leases: Leases, learning: Learning, gone: Callable[[bytes, str], None]
@@ -36,6 +36,10 @@ class Remote(Source):
         self.leases, self.learning, self.gone = leases, learning, gone
 
     # --- before a round ----------------------------------------------------------------------------------------------
+
+    def judged_as(self, stream: Stream) -> str:
+        drafter = self.state.drafters.of(stream.loan.holder)
+        return drafter.source if drafter is not None else ""
 
     def prepare(self, stream: Stream, most: int = SLICE) -> None:
         """Lend it, unless it is lent."""
@@ -47,9 +51,6 @@ class Remote(Source):
         drafter = self.state.drafters.of(stream.loan.holder)
         if drafter is not None:
             stream.loan.plan = plan_for(self.context, stream, drafter, drafts)
-
-    def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
-        """The drafters' nodes are in the trees. See :meth:`consult`."""
 
     def consult(self, stream: Stream, allowance: Allowance, window: Callable[[int | None], Chosen]) -> bool:
         """Tell the drafter of what was committed, once after each commit. Returns whether the round waits for it.
@@ -111,9 +112,6 @@ class Remote(Source):
         if best is not None:
             chance = math.exp(best.drafted or 0.0)
             drafter.claimed(stream.text.sampled, chance, best.token == committed.tokens[0])
-
-    def end(self, stream: Stream) -> None:
-        self.leases.ended(stream)
 
     # --- what drafters send ------------------------------------------------------------------------------------------
 

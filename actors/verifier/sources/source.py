@@ -1,7 +1,11 @@
-"""What every source of drafts has in common: it adds nodes to a stream's tree, with calibrated chances.
+"""Sources of drafts: whatever adds nodes to a stream's tree, with calibrated chances.
 
 A remote drafter, the draft model between forwards, the request's own text, the memory of ended requests, a datastore
-and a grammar enter the tree by the same door. A source's name is what trials and statistics know it by.
+and a grammar enter the tree by the same door, :meth:`actors.tree.tree.TokenTree.add`.
+
+To add a source: write ``sources/NAME.py`` with a subclass of :class:`Source`, give it a bit below, put one of them into
+the verifier's :class:`~actors.verifier.sources.lookup.Library` (``library.add``), and name it in those rows of
+:data:`actors.methods.STRATEGIES` that use it. :class:`actors.verifier.trials.Trials` then finds out whether it pays.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from actors.verifier.rounds import Committed
 
@@ -17,9 +21,9 @@ if TYPE_CHECKING:
     from actors.verifier.streams import Stream
 
 # A bit for each source, in :attr:`Node.sources`.
-TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE = (1 << bit for bit in range(7))
+TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE, HEAD = (1 << bit for bit in range(8))
 RETRIEVED = TEXT | MEMORY | DATASTORE | WHOLE
-DRAFTED = DRAFTER | INLINE
+DRAFTED = DRAFTER | INLINE | HEAD
 SLICE = 256  # tokens of a text that a source reads at once, because others decode
 
 
@@ -33,7 +37,7 @@ class Allowance:
     room_us: float = math.inf  # for all drafting together
     reads: bool = True  # whether there is time for texts that were not read yet
     now_us: float = 0.0  # since the verifier's start
-    gain: Callable[[Stream], float] = lambda stream: 1.0  # the speed-up with drafts that a stream may expect
+    gain: Callable[[Stream, str], float] = lambda stream, source: 1.0  # the speed-up that a stream may expect of it
 
     @property
     def row(self) -> float:
@@ -46,26 +50,35 @@ class Allowance:
         return self.row if self.streams > 1 else 0.0
 
 
-class Source(Protocol):
-    name: str
-    bit: int
+class Source:
+    """Three calls: ``prepare`` reads a text ahead, ``grow`` adds drafts before a round, ``learn`` follows the target.
+
+    All run in the event loop's thread, between two forwards or beside one that computes on another thread."""
+
+    name: str  # by which methods, trials and statistics know it
+    bit: int  # in :attr:`Node.sources`
+    exclusive = False  # of these (the draft models) only the one that should gain most works for a stream
+    together = False  # whether ``grow`` takes all streams of a round at once, which share its steps
     # Whether it reads the target's hidden states of committed rows (:attr:`actors.models.Outcome.hidden`), as a draft
     # head does. They come with ``Committed``.
-    hidden: bool = False
-    together: bool = False  # whether ``grow`` takes all streams of a round at once, which share its steps
+    hidden = False
+
+    def judged_as(self, stream: Stream) -> str:
+        """The name in the trials; "": there is none for this stream."""
+        return self.name
+
+    def able(self, stream: Stream, allowance: Allowance) -> bool:
+        """Whether a draft model can draft for the stream in the next round."""
+        return True
 
     def prepare(self, stream: Stream, most: int = SLICE) -> None:
         """Read the next tokens of the stream's text, while its prompt is being computed."""
-        ...
 
     def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
         """Before a round: add to the streams' trees what is likely enough to be worth a row."""
-        ...
 
     def learn(self, stream: Stream, committed: Committed) -> None:
         """The target has decided. ``committed.root`` is the root that the drafts hung on."""
-        ...
 
     def end(self, stream: Stream) -> None:
-        """The stream is over."""
-        ...
+        """Forget the stream, which is over. Called between two forwards."""

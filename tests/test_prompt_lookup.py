@@ -1,7 +1,7 @@
 from itertools import pairwise
 
-from actors.proposers.interface import Proposal, TrieBuilder, copy_ahead, propose
-from actors.proposers.prompt_lookup import PromptLookup
+from actors.own_text import PromptLookup
+from actors.proposals import Proposal, TrieBuilder, copy_ahead, propose
 
 
 def test_the_longest_suffix_that_occurred_before_decides_what_is_copied():

@@ -34,7 +34,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.proposers.interface import NOTHING, ROOT, Proposal, TrieBuilder
+from actors.proposals import NOTHING, ROOT, Proposal, TrieBuilder
 from protocols.errors import ConfigError
 
 _GUESS_SCORE = 0.4  # pool n-grams: priors only, all rows of a proposal are to be verified

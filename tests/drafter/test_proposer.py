@@ -3,10 +3,10 @@ import sys
 
 import pytest
 
+from actors.datastore import build
 from actors.draft_timing import measure_draft
+from actors.drafter.proposer import build_proposer_draft
 from actors.models import Leaf
-from actors.proposers.datastore import build
-from actors.proposers.draft_model import build_proposer_draft
 from protocols.errors import ConfigError
 from protocols.messages import Sampling
 

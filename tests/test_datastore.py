@@ -3,9 +3,8 @@ import random
 import numpy as np
 import pytest
 
-from actors.proposers.datastore import ORDERED, Datastore, build, suffix_array
-from actors.proposers.interface import propose
-from actors.proposers.rest import Retrieval
+from actors.datastore import ORDERED, Datastore, Retrieval, build, suffix_array
+from actors.proposals import propose
 from protocols.errors import ConfigError, ModelError
 
 

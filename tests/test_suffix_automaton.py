@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from actors.proposers.interface import Proposal, propose
-from actors.proposers.suffix_automaton import SuffixAutomaton
+from actors.own_text import SuffixAutomaton
+from actors.proposals import Proposal, propose
 
 
 def longest_earlier_suffix(text: list[int]) -> int:

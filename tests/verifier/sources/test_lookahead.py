@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from actors.proposers.ngram_pool import Lookahead, NgramPool
+from actors.verifier.sources.lookahead import Lookahead, NgramPool
 from protocols.errors import ConfigError
 
 

@@ -22,7 +22,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from actors.proposers.interface import NOTHING, ROOT, Proposal
+from actors.proposals import NOTHING, ROOT, Proposal
 
 KEYS = (8, 3)  # lengths of the contexts that are looked up, the longest first
 LONGEST = 32  # tokens of a match that are compared

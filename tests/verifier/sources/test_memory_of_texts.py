@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.proposers.interface import ROOT
-from actors.proposers.memory import LONGEST, PIECE, Memory, Remembered, owner
+from actors.proposals import ROOT
+from actors.verifier.sources.memory import LONGEST, PIECE, Memory, Remembered, owner
 
 
 def memory_of(*texts, size=10_000, salt=""):

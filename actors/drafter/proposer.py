@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from actors.datastore import Datastore, Retrieval
 from actors.models import Expansion, Leaf, ModelInfo, common_prefix, path_of
-from actors.proposers.datastore import Datastore
-from actors.proposers.interface import ROOT, Proposal, Proposer, ProposerSession
-from actors.proposers.prompt_lookup import PromptLookup
-from actors.proposers.rest import Retrieval
-from actors.proposers.suffix_automaton import SuffixAutomaton
+from actors.own_text import PromptLookup, SuffixAutomaton
+from actors.proposals import ROOT, Proposal, Proposer, ProposerSession
 from protocols.errors import ConfigError
 from protocols.messages import Sampling
 

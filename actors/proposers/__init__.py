@@ -1,1 +1,0 @@
-"""Draft tokens without a model: retrieval, and Lookahead's n-grams. Plain Python and numpy."""
