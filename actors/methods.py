@@ -4,7 +4,7 @@ the drafter grows it is :mod:`actors.drafter.growth`'s; the rest is here."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from actors.models import DEFAULT_NODES
 from protocols.errors import RequestError
@@ -23,16 +23,6 @@ WindowRule = Literal["root", "chain", "priced", "proposal"]
 # - "lockstep": until the phase that was drafted during the last round is over; only then is the drafter told of that
 #   round (DuoDecoding as published).
 WaitRule = Literal["never", "phase", "survivor", "priced", "lockstep"]
-
-
-class Kind(NamedTuple):
-    """Requests that share one setting of the controller: of one method, with the same numbers fixed by the request, and
-    with one drafter. Empty or 0: any."""
-
-    method: str
-    fixed_gamma: int = 0
-    fixed_sequences: int = 0
-    drafter: str = ""  # actor id
 
 
 @dataclass(frozen=True, slots=True)

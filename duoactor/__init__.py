@@ -31,12 +31,15 @@ if TYPE_CHECKING:
         RequestError,
     )
     from protocols.messages import (
+        ActorStatus,
         Budget,
         ChatTurn,
         Chunk,
         DrafterStatus,
         FailureCode,
         FinishReason,
+        InlineStatus,
+        Kind,
         Method,
         RefuseCode,
         Rendering,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
         Sampling,
         StatusReport,
         StructuredOutputs,
+        TargetStatus,
         Tokenized,
         TokenLogprobs,
     )
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "ActorStatus",
     "AsyncClient",
     "AsyncStream",
     "Budget",
@@ -66,6 +71,8 @@ __all__ = [
     "DuoactorError",
     "FailureCode",
     "FinishReason",
+    "InlineStatus",
+    "Kind",
     "Method",
     "ModelError",
     "PoolFull",
@@ -84,6 +91,7 @@ __all__ = [
     "StatusReport",
     "Stream",
     "StructuredOutputs",
+    "TargetStatus",
     "TokenLogprobs",
     "Tokenized",
     "__version__",

@@ -85,14 +85,15 @@ def draw(picture: TopPicture, height: int) -> Group:
     report = picture.report
     if report is None:
         return Group(Text(f"waiting for a verifier: {picture.problem or picture.address}"), Text("q quit", "dim"))
+    target, controller = report.target, report.controller.actor_id if report.controller is not None else "none"
     head = Text.assemble(
-        (f"{model_name(report.model_id)} ({report.dtype} on {report.device})", "bold"),
+        (f"{model_name(target.model_id)} ({target.dtype} on {target.device})", "bold"),
         f"  {report.method}  up for {duration(report.uptime_ms)}",
     )
     accepted = "" if picture.acceptance is None else f"  {picture.acceptance:.0%} of drafts accepted"
     now = Text(
-        f"{picture.tokens_per_second:.1f} tokens/s{accepted}  KV {report.kv_used:,} of {report.kv_slots:,} tokens"
-        f"  controller {report.controller or 'none'}"
+        f"{picture.tokens_per_second:.1f} tokens/s{accepted}  KV {target.kv_used:,} of {target.kv_slots:,} tokens"
+        f"  controller {controller}"
     )
     drafters = table("drafter", "model", "state", ">leases", ">step", ">accepted", "host")
     for one in report.drafters:

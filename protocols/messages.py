@@ -223,10 +223,6 @@ class DrafterStatus(Struct, frozen=True):
     trouble: Sentence = ""  # why it does not serve what the learner has promoted
     speedup: Mean = 0.0  # of its streams lately, over the same streams without it; 0: not known
     tokens_per_second: Mean = 0.0  # of one of its streams, lately
-    asked: Count = 0  # times, what it would have drafted for a stream of another drafter
-    compared: Count = 0  # places of those streams at which both had a first choice
-    right: Count = 0  # of those
-    others_right: Count = 0  # of those the first choices of the drafters that had the streams
 
 
 class DraftTotals(Struct, frozen=True):
@@ -241,17 +237,37 @@ class DraftTotals(Struct, frozen=True):
     speedup: Mean = 0.0  # lately, over plain decoding at its measured cost; 0: not known
 
 
-class Expectation(Struct, frozen=True):
-    """What to expect of a single stream before anything is known of its text: who drafts, and the rates that follow
-    from the measured times of forwards and draft steps."""
+class TargetStatus(Struct, frozen=True):
+    """The target model, where it computes, and its KV pool."""
 
-    threads: Count = 0  # that compute a target on a CPU; 0: it is on another device
+    model_id: Label
+    device: Label
+    dtype: Label
+    kv_slots: Count  # tokens that the pool holds
+    kv_used: Count  # of those, by open requests
+    kv_cached: Count = 0  # slots that hold prefixes for later prompts; they are free as soon as a request needs them
+    rows_agree: RowCounts = ()  # window row counts that gave equal bits in the start-up self-check
+    branches: bool = True  # whether windows may hold more than the likeliest path, see the self-check
+    threads: Count = 0  # that compute on a CPU; 0: it is on another device
     cpus: Label = ""  # that they are pinned to
     spare_cpus: Label = ""  # drafters' CPUs that compute as well while all drafters rest; "": none, or of no help
-    drafts: Label = ""  # actor id of who drafts: a drafter, or the verifier itself; "": no draft model
-    plain_tokens_per_second: Mean = 0.0  # without drafts
-    tokens_per_second: Mean = 0.0  # with drafts; 0: nobody drafts
-    agreement: Probability = 0.0  # assumed in that: the chance that the draft's first choice is the target's
+    tokens_per_second: Mean = 0.0  # of one stream without drafts, by measured forwards
+
+
+class ActorStatus(Struct, frozen=True):
+    """A connected actor, as far as anybody may know of it."""
+
+    actor_id: ActorId
+    host: Label = ""
+    pid: ProcessId = 0
+
+
+class InlineStatus(Struct, frozen=True):
+    """The draft model that the verifier itself drafts with between forwards."""
+
+    model_id: Label
+    version: Count = 0  # of its weights, as DrafterStatus.version
+    trouble: Sentence = ""  # as DrafterStatus.trouble
 
 
 class RequestStatus(Struct, frozen=True):
@@ -262,6 +278,16 @@ class RequestStatus(Struct, frozen=True):
     state: Label  # "queued", "prefill", "decode"
     tokens: Position  # of its output
     drafter: Label = ""  # actor id of who has its lease; "": nobody
+
+
+class Kind(Struct, frozen=True, order=True):
+    """Requests that share one setting of the controller: of one method, with one drafter, and with the same numbers
+    fixed by the request."""
+
+    method: Label = ""  # "": every method
+    drafter: Label = ""  # actor id; "": in a budget every drafter, in statistics none
+    gamma: DraftLength = 0  # the draft length that the requests ask for; 0: none
+    sequences: Sequences = 0  # the number of sequences that they ask for; 0: none
 
 
 class Plan(Struct, frozen=True):
@@ -402,11 +428,11 @@ class Grow(Message, frozen=True):
     logprobs: FragmentLogprobs  # natural log of the confidence in token i given its parent
     sequences: Sequences = 0  # k of this phase; 0: the method has no sequences
     complete: bool = False  # the phase is over: nothing more is sent before the next Verdict
-    phase_sequences: Sequences = 0  # k of the newest phase with a first token decided since the last Grow; 0: none
-    phase_rank: Position = 0  # rank of that token among the draft's candidates for it, from 1; 0: none of them
     sent_us: Microseconds = 0.0  # since the drafter's start
     forwards: Forwards = ()  # since the last Grow: (microseconds from its start until ``sent_us``, its length)
-    ranks: Ranks = ()  # like ``phase_rank``, for each position with candidates that was decided since the last Grow
+    # for each position with candidates that was decided since the last Grow: the rank of the target's token among
+    # them, from 1; 0: none of them
+    ranks: Ranks = ()
 
 
 class Resync(Message, frozen=True):
@@ -459,41 +485,34 @@ class Promote(Message, frozen=True):
 # --- telemetry and controller ----------------------------------------------------------------------------------------
 
 
+class Drafting(Struct, frozen=True):
+    """What a drafter has reported since the round before, see Grow."""
+
+    sequences: Sequences = 0  # k of its phase
+    ranks: Ranks = ()
+    forwards: Forwards = ()  # (start since the verifier's start, length); measured by the drafter
+    message_us: Microseconds = 0.0  # to the drafter and back, by the verifier's running estimate
+
+
 class RoundStats(Message, frozen=True):
     """One verification round of one request, as published on the telemetry socket; or several in a row without drafts,
     of which ``round`` is the last one's number."""
 
     rid: RequestId
     round: Count
-    method: Method
-    drafter: Label  # actor id; "": none had the lease
+    kind: Kind  # its drafter: who has the lease; "": none
     window: Nodes  # draft tokens verified
     accepted: Nodes
     committed: Position  # tokens
     rows: Position  # of the whole forward, all requests together
     forward_us: Microseconds
-    wait_us: Microseconds  # for drafts
+    wait_us: Microseconds  # for drafts, before the forward
     wall_us: Microseconds  # from the end of the previous round to the end of this one
-    sequences: Sequences = 0  # k of the drafter's phase
-    gamma: Gamma | None = None  # of the plan
     started_us: Microseconds = 0.0  # of the forward, since the verifier's start
-    phase_sequences: Sequences = 0  # as the drafter has reported since the previous round, see Grow
-    phase_rank: Position = 0
-    draft_ranks: Ranks = ()  # ``ranks`` of Grow
-    retrieved: Position = 0  # tokens that the verifier's own proposers and the grammar would have got accepted alone
-    resting: bool = False  # the drafter that has the lease rested
-    fixed_gamma: DraftLength = 0  # that the request itself asked for; 0: none
-    fixed_sequences: Sequences = 0
-    draft_forwards: Forwards = ()  # (start since the verifier's start, length); measured by the drafter
-    waited_from_us: Microseconds = 0.0  # since the verifier's start, where ``wait_us`` is not 0
+    plan: Plan | None = None  # of the drafter; None: there is none, or it rests
+    drafting: Drafting = Drafting()
     streams: Count = 1  # requests that decode at the verifier, this one included
     slowdown: Mean = 1.0  # of forwards against ``Welcome.forward_us``, by the verifier's running estimate
-    message_us: Microseconds = 0.0  # to the drafter and back, by the verifier's running estimate
-    from_draft: Nodes = 0  # of ``accepted``: that a draft model alone had named
-    from_both: Nodes = 0  # a draft model, and one of the verifier's own proposers as well
-    from_text: Nodes = 0  # no draft model, but a proposer that reads the request's own text, ...
-    from_memory: Nodes = 0  # ... or else one that reads ended requests ...
-    from_datastore: Nodes = 0  # ... or else the datastore
 
     @property
     def rounds(self) -> int:
@@ -540,16 +559,12 @@ class Budget(Message, frozen=True):
 
     revision: Count
     ttl_ms: Interval
-    method: Label | None = None  # of the requests that it is for; None: every method
-    drafter: Label | None = None  # actor id of their drafter; None: every drafter
+    kind: Kind = Kind()  # of the requests that it is for
     gamma: Gamma | None = None  # draft tokens of a phase; of a tree its depth
     sequences: Leaves | None = None  # cap on the theta rule; in a tree the leaves of one draft step
     window: Nodes | None = None  # most draft tokens in one round
     wait_us: WaitMicroseconds | None = None  # longest wait for drafts
-    predicted_tokens_per_second: Mean = 0.0
-    measured_tokens_per_second: Mean = 0.0
-    fixed_gamma: DraftLength = 0  # for requests that ask for this gamma themselves; 0: for requests without one
-    fixed_sequences: Sequences = 0  # likewise
+    measured_tokens_per_second: Mean = 0.0  # of one stream, lately
 
 
 Budgets = Annotated[tuple[Budget, ...], Meta(max_length=64)]
@@ -689,32 +704,18 @@ class StatusReport(Message, frozen=True):
     """The verifier, and all that is connected to it, as the asking client may see it."""
 
     rid: RequestId
-    model_id: Label
-    device: Label
-    dtype: Label
-    method: Label
+    method: Label  # of requests that name none
     uptime_ms: Milliseconds
-    kv_slots: Count
-    kv_used: Count
+    target: TargetStatus
+    verifier: ActorStatus
     requests: RequestStatuses = ()
     drafters: DrafterStatuses = ()
-    controller: Label = ""
-    counters: Counters = field(default_factory=dict)
-    rows_agree: RowCounts = ()  # window row counts that gave equal bits in the start-up self-check
-    pid: ProcessId = 0
+    controller: ActorStatus | None = None
+    learner: ActorStatus | None = None
+    inline: InlineStatus | None = None
     budgets: Budgets = ()  # the controller's, as far as they are in force
     totals: Totals = ()
-    controller_pid: ProcessId = 0
-    host: Label = ""
-    controller_host: Label = ""
-    kv_cached: Count = 0  # slots that hold prefixes for later prompts; they are free as soon as a request needs them
-    learner: Label = ""  # actor id; "": none
-    learner_pid: ProcessId = 0
-    branches: bool = True  # whether windows may hold more than the likeliest path, see the self-check
-    inline_draft: Label = ""  # model that the verifier itself drafts with between forwards; "": it does not
-    inline_version: Count = 0  # of its weights, as DrafterStatus.version
-    inline_trouble: Sentence = ""  # as DrafterStatus.trouble
-    expected: Expectation | None = None
+    counters: Counters = field(default_factory=dict)
 
 
 ToVerifier = (

@@ -1,4 +1,4 @@
-"""Frames: a message is two of them, ``duoactor/3`` and a MessagePack body. See ``SPEC.md`` section 2."""
+"""Frames: a message is two of them, ``duoactor/4`` and a MessagePack body. See ``SPEC.md`` section 2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocols.errors import ProtocolError
 from protocols.limits import MAX_REQUEST_ID
 from protocols.messages import Detokenize, DrainActor, Generate, Message, Status, Swap, Tokenize, Undo
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAGIC = b"duoactor/"
 HEADER = MAGIC + str(PROTOCOL).encode()
 FRAMES = 2

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from actors.methods import Kind, strategy_for
+from actors.methods import strategy_for
 from protocols.limits import Mean, within
-from protocols.messages import Budget, DraftStats, Method, RoundStats
+from protocols.messages import Budget, DraftStats, Kind, Method, RoundStats
 
 MAX_GAMMA = 32
 MAX_LEAVES = 8  # of one draft step: docs/experiments/policy.md
@@ -146,10 +146,10 @@ class Climb:
     def observe(self, stats: RoundStats) -> None:
         self.rounds += 1
         self.streams += (stats.streams - self.streams) / 4
-        self.slowdown, self.message = stats.slowdown, stats.message_us
+        self.slowdown, self.message = stats.slowdown, stats.drafting.message_us
         beside = min(max(0.0, stats.wall_us - stats.forward_us - stats.wait_us), stats.forward_us)
         self.beside += (beside - self.beside) / 16
-        ranks = stats.draft_ranks or (1,) * stats.accepted + (0,) * (stats.accepted < stats.window)
+        ranks = stats.drafting.ranks or (1,) * stats.accepted + (0,) * (stats.accepted < stats.window)
         self.right += sum(rank == 1 for rank in ranks)
         self.judged += len(ranks)
         if self.judged > 4 * MEMORY:
@@ -206,7 +206,6 @@ class Climb:
         return Budget(
             0,
             0,
-            self.method,
             gamma=self._moved("gamma", start, MAX_GAMMA),
             sequences=sequences,
             window=costs.window(self.rate.mean) if parallel else None,
@@ -244,11 +243,11 @@ class Control:
         self.forward = tuple(sorted(forward_us)) or UNKNOWN
 
     def observe_round(self, stats: RoundStats) -> None:
-        if stats.resting or not stats.drafter or not strategy_for(stats.method).drafter:
+        kind = stats.kind
+        if stats.plan is None or not strategy_for(kind.method).drafter:
             return
-        kind = Kind(stats.method, stats.fixed_gamma, stats.fixed_sequences, stats.drafter)
         load = Load(kind, max(1, stats.streams).bit_length())
-        climb = self.climbs.setdefault(load, Climb(stats.method))
+        climb = self.climbs.setdefault(load, Climb(kind.method))
         self.climbs.move_to_end(load)
         if len(self.climbs) > MAX_KINDS:
             self.climbs.popitem(last=False)
@@ -270,20 +269,6 @@ class Control:
             budget = self.climbs[load].budget(self.forward, self.steps.get(kind.drafter, UNKNOWN))
             if budget is not None:
                 self.revision += 1
-                decided.append(
-                    msgspec.structs.replace(
-                        budget,
-                        drafter=kind.drafter,
-                        fixed_gamma=kind.fixed_gamma,
-                        fixed_sequences=kind.fixed_sequences,
-                        revision=self.revision,
-                        ttl_ms=self.ttl_ms,
-                    )
-                )
+                decided.append(msgspec.structs.replace(budget, kind=kind, revision=self.revision, ttl_ms=self.ttl_ms))
         self.fresh.clear()
         return decided
-
-
-def kind_of(budget: Budget) -> Kind:
-    """The requests that a budget is for."""
-    return Kind(budget.method or "", budget.fixed_gamma, budget.fixed_sequences, budget.drafter or "")

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from actors.controller.climb import Control, kind_of
-from actors.methods import Kind
+from actors.controller.climb import Control
 from actors.peer import Line
 from actors.telemetry import Subscription
 from protocols import wire
-from protocols.messages import Budget, DraftStats, Drain, Hello, RoundStats, ToController, Welcome
+from protocols.messages import Budget, DraftStats, Drain, Hello, Kind, RoundStats, ToController, Welcome
 from protocols.transport import Network
 
 PERIOD_S = 0.1  # of decisions while rounds happen
@@ -64,7 +63,7 @@ class Controller:
 
     def _say(self, budget: Budget, now: float) -> None:
         """A budget that differs leaves at once; one that does not, often enough to keep it and its rates alive."""
-        kind = kind_of(budget)
+        kind = budget.kind
         known, until = self.said.get(kind, (None, 0.0))
         if known is None or now >= until or _setting(known) != _setting(budget):
             self.said = {one: told for one, told in self.said.items() if now < told[1]}

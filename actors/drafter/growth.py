@@ -27,10 +27,6 @@ class Chances(Protocol):
 class Growth(Protocol):
     sequences: int  # k of this phase; 0: the method has no sequences
 
-    @property
-    def forked(self) -> Node | None:
-        """The node below which the k sequences of this phase begin; None until k is decided."""
-
     def begin(self, tree: TokenTree, plan: Plan) -> None:
         """Begin a phase at what is left of the tree."""
         ...
@@ -48,7 +44,6 @@ class NoGrowth:
     """Vanilla: nothing is drafted."""
 
     sequences = 0
-    forked = None
 
     def begin(self, tree: TokenTree, plan: Plan) -> None:
         pass
@@ -65,7 +60,6 @@ class ChainGrowth:
     chain that has survived; SpS takes turns with the verifier, so its chain has gamma tokens in all."""
 
     sequences = 1
-    forked = None
 
     def __init__(self, stop_tokens: frozenset[int]) -> None:
         self.stop_tokens = stop_tokens
@@ -103,12 +97,10 @@ class ThetaGrowth:
     def __init__(self, stop_tokens: frozenset[int]) -> None:
         self.stop_tokens = stop_tokens
         self.sequences = 1
-        self.forked: Node | None = None  # where this phase's sequences begin, once their number is decided
 
     def begin(self, tree: TokenTree, plan: Plan) -> None:
         chain = tree.chain(NO_LIMIT)
         self.tree = tree
-        self.forked = None
         self.anchor = chain[-1] if chain else tree.root  # the sequences begin below it
         self.gamma = _gamma(plan)
         self.static = plan.sequences  # k as the user asked; None: by the theta rule
@@ -148,7 +140,6 @@ class ThetaGrowth:
     def _branch(self, sequences: int) -> None:
         """k is decided: start the other sequences, and share what is left of gamma."""
         assert self.first is not None
-        self.forked = self.anchor
         k = self.sequences = max(1, min(sequences, self.cap, self.gamma, len(self.first.tokens)))
         share, extra = divmod(self.gamma, k)
         quota = [share + (j < extra) for j in range(k)]
@@ -171,7 +162,6 @@ class TreeGrowth:
     loses to a chain (:mod:`actors.calibration`)."""
 
     sequences = 0
-    forked = None
     # Candidates of a leaf that join the tree. In replays of 56 requests with auto, 2 to 8 are within 2%; 1 loses 4-5%.
     BRANCHES = 4
     MIN_CHANCE = 0.01  # of a candidate beside the likeliest: of a hundred such rows one would be accepted

@@ -68,10 +68,8 @@ class Lease:
         self._awaited = 0  # drafts in a row that the verifier waits for; 0: it does not, or they were sent
         self._unsent = False  # some nodes were not sent yet
         self._told_complete = False  # the verifier was told that the phase is over
-        self._forks: dict[int, int] = {}  # by id(node): number of sequences that a phase began below it
         # what the next fragment reports, see ``Grow``:
         self._forwards: list[tuple[float, float]] = []  # (start, length)
-        self._phase = (0, 0)  # (``phase_sequences``, ``phase_rank``)
         self._ranks: list[int] = []
 
     # --- receive -----------------------------------------------------------------------------------------------------
@@ -115,7 +113,6 @@ class Lease:
         self.used -= len(dead) + sum(slot >= 0 for slot in slots)
         for node in (root, *advance.dead, *(n for n in advance.nodes if n is not None and n is not self.tree.root)):
             self._expansions.pop(id(node), None)
-            self._forks.pop(id(node), None)
         self.growth.begin(self.tree, self.plan)
         self._told_complete = False
         self._unsent = any(not n.sent for n in self.tree.nodes())
@@ -136,8 +133,6 @@ class Lease:
                 hit = expansion.tokens.index(token) if token in expansion.tokens else -1
                 self.calibration.observe(expansion.probs, hit)
                 self._ranks.append(hit + 1)
-                if (sequences := self._forks.get(id(node), 0)) > 0:
-                    self._phase = (sequences, hit + 1)
             node = node.children.get(token)
 
     def mirrored(self, missing: int, chunk: int) -> None:
@@ -185,8 +180,6 @@ class Lease:
         self._expansions[id(node)] = expansion
         before = self.tree.size
         self.growth.expanded(node, expansion)
-        if (fork := self.growth.forked) is not None:
-            self._forks[id(fork)] = self.growth.sequences
         self._unsent |= self.tree.size > before
 
     def _known(self, expansion: Expansion) -> Expansion:
@@ -250,13 +243,11 @@ class Lease:
             fragment.logprobs,
             sequences=self.growth.sequences,
             complete=complete,
-            phase_sequences=self._phase[0],
-            phase_rank=self._phase[1],
             sent_us=now_us,
             forwards=tuple((round(now_us - began), round(length)) for began, length in self._forwards),
             ranks=tuple(self._ranks[-MAX_RANKS:]),
         )
         self._forwards.clear()
         self._ranks.clear()
-        self._unsent, self._phase = False, (0, 0)
+        self._unsent = False
         return grow

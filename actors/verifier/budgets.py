@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.methods import Kind, Strategy
+from msgspec.structs import replace
+
+from actors.methods import Strategy
 from actors.verifier.loans import NOTHING
-from protocols.messages import Budget, Generate, Plan
+from protocols.messages import Budget, Generate, Kind, Plan
 
 if TYPE_CHECKING:
     from actors.verifier.context import Context
     from actors.verifier.drafters import DrafterPeer
     from actors.verifier.streams import Stream
 
-EVERY = Kind("")
+EVERY = Kind()
 MAX_SAID = 64  # as many as a StatusReport holds
 UNSET = Budget(0, 0)
 
@@ -34,8 +36,7 @@ class Budgets:
         self._said = {kind: known for kind, known in self._said.items() if now < known[1]}
         while len(self._said) >= MAX_SAID:
             del self._said[next(iter(self._said))]
-        kind = Kind(budget.method or "", budget.fixed_gamma, budget.fixed_sequences, budget.drafter or "")
-        self._said[kind] = (budget, now + budget.ttl_ms / 1000)
+        self._said[budget.kind] = (budget, now + budget.ttl_ms / 1000)
 
     def forget(self) -> None:
         """The controller is gone, and its budgets with it."""
@@ -47,7 +48,7 @@ class Budgets:
 
     def of(self, kind: Kind, now: float) -> Budget:
         """The budget of requests of that kind."""
-        for key in (kind, kind._replace(drafter=""), EVERY):
+        for key in (kind, replace(kind, drafter=""), EVERY):
             budget, until = self._said.get(key, (UNSET, 0.0))
             if now < until:
                 return budget
@@ -64,10 +65,13 @@ def may_rest(context: Context, stream: Stream) -> bool:
     return stream.strategy.may_rest and not fixed_gamma(context, stream.message)
 
 
-def budget_of(context: Context, stream: Stream, drafter: DrafterPeer) -> Budget:
+def kind_of(stream: Stream, drafter: str) -> Kind:
     message = stream.message
-    kind = Kind(stream.method, message.num_speculative_tokens, message.sequences, drafter.actor_id)
-    return context.state.budgets.of(kind, context.clock())
+    return Kind(stream.method, drafter, message.num_speculative_tokens, message.sequences)
+
+
+def budget_of(context: Context, stream: Stream, drafter: DrafterPeer) -> Budget:
+    return context.state.budgets.of(kind_of(stream, drafter.actor_id), context.clock())
 
 
 def first_plan(context: Context, strategy: Strategy, message: Generate) -> Plan:

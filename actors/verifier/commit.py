@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from actors.models import Outcome
 from actors.tree.tree import FORCED, Node
+from actors.verifier.budgets import kind_of
 from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.forward import Computed
 from actors.verifier.leases import Leases
 from actors.verifier.outbox import Outbox
 from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, Share, Tally
-from actors.verifier.sources.source import DATASTORE, DRAFTED, GRAMMAR, MEMORY, RETRIEVED, Source
+from actors.verifier.sources.source import Source
 from actors.verifier.streams import Status, Stream
 from protocols.messages import RoundStats
 
@@ -126,7 +127,7 @@ class Committer:
             )
             for one in asked
         )
-        stats = self._stats(stream, committed, path, timing, (wait_us, wall_us))
+        stats = self._stats(stream, committed, timing, wait_us, wall_us)
         self.state.totals.round(stats, self.context.price.plain(max(1, timing.decoding)))
         self.outbox.record(stats)
         drafter = self.state.drafters.of(stream.loan.holder)
@@ -173,23 +174,13 @@ class Committer:
             self.leases.outgrown(stream, drafter)
 
     def _stats(
-        self, stream: Stream, committed: Committed, path: Sequence[Node], timing: Timing, waited: tuple[float, float]
+        self, stream: Stream, committed: Committed, timing: Timing, wait_us: float, wall_us: float
     ) -> RoundStats:
-        """``waited``: microseconds of the waits, and of the round."""
-        (wait_us, wall_us), loan, message = waited, stream.loan, stream.message
-        started_us = (timing.started - self.state.started) * 1e6
-        reported, drafter = loan.take_log(), self.state.drafters.of(loan.holder)
-        found = [node.sources for node in path if node.rank != FORCED]
-        drafted = [bits for bits in found if bits & DRAFTED]
-        retrieved = [bits for bits in found if not bits & DRAFTED]
-        only = sum(not bits & RETRIEVED for bits in drafted)
-        memory = sum(bits & -bits == MEMORY for bits in retrieved)
-        store = sum(bits & -bits == DATASTORE or stream.method == "rest" for bits in retrieved)
+        loan, drafter = stream.loan, self.state.drafters.of(stream.loan.holder)
         return RoundStats(
             stream.rid,
             stream.tally.rounds,
-            stream.strategy.method,
-            loan.name,
+            kind_of(stream, loan.name),
             window=len(committed.chosen.nodes),
             accepted=sum(committed.accepted),
             committed=len(committed.tokens),
@@ -197,26 +188,11 @@ class Committer:
             forward_us=timing.forward_us,
             wait_us=wait_us,
             wall_us=wall_us,
-            sequences=loan.sequences,
-            gamma=loan.plan.gamma,
-            started_us=started_us,
-            phase_sequences=reported.phase[0],
-            phase_rank=reported.phase[1],
-            draft_ranks=tuple(reported.ranks),
-            retrieved=min(len(committed.tokens) - 1, _leading(path, RETRIEVED | GRAMMAR)),
-            resting=loan.holder is not None and not loan.works,
-            fixed_gamma=message.num_speculative_tokens,
-            fixed_sequences=message.sequences,
-            draft_forwards=tuple(reported.forwards),
-            waited_from_us=max(0.0, started_us - wait_us) if wait_us else 0.0,
+            started_us=(timing.started - self.state.started) * 1e6,
+            plan=loan.plan if loan.works else None,
+            drafting=loan.take_report(drafter.pace.message.mean if drafter is not None else 0.0),
             streams=timing.decoding,
             slowdown=self.context.price.target.factor.mean,
-            message_us=drafter.pace.message.mean if drafter is not None else 0.0,
-            from_draft=only,
-            from_both=len(drafted) - only,
-            from_text=len(retrieved) - memory - store,
-            from_memory=memory,
-            from_datastore=store,
         )
 
 

@@ -8,29 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protocols.messages import Grow, Method, Plan
+from protocols.messages import Drafting, Method, Plan
 
 MAX_NAMED = 64  # drafters in a stream's statistics: the latest that had it
 MAX_FORWARDS = 256  # of one round
 MAX_RANKS = 64
 MAX_SEQUENCES = 64
 NOTHING = Plan(Method.VANILLA)  # the plan of a drafter that rests
-
-
-@dataclass(slots=True)
-class DraftLog:
-    """See ``Grow`` for what the fields mean. Whatever a drafter sends, the lists stay bounded: the newest are kept."""
-
-    forwards: list[tuple[int, int]] = field(default_factory=list)  # (start, length), microseconds of our clock
-    phase: tuple[int, int] = (0, 0)  # (``phase_sequences``, ``phase_rank``) of the latest decided phase
-    ranks: list[int] = field(default_factory=list)
-
-    def add(self, message: Grow, forwards: Sequence[tuple[int, int]]) -> None:
-        """``forwards``: those of the message, on our clock."""
-        self.forwards = [*self.forwards, *forwards][-MAX_FORWARDS:]
-        if message.phase_sequences > 0:
-            self.phase = (message.phase_sequences, message.phase_rank)
-        self.ranks = [*self.ranks, *message.ranks][-MAX_RANKS:]
 
 
 @dataclass(slots=True)
@@ -42,7 +26,9 @@ class Loan:
     told_plan: Plan | None = None
     told_len: int = 0  # committed tokens that the drafter was told; its phase began behind them
     sequences: int = 0  # k of the drafter's phase
-    log: DraftLog = field(default_factory=DraftLog)
+    # what was reported since the last round, see ``Drafting``; whatever a drafter sends, the newest are kept
+    forwards: list[tuple[int, int]] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -70,7 +56,13 @@ class Loan:
         """The drafter knows the plan and so many tokens."""
         self.told_plan, self.told_len = self.plan, length
 
-    def take_log(self) -> DraftLog:
-        """What the drafter reported since the last call."""
-        log, self.log = self.log, DraftLog()
-        return log
+    def report(self, forwards: Sequence[tuple[int, int]], ranks: Sequence[int] = ()) -> None:
+        """Draft forwards, on the verifier's clock, and the ranks of what the target chose."""
+        self.forwards = [*self.forwards, *forwards][-MAX_FORWARDS:]
+        self.ranks = [*self.ranks, *ranks][-MAX_RANKS:]
+
+    def take_report(self, message_us: float) -> Drafting:
+        """What was reported since the last call."""
+        drafting = Drafting(self.sequences, tuple(self.ranks), tuple(self.forwards), message_us)
+        self.forwards, self.ranks = [], []
+        return drafting

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 
-from actors.methods import strategy_for
 from actors.process import own_cpus
 from actors.settings import MAX_THREADS
 from actors.verifier.admission import Admission
@@ -13,22 +12,21 @@ from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
-from actors.verifier.price import USUAL_AGREEMENT
-from actors.verifier.rounds import Group
 from protocols.errors import RequestError
 from protocols.limits import Mean, within
 from protocols.messages import (
+    ActorStatus,
     Budget,
     Done,
     Drain,
     DrainActor,
-    Expectation,
     Failed,
     FailureCode,
     Method,
     Status,
     StatusReport,
     Swap,
+    TargetStatus,
     Undo,
 )
 
@@ -82,7 +80,7 @@ class Operations:
 
     def budget(self, message: Budget) -> None:
         """The controller's. Budgets for methods that this version does not know are counted and dropped."""
-        if message.method and message.method not in METHODS:
+        if message.kind.method and message.kind.method not in METHODS:
             self.state.counters["fenced_budget"] += 1
             return
         self.state.budgets.file(message, self.context.clock())
@@ -90,59 +88,39 @@ class Operations:
 
     def status(self, peer: bytes, message: Status) -> None:
         context, state, now = self.context, self.state, self.context.clock()
-        info, target, inline = context.info, context.target, state.inline
         report = StatusReport(
             message.rid,
-            model_id=info.model_id,
-            device=info.device,
-            dtype=info.dtype,
-            method=context.settings.method,
-            uptime_ms=(now - state.started) * 1000,
-            kv_slots=target.kv_slots,
-            kv_used=target.kv_used,
+            context.settings.method,
+            (now - state.started) * 1000,
+            self._target(),
+            ActorStatus(context.settings.actor_id, socket.gethostname(), os.getpid()),
             requests=self.admission.status(state.clients[peer]),
             drafters=tuple(d.status(state.promoted, context.trials) for d in state.drafters.by_peer.values()),
-            controller=state.controller.actor_id if state.controller is not None else "",
+            controller=state.controller.status() if state.controller is not None else None,
+            learner=state.learner.status() if state.learner is not None else None,
+            inline=state.inline.status() if state.inline is not None else None,
             budgets=state.budgets.said(now),
-            counters=dict(state.counters),
-            rows_agree=target.rows_agree,
-            pid=os.getpid(),
             totals=state.totals.report(),
-            controller_pid=state.controller.hello.pid if state.controller is not None else 0,
-            host=socket.gethostname(),
-            controller_host=state.controller.hello.host if state.controller is not None else "",
-            kv_cached=target.kv_cached,
-            learner=state.learner.actor_id if state.learner is not None else "",
-            learner_pid=state.learner.hello.pid if state.learner is not None else 0,
-            branches=target.branches,
-            inline_draft=inline.model_id if inline is not None else "",
-            inline_version=inline.generations.current.source.version if inline is not None else 0,
-            inline_trouble=inline.generations.trouble if inline is not None else "",
-            expected=self._expectation(),
+            counters=dict(state.counters),
         )
         self.context.send(peer, report)
 
-    def _expectation(self) -> Expectation:
-        """What a single stream of the default method may expect: plain decoding as measured, times the gain of the
-        source that should gain most."""
-        context, settings = self.context, self.context.settings
-        strategy, on_cpu = strategy_for(settings.method), context.info.device == "cpu"
-        able = {d.actor_id: d.source for d in self.state.drafters.by_peer.values() if not d.draining}
-        sources = able if strategy.drafter else {}
-        if self.state.inline is not None and "inline" in strategy.sources:
-            sources = {settings.actor_id: "inline", **sources}
-        group = Group(settings.method, False, 1)
-        gains = {who: context.trials.expected(source, group) for who, source in sources.items()}
-        drafts = max(gains, key=lambda who: gains[who], default="")
-        plain = 1e6 / context.price.plain(1)
-        return Expectation(
+    def _target(self) -> TargetStatus:
+        settings, target, info = self.context.settings, self.context.target, self.context.info
+        on_cpu = info.device == "cpu"
+        return TargetStatus(
+            info.model_id,
+            info.device,
+            info.dtype,
+            target.kv_slots,
+            target.kv_used,
+            target.kv_cached,
+            target.rows_agree,
+            target.branches,
             threads=(settings.threads or min(MAX_THREADS, own_cpus())) if on_cpu else 0,
             cpus=settings.cpus if on_cpu else "",
-            spare_cpus=settings.spare_cpus if context.price.target.lends else "",
-            drafts=drafts,
-            plain_tokens_per_second=within(plain, Mean),
-            tokens_per_second=within(plain * gains.get(drafts, 0.0), Mean),
-            agreement=USUAL_AGREEMENT if drafts else 0.0,
+            spare_cpus=settings.spare_cpus if self.context.price.target.lends else "",
+            tokens_per_second=within(1e6 / self.context.price.plain(1), Mean),
         )
 
 

@@ -11,7 +11,7 @@ from actors.verifier.order import Owner
 from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.streams import Stream, Streams
 from actors.verifier.totals import Totals
-from protocols.messages import Generate, Hello, Promote
+from protocols.messages import ActorStatus, Generate, Hello, Promote
 from protocols.security import ANYBODY, Holder, KeyRole
 
 # Peers say something every HEARTBEAT_MS; one that is silent for TTL_MS, five heartbeats, is taken for dead.
@@ -47,6 +47,9 @@ class SinglePeer:
     @property
     def actor_id(self) -> str:
         return self.hello.actor_id
+
+    def status(self) -> ActorStatus:
+        return ActorStatus(self.actor_id, self.hello.host, self.hello.pid)
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ class Totals:
 
     def round(self, stats: RoundStats, plain_us: float) -> None:
         """Add one request's round. ``plain_us``: of a round of plain decoding with as many requests."""
-        key = stats.method, stats.drafter
+        key = stats.kind.method, stats.kind.drafter
         drafts = self.drafts.setdefault(key, _Drafts())
         self.drafts.move_to_end(key)
         drafts.add(stats, stats.committed * plain_us)

@@ -114,7 +114,7 @@ class Benchmark:
                 show("loading transformers", 0, 1)
                 draft = self.deployment.drafters[0].draft if any(row.mode == "assisted" for row in others) else ""
                 reference = await stack.enter_async_context(Reference.started(self.deployment.verifier, status, draft))
-                if reference.device != status.device:
+                if reference.device != status.target.device:
                     self._machine["accelerator"] = reference.device
                 answers |= {row.name: reference for row in others}
             yield answers
@@ -129,8 +129,8 @@ class Benchmark:
                 self._models |= {
                     "target": model_name(deployment.verifier.target),
                     "draft": model_name(deployment.drafters[0].draft),
-                    "device": status.device,
-                    "dtype": status.dtype,
+                    "device": status.target.device,
+                    "dtype": status.target.dtype,
                 }
                 yield client, status
 

@@ -40,8 +40,8 @@ class Reference:
         load = {
             "target": verifier.target,
             "draft": draft,
-            "dtype": status.dtype,
-            "device": status.device,
+            "dtype": status.target.dtype,
+            "device": status.target.device,
             "threads": threads,
             "cpus": verifier.cpus,
         }

@@ -55,11 +55,11 @@ def rounds_of(stats: RoundStats) -> list[BenchRound]:
         BenchRound(
             stats.started_us + place * forward_us,
             forward_us,
-            stats.waited_from_us,
+            max(0.0, stats.started_us - stats.wait_us) if stats.wait_us else 0.0,
             0.0 if place else stats.wait_us,
             wall_us if place else wall_us + stats.wait_us,
             stats.committed if count == 1 else 1,
-            () if place else stats.draft_forwards,
+            () if place else stats.drafting.forwards,
         )
         for place in range(count)
     ]

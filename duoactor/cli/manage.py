@@ -38,9 +38,6 @@ def status(environment: Environment, /, place: Place, as_json: bool) -> None:
 def drafters(environment: Environment, /, place: Place, as_json: bool) -> None:
     """List the drafters: state, what each brings, acceptance.
 
-    "as substitute" tells how often a drafter's first token would have been right in streams of others, and how often
-    theirs was; it is shown once a drafter was asked.
-
     \b
     Example:  duoactor drafters
     """

@@ -51,8 +51,8 @@ def print_up(
     """The summary of ``duoactor up``, on stdout. ``status``: what the verifier said when all were ready."""
     listed = actor_list(deployment, actors)
     if as_json:
-        expected = status.expected if status is not None else None
-        render.print_json({"address": deployment.address, "actors": listed, "expected": expected})
+        target = status.target if status is not None else None
+        render.print_json({"address": deployment.address, "actors": listed, "target": target})
         return
     flags = connection_flags(deployment)
     gateways = [plan for plan, _ in actors if plan.role == GATEWAY]
@@ -60,7 +60,7 @@ def print_up(
     for actor in listed:
         shown = actor["endpoint"] if actor["role"] == GATEWAY else actor["model"]
         print(f"  {actor['actor_id']:<12} pid {actor['pid']:<8} {shown}".rstrip())
-    if status is not None and (facts := cores_and_rates(status)):
+    if status is not None and (facts := cores_and_rates(status.target)):
         print()
         for label, text in facts:
             print(f"  {label:<12} {text}")

@@ -266,9 +266,9 @@ async def _is_ready(actor: _Actor, status: StatusReport) -> bool:
         case "gateway":
             return await healthy_pid(*actor.plan.http) == actor.pid
         case Role.VERIFIER:
-            return status.pid == actor.pid
+            return status.verifier.pid == actor.pid
         case Role.DRAFTER:
             return any(drafter.pid == actor.pid for drafter in status.drafters)
         case Role.LEARNER:
-            return status.learner_pid == actor.pid
-    return status.controller_pid == actor.pid
+            return status.learner is not None and status.learner.pid == actor.pid
+    return status.controller is not None and status.controller.pid == actor.pid

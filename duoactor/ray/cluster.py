@@ -154,7 +154,7 @@ class Cluster:
             if report is not None:
                 there.add(f"{VERIFIER}-{number + 1}")
                 there.update(drafter.actor_id for drafter in report.drafters)
-                there.update([f"controller-{number + 1}"] if report.controller_pid else [])
+                there.update([f"controller-{number + 1}"] if report.controller is not None else [])
         for one in members:
             if isinstance(one.settings, GatewaySettings):
                 there.update([one.name] if asyncio.run(healthy_pid(*reachable_http(one.settings.http))) else [])

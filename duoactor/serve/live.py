@@ -123,8 +123,8 @@ def page_state(report: StatusReport, name: str) -> dict[str, Any]:
     waiting = sum(request.state == "queued" for request in report.requests)
     return {
         "model": name,
-        "device": report.device,
-        "dtype": report.dtype,
+        "device": report.target.device,
+        "dtype": report.target.dtype,
         "method": report.method,
         "running": len(report.requests) - waiting,
         "waiting": waiting,

@@ -107,11 +107,11 @@ class _Verifier(Collector):
         yield GaugeMetricFamily("duoactor:up", "1 if the verifier answered this scrape.", float(report is not None))
         if report is None:
             return
-        waiting = sum(request.state == "queued" for request in report.requests)
+        waiting, target = sum(request.state == "queued" for request in report.requests), report.target
         gauges = (
             ("num_requests_running", "Requests in prefill or decode.", len(report.requests) - waiting),
             ("num_requests_waiting", "Requests in the queue.", waiting),
-            ("kv_cache_usage_perc", "Share of the KV pool in use, 1 is all.", report.kv_used / (report.kv_slots or 1)),
+            ("kv_cache_usage_perc", "Share of the KV pool in use, 1 is all.", target.kv_used / (target.kv_slots or 1)),
             ("num_drafters", "Drafters that are connected.", len(report.drafters)),
         )
         for name, text, value in gauges:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from protocols.messages import Chunk, Origin, RoundTrace
+from protocols.messages import Chunk, Origin, RoundStats, RoundTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class TracedTree(msgspec.Struct, frozen=True):
 
 
 class ChunkTrace(msgspec.Struct, frozen=True):
-    """How a chunk's tokens came about. ``round`` has RoundStats' fields; null: the prompt's own forward."""
+    """How a chunk's tokens came about. ``round``: see ``_named``; null: the prompt's own forward."""
 
     token_ids: Sequence[int]
     pieces: Sequence[str]  # the text that each token completes
@@ -62,7 +62,22 @@ def traced(chunk: Chunk, pieces: Pieces) -> ChunkTrace:
     tree = _tree(found, pieces)
     origins = [*(found.origins[at] for at in found.path), Origin.TARGET][:count]
     chance = [*(tree.chance[at] for at in found.path), None][:count]
-    return ChunkTrace(chunk.token_ids, chunk.pieces, origins, chance, msgspec.structs.asdict(found.stats), tree)
+    return ChunkTrace(chunk.token_ids, chunk.pieces, origins, chance, _named(found.stats), tree)
+
+
+def _named(stats: RoundStats) -> dict[str, Any]:
+    """A round as named fields, those of its parts among them."""
+    named = msgspec.structs.asdict(stats)
+    kind, plan, drafting = named.pop("kind"), named.pop("plan"), named.pop("drafting")
+    return named | {
+        "method": kind.method,
+        "drafter": kind.drafter,
+        "resting": bool(kind.drafter) and plan is None,
+        "gamma": plan.gamma if plan is not None else None,
+        "sequences": drafting.sequences,
+        "draft_forwards": drafting.forwards,
+        "waited_from_us": max(0.0, stats.started_us - stats.wait_us) if stats.wait_us else 0.0,
+    }
 
 
 def _tree(found: RoundTrace, pieces: Pieces) -> TracedTree:

@@ -42,7 +42,7 @@ class Controller:
             if stats is not None and stats.step_us and self.line.welcome:
                 (_, verify_us), (_, draft_us) = min(self.line.welcome.forward_us), min(stats.step_us)
                 gamma, revision = max(1, min(MAX_GAMMA, round(verify_us / draft_us))), revision + 1
-                self.line.send(wire.Budget(revision, TTL_MS, drafter=stats.actor_id, gamma=gamma))
+                self.line.send(wire.Budget(revision, TTL_MS, wire.Kind("", stats.actor_id), gamma))
 
 
 if __name__ == "__main__":

@@ -213,7 +213,7 @@ class Verifier:
                 self.publisher.send_multipart([b"DraftStats", *wire.encode(message)], zmq.DONTWAIT)
             case wire.Budget() if known.hello.role == "controller" and message.gamma:
                 for one in self.peers.values():
-                    if message.drafter in (None, one.hello.actor_id):
+                    if message.kind.drafter in ("", one.hello.actor_id):
                         one.gamma, one.until = message.gamma, time.monotonic() + message.ttl_ms / 1000
 
     def generate(self, client: bytes, request: Generate) -> None:

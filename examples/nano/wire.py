@@ -7,7 +7,7 @@ Trailing fields that nano has no use for are left out: the standard has defaults
 import msgspec
 
 # fmt: off
-VERSION = b"duoactor/3"
+VERSION = b"duoactor/4"
 
 class Part(msgspec.Struct, array_like=True, frozen=True): ...  # an array of its fields
 class Message(msgspec.Struct, array_like=True, frozen=True, tag=True): ...  # an array of its name and its fields
@@ -116,11 +116,14 @@ class DraftStats(Message):  # a drafter's report, each second; the verifier publ
     step_us: tuple[tuple[int, float], ...]  # (leaves in one step, microseconds), as measured
     busy: float  # share of the time that forwards took
 
-class Budget(Message):  # the controller's command. It holds for ``ttl_ms``; None: for every method, for every drafter
+class Kind(Part):  # of requests; "": every one
+    method: str = ""
+    drafter: str = ""  # actor id
+
+class Budget(Message):  # the controller's command for requests of that kind. It holds for ``ttl_ms``
     revision: int
     ttl_ms: int
-    method: str | None = None
-    drafter: str | None = None  # actor id
+    kind: Kind = Kind()
     gamma: int | None = None
 
 ToVerifier = Hello | Heartbeat | Goodbye | Generate | Cancel | Grow | Resync | Decline | DraftStats | Budget

@@ -4,7 +4,7 @@ import pytest
 
 from duoactor.bench.results import BenchRound
 from duoactor.bench.rounds import cost_of, rounds_of, shared
-from protocols.messages import RequestStats, RoundStats
+from protocols.messages import Kind, RequestStats, RoundStats
 
 
 def ten_ms(number, drafted=()):
@@ -30,7 +30,7 @@ def test_without_telemetry_there_are_the_verifiers_own_sums():
 
 
 def test_forwards_in_a_row_are_so_many_rounds_of_equal_length() -> None:
-    several = RoundStats("r", 9, "vanilla", "", 0, 0, 3, 1, 600.0, 30.0, 930.0, started_us=1000.0)
+    several = RoundStats("r", 9, Kind("vanilla"), 0, 0, 3, 1, 600.0, 30.0, 930.0, started_us=1000.0)
     rounds = rounds_of(several)
     assert [one.started_us for one in rounds] == [1000.0, 1200.0, 1400.0]
     assert [one.wait_us for one in rounds] == [30.0, 0.0, 0.0]

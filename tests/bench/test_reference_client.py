@@ -9,9 +9,9 @@ from duoactor.bench.methods import BY_NAME
 from duoactor.bench.reference import Reference
 from duoactor.config import resolve_model
 from protocols.errors import DuoactorError
-from protocols.messages import ChatTurn, Sampling, StatusReport
+from protocols.messages import ActorStatus, ChatTurn, Sampling, StatusReport, TargetStatus
 
-STATUS = StatusReport("", "m", "cpu", "float32", "auto", 0.0, 0, 0)
+STATUS = StatusReport("", "auto", 0.0, TargetStatus("m", "cpu", "float32", 0, 0), ActorStatus("v"))
 
 
 async def test_the_reference_answers_with_the_targets_tokens_and_times():

@@ -9,7 +9,15 @@ from typing import Any
 
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
-from protocols.messages import DrafterStatus, RequestStats, RequestStatus, StatusReport, TokenLogprobs
+from protocols.messages import (
+    ActorStatus,
+    DrafterStatus,
+    RequestStats,
+    RequestStatus,
+    StatusReport,
+    TargetStatus,
+    TokenLogprobs,
+)
 
 STATS = RequestStats(
     method="sps", prompt_tokens=3, completion_tokens=2, time_to_first_token_ms=10.0, decode_ms=90.0,
@@ -18,7 +26,7 @@ STATS = RequestStats(
 
 
 REPORT = StatusReport(
-    "r", "org/model", "cpu", "bfloat16", "sps", 61_000.0, 8192, 100, pid=4,
+    "r", "sps", 61_000.0, TargetStatus("org/model", "cpu", "bfloat16", 8192, 100), ActorStatus("verifier", pid=4),
     requests=(RequestStatus("q1", "sps", "decode", 7, "d1"),),
     drafters=(DrafterStatus("d1", "org/draft", "active", 1, 250.0, 100, 60, 0, "box", 77),),
 )  # fmt: skip

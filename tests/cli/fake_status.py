@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocols.messages import DrafterStatus, Role, StatusReport
+from protocols.messages import ActorStatus, DrafterStatus, Role, StatusReport, TargetStatus
 
 
 def status_of(pids: Mapping[Role, int]) -> StatusReport:
@@ -12,14 +12,10 @@ def status_of(pids: Mapping[Role, int]) -> StatusReport:
     drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, pid=pids.get(Role.DRAFTER, 0))
     return StatusReport(
         "",
-        "m",
-        "cpu",
-        "float32",
         "sps",
         0.0,
-        0,
-        0,
+        TargetStatus("m", "cpu", "float32", 0, 0),
+        ActorStatus("verifier", pid=pids.get(Role.VERIFIER, 0)),
         drafters=(drafter,),
-        pid=pids.get(Role.VERIFIER, 0),
-        controller_pid=pids.get(Role.CONTROLLER, 0),
+        controller=ActorStatus("controller", pid=pids.get(Role.CONTROLLER, 0)),
     )

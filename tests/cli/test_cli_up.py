@@ -25,7 +25,7 @@ PROGRAM = '''
 import sys
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
-from protocols.messages import DrafterStatus, Expectation, StatusReport
+from protocols.messages import ActorStatus, DrafterStatus, StatusReport, TargetStatus
 
 LIVES = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 ANSWERS = """
@@ -56,8 +56,8 @@ def probe(deployment):
             return None
         drafter = DrafterStatus("d", "m", "active", 0, 0.0, 0, 0, 0, pid=pids[1])
         return StatusReport(
-            "", "m", "", "", "", 0.0, 0, 0, drafters=(drafter,), pid=pids[0], controller_pid=pids[2],
-            expected=Expectation(1, "0", "1", "d", 100.0, 130.0, 0.6),
+            "", "", 0.0, TargetStatus("m", "", "", 0, 0, 0, (), True, 1, "0", "1", 100.0),
+            ActorStatus("v", pid=pids[0]), drafters=(drafter,), controller=ActorStatus("c", pid=pids[2]),
         )
     return ask
 
@@ -95,7 +95,7 @@ def test_up_prints_its_actors_once_and_a_signal_ends_them_all(tmp_path: Path, nu
     process = start(tmp_path, "up", "--json")
     found = document(process)
     assert found["address"] == f"ipc://{tmp_path}/v.sock"
-    assert (found["expected"]["drafts"], found["expected"]["tokens_per_second"]) == ("d", 130.0)
+    assert (found["target"]["threads"], found["target"]["tokens_per_second"]) == (1, 100.0)
     actors = found["actors"]
     assert isinstance(actors, list)
     assert [actor["role"] for actor in actors] == ["verifier", "drafter", "controller"]

@@ -4,6 +4,7 @@ import pytest
 
 from duoactor.client.session import ONLY, Session
 from protocols.messages import (
+    ActorStatus,
     Chunk,
     Detokenize,
     Done,
@@ -13,13 +14,14 @@ from protocols.messages import (
     Status,
     StatusReport,
     Swap,
+    TargetStatus,
     Tokenize,
     Tokenized,
     Undo,
     Welcome,
 )
 
-REPORT = StatusReport("r", "m", "cpu", "float32", "auto", 0.0, 0, 0)
+REPORT = StatusReport("r", "auto", 0.0, TargetStatus("m", "cpu", "float32", 0, 0), ActorStatus("v"))
 TOKENS = Tokenized("r", (5,), ("a",), "a")
 DONE = Done("r", "moved")
 RIGHT = {

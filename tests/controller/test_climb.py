@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from actors.controller.climb import Control, Costs, Rate, at
-from protocols.messages import Budget, RoundStats
+from protocols.messages import Budget, Drafting, Kind, Plan, RoundStats
 from tests.world.simulation import Fixed, Simulation
 from tests.world.timed import World
 
@@ -70,7 +70,7 @@ def test_under_auto_a_useless_drafter_rests_and_costs_nothing(inline: bool):
     alone.play((USELESS, 600, 1))
     rounds = [stats for _, stats in sim.trace.rounds[60:]]
     assert sim.rate(60, end) > 0.97 * alone.rate(60, end)
-    without = sum(stats.resting or not stats.drafter for stats in rounds)
+    without = sum(stats.plan is None for stats in rounds)
     assert 0.8 < without / len(rounds) < 1.0  # it is tried again now and then
 
 
@@ -78,16 +78,16 @@ def test_under_auto_a_useless_drafter_rests_and_costs_nothing(inline: bool):
 def test_a_method_that_a_user_names_always_drafts(method: str):
     sim = Simulation(USELESS, method, seed=SEED)
     ((_, end),) = sim.play((USELESS, 300, 1))
-    assert not any(stats.resting for _, stats in sim.trace.rounds)
-    assert all(stats.gamma is None or stats.gamma >= 1 for _, stats in sim.trace.rounds)
-    assert sum(bool(stats.draft_forwards) for _, stats in sim.trace.rounds) > 0.9 * end
+    assert not any(stats.kind.drafter and stats.plan is None for _, stats in sim.trace.rounds)
+    assert all(stats.plan is None or (stats.plan.gamma or 1) >= 1 for _, stats in sim.trace.rounds)
+    assert sum(bool(stats.drafting.forwards) for _, stats in sim.trace.rounds) > 0.9 * end
 
 
 def test_a_drafter_that_becomes_useful_is_used_again():
     sim = Simulation(USELESS, "auto", seed=SEED)
     _, (begin, _) = sim.play((USELESS, 200, 1), (WORLD, 1500, 1))
-    assert any(stats.resting or not stats.drafter for _, stats in sim.trace.rounds[:begin])
-    assert all(stats.drafter and not stats.resting for _, stats in sim.trace.rounds[-100:])
+    assert any(stats.plan is None for _, stats in sim.trace.rounds[:begin])
+    assert all(stats.plan is not None for _, stats in sim.trace.rounds[-100:])
 
 
 @pytest.mark.parametrize("method", ["duodecoding", "auto"])
@@ -123,7 +123,10 @@ def test_a_setting_climbs_to_where_rounds_are_measurably_faster():
     for number in range(4000):
         gamma = seen[-1] if seen else 9
         wall = 10_000.0 + 400.0 * abs(gamma - 20)  # the best is 20, whatever the start thinks
-        stats = RoundStats("r", number, "pearl", "d", 4, 3, 4, 5, 9000.0, 0.0, wall, draft_ranks=(1, 1, 1, 2))
+        stats = RoundStats(
+            "r", number, Kind("pearl", "d"), 4, 3, 4, 5, 9000.0, 0.0, wall,
+            plan=Plan("pearl", 4), drafting=Drafting(ranks=(1, 1, 1, 2)),
+        )  # fmt: skip
         control.observe_round(stats)
         seen += [budget.gamma for budget in control.decide()]
     assert 16 <= Counter(seen[-1000:]).most_common(1)[0][0] <= 24

@@ -40,4 +40,4 @@ def test_what_a_drafter_brings_by_its_distance(ms: float, least: float, lost: fl
 @pytest.mark.parametrize("lost", LOST)
 def test_a_drafter_that_is_too_far_rests(lost: float):
     rounds = [stats for _, stats in played(20, lost).trace.rounds]
-    assert sum(stats.resting or not stats.drafter for stats in rounds) > 0.8 * len(rounds)
+    assert sum(stats.plan is None for stats in rounds) > 0.8 * len(rounds)

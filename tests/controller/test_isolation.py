@@ -6,21 +6,21 @@ import random
 import msgspec
 
 from actors.controller.climb import MAX_KINDS, Control
-from protocols.messages import DraftStats, RoundStats, Sampling
+from protocols.messages import Drafting, DraftStats, Kind, Plan, RoundStats, Sampling
 from tests.world.clock import run
 from tests.world.cluster import Cluster
 
 
-def rounds(method, *, skill, forward_us=10_000.0, count=120, seed=0, **fixed):
+def rounds(method, *, skill, forward_us=10_000.0, count=120, seed=0, gamma=0, sequences=0):
     chance = random.Random(seed)
     for number in range(count):
         accepted = 0
         while accepted < 4 and chance.random() < skill:
             accepted += 1
         yield RoundStats(
-            "r", number, method, "d", 4, accepted, accepted + 1, 5, forward_us, 0.0, forward_us + 200.0,
-            sequences=1, gamma=4,
-            draft_ranks=(1,) * accepted + (2,) * (accepted < 4), **fixed,
+            "r", number, Kind(method, "d", gamma, sequences), 4, accepted, accepted + 1, 5, forward_us, 0.0,
+            forward_us + 200.0, plan=Plan(method, 4),
+            drafting=Drafting(1, ranks=(1,) * accepted + (2,) * (accepted < 4)),
         )  # fmt: skip
 
 
@@ -30,19 +30,18 @@ def budgets_of(control, wanted, *others):
     for several in zip(wanted, *others, strict=True):
         for stats in several:
             control.observe_round(stats)
-        kind = (several[0].method, several[0].fixed_gamma, several[0].fixed_sequences)
-        found += [b for b in control.decide() if (b.method, b.fixed_gamma, b.fixed_sequences) == kind]
+        found += [budget for budget in control.decide() if budget.kind == several[0].kind]
     return [msgspec.structs.replace(budget, revision=0) for budget in found]
 
 
 def test_rows_of_a_benchmark_do_not_influence_each_other():
-    for method, fixed in (("duodecoding", {}), ("duodecoding", {"fixed_sequences": 2}), ("auto", {}), ("sps", {})):
+    for method, fixed in (("duodecoding", {}), ("duodecoding", {"sequences": 2}), ("auto", {}), ("sps", {})):
         alone = budgets_of(Control(), rounds(method, skill=0.7, **fixed))
         beside = budgets_of(
             Control(),
             rounds(method, skill=0.7, **fixed),
-            rounds("duodecoding", skill=0.1, forward_us=40_000.0, fixed_sequences=3, seed=1),
-            rounds("duodecoding", skill=0.9, fixed_gamma=9, seed=2),
+            rounds("duodecoding", skill=0.1, forward_us=40_000.0, sequences=3, seed=1),
+            rounds("duodecoding", skill=0.9, gamma=9, seed=2),
             rounds("pearl", skill=0.2, forward_us=25_000.0, seed=3),
             rounds("tree", skill=0.2, forward_us=35_000.0, seed=4),
         )
@@ -53,7 +52,7 @@ def test_rows_of_a_benchmark_do_not_influence_each_other():
 def test_a_client_that_asks_for_ever_other_lengths_costs_no_memory():
     control = Control()
     for gamma in range(1, 500):
-        for stats in rounds("sps", skill=0.5, count=1, fixed_gamma=gamma):
+        for stats in rounds("sps", skill=0.5, count=1, gamma=gamma):
             control.observe_round(stats)
     assert len(control.climbs) == MAX_KINDS
     control.decide()
@@ -61,7 +60,7 @@ def test_a_client_that_asks_for_ever_other_lengths_costs_no_memory():
 
 def kinds(verifier):
     said = verifier.state.budgets.said(asyncio.get_running_loop().time())
-    return {(one.method, one.fixed_gamma, one.fixed_sequences) for one in said}
+    return {(one.kind.method, one.kind.gamma, one.kind.sequences) for one in said}
 
 
 def test_a_budget_reaches_the_requests_that_it_is_for_and_no_others():

@@ -24,7 +24,7 @@ def long_prompt(prefill_s: float, method: str = "tree") -> Simulation:
 
 def drafted(sim: Simulation, rid: str = "r0") -> list[tuple[float, int]]:
     """When rounds of a stream ended that were drafted for, and how many tokens each accepted."""
-    return [(at, stats.accepted) for at, stats in sim.trace.rounds if stats.rid == rid and stats.draft_forwards]
+    return [(at, stats.accepted) for at, stats in sim.trace.rounds if stats.rid == rid and stats.drafting.forwards]
 
 
 @pytest.mark.parametrize("method", ["sps", "pearl", "duodecoding", "tree"])

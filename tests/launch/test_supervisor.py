@@ -14,7 +14,7 @@ import pytest
 
 from duoactor.launch.child import GATEWAY, STOP_S, ActorPlan, Child
 from duoactor.launch.supervisor import Event, LaunchError, Supervisor
-from protocols.messages import DrafterStatus, Role, StatusReport
+from protocols.messages import ActorStatus, DrafterStatus, Role, StatusReport, TargetStatus
 
 LIVES = """
 import signal, sys
@@ -55,8 +55,8 @@ class World:
         )
         control = self.controller_pid or pids.get(Role.CONTROLLER, 0)
         return StatusReport(
-            "", "m", "cpu", "float32", "sps", 0.0, 0, 0,
-            drafters=drafters, pid=pids[Role.VERIFIER], controller_pid=control,
+            "", "sps", 0.0, TargetStatus("m", "cpu", "float32", 0, 0), ActorStatus("v", pid=pids[Role.VERIFIER]),
+            drafters=drafters, controller=ActorStatus("c", pid=control),
         )  # fmt: skip
 
     async def until(self, kind: str, name: str, count: int = 1) -> Event:

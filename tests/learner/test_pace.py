@@ -3,11 +3,11 @@
 import random
 
 from actors.learner.pace import COMPARED, LONGEST_REST_S, REST_S, SILENT_S, WORK_S, Pace
-from protocols.messages import RoundStats
+from protocols.messages import Kind, RoundStats
 
 
 def stats(wall_us: float, rows: int = 1, wait_us: float = 0.0) -> RoundStats:
-    return RoundStats("r", 1, "auto", "d", 0, 0, 1, rows, wall_us, wait_us, wall_us + wait_us)
+    return RoundStats("r", 1, Kind("auto", "d"), 0, 0, 1, rows, wall_us, wait_us, wall_us + wait_us)
 
 
 class Served:

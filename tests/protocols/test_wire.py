@@ -11,7 +11,20 @@ from hypothesis import strategies as st
 
 from protocols import messages, wire
 from protocols.errors import ProtocolError
-from protocols.messages import Budget, Cancel, Chunk, Generate, Grow, Hello, Message, Role, StatusReport, ToVerifier
+from protocols.messages import (
+    ActorStatus,
+    Budget,
+    Cancel,
+    Chunk,
+    Generate,
+    Grow,
+    Hello,
+    Message,
+    Role,
+    StatusReport,
+    TargetStatus,
+    ToVerifier,
+)
 from tests.world.arbitrary import values
 
 NAMES = ("ToVerifier", "ToClient", "ToDrafter", "ToController", "ToLearner", "Telemetry")
@@ -152,7 +165,9 @@ def test_enums_travel_as_their_values() -> None:
 
 
 def test_a_nested_message_keeps_its_type() -> None:
-    report = StatusReport("r", "m", "cpu", "float32", "tree", 1.0, 10, 2, budgets=(Budget(1, 1000, "tree"),))
+    report = StatusReport(
+        "r", "tree", 1.0, TargetStatus("m", "cpu", "float32", 10, 2), ActorStatus("v"), budgets=(Budget(1, 1000),)
+    )
     assert wire.Decoder(messages.ToClient).decode(wire.encode(report)) == report
     assert wire.Decoder(messages.ToClient).decode(wire.encode(Chunk("r", 0, (), (), ()))) == Chunk("r", 0, (), (), ())
 

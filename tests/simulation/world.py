@@ -148,7 +148,8 @@ class World(Cast):
         seen = 0
         for _ in range(LOOKS):
             status = await client.status()
-            seen = max((status.inline_version, *(drafter.version for drafter in status.drafters)))
+            models = [*status.drafters, *([status.inline] if status.inline is not None else [])]
+            seen = max((one.version for one in models), default=0)
             await asyncio.sleep(self.chance.uniform(0.0, THINKS_S))
             if seen:
                 break

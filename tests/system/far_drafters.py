@@ -45,11 +45,11 @@ class Heard:
     @property
     def drafted(self) -> float:
         """Share of the rounds whose drafter was in use."""
-        return sum(bool(one.drafter) and not one.resting for one in self.rounds) / max(1, len(self.rounds))
+        return sum(one.plan is not None for one in self.rounds) / max(1, len(self.rounds))
 
     @property
     def gamma(self) -> float:
-        known = [one.gamma for one in self.rounds if one.gamma and one.drafter and not one.resting]
+        known = [one.plan.gamma for one in self.rounds if one.plan is not None and one.plan.gamma]
         return statistics.fmean(known) if known else 0.0
 
 
@@ -131,7 +131,9 @@ class Far:
                 ratios.append(with_it / without)
                 over_vanilla.append(with_it)
             listening.cancel()
-            trips = statistics.fmean([one.message_us for one in heard.rounds if one.message_us] or [0.0]) / 1000
+            trips = (
+                statistics.fmean([trip for one in heard.rounds if (trip := one.drafting.message_us)] or [0.0]) / 1000
+            )
             each = " ".join(f"{one:.2f}" for one in ratios)
             print(f"{delay:4.0f} {lost:.2f}: {statistics.fmean(ratios):5.2f} ({each}) | "
                   f"{statistics.fmean(over_vanilla):5.2f} | {heard.gamma:4.1f}, "

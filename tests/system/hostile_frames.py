@@ -31,7 +31,7 @@ from pathlib import Path
 
 import httpx2
 
-from protocols.messages import Goodbye, Role
+from protocols.messages import ActorStatus, Goodbye, Role
 from protocols.zeromq import ZmqNetwork
 from tests.serve.hostile_http import HostileHttp
 from tests.world.fakes import INFO
@@ -48,6 +48,10 @@ PAIR = ROOT / "duoactor" / "pair"
 # Of one connection to the verifier. It reads some 130 messages of a peer that is no client before it drops the rest
 # unread (actors/verifier/floods.py; what floods cost is measured by flood.py).
 TOGETHER = 120
+
+
+def pid_of(actor: ActorStatus | None) -> int:
+    return actor.pid if actor is not None else 0
 
 
 class Attack(Service):
@@ -89,7 +93,11 @@ class Attack(Service):
             os.kill(controller, signal.SIGCONT)
         names = {drafter.actor_id for drafter in before.drafters}
         await self.until(
-            lambda now: {d.actor_id for d in now.drafters} == names and now.controller_pid == controller,
+            lambda now: (
+                {d.actor_id for d in now.drafters} == names
+                and now.controller is not None
+                and now.controller.pid == controller
+            ),
             "the verifier to have its own drafter and controller, and no others",
         )
         async with self.client() as client:
@@ -136,7 +144,7 @@ class Attack(Service):
             os.kill(own, signal.SIGSTOP)
             try:
                 async with honest(), self.client() as client:
-                    await self.until(lambda now: now.controller_pid == process.pid, "the controller")
+                    await self.until(lambda now: pid_of(now.controller) == process.pid, "the controller")
                     for _ in range(3):  # rounds to command something by
                         await self.compare(client, "pearl")
                     await self.until(lambda now: now.budgets, "a command of the controller")

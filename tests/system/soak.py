@@ -96,7 +96,7 @@ class Soak:
 
     async def reference(self) -> None:
         async with self.client() as client:
-            self.idle_slots = (await client.status()).kv_used
+            self.idle_slots = (await client.status()).target.kv_used
             for question in QUESTIONS:
                 prompt = (await client.tokenize([{"role": "user", "content": question}])).token_ids
                 for look in LOOKS:
@@ -180,8 +180,10 @@ class Soak:
     async def _problem(self) -> str:
         async with AsyncClient(self.address, timeout=10.0) as client:
             status = await client.status()
-            if status.requests or status.kv_used > self.idle_slots:
-                return f"{len(status.requests)} requests and {status.kv_used - self.idle_slots} KV slots are left"
+            if status.requests or status.target.kv_used > self.idle_slots:
+                return (
+                    f"{len(status.requests)} requests and {status.target.kv_used - self.idle_slots} KV slots are left"
+                )
             if not status.drafters:
                 return "no drafter is left"
             if not status.controller:

@@ -40,9 +40,9 @@ class Return:
         """``stopped``: some actor was, meanwhile."""
         if not self.pid:
             self.pid = next((one.pid for one in status.drafters if one.pid not in self.before), 0)
-            self._verifier, self._seen_at = status.pid, now
+            self._verifier, self._seen_at = status.verifier.pid, now
         own = next((one for one in status.drafters if one.pid == self.pid and one.state != "draining"), None)
-        if own is None or status.pid != self._verifier:
+        if own is None or status.verifier.pid != self._verifier:
             self.ended = bool(self.pid)
             return
         passed, self._seen_at = now - self._seen_at, now

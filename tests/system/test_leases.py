@@ -58,7 +58,7 @@ def test_a_live_request_id_sent_again_and_again_leaves_the_pool_as_it_was():
             for _ in range(12):
                 caller.send(Generate("r", PROMPT, sampling=LONG, method="vanilla"))
                 await caller.until(lambda m: isinstance(m, Chunk) and m.offset == 0)
-                used.append((await report(caller)).kv_used)
+                used.append((await report(caller)).target.kv_used)
             return used
 
     used = run(go())

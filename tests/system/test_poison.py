@@ -134,7 +134,7 @@ def test_requests_that_fail_one_by_one_do_not_end_a_verifier_that_works():
             return await caller.until(lambda m: isinstance(m, StatusReport))
 
     report = run(go())
-    assert report.counters["failed_requests"] == 6 and report.kv_used == 0
+    assert report.counters["failed_requests"] == 6 and report.target.kv_used == 0
 
 
 def test_a_request_with_which_the_verifier_ended_twice_is_not_tried_again():

@@ -182,7 +182,7 @@ def test_drafters_of_other_models_and_those_that_know_no_load_are_left_alone():
     report, malformed = run(go())
     assert [d.version for d in report.drafters] == [0, 0]
     assert malformed == 0
-    assert report.learner == "learner"
+    assert report.learner.actor_id == "learner"
 
 
 def test_undo_is_handed_to_the_learner_or_refused_in_a_sentence():

@@ -14,6 +14,7 @@ from protocols.messages import (
     Generate,
     Goodbye,
     Grow,
+    Kind,
     Refuse,
     RefuseCode,
     Role,
@@ -223,7 +224,7 @@ def test_what_a_controller_has_commanded_ends_with_it(farewell):
 
             controller = Caller(cluster.network, "x")
             await controller.hello(role=Role.CONTROLLER)
-            controller.send(Budget(1, ttl_ms=60_000, method="sps", window=0))
+            controller.send(Budget(1, 60_000, Kind("sps"), window=0))
             await said(1)
             if farewell is not None:
                 controller.send(farewell)

@@ -9,7 +9,7 @@ from duoactor import AsyncClient, ConnectionLost
 from duoactor.cli import main
 from duoactor.cli.environment import Environment
 from duoactor.top import TopPicture, Watch, clean, draw, snapshot
-from protocols.messages import RequestStatus, StatusReport
+from protocols.messages import ActorStatus, RequestStatus, StatusReport, TargetStatus
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -28,8 +28,8 @@ def drawn(picture: TopPicture, height: int) -> list[str]:
 
 def report(uptime_ms: float, tokens: int, made: int) -> StatusReport:
     return StatusReport(
-        "r", "toy", "cpu", "float32", "auto", uptime_ms, 100, 10, (RequestStatus("a", "auto", "decode", tokens),),
-        counters={"generation_tokens": made},
+        "r", "auto", uptime_ms, TargetStatus("toy", "cpu", "float32", 100, 10), ActorStatus("v"),
+        (RequestStatus("a", "auto", "decode", tokens),), counters={"generation_tokens": made},
     )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def test_a_step_takes_as_long_as_the_slower_side():
     for step_us, slower in ((200.0, 10_000.0), (4000.0, 24_000.0)):
         world = World(skill=0.7, step_us=step_us, width=0.0)
         _, sim = played(world, 6)
-        walls = [stats.wall_us for _, stats in sim.trace.rounds[5:ROUNDS] if stats.sequences == 1]
+        walls = [stats.wall_us for _, stats in sim.trace.rounds[5:ROUNDS] if stats.drafting.sequences == 1]
         assert 0.9 * slower < sum(walls) / len(walls) < 1.25 * slower
 
 
@@ -102,7 +102,7 @@ def test_the_drafter_never_drafts_beyond_its_phase():
     _, sim = played(world, 4)
     for _, stats in sim.trace.rounds[1:ROUNDS]:
         # catching up on tokens that it did not foresee takes the drafter one forward beside the phase's
-        assert len(stats.draft_forwards) <= 4 + 1
+        assert len(stats.drafting.forwards) <= 4 + 1
 
 
 def test_asynchronous_duodecoding_is_not_slower_where_the_drafter_is_the_slower_side():

@@ -114,8 +114,8 @@ def test_a_trace_tells_when_a_round_waited_for_its_own_drafts():
     waited = [chunk.trace.stats for chunk in run(story()) if chunk.trace is not None and chunk.trace.stats.wait_us]
     assert waited
     for round_ in waited:
-        assert 0 < round_.waited_from_us <= round_.started_us
-        assert round_.draft_forwards
+        assert 0 < round_.wait_us <= round_.started_us
+        assert round_.drafting.forwards
 
 
 def test_slots_of_what_was_drafted_in_vain_come_back():

@@ -74,7 +74,7 @@ class School(Cluster):
         raise AssertionError(report)
 
     async def version(self, number: int) -> StatusReport:
-        return await self.status(lambda report: report.inline_version == number)
+        return await self.status(lambda report: report.inline.version == number)
 
     async def begin(self, sampling: Sampling = LONG):
         """A stream, and a way to have its text."""
@@ -165,14 +165,14 @@ def test_weights_that_cannot_be_loaded_cost_nothing_and_status_says_why(path):
         async with School(first, other=other) as school:
             promote, text = await school.learner(), await school.begin()
             promote(1, path)
-            report = await school.status(lambda report: report.inline_trouble)
+            report = await school.status(lambda report: report.inline.trouble)
             steps = first.steps
             await school.rounds()
             assert first.steps > steps
             return report, await text()
 
     report, text = run(story())
-    assert report.inline_version == 0 and path in report.inline_trouble
+    assert report.inline.version == 0 and path in report.inline.trouble
     assert text == LANGUAGE.continuation(PROMPT, LONG)
 
 
@@ -226,7 +226,7 @@ def test_what_is_promoted_while_a_broken_version_is_loaded_is_loaded_next():
             promote(1, "missing")
             promote(2, "two")
             report = await school.version(2)
-            assert not report.inline_trouble
+            assert not report.inline.trouble
 
     run(story())
 

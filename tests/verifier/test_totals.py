@@ -7,7 +7,7 @@ import pytest
 
 from actors.verifier.totals import Totals
 from duoactor import AsyncClient
-from protocols.messages import RoundStats
+from protocols.messages import Kind, RoundStats
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
@@ -71,7 +71,7 @@ def rounds(*entries: tuple[int, float]) -> float:
     """The speed-up after rounds of (tokens, microseconds), where plain decoding takes 1000 a round."""
     totals = Totals(Counter())
     for committed, wall_us in entries:
-        stats = RoundStats("r", 1, "auto", "d", 3, committed - 1, committed, 4, 900.0, 0.0, wall_us)
+        stats = RoundStats("r", 1, Kind("auto", "d"), 3, committed - 1, committed, 4, 900.0, 0.0, wall_us)
         totals.round(stats, 1000.0)
     (report,) = totals.report()
     return report.speedup

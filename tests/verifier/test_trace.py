@@ -6,13 +6,13 @@ from actors.tree.tree import OWN, TokenTree
 from actors.verifier.rounds import Chosen
 from actors.verifier.trace import MAX_TOLD, Trace
 from duoactor import AsyncClient
-from protocols.messages import Origin, RoundStats
+from protocols.messages import Kind, Origin, RoundStats
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyLanguage
 
-STATS = RoundStats("r", 1, "tree", "d", 0, 0, 1, 1, 1000.0, 0.0, 1000.0)
+STATS = RoundStats("r", 1, Kind("tree", "d"), 0, 0, 1, 1, 1000.0, 0.0, 1000.0)
 
 
 def streamed(method: str, **options):
@@ -51,7 +51,7 @@ def test_every_round_is_told_and_adds_up_to_the_requests_own_statistics(method):
     drafted = accepted = 0
     for chunk in chunks[1:]:
         trace = chunk.trace
-        assert trace.stats.method == method
+        assert trace.stats.kind.method == method
         assert all(-1 <= parent < at for at, parent in enumerate(trace.parents))
         assert len({*map(len, (trace.tokens, trace.parents, trace.logprobs, trace.origins, trace.arrived_us))}) == 1
         taken = [trace.tokens[at] for at in trace.path][: len(chunk.token_ids)]

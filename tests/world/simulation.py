@@ -19,7 +19,7 @@ from actors.draft_timing import WIDTHS
 from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
 from actors.verifier.loop import Verifier
-from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Role, RoundStats, Sampling
+from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Kind, Role, RoundStats, Sampling
 from tests.world.caller import ADDRESS, Caller
 from tests.world.clock import run
 from tests.world.fakes import ToyCodec
@@ -60,7 +60,7 @@ class Fixed:
             Budget(
                 1,
                 10_000,
-                self.method,
+                Kind(self.method),
                 gamma=self.gamma,
                 sequences=self.sequences,
                 window=self.window,

@@ -27,7 +27,7 @@ from actors.verifier.sources.inline_tree import MAX_LEAVES, Chain, InlineTree
 from actors.verifier.sources.source import INLINE, SLICE, Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.errors import CannotDraft, PoolFull
-from protocols.messages import Load
+from protocols.messages import InlineStatus, Load
 
 log = logging.getLogger("duoactor.verifier")
 MAX_STEPS = 16  # of one round
@@ -68,6 +68,10 @@ class InlineDraft(Source):
     @property
     def model(self) -> DraftModel:
         return self.generations.current.model
+
+    def status(self) -> InlineStatus:
+        generations = self.generations
+        return InlineStatus(self.model_id, generations.current.source.version, generations.trouble)
 
     def load(self, message: Load) -> None:
         """Beside the rounds. Weights that were loaded before and that no round has drafted with are given up."""
@@ -236,7 +240,7 @@ class InlineDraft(Source):
         for tree in grown:
             stream = streams[tree]
             stream.spent(self.name, spent_us / len(grown))
-            stream.loan.log.forwards.append((round(began_us), round(spent_us)))
+            stream.loan.report([(round(began_us), round(spent_us))])
         return spent_us
 
     # --- after a round -----------------------------------------------------------------------------------------------

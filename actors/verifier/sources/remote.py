@@ -131,7 +131,7 @@ class Remote(Source):
     def _merge(self, stream: Stream, drafter: DrafterPeer, message: Grow, arrived_us: float) -> str | None:
         """Merge a fragment. Returns None, or why it was fenced off."""
         loan, wait, text = stream.loan, stream.wait, stream.text
-        loan.log.add(message, drafter.dated(message, arrived_us))
+        loan.report(drafter.dated(message, arrived_us), message.ranks)
         if not 1 <= message.base_len <= len(text):
             return "base_len"
         if stream.tree.size > 2 * MAX_NODES:
