@@ -142,7 +142,7 @@ def run_verifier(settings: VerifierSettings) -> int:
                 tokenizing=tokenizing,
                 request_log=request_log,
             )
-            verifier.grammars.prepare()
+            verifier.grammars.warm_up()
             gc.freeze()
             log.info("ready at %s: %s", verifier.address, _ready(model, cost, inline))
             await verifier.run(stop)

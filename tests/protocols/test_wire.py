@@ -96,7 +96,7 @@ GOOD = {
     "DraftStats": ["d", [[1, 100.0]], 0.5],
     "Grow": ["r", 1, 5, [-1], [7], [-0.5]],
     "Generate": ["r", "text"],
-    "Budget": [1, 1000, "tree", "d", 4, None, 8, 0.0],
+    "Budget": [1, 1000, ["tree", "d"], 4, None, 8, 0.0],
 }
 BAD = [
     ("Hello", 1, ""),
@@ -115,9 +115,9 @@ BAD = [
     ("Grow", 5, [0.1]),
     ("Generate", 0, "r" * 129),
     ("Generate", 1, [2**31]),
-    ("Budget", 7, float("nan")),
+    ("Budget", 6, float("nan")),
     ("Budget", 1, 332_000),
-    ("Budget", 4, 10**9),
+    ("Budget", 3, 10**9),
 ]
 
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 
 from actors.calibration import Calibration, TextCalibration
-from actors.draft_timing import PROBES
 from actors.models import Expansion
 from actors.tree.tree import TokenTree
 from actors.verifier.loop import Verifier
 from actors.verifier.opinions import OpinionPool
-from actors.verifier.sources.inline import MAX_FAILURES
 from actors.verifier.sources.inline_tree import InlineTree
 from protocols.errors import ModelError
 from protocols.messages import Generate, Hello, Promote, Role, Sampling, Status, StatusReport
@@ -92,9 +90,9 @@ class School(Cluster):
         await asyncio.sleep(50 * FORWARD_S)
 
     async def drafts(self) -> None:
-        """Until the model in service drafts; the first steps are for their time alone."""
+        """Until the model in service drafts."""
         for _ in range(400):
-            if self.inline.model.steps > 2 * PROBES:
+            if self.inline.model.steps:
                 return
             await asyncio.sleep(FORWARD_S)
         raise AssertionError(self.inline.model.steps)
@@ -176,7 +174,7 @@ def test_weights_that_cannot_be_loaded_cost_nothing_and_status_says_why(path):
     assert text == LANGUAGE.continuation(PROMPT, LONG)
 
 
-def test_weights_that_fail_at_every_step_are_given_up_until_others_come():
+def test_weights_that_fail_draft_no_more_for_the_stream_until_others_come():
     failing = Failing(LANGUAGE)
 
     async def story():
@@ -185,7 +183,7 @@ def test_weights_that_fail_at_every_step_are_given_up_until_others_come():
             promote(1, "bad")
             await school.version(1)
             await school.rounds()
-            assert failing.steps == MAX_FAILURES
+            assert failing.steps == 1
             promote(0, "")
             await school.version(0)
             await school.drafts()

@@ -67,7 +67,7 @@ class Grammars(Source):
         self._codec, self._info, self._timer = codec, info, timer
         self._tokenizer: LLTokenizer | None = None
 
-    def prepare(self) -> None:
+    def warm_up(self) -> None:
         """Index the vocabulary before requests come, if grammars can be used at all: it takes 0.1 s for 8,000 entries,
         and holds the interpreter's lock."""
         with contextlib.suppress(RequestError):
