@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from actors.methods import strategy_for
-from actors.models import Codec
 from actors.tree.tree import TokenTree
 from actors.verifier.budgets import first_plan
 from actors.verifier.chunk import chunk_of
-from actors.verifier.compute import Compute
 from actors.verifier.context import Context
 from actors.verifier.leases import Leases
 from actors.verifier.loans import Loan
 from actors.verifier.order import in_order
 from actors.verifier.preparation import Prepared, is_short, prepare
-from actors.verifier.request_log import RequestLog
 from actors.verifier.sources.grammar import Grammars
 from actors.verifier.state import ClientPeer
 from actors.verifier.streams import Delivery, Status, Stream, Text, Times
@@ -33,7 +30,7 @@ from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
 from protocols.errors import RequestError
 from protocols.limits import clipped
-from protocols.messages import Failed, FailureCode, Generate, RequestStatus
+from protocols.messages import Cancel, Failed, FailureCode, Generate, RequestStatus
 from protocols.validation import validate
 
 log = logging.getLogger("duoactor.verifier")
@@ -55,20 +52,9 @@ class Arrival:
 
 
 class Admission:
-    def __init__(
-        self,
-        context: Context,
-        leases: Leases,
-        codec: Codec,
-        grammars: Grammars,
-        tokenizing: Compute,
-        wake: Callable[[], None],
-        request_log: RequestLog | None,
-    ) -> None:
-        """``tokenizing`` runs the preparation of long texts; ``wake`` is called when one has been admitted."""
-        self.context, self.state, self.leases, self.codec = context, context.state, leases, codec
-        self.send, self.clock, self.wake = context.send, context.clock, wake
-        self.tokenizing, self.grammars, self.request_log = tokenizing, grammars, request_log
+    def __init__(self, context: Context, leases: Leases, grammars: Grammars) -> None:
+        self.context, self.state, self.leases, self.grammars = context, context.state, leases, grammars
+        self.send, self.clock, codec = context.send, context.clock, context.engine.codec
         self._decoders = {skip: remembering(partial(codec.decode, skip_special_tokens=skip)) for skip in (False, True)}
         self._arriving: dict[str, Arrival] = {}
         self._ends: deque[float] = deque(maxlen=PACE)
@@ -87,11 +73,12 @@ class Admission:
             return
         self._arriving[message.rid] = arrival
         decode = self._decoders[message.sampling.skip_special_tokens]
-        job = partial(prepare, self.codec, decode, self.context.info, self.grammars, message)
+        engine = self.context.engine
+        job = partial(prepare, engine.codec, decode, engine.model.info, self.grammars, message)
         if is_short(message):
             self._prepared(arrival, _done(job))
         else:
-            self.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
+            engine.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
 
     def _make_way(self, peer: bytes, message: Generate) -> None:
         """End the request of the same id that this one resumes, if there is one. Raises RequestError if the message
@@ -147,7 +134,7 @@ class Admission:
             self._refuse(arrival, RequestError(FailureCode.INTERNAL, f"this request cannot be prepared: {error}"))
         else:
             self._add(arrival, prepared)
-        self.wake()
+        self.context.wake()
 
     def _add(self, arrival: Arrival, prepared: Prepared) -> None:
         try:
@@ -197,7 +184,7 @@ class Admission:
     def _log(self, stream: Stream) -> None:
         """For ``--log-requests``. Requests with a cache salt are left out, because they must not serve others, and
         requests with a grammar, because what it forces says nothing of the drafts."""
-        counters, to = self.state.counters, self.request_log
+        counters, to = self.state.counters, self.context.engine.request_log
         if to is None or stream.output.finish is None or stream.grammar is not None:
             return
         if stream.message.cache_salt:
@@ -240,6 +227,9 @@ class Admission:
             del self._arriving[rid]
         if (request := self.state.requests.get(rid)) is not None and request.client == client:
             self.end(request)
+
+    def cancel(self, client: bytes, message: Cancel) -> None:
+        self.drop(message.rid, client)
 
     def client_gone(self, client: bytes) -> None:
         for rid in [*self._arriving, *(request.rid for request in self.state.requests)]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from actors.models import ModelInfo, TargetModel
+from actors.cost import CostModel
+from actors.models import Codec, ModelInfo, TargetModel
+from actors.peer import incarnation
 from actors.settings import VerifierSettings
+from actors.verifier.compute import Compute, InlineCompute
 from actors.verifier.price import Price
+from actors.verifier.request_log import RequestLog
+from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.sources.lookup import Library
 from actors.verifier.state import State
 from actors.verifier.trials import Trials
@@ -15,20 +21,45 @@ from protocols.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
+class Engine:
+    """What computes for a verifier, what it drafts from, and its clocks."""
+
+    model: TargetModel
+    codec: Codec
+    cost: CostModel  # of the model's forwards, as calibrated
+    compute: Compute  # runs the target
+    tokenizing: Compute = field(default_factory=InlineCompute)  # runs the tokenizer
+    library: Library = field(default_factory=Library)
+    inline: InlineDraft | None = None  # drafts between forwards
+    request_log: RequestLog | None = None
+    clock: Callable[[], float] | None = None  # seconds that waits and time-outs count; None: the event loop's
+    timer: Callable[[], float] = time.perf_counter  # seconds that forwards take
+    incarnation: str = field(default_factory=incarnation)
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     settings: VerifierSettings
-    target: TargetModel
+    engine: Engine
     price: Price
     trials: Trials
-    library: Library
     state: State
     clock: Callable[[], float]  # seconds
     send: Callable[[bytes, Message], bool]  # False: the peer is unreachable
     publish: Callable[[Message], None]  # as telemetry
+    wake: Callable[[], None]  # the loop, which may sleep
+
+    @property
+    def target(self) -> TargetModel:
+        return self.engine.model
 
     @property
     def info(self) -> ModelInfo:
-        return self.target.info
+        return self.engine.model.info
+
+    @property
+    def library(self) -> Library:
+        return self.engine.library
 
     def now_us(self) -> float:
         """Microseconds since the verifier's start."""

@@ -10,44 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from actors.verifier.admission import Admission
 from actors.verifier.context import Context
 from actors.verifier.floods import Floods
-from actors.verifier.learning import Learning
-from actors.verifier.operations import Operations
 from actors.verifier.peers import Peers
-from actors.verifier.sources.remote import Remote
-from actors.verifier.tokenization import Tokenization
 from protocols import wire
 from protocols.errors import ProtocolError
 from protocols.limits import clipped
 from protocols.messages import (
-    Budget,
     Cancel,
-    Decline,
-    Detokenize,
-    DraftStats,
-    DrainActor,
     Failed,
     FailureCode,
-    Generate,
     Goodbye,
-    Grow,
     Heartbeat,
     Hello,
     Message,
-    Promote,
     Refuse,
     RefuseCode,
-    Resync,
     Role,
-    Status,
-    Swap,
-    Tokenize,
     ToVerifier,
-    Undo,
 )
 from protocols.transport import Listener
 
@@ -61,28 +44,18 @@ MAX_DROPPED = 4
 FLOOD_PAUSE_S = 0.001  # before the next ones are dropped
 
 
+# By the class of a message: the role that sends it, and what takes it with the peer's routing id.
+Routes = Mapping[type[Message], tuple[Role, Callable[[bytes, Any], None]]]
+
+
 class Inbox:
-    def __init__(
-        self,
-        context: Context,
-        listener: Listener,
-        peers: Peers,
-        admission: Admission,
-        remote: Remote,
-        tokenization: Tokenization,
-        operations: Operations,
-        learning: Learning,
-        floods: Floods,
-        wake: asyncio.Event,
-        timer: Callable[[], float],
-    ) -> None:
-        """``wake``: set when messages were handled that nobody else may have looked for."""
-        self.context, self.state, self.listener = context, context.state, listener
-        self.peers, self.admission, self.remote = peers, admission, remote
-        self.tokenization, self.operations, self.learning, self.floods = tokenization, operations, learning, floods
-        self._wake, self._timer = wake, timer
+    def __init__(self, context: Context, listener: Listener, peers: Peers, routes: Routes) -> None:
+        self.context, self.state, self.listener, self.peers, self.routes = (
+            context, context.state, listener, peers, routes,
+        )  # fmt: skip
+        self.floods, self._timer = Floods(context.state, peers.role), context.engine.timer
         # Peers are charged for CPU time, not wall time: a preempted thread has not worked for the sender of a message.
-        self._cpu_timer = time.thread_time if timer is time.perf_counter else timer
+        self._cpu_timer = time.thread_time if self._timer is time.perf_counter else self._timer
         self._decoder = wire.Decoder(ToVerifier)
         self.handled = 0  # messages so far
         self.spent_s = 0.0  # on messages, since somebody set it to 0
@@ -91,7 +64,7 @@ class Inbox:
         while True:
             dropped = not self._handle(*await self.listener.receive())
             read_all = self.read()
-            self._wake.set()
+            self.context.wake()
             if not read_all:  # a flood does not keep the loop to itself
                 await asyncio.sleep(FLOOD_PAUSE_S if dropped else 0)
 
@@ -148,45 +121,24 @@ class Inbox:
             self._deliver(peer, role, message)
 
     def _deliver(self, peer: bytes, role: Role, message: Message) -> None:
-        match role, message:
-            case _, Heartbeat():
-                self.context.send(peer, message)
-            case _, Goodbye():
-                self.peers.goodbye(peer, message)
-            case Role.DRAFTER, Grow():
-                self.remote.arrived(peer, message)
-            case Role.DRAFTER, Resync():
-                self.remote.resync(peer, message)
-            case Role.DRAFTER, Decline():
-                self.remote.decline(peer, message)
-            case Role.DRAFTER, DraftStats():
-                self.remote.stats(peer, message)
-            case Role.CONTROLLER, Budget():
-                self.operations.budget(message)
-            case Role.LEARNER, Promote():
-                self.learning.promote(message)
-            case Role.CLIENT, Generate():
-                self.admission.ask(peer, message)
-            case Role.CLIENT, Cancel():
-                self.admission.drop(message.rid, peer)
-            case Role.CLIENT, Tokenize() | Detokenize():
-                self.tokenization.ask(peer, message)
-            case Role.CLIENT, Status():
-                self.operations.status(peer, message)
-            case Role.CLIENT, Swap() | DrainActor() | Undo():
-                self.operations.order(peer, message)
-            case _:
-                self.state.counters["out_of_role"] += 1
-                self.context.send(
-                    peer, Refuse(RefuseCode.MALFORMED, f"a {role} does not send {type(message).__name__}")
-                )
+        route = self.routes.get(type(message))
+        if isinstance(message, Heartbeat):
+            self.context.send(peer, message)
+        elif isinstance(message, Goodbye):
+            self.peers.goodbye(peer, message)
+        elif route is not None and route[0] is role:
+            route[1](peer, message)
+        else:
+            self.state.counters["out_of_role"] += 1
+            detail = f"a {role} does not send {type(message).__name__}"
+            self.context.send(peer, Refuse(RefuseCode.MALFORMED, detail))
 
     def _malformed(self, peer: bytes, frames: Sequence[bytes], why: str) -> None:
         """Count, drop and answer it: a client that waits for an answer must not wait for ever."""
         self.state.counters["malformed"] += 1
         role = self.peers.role(peer)
         if role is Role.CLIENT and (rid := wire.request_id(frames)) is not None:
-            self.admission.drop(rid, peer)  # no chunk of a request may follow its Failed
+            self.routes[Cancel][1](peer, Cancel(rid))  # no chunk of a request may follow its Failed
             self.context.send(peer, Failed(rid, FailureCode.BAD_REQUEST, why))
         elif role is None and wire.is_foreign(frames):
             self.context.send(peer, Refuse(RefuseCode.VERSION, why))

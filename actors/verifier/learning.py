@@ -60,7 +60,7 @@ class Learning:
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
-    def promote(self, message: Promote) -> None:
+    def promote(self, peer: bytes, message: Promote) -> None:
         self.state.promoted = message
         for drafter in self.state.drafters.by_peer.values():
             if drafter.loads(message.model_id):
@@ -70,7 +70,7 @@ class Learning:
 
     def _draft_with(self, message: Promote) -> None:
         """Where the verifier itself drafts with that model, it does so with these weights as soon as they are here."""
-        inline = self.state.inline
+        inline = self.context.engine.inline
         if inline is not None and inline.model_id == message.model_id:
             inline.load(Load(message.version, message.path))
 

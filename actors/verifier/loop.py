@@ -8,40 +8,51 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 
-from actors.cost import CostModel
-from actors.models import Codec, TargetModel
 from actors.settings import VerifierSettings
 from actors.tasks import until_one_ends
 from actors.verifier.admission import Admission
 from actors.verifier.commit import Committer
-from actors.verifier.compute import Compute, InlineCompute
-from actors.verifier.context import Context
+from actors.verifier.context import Context, Engine
 from actors.verifier.faults import Faults
-from actors.verifier.floods import Floods
 from actors.verifier.forward import Computed, compute
-from actors.verifier.inbox import Inbox
+from actors.verifier.inbox import Inbox, Routes
 from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
 from actors.verifier.operations import Operations
 from actors.verifier.outbox import Outbox
 from actors.verifier.peers import Peers
 from actors.verifier.price import Price
-from actors.verifier.request_log import RequestLog
 from actors.verifier.room import Room
 from actors.verifier.rounds import Batch, Round
 from actors.verifier.scheduler import Scheduler
 from actors.verifier.sources.grammar import Grammars
-from actors.verifier.sources.inline import InlineDraft
-from actors.verifier.sources.lookup import Library
 from actors.verifier.sources.remote import Remote
+from actors.verifier.sources.source import Source
 from actors.verifier.state import HEARTBEAT_MS, State
 from actors.verifier.tokenization import Tokenization
 from actors.verifier.trials import Trials
 from protocols import wire
-from protocols.messages import Drain, Message
+from protocols.messages import (
+    Budget,
+    Cancel,
+    Decline,
+    Detokenize,
+    DraftStats,
+    Drain,
+    DrainActor,
+    Generate,
+    Grow,
+    Message,
+    Promote,
+    Resync,
+    Role,
+    Status,
+    Swap,
+    Tokenize,
+    Undo,
+)
 from protocols.transport import Listener
 
 # How long the verifier waits for clients to confirm that it leaves. Closing a connection discards what its reader has
@@ -52,68 +63,59 @@ FAREWELL_S = 1.0
 class Verifier:
     """Puts the parts of the verifier together and runs their loop."""
 
-    def __init__(
-        self,
-        settings: VerifierSettings,
-        model: TargetModel,
-        codec: Codec,
-        cost: CostModel,
-        listener: Listener,
-        compute: Compute,
-        incarnation: str,
-        clock: Callable[[], float] | None = None,
-        timer: Callable[[], float] = time.perf_counter,
-        sources: Library | None = None,
-        inline: InlineDraft | None = None,
-        tokenizing: Compute | None = None,
-        request_log: RequestLog | None = None,
-    ) -> None:
-        """``clock`` gives the seconds that waits and time-outs count, ``timer`` those that forwards take. ``compute``
-        runs the target and ``tokenizing`` the tokenizer (None: in the event loop). ``inline`` is a draft model that
-        drafts between forwards."""
-        clock, library = clock or asyncio.get_running_loop().time, sources or Library()
-        self.model, self.compute, self.clock, self.timer = model, compute, clock, timer
-        self.listener, self.wake = listener, asyncio.Event()
-        self.state = State(incarnation, clock(), inline)
+    def __init__(self, settings: VerifierSettings, engine: Engine, listener: Listener) -> None:
+        clock = engine.clock or asyncio.get_running_loop().time
         publish: Callable[[Message], None] = lambda message: self.publish(message)  # noqa: E731
-        price, trials = Price(cost), Trials()
+        self.listener, self.wake, self.compute = listener, asyncio.Event(), engine.compute
+        self.state = State(engine.incarnation, clock())
         self.context = context = Context(
-            settings, model, price, trials, library, self.state, clock, self._send, publish
+            settings, engine, Price(engine.cost), Trials(), self.state, clock, self._send, publish, self.wake.set
         )
-        tokenizing = tokenizing or InlineCompute()
         self.leases, self.learning = Leases(context), Learning(context)
-        self.grammars = Grammars(codec, model.info, timer)
-        self.admission = Admission(context, self.leases, codec, self.grammars, tokenizing, self.wake.set, request_log)
-        self.peers = Peers(context, self.leases, self.admission, listener.telemetry, listener.holder)
-        self.faults = Faults(context, self.admission)
+        grammars = Grammars(engine.codec, engine.model.info, engine.timer)
+        self.admission = Admission(context, self.leases, grammars)
+        self.peers = Peers(context, self.leases, self.admission, listener)
+        faults = Faults(context, self.admission)
         remote = Remote(context, self.leases, self.learning, self.peers.gone)
-        if inline is not None:
-            inline.opinions = library.opinions
-            library.add(inline)
-        self.sources = {source.name: source for source in (*library.sources, remote, self.grammars)}
-        self.outbox = Outbox(context, self.admission, self.faults, self.peers.gone)
-        self.committer = Committer(context, self.sources, self.leases, self.outbox, self.faults)
-        room = Room(context, self.sources, self.leases, self.learning, self.admission, self.faults)
-        self.scheduler = Scheduler(context, self.sources, room, self.admission, self.faults)
-        self.inbox = Inbox(
-            context,
-            listener,
-            self.peers,
-            self.admission,
-            remote,
-            Tokenization(codec, model.info.vocab_size, tokenizing, self._send),
-            Operations(context, self.leases, self.admission, self.learning),
-            self.learning,
-            Floods(self.state, self.peers.role),
-            self.wake,
-            timer,
-        )
+        inline = [engine.inline] if engine.inline is not None else []
+        every: list[Source] = [*engine.library.sources, *inline, remote, grammars]
+        self.sources = {source.name: source for source in every}
+        self.outbox = Outbox(context, self.admission, faults, self.peers.gone)
+        self.committer = Committer(context, self.sources, self.leases, self.outbox, faults)
+        room = Room(context, self.sources, self.leases, self.learning, self.admission, faults)
+        self.scheduler = Scheduler(context, self.sources, room, self.admission, faults)
+        self.inbox = Inbox(context, listener, self.peers, self._routes(remote))
         self._begun = clock()  # when this round began; a wait for drafts is a part of it
         self._aside_s = 0.0  # of this round, on what drafts save none of
+
+    def _routes(self, remote: Remote) -> Routes:
+        """Which role sends a message, and what takes it."""
+        operations = Operations(self.context, self.leases, self.admission, self.learning)
+        tokenization = Tokenization(self.context)
+        return {
+            Grow: (Role.DRAFTER, remote.arrived),
+            Resync: (Role.DRAFTER, remote.resync),
+            Decline: (Role.DRAFTER, remote.decline),
+            DraftStats: (Role.DRAFTER, remote.stats),
+            Budget: (Role.CONTROLLER, operations.budget),
+            Promote: (Role.LEARNER, self.learning.promote),
+            Generate: (Role.CLIENT, self.admission.ask),
+            Cancel: (Role.CLIENT, self.admission.cancel),
+            Tokenize: (Role.CLIENT, tokenization.ask),
+            Detokenize: (Role.CLIENT, tokenization.ask),
+            Status: (Role.CLIENT, operations.status),
+            Swap: (Role.CLIENT, operations.order),
+            DrainActor: (Role.CLIENT, operations.order),
+            Undo: (Role.CLIENT, operations.order),
+        }
 
     @property
     def address(self) -> str:
         return self.listener.address
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        return self.context.clock
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -140,7 +142,7 @@ class Verifier:
 
     def _work(self, batch: Batch) -> Callable[[], Computed]:
         """What the compute thread has to do."""
-        model, timer, handled = self.model, self.timer, self.inbox.handled
+        model, timer, handled = self.context.target, self.context.engine.timer, self.inbox.handled
         messages_s = 0.0  # that messages took between the forwards
 
         def undisturbed() -> bool:
@@ -198,7 +200,7 @@ class Verifier:
         cost = self.context.price.target
         if cost.lends and (used := self.state.drafters_idle) != cost.uses_lent:
             cost.uses_lent = used
-            self.model.use_spare_cpus(used)
+            self.context.target.use_spare_cpus(used)
 
     async def _idle(self) -> None:
         """There is nothing to compute: read finished texts, or sleep until a message comes or a wait is over."""

@@ -78,7 +78,7 @@ class Operations:
             raise RequestError(FailureCode.NOT_FOUND, detail)
         return drafter
 
-    def budget(self, message: Budget) -> None:
+    def budget(self, peer: bytes, message: Budget) -> None:
         """The controller's. Budgets for methods that this version does not know are counted and dropped."""
         if message.kind.method and message.kind.method not in METHODS:
             self.state.counters["fenced_budget"] += 1
@@ -98,7 +98,7 @@ class Operations:
             drafters=tuple(d.status(state.promoted, context.trials) for d in state.drafters.by_peer.values()),
             controller=state.controller.status() if state.controller is not None else None,
             learner=state.learner.status() if state.learner is not None else None,
-            inline=state.inline.status() if state.inline is not None else None,
+            inline=inline.status() if (inline := context.engine.inline) is not None else None,
             budgets=state.budgets.said(now),
             totals=state.totals.report(),
             counters=dict(state.counters),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
@@ -24,6 +22,7 @@ from protocols.messages import (
     Welcome,
 )
 from protocols.security import Holder, KeyRole
+from protocols.transport import Listener
 
 TTL_S = TTL_MS / 1000
 CLIENT_TTL_S = 4 * TTL_S  # longer, because a busy client may be late and its request is worth keeping
@@ -33,19 +32,10 @@ UNREAD = 4
 
 
 class Peers:
-    def __init__(
-        self,
-        context: Context,
-        leases: Leases,
-        admission: Admission,
-        telemetry: str,
-        holder: Callable[[bytes], Holder],
-    ) -> None:
-        """``telemetry``: the address of the publishing socket. ``holder``: whose key a connection was made with, see
-        :class:`protocols.transport.Listener`."""
+    def __init__(self, context: Context, leases: Leases, admission: Admission, listener: Listener) -> None:
         self.context, self.state, self.leases, self.admission = context, context.state, leases, admission
         self.send, self.publish, self.clock = context.send, context.publish, context.clock
-        self.telemetry, self.holder = telemetry, holder
+        self.telemetry, self.holder = listener.telemetry, listener.holder
 
     def role(self, peer: bytes) -> Role | None:
         """The role that a peer was welcomed in; None: it has not said Hello, or is gone."""

@@ -11,7 +11,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from actors.peer import incarnation, introduction
+from actors.peer import introduction
 from actors.process import CLOCK, named_cpus, open_network, own_cpus, pin, run_actor
 from actors.settings import MAX_THREADS, NO_DRAFT, VerifierSettings
 from protocols.messages import Role
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("duoactor")
 
 
-def _sources(settings: VerifierSettings, info: ModelInfo) -> Library:
+def _library(settings: VerifierSettings, info: ModelInfo) -> Library:
     """What the verifier retrieves drafts from. Raises ConfigError or ModelError."""
     from actors.datastore import Datastore
     from actors.verifier.sources.lookup import Library
@@ -108,6 +108,7 @@ def run_verifier(settings: VerifierSettings) -> int:
     async def main(stop: asyncio.Event) -> None:
         from actors.engines.build import build_target, openmp_threads
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
+        from actors.verifier.context import Engine
         from actors.verifier.loop import Verifier
         from actors.verifier.request_log import RequestLog
 
@@ -124,25 +125,13 @@ def run_verifier(settings: VerifierSettings) -> int:
                     settings.target, settings.device, settings.dtype, settings.kv_tokens, threads, spare
                 )
             )
-            sources = _sources(settings, model.info)
+            library = _library(settings, model.info)
             cost = await compute.start(lambda: _calibrated(model))
             serving = InlineCompute() if runs_inline(model.info.device, openmp_threads(), cost(8)) else compute
             inline = _inline_draft(settings, model) if isinstance(serving, InlineCompute) else None
-            verifier = Verifier(
-                settings,
-                model,
-                codec,
-                cost,
-                listener,
-                serving,
-                incarnation(),
-                clock=CLOCK,
-                sources=sources,
-                inline=inline,
-                tokenizing=tokenizing,
-                request_log=request_log,
-            )
-            verifier.grammars.warm_up()
+            engine = Engine(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)
+            verifier = Verifier(settings, engine, listener)
+            verifier.admission.grammars.warm_up()
             gc.freeze()
             log.info("ready at %s: %s", verifier.address, _ready(model, cost, inline))
             await verifier.run(stop)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from actors.verifier.budgets import Budgets
 from actors.verifier.drafters import Drafters
 from actors.verifier.order import Owner
-from actors.verifier.sources.inline import InlineDraft
 from actors.verifier.streams import Stream, Streams
 from actors.verifier.totals import Totals
 from protocols.messages import ActorStatus, Generate, Hello, Promote
@@ -56,7 +55,6 @@ class SinglePeer:
 class State:
     incarnation: str
     started: float  # seconds
-    inline: InlineDraft | None = None  # the verifier's own draft model
     requests: Streams = field(default_factory=Streams)
     drafters: Drafters = field(default_factory=Drafters)
     clients: dict[bytes, ClientPeer] = field(default_factory=dict)

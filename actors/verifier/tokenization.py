@@ -7,11 +7,9 @@ wait. The tokenizer is shared with the loop: encoding and decoding only read it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 
-from actors.models import Codec
-from actors.verifier.compute import Compute
+from actors.verifier.context import Context
 from protocols.errors import RequestError
 from protocols.limits import clipped
 from protocols.messages import Detokenize, Failed, FailureCode, Message, Tokenize, Tokenized
@@ -24,13 +22,10 @@ MAX_TOKENS = 1024 * 1024
 
 
 class Tokenization:
-    def __init__(
-        self, codec: Codec, vocab_size: int, compute: Compute, send: Callable[[bytes, Message], object]
-    ) -> None:
-        """``compute`` runs the tokenizer; ``send(peer, message)`` takes the answers, in the event loop."""
-        self._codec, self._vocab_size = codec, vocab_size
-        self._compute = compute
-        self._send = send
+    def __init__(self, context: Context) -> None:
+        engine = context.engine
+        self._codec, self._vocab_size, self._compute = engine.codec, engine.model.info.vocab_size, engine.tokenizing
+        self._send = context.send
         self._waiting = 0
 
     def ask(self, peer: bytes, question: Tokenize | Detokenize) -> None:

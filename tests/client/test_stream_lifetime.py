@@ -84,7 +84,7 @@ def test_a_stream_that_is_kept_but_not_read_is_suspended_and_goes_on_with_the_sa
     async def go():
         async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
             stream = client.stream(PROMPT, max_tokens=300, temperature=0.8, seed=4)
-            cluster.verifier.model.verify = slowed(cluster.verifier.model.verify)
+            cluster.target.verify = slowed(cluster.target.verify)
             chunks = [await stream.__anext__()]
             await settled(lambda: not cluster.target.kv_used)
             asked = cluster.target.next_handle

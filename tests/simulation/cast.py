@@ -11,6 +11,7 @@ from actors.controller.loop import Controller
 from actors.cost import CostModel
 from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
+from actors.verifier.context import Engine
 from actors.verifier.loop import Verifier
 from actors.verifier.sources.inline import InlineDraft
 from protocols.messages import Hello, Role
@@ -65,17 +66,16 @@ class Cast:
         self.targets[host.name] = target = SimulatedTarget(self.language, self.plan.slots, self.chance)
         target.info, target.mixes_prompts = SMALL, self.plan.mixes_prompts
         kinds = {"inline": TimedInlineCompute(target, inbox), "thread": TimedCompute(target)}
-        self.verifiers[host.name] = verifier = Verifier(
-            VerifierSettings(bind=address),
+        engine = Engine(
             target,
             ToyCodec(),
             CostModel({rows: 1e6 * (FORWARD_S + rows * ROW_S) for rows in (1, 8, 16)}),
-            listener,
             kinds.get(self.plan.compute) or LateCompute(target),
-            f"{INCARNATIONS[host.name]}{host.starts}",
-            timer=lambda: target.spent_s,
             inline=self._inline(),
+            timer=lambda: target.spent_s,
+            incarnation=f"{INCARNATIONS[host.name]}{host.starts}",
         )
+        self.verifiers[host.name] = verifier = Verifier(VerifierSettings(bind=address), engine, listener)
         await verifier.run(host.stop)
 
     def _inline(self) -> InlineDraft | None:

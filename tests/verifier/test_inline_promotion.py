@@ -38,13 +38,19 @@ class School(Cluster):
     """A verifier that drafts itself, and finds ``others`` in directories of their names."""
 
     def __init__(self, own: ToyDraft, **others: ToyDraft) -> None:
-        self.own, self.others = own, others
+        self.own, self.others, self.spent_s = own, others, 0.0
         super().__init__(forward_s=FORWARD_S, inline=inline(own, load=self.load), language=LANGUAGE)
 
     def start_verifier(self) -> Verifier:
-        verifier, ticks = super().start_verifier(), itertools.count()
-        verifier.timer = lambda: next(ticks) * FORWARD_S  # one passes during each forward: drafts have a price
-        return verifier
+        verify, spent = self.target.verify, itertools.count(1)
+        self.timer = lambda: self.spent_s  # forwards take time: drafts have a price
+
+        def slow(windows):
+            self.spent_s = next(spent) * FORWARD_S
+            return verify(windows)
+
+        self.target.verify = slow
+        return super().start_verifier()
 
     async def load(self, path: str) -> ToyDraft:
         await asyncio.sleep(0.05)

@@ -1,17 +1,20 @@
 """Questions about text and tokens are answered beside the decoding, bounded, and never end the verifier."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
+from actors.cost import CostModel
 from actors.verifier.compute import InlineCompute
+from actors.verifier.context import Engine
 from actors.verifier.tokenization import MAX_WAITING, Tokenization
 from duoactor import AsyncClient, ChatTurn, RequestError
 from protocols.messages import Detokenize, Failed, Tokenize, Tokenized
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import EOS, ToyCodec, ToyLanguage
+from tests.world.fakes import EOS, ToyCodec, ToyLanguage, ToyTarget
 
 
 def ask(*questions, codec=None):
@@ -19,7 +22,8 @@ def ask(*questions, codec=None):
     answers = []
 
     async def go():
-        texts = Tokenization(codec or ToyCodec(), 64, InlineCompute(), lambda peer, answer: answers.append(answer))
+        engine = Engine(ToyTarget(ToyLanguage()), codec or ToyCodec(), CostModel({1: 1000.0}), InlineCompute())
+        texts = Tokenization(SimpleNamespace(engine=engine, send=lambda peer, answer: answers.append(answer)))
         for question in questions:
             texts.ask(b"peer", question)
         while len(answers) < len(questions):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from unittest.mock import patch
 
 from actors.controller.loop import Controller
@@ -11,6 +12,7 @@ from actors.cost import CostModel
 from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
+from actors.verifier.context import Engine
 from actors.verifier.loop import Verifier
 from actors.verifier.sources.lookup import Library
 from protocols.messages import (
@@ -75,6 +77,7 @@ class Cluster:
         self.request_log = request_log
         self.inline = inline
         self.lent = lent
+        self.timer: Callable[[], float] = lambda: 0.0
         self.network = network or MemoryNetwork()
         self.language = language or ToyLanguage()
         self.settings = VerifierSettings(bind=address, **settings)
@@ -110,20 +113,19 @@ class Cluster:
         self.tasks[name] = asyncio.create_task(actor.run(self.stops[name]))
 
     def start_verifier(self) -> Verifier:
-        self.verifier = Verifier(
-            self.settings,
+        engine = Engine(
             self.target,
             self.codec,
             CostModel(COST, lent=self.lent),
-            self.network.listen(self.settings.bind),
             self.compute,
-            f"v{next(self.starts)}",
-            timer=lambda: 0.0,
-            sources=self.sources,
-            tokenizing=self.tokenizing,
-            request_log=self.request_log,
-            inline=self.inline,
+            self.tokenizing or InlineCompute(),
+            self.sources or Library(),
+            self.inline,
+            self.request_log,
+            timer=self.timer,
+            incarnation=f"v{next(self.starts)}",
         )
+        self.verifier = Verifier(self.settings, engine, self.network.listen(self.settings.bind))
         self._spawn("verifier", self.verifier)
         return self.verifier
 

@@ -8,6 +8,7 @@ from actors.cost import CostModel
 from actors.models import TargetModel
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
+from actors.verifier.context import Engine
 from actors.verifier.forward import Computed, compute
 from actors.verifier.loop import Verifier
 from actors.verifier.rounds import Round
@@ -53,18 +54,11 @@ class Table:
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.listener, self.stream = Deaf(), stream
-        self.verifier = Verifier(
-            VerifierSettings(bind="memory://table"),
-            target,
-            ToyCodec(),
-            CostModel(COST),
-            self.listener,
-            InlineCompute(),
-            "v",
-            clock=clock,
-            timer=lambda: 0.0,
-            sources=library,
-        )
+        engine = Engine(
+            target, ToyCodec(), CostModel(COST), InlineCompute(),
+            library=library or Library(), clock=clock, timer=lambda: 0.0,
+        )  # fmt: skip
+        self.verifier = Verifier(VerifierSettings(bind="memory://table"), engine, self.listener)
         stream.wait.max_window = min(target.max_window, stream.strategy.nodes)
         self.verifier.state.requests.add(stream)
 
@@ -79,7 +73,7 @@ class Table:
         batch = verifier.scheduler.plan()
         if batch is None:
             return None
-        outcomes, steps = compute(verifier.model, batch, lambda: False)
+        outcomes, steps = compute(verifier.context.target, batch, lambda: False)
         return verifier.committer.commit(batch, Computed(outcomes, steps, 1000.0), 0.0, lambda: 1000.0)
 
     @property
