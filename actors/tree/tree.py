@@ -20,7 +20,6 @@ FORCED = -2  # the only token that a grammar allows
 
 
 NO_SLOT = -1  # of a node that no draft model holds
-BY_DRAFT, BY_RETRIEVAL = 1, 2
 
 _logprob = attrgetter("logprob")
 
@@ -31,8 +30,8 @@ class Node:
 
     # fmt: off
     __slots__ = (
-        "children", "drafted", "expanded", "fits", "logprob", "named", "parent", "position", "rank", "retrieved",
-        "sent", "slot", "sources", "stale", "token", "total",
+        "children", "expanded", "fits", "logprob", "parent", "position", "rank", "sent", "slot", "sources", "token",
+        "total",
     )
     # fmt: on
 
@@ -43,15 +42,10 @@ class Node:
         self.logprob = logprob
         self.total: float = logprob + (parent.total if parent is not None else 0.0)
         self.rank = rank  # among the candidates of its parent, 0 the likeliest; or OWN or FORCED
-        # log of the chance that a draft model gives it, and that proposers do; None: they did not name it
-        self.drafted: float | None = logprob if rank >= 0 else None
-        self.retrieved: float | None = logprob if rank == OWN else None
         self.sources = 0  # verifier: who has named it, a bit for each
         self.children: dict[int, Node] = {}  # by token
         self.slot = NO_SLOT  # draft model: scratch slot of its K/V, once expanded
         self.expanded = False  # draft model: its candidates are known
-        self.named = 0  # verifier: by whom children of it were named, BY_DRAFT | BY_RETRIEVAL
-        self.stale = False  # verifier: by both, and they have not been weighed since
         self.sent = False  # drafter: the verifier has been sent it
         self.fits = False  # verifier: the grammar allows it, and the tokens that must follow it are in the tree
 
@@ -98,30 +92,18 @@ class TokenTree:
         return self.root.position + 1
 
     def add(self, parent: Node, token: int, logprob: float, rank: int = 0, source: int = 0) -> Node:
-        """The child of ``parent`` with that token, new or not. The higher of two confidences stays, until they are
-        weighed (:class:`actors.verifier.opinions.OpinionPool`). ``source``: the bit of who names it."""
+        """The child of ``parent`` with that token, new or not. The higher of two confidences stays. ``source``: the bit
+        of who names it."""
         node = parent.children.get(token)
         if node is None:
             node = parent.children[token] = Node(token, parent.position + 1, parent, logprob, rank)
-            node.sources = source
             self.size += 1
-        else:
-            node.sources |= source
-            if node.rank == OWN or rank == FORCED:
-                node.rank = rank  # a guess that a draft model shares counts as its own
-            if rank == OWN:
-                if node.retrieved is not None and logprob <= node.retrieved:
-                    return node
-                node.retrieved = logprob
-            elif rank >= 0:
-                if node.drafted is not None and logprob <= node.drafted:
-                    return node
-                node.drafted = logprob
-            if logprob > node.logprob:
-                node.logprob, node.total = logprob, parent.total + logprob
-                self.settle(node)
-        parent.named |= BY_RETRIEVAL if rank == OWN else BY_DRAFT if rank >= 0 else 0
-        parent.stale = parent.named == BY_DRAFT | BY_RETRIEVAL
+        elif logprob > node.logprob:
+            node.logprob, node.total = logprob, parent.total + logprob
+            self.settle(node)
+        if node.rank < 0:
+            node.rank = rank  # a guess that a draft model shares counts as its own
+        node.sources |= source
         return node
 
     def settle(self, node: Node) -> None:

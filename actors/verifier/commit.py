@@ -39,6 +39,8 @@ class Committer:
     ) -> None:
         self.context, self.state = context, context.state
         self.sources, self.leases, self.outbox, self.faults = sources, leases, outbox, faults
+        # what rounds wait for, beside drafters
+        self._drafting = {"reading", *(source.name for source in sources.values() if source.together)}
         self._prompts_us = 0.0  # that forwards have taken for prompts since the start
 
     def commit(self, batch: Batch, computed: Computed, started: float, took_us: Callable[[], float]) -> Round:
@@ -114,7 +116,7 @@ class Committer:
         waited_us, spent, stream.spent_us = stream.wait.take_waited(), stream.spent_us, {}
         wall_us, own_us = stream.times.round_over(self.context.clock(), self._prompts_us)
         own_us -= spent.get("reading", 0.0)  # whoever goes on with the text has that behind it
-        wait_us = waited_us + spent.get("inline", 0.0) + spent.get("reading", 0.0)
+        wait_us = waited_us + sum(us for name, us in spent.items() if name in self._drafting)
         stream.tally.forward_us += timing.forward_us
         stream.tally.wait_us += wait_us
         stream.times.overhead_us += max(0.0, wall_us - timing.forward_us - wait_us)
@@ -156,8 +158,6 @@ class Committer:
             source = self.sources.get(name)
             if source is not None:
                 source.learn(stream, committed)
-        if stream.strategy.may_rest:
-            self.context.library.opinions[text.sampled].learn(root, tokens)
         # a tree without a depth: as many as it had verified
         nodes, rounds = len(chosen.nodes), 1 if chosen.nodes else len(tokens)
         stream.tally.round(rounds, nodes, sum(accepted), forced, stream.loan.plan.gamma or nodes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 from actors.cost import CostModel
@@ -15,7 +14,6 @@ from protocols.messages import DrafterStatus, Grow, Hello, Promote
 
 MAX_NAMED = 20  # drafters in a sentence
 DEFAULT_STEP_US = 2000.0  # of a drafter that did not say: a 0.1B model's on one core
-SLACK = 1.15  # hits over claimed hits of an honest drafter vary by about a tenth
 
 
 @dataclass(slots=True)
@@ -25,17 +23,6 @@ class Serving:
     version: int = 0
     trouble: str = ""  # why that is not the one that it was last told to load
     path: str | None = None  # directory of the latter; None: it has not said
-
-
-@dataclass(slots=True)
-class Record:
-    """What has come of a drafter's drafts."""
-
-    rate: Estimate = field(default_factory=lambda: Estimate(memory=10))  # tokens per second of one stream, of seconds
-    # right drafts over those that its probabilities claimed, by whether the text is sampled
-    claims: defaultdict[bool, Estimate] = field(
-        default_factory=lambda: defaultdict(lambda: Estimate(1.0, weight=1, memory=60))
-    )
 
 
 @dataclass(slots=True)
@@ -53,7 +40,7 @@ class DrafterPeer:
     drafted: int = 0
     accepted: int = 0
     dropped: int = 0
-    record: Record = field(default_factory=Record)
+    rate: Estimate = field(default_factory=lambda: Estimate(memory=10))  # tokens per second of one stream, of seconds
     serving: Serving = field(default_factory=Serving)
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
@@ -77,14 +64,6 @@ class DrafterPeer:
     def takes(self, rid: str, length: int, now: float) -> bool:
         """Whether it has room for that text, as far as is known."""
         return self.holds(length) and now >= self._declined.get(rid, 0.0)
-
-    def trust(self, sampled: bool) -> float:
-        """The factor that its probabilities are taken with, at most 1."""
-        return min(1.0, SLACK * self.record.claims[sampled].mean)
-
-    def claimed(self, sampled: bool, chance: float, right: bool) -> None:
-        """Its first choice was taken for so likely where the target has now decided."""
-        self.record.claims[sampled].add_ratio(float(right), min(1.0, chance / self.trust(sampled)))
 
     def lent(self, rid: str) -> None:
         self.leases.add(rid)
@@ -128,10 +107,10 @@ class DrafterPeer:
         """A round of one of its streams."""
         self.drafted += drafted
         self.accepted += accepted
-        self.record.rate.add_ratio(committed, wall_us / 1e6)
+        self.rate.add_ratio(committed, wall_us / 1e6)
 
     def status(self, promoted: Promote | None, trials: Trials) -> DrafterStatus:
-        serving, record = self.serving, self.record
+        serving = self.serving
         serves_it = promoted is not None and 0 < promoted.version == serving.version
         known = trials.all_of(self.source)
         if self.draining:
@@ -153,7 +132,7 @@ class DrafterPeer:
             host=self.hello.host,
             pid=self.hello.pid,
             speedup=latest.gain.mean if latest is not None and latest.rounds else 0.0,
-            tokens_per_second=record.rate.mean,
+            tokens_per_second=self.rate.mean,
             version=serving.version,
             gain=promoted.gain if promoted is not None and serves_it else 0.0,
             trouble=serving.trouble,

@@ -209,14 +209,13 @@ class Scheduler:
 
     def _grow(self, using: dict[Stream, list[Source]], allowance: Allowance) -> list[Stream]:
         """Let the sources grow the trees. Returns the streams that neither wait nor have failed."""
-        opinions, ready = self.context.library.opinions, list[Stream]()
+        ready = list[Stream]()
         for stream, sources in using.items():
             for source in sources:
                 if not source.together:
                     begun = self.context.clock()
                     self.faults.guard(stream, partial(source.grow, [stream], allowance))
                     stream.spent(source.name, (self.context.clock() - begun) * 1e6)
-            opinions[stream.text.sampled].settle(stream.tree)
             window = partial(self._choose, stream, allowance)
             waits = self.faults.guard(stream, partial(self.remote.consult, stream, allowance, window))
             if stream.status is Status.DECODE and not waits:
@@ -225,7 +224,6 @@ class Scheduler:
             if source.together and (mine := [stream for stream in ready if source in using[stream]]):
                 source.grow(mine, allowance)
         for stream in ready:
-            opinions[stream.text.sampled].settle(stream.tree)
             self.faults.guard(stream, partial(self.sources["grammar"].grow, [stream], allowance))
         return [stream for stream in ready if stream.status is Status.DECODE]
 
@@ -240,12 +238,10 @@ class Scheduler:
             if source is None or not (judged_as := source.judged_as(stream)):
                 continue
             rests = judged and trials.rests(judged_as, group, stream, rounds)
-            if not source.exclusive:
-                found += [source] * (not rests)
-            elif not judged:
+            if source.exclusive and not judged:
                 models = models or [source]
-            elif not rests and source.able(stream, allowance):
-                models.append(source)
+            elif not rests and (not judged or source.able(stream, allowance)):
+                (models if source.exclusive else found).append(source)
         best = self._best(stream, group, models)
         if stream.loan.holder is not None:
             self.remote.works(stream, best is self.remote)

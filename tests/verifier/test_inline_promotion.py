@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,6 @@ from actors.calibration import Calibration, TextCalibration
 from actors.models import Expansion
 from actors.tree.tree import TokenTree
 from actors.verifier.loop import Verifier
-from actors.verifier.opinions import OpinionPool
 from actors.verifier.sources.inline_tree import InlineTree
 from protocols.errors import ModelError
 from protocols.messages import Generate, Hello, Promote, Role, Sampling, Status, StatusReport
@@ -131,18 +131,17 @@ def test_promotion_and_undo_in_mid_stream_leave_the_text_equal(sampling):
 
 def test_what_the_weights_before_have_expanded_is_expanded_again():
     tree, calibration = TokenTree(3, 7), TextCalibration(Calibration())
-    before, after = (
-        InlineTree("r", tree, ToyDraft(LANGUAGE), 1, frozenset(), 100, calibration, OpinionPool()) for _ in range(2)
-    )
-    before.begin(-1.0, 0.0)
+    stream = SimpleNamespace(rid="r", tree=tree)
+    before, after = (InlineTree(stream, ToyDraft(LANGUAGE), 1, frozenset(), 100, calibration) for _ in range(2))
+    before.begin(-1.0)
     root = tree.root
-    before.expanded([root], [Expansion(-1, (5, 6), (0.7, 0.2))], 64)
-    before.expanded([root.children[5]], [Expansion(0, (8,), (0.7,))], 64)
+    before.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)
+    before.expanded(root.children[5], Expansion(0, (8,), (0.7,)), 64)
     before.leave()
-    after.begin(-1.0, 0.0)
-    assert [chain for _, chain in after.promises()] == [[root]]
-    after.expanded([root], [Expansion(-1, (5, 6), (0.7, 0.2))], 64)
-    assert {node.token for _, (node,) in after.promises()} == {5, 6}
+    after.begin(-1.0)
+    assert [node for _, node in after.promises()] == [root]
+    after.expanded(root, Expansion(-1, (5, 6), (0.7, 0.2)), 64)
+    assert {node.token for _, node in after.promises()} == {5, 6}
 
 
 def test_nothing_is_believed_of_new_weights_that_those_before_have_shown():

@@ -13,17 +13,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
 from weakref import WeakKeyDictionary
 
 from actors.calibration import Calibration, TextCalibration
 from actors.cost import CostModel
 from actors.estimate import Estimate
 from actors.generations import Generations, Loader
-from actors.models import DraftModel, Leaf
-from actors.verifier.opinions import OpinionPool
+from actors.models import DraftModel
+from actors.tree.tree import Node
 from actors.verifier.rounds import Committed
-from actors.verifier.sources.inline_tree import MAX_LEAVES, Chain, InlineTree
+from actors.verifier.sources.inline_tree import MAX_LEAVES, InlineTree
 from actors.verifier.sources.source import INLINE, SLICE, Allowance, Source
 from actors.verifier.streams import Stream
 from protocols.errors import CannotDraft, PoolFull
@@ -34,11 +33,11 @@ MAX_STEPS = 16  # of one round
 UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
 MAX_FAILURES = 3  # in a row: then it is the model, not the text
-_worth: Callable[[tuple[float, InlineTree, Chain]], float] = itemgetter(0)
 
 
 class InlineDraft(Source):
     name, bit, exclusive, together = "inline", INLINE, True, True
+    tree_of = InlineTree
 
     def __init__(
         self,
@@ -57,7 +56,6 @@ class InlineDraft(Source):
         self.steps = CostModel(step_us)
         self._usual_read_us = self.steps(UNREAD) / UNREAD
         self.read_us = Estimate(self._usual_read_us, weight=SLICE, memory=8 * SLICE)  # of a token of a text
-        self.opinions = {sampled: OpinionPool() for sampled in (False, True)}
         self._beside_us = Estimate()  # of a node, beside the model: leaves are chosen, candidates join trees
         self._vocab_size, self._eos = vocab_size, eos | model.info.eos_token_ids
         self._trees: WeakKeyDictionary[Stream, InlineTree] = WeakKeyDictionary()
@@ -86,13 +84,12 @@ class InlineDraft(Source):
         until = began + allowance.room_us / 1e6
         self._renew()
         trees = {tree: stream for stream in streams if (tree := self._read(stream, allowance, until)) is not None}
-        further = allowance.rate * (self.steps.row(1) + self._beside_us.mean)
         for tree in trees:
-            tree.begin(allowance.row, further)
+            tree.begin(allowance.row)
         for step in range(MAX_STEPS):
             begin = self.timer()
             batch = self._worthwhile(trees, allowance)
-            nodes = sum([len(chain) for _, chain in batch])
+            nodes = len(batch)
             if not batch or self.steps(nodes) > self._left_us(until):
                 if step == 0:
                     self.steps.drift()
@@ -191,38 +188,35 @@ class InlineDraft(Source):
         stop = (frozenset() if sampling.ignore_eos else self._eos) | set(sampling.stop_token_ids)
         end = min(text.prompt_len + sampling.max_tokens, self.model.info.max_context)
         chances = TextCalibration(weights.calibrations.setdefault(text.sampled, Calibration()))
-        opinions = self.opinions[text.sampled]
-        tree = InlineTree(stream.rid, stream.tree, weights.model, handle, stop, end, chances, opinions)
+        tree = self.tree_of(stream, weights.model, handle, stop, end, chances)
+        self._opened(tree, stream)
         self._trees[stream] = tree
         return tree
 
-    def _worthwhile(self, trees: Iterable[InlineTree], allowance: Allowance) -> list[tuple[InlineTree, Chain]]:
+    def _opened(self, tree: InlineTree, stream: Stream) -> None:
+        """For models that have to know whose text it is."""
+
+    def _worthwhile(self, trees: Iterable[InlineTree], allowance: Allowance) -> list[tuple[InlineTree, Node]]:
         """The leaves of the next step: as many of the most promising as gain most beyond the price of the step, and of
         a row of the forward for each. None, where that is nothing."""
         row, rate, beside_us = allowance.row, allowance.rate, self._beside_us.mean
-        found = [(promise - row, tree, chain) for tree in trees for promise, chain in tree.promises()]
-        found.sort(key=_worth, reverse=True)
-        best, most, gain, nodes = 0, 0.0, 0.0, 0
-        for count, (worth, _, chain) in enumerate(found, 1):
+        found = [(promise - row, tree, node) for tree in trees for promise, node in tree.promises()]
+        found.sort(key=lambda one: one[0], reverse=True)
+        best, most, gain = 0, 0.0, 0.0
+        for count, (worth, _, _) in enumerate(found[:MAX_LEAVES], 1):
             gain += worth
-            nodes += len(chain)
-            if nodes > MAX_LEAVES:
-                break
-            left = gain - rate * (self.steps(nodes) + nodes * beside_us)
+            left = gain - rate * (self.steps(count) + count * beside_us)
             if left > most:
                 best, most = count, left
-        return [(tree, chain) for _, tree, chain in found[:best]]
+        return [(tree, node) for _, tree, node in found[:best]]
 
     def _expand(
-        self, batch: list[tuple[InlineTree, Chain]], streams: Mapping[InlineTree, Stream], began_us: float
+        self, batch: list[tuple[InlineTree, Node]], streams: Mapping[InlineTree, Stream], began_us: float
     ) -> float | None:
         """One draft step. Returns what the model took, in microseconds; None if it failed."""
-        leaves: list[Leaf] = []
-        missing = 0
-        for tree, chain in batch:
-            leaves += tree.leaves(chain, len(leaves))
-            if chain[0].parent is None:  # a root computes what its text misses as well
-                missing += self.model.missing(tree.handle)
+        leaves = [tree.leaf(node) for tree, node in batch]
+        # a root computes what its text misses as well
+        missing = sum(self.model.missing(tree.handle) for tree, node in batch if node.parent is None)
         begin = self.timer()
         try:
             expansions = self.model.expand(leaves)
@@ -232,10 +226,8 @@ class InlineDraft(Source):
         spent_us = (self.timer() - begin) * 1e6
         self._failures = 0
         self.steps.observe(len(leaves) + missing, spent_us)
-        first = 0
-        for tree, chain in batch:
-            tree.expanded(chain, expansions[first : first + len(chain)], self._vocab_size)
-            first += len(chain)
+        for (tree, node), expansion in zip(batch, expansions, strict=True):
+            tree.expanded(node, expansion, self._vocab_size)
         grown = {tree for tree, _ in batch}
         for tree in grown:
             stream = streams[tree]

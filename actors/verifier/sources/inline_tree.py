@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from actors.calibration import TextCalibration
 from actors.estimate import Estimate
 from actors.models import DraftModel, Expansion, Leaf
-from actors.tree.tree import NO_SLOT, Node, TokenTree
-from actors.verifier.opinions import OpinionPool
+from actors.tree.tree import NO_SLOT, OWN, Node
 from actors.verifier.sources.source import INLINE
 from protocols.errors import CannotDraft, PoolFull
+
+if TYPE_CHECKING:
+    from actors.verifier.streams import Stream
 
 log = logging.getLogger("duoactor.verifier")
 # As in the trees of drafters, see :class:`actors.drafter.growth.TreeGrowth`.
@@ -24,40 +26,35 @@ MAX_LEAVES = 64  # of one step
 DOUBT = 0.03  # weight of the usual agreement in a round without drafts: slowly, a text is believed to be like others
 
 
-Chain = list[Node]  # a leaf, and the retrieved nodes below it that are expanded in the same step
-_first: Callable[[tuple[float, Chain]], float] = itemgetter(0)
-
-
 class InlineTree:
+    bit = INLINE  # in :attr:`Node.sources`
+
     def __init__(
         self,
-        rid: str,
-        tree: TokenTree,
+        stream: Stream,
         model: DraftModel,
         handle: int,
         stop_tokens: frozenset[int],
         end: int,
         calibration: TextCalibration,
-        opinions: OpinionPool,
     ) -> None:
-        """``tree``: the request's, which proposers add to as well; ``opinions`` weighs what they named. ``handle``: the
-        mirror's. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
-        self.rid, self.tree, self.model, self.handle = rid, tree, model, handle
-        self.stop_tokens, self.end, self.calibration, self.opinions = stop_tokens, end, calibration, opinions
+        """``handle``: the mirror's. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
+        self.rid, self.tree, self.model, self.handle = stream.rid, stream.tree, model, handle
+        self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
         self.agreement = Estimate(calibration.usual, weight=4, memory=48)  # how often the draft's first choice is right
         self.lost = False  # the model cannot mirror the text any more
         self._expansions: dict[Node, Expansion] = {}  # the candidates behind each expanded node
         self._slots: set[int] = set()  # scratch slots that are in use
-        self._leaves: dict[Node, tuple[float, Chain]] = {}  # nodes that may be expanded next, with what they promise
-        self._row = self._further = 0.0
+        self._leaves: dict[Node, float] = {}  # nodes that may be expanded next, with what they promise
+        self._row = 0.0
         self._untold: list[int] = []  # committed tokens that the model has not been told of
 
     # --- growing -----------------------------------------------------------------------------------------------------
 
-    def begin(self, row: float, further: float) -> None:
-        """Before a round: find the leaves of the tree as it is. ``row``, ``further``: tokens that the time for a row of
-        the target's forward, and for a further node of a draft step, would bring otherwise."""
-        self._row, self._further = row, further
+    def begin(self, row: float) -> None:
+        """Before a round: find the leaves of the tree as it is. ``row``: tokens that the time for a row of the target's
+        forward would bring otherwise."""
+        self._row = row
         self._leaves.clear()
         tree = self.tree
         self._open(self._expandable(tree.nodes()) if tree.root.expanded else (tree.root,))
@@ -65,7 +62,7 @@ class InlineTree:
     def _open(self, nodes: Iterable[Node]) -> None:
         """They are leaves now. What a leaf promises does not change when another is expanded."""
         for node in nodes:
-            self._leaves[node] = self._chain(node)
+            self._leaves[node] = self._promise(node)
 
     def _expandable(self, nodes: Iterable[Node]) -> Iterator[Node]:
         """Those of ``nodes`` that may be expanded next: all their ancestors are expanded."""
@@ -76,57 +73,21 @@ class InlineTree:
     def _may_expand(self, node: Node) -> bool:
         return not node.expanded and node.token not in self.stop_tokens and node.position + 1 < self.end
 
-    def promises(self) -> list[tuple[float, Chain]]:
+    def promises(self) -> list[tuple[float, Node]]:
         """Leaves to expand, each with the accepted tokens that it should bring, where those are worth a row: no more
-        nodes than one step has, and than there are scratch slots for. The root is the only leaf until it is expanded.
-        """
-        room = self._room()
-        found = [one for one in self._leaves.values() if one[0] > self._row]
-        if sum([len(chain) for _, chain in found]) <= room:
-            return found
-        kept = list[tuple[float, Chain]]()
-        for one in sorted(found, key=_first, reverse=True):
-            room -= len(one[1])
-            if room < 0:
-                break
-            kept.append(one)
-        return kept
-
-    def _room(self) -> int:
-        return min(self.model.scratch_slots - len(self._slots), MAX_LEAVES)
-
-    def _chain(self, node: Node) -> tuple[float, Chain]:
-        """``node`` and what to read below it, with what all of them promise.
-
-        What was retrieved below it is known before it is expanded, so that a step can read all of that: the target
-        would do the same, at the price of its own rows."""
-        chain, promise, room = [node], self._promise(node), self._room()
-        while (child := node.best_child()) is not None and child.retrieved is not None and self._may_expand(child):
-            more = self._promise(child)
-            if more <= self._further or len(chain) >= room:
-                break
-            node, promise = child, promise + more
-            chain.append(node)
-        return promise, chain
+        than one step has nodes, and there are scratch slots for. The root is the only leaf until it is expanded."""
+        found = [(promise, node) for node, promise in self._leaves.items() if promise > self._row]
+        room = min(self.model.scratch_slots - len(self._slots), MAX_LEAVES)
+        return found if len(found) <= room else sorted(found, key=lambda one: one[0], reverse=True)[:room]
 
     def _promise(self, node: Node) -> float:
-        """The chance that the path to ``node`` is accepted, times what is then expected of the draft's children.
+        """The chance that the path to ``node`` is accepted and none of the tokens retrieved behind it follows, times
+        the draft's agreement."""
+        known = sum(math.exp(child.logprob) for child in node.children.values() if child.rank == OWN)
+        return math.exp(min(0.0, self.tree.total(node))) * max(0.0, 1.0 - known) * self.agreement.mean
 
-        Where nothing was retrieved, that is the draft's agreement. Where tokens were, of a chance of ``known``, the
-        draft has something new to say when they are wrong; and what it says of them decides whether the window goes on
-        there, which is worth most where that is open."""
-        known = 0.0
-        for child in node.children.values():
-            known += math.exp(child.logprob)
-        wrong = max(0.0, 1.0 - known)
-        return math.exp(min(0.0, self.tree.total(node))) * wrong * (self.agreement.mean + known)
-
-    def leaves(self, chain: Chain, first: int) -> list[Leaf]:
-        """These nodes as the draft model is asked to expand them in one step. ``first``: of them among its leaves."""
-        below = [Leaf(self.handle, node.token, (), above=first + i) for i, node in enumerate(chain[1:])]
-        return [self._leaf(chain[0]), *below]
-
-    def _leaf(self, node: Node) -> Leaf:
+    def leaf(self, node: Node) -> Leaf:
+        """As the draft model is asked to expand it."""
         root = self.tree.root
         if node is root:
             return Leaf(self.handle, node.token, (), is_root=True)
@@ -137,21 +98,11 @@ class InlineTree:
             above = above.parent
         return Leaf(self.handle, node.token, tuple(reversed(path)))
 
-    def expanded(self, chain: Chain, expansions: Sequence[Expansion], vocab_size: int) -> None:
-        """The draft model has expanded these nodes: their likely children join the tree. ``vocab_size``: the target's;
-        ids beyond it are no candidates."""
-        reached = math.exp(min(0.0, self.tree.total(chain[0])))
-        for node, expansion in zip(chain, expansions, strict=True):
-            if node is not chain[0]:
-                reached *= math.exp(node.logprob)
-            self._expanded(node, expansion, vocab_size, max(MIN_CHANCE, self._row) / max(reached, MIN_CHANCE))
-        self.tree.settle(chain[0])
-        del self._leaves[chain[0]]
-        for node in chain:
-            self._open(self._expandable(node.children.values()))
-
-    def _expanded(self, node: Node, expansion: Expansion, vocab_size: int, least: float) -> None:
-        """``least``: chance of a child that is worth a node, but for the likeliest."""
+    def expanded(self, node: Node, expansion: Expansion, vocab_size: int) -> None:
+        """The draft model has expanded this node: its likely children join the tree. ``vocab_size``: the target's; ids
+        beyond it are no candidates."""
+        reached = math.exp(min(0.0, self.tree.total(node)))
+        least = max(MIN_CHANCE, self._row) / max(reached, MIN_CHANCE)  # of a child, but for the likeliest
         node.expanded, node.slot = True, expansion.slot
         if expansion.slot >= 0:
             self._slots.add(expansion.slot)
@@ -164,8 +115,9 @@ class InlineTree:
             chance = min(0.999, max(1e-9, self.calibration.probability(rank, prob)))
             if rank and chance < least:
                 break
-            self.tree.add(node, token, math.log(chance), rank, INLINE)
-        self.opinions.weigh(node)
+            self.tree.add(node, token, math.log(chance), rank, self.bit)
+        del self._leaves[node]
+        self._open(self._expandable(node.children.values()))
 
     def leave(self) -> None:
         """The draft model stops drafting for the request. Its nodes stay in the tree as if they had been retrieved, for

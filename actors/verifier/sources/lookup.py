@@ -18,7 +18,6 @@ from actors.models import DEFAULT_NODES
 from actors.own_text import PromptLookup, SuffixAutomaton
 from actors.proposals import NOTHING, ROOT, Proposal, Proposer, ProposerSession
 from actors.tree.tree import OWN, Node, TokenTree
-from actors.verifier.opinions import OpinionPool
 from actors.verifier.rounds import Committed
 from actors.verifier.sources.lookahead import Lookahead, LookaheadSession
 from actors.verifier.sources.memory import Memory, Remembered
@@ -195,7 +194,6 @@ class Library:
 
     def __init__(self, datastore: Datastore | None = None, memory: Memory | None = None) -> None:
         self.datastore, self.memory = datastore, memory
-        self.opinions = {sampled: OpinionPool() for sampled in (False, True)}
         self.sources: list[Source] = [
             Whole("pld", lambda stream: _of_length(PromptLookup(), stream)),
             Whole("pld-earliest", lambda stream: _of_length(PromptLookup(earliest=True), stream)),

@@ -6,10 +6,9 @@ Before a round they are sent what was committed, and it is decided whether the r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
-from actors.tree.tree import Fragment, Node, check_fragment
+from actors.tree.tree import Fragment, check_fragment
 from actors.verifier.budgets import budget_of, plan_for
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
@@ -104,14 +103,10 @@ class Remote(Source):
     # --- after a round -----------------------------------------------------------------------------------------------
 
     def learn(self, stream: Stream, committed: Committed) -> None:
-        drafter = self.state.drafters.of(stream.loan.holder)
-        if drafter is None:
+        if stream.loan.holder is None:
             return
-        best = _best(committed.root)
+        best = committed.root.best_child(lambda node: node.rank >= 0)
         stream.wait.observe(best, committed.tokens[0])
-        if best is not None:
-            chance = math.exp(best.drafted or 0.0)
-            drafter.claimed(stream.text.sampled, chance, best.token == committed.tokens[0])
 
     # --- what drafters send ------------------------------------------------------------------------------------------
 
@@ -136,10 +131,7 @@ class Remote(Source):
             return "base_len"
         if stream.tree.size > 2 * MAX_NODES:
             return "budget"
-        logprobs, trust = message.logprobs, drafter.trust(text.sampled)
-        if trust < 1.0:
-            logprobs = tuple(logprob + math.log(trust) for logprob in logprobs)
-        fragment = Fragment(message.parents, message.tokens, logprobs)
+        fragment = Fragment(message.parents, message.tokens, message.logprobs)
         if check_fragment(fragment, self.context.info.vocab_size, MAX_NODES) is not None:
             return "fragment"
         alive = stream.tree.merge(text.committed, message.base_len, fragment, self.bit)
@@ -198,9 +190,3 @@ class Remote(Source):
     def _fence(self, drafter: DrafterPeer, reason: str) -> None:
         self.state.counters[f"fenced_{reason}"] += 1
         drafter.fenced()
-
-
-def _best(root: Node) -> Node | None:
-    """A draft model's likeliest next token."""
-    drafted = (node for node in root.children.values() if node.rank >= 0)
-    return max(drafted, key=lambda node: node.drafted or 0.0, default=None)
