@@ -9,7 +9,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from actors.engines.heads.kinds import configuration, kind_of, own_layer
 from actors.settings import (
+    AUTO_DRAFT,
+    BUNDLED,
     MAX_THREADS,
     ControllerSettings,
     DrafterSettings,
@@ -56,6 +59,7 @@ def deploy(
     ``wanted.verifier.bind`` must be given. ``cpus`` are the CPUs that may be used; ``log_flags`` go to every child.
     Raises ConfigError or ModelError before anything is started.
     """
+    wanted = _with_heads(wanted)
     address, keys = _connectable(wanted.verifier.bind), _family_keys(wanted.verifier)
     names = drafter_names(wanted.drafters)
     threads = [drafter.threads for drafter in wanted.drafters]
@@ -86,6 +90,25 @@ def deploy(
 
     plans = tuple(_plans(complete, line))
     return Deployment(verifier, drafters, controller, gateway, learner, plans)
+
+
+def _with_heads(wanted: Wanted) -> Wanted:
+    """A drafter that names a head is none: the verifier runs it beside the target. Where no draft is named, that is the
+    head in the target's own checkpoint; the bundled draft is no draft of a target from the hub."""
+    target = resolve_model(wanted.verifier.target, "target")
+    heads, drafters = list[str](), list[DrafterSettings]()
+    for drafter in wanted.drafters:
+        unnamed = drafter.draft == BUNDLED and wanted.verifier.target != BUNDLED
+        if drafter.draft == AUTO_DRAFT or (unnamed and (not Path(target).exists() or own_layer(target))):
+            heads.append(AUTO_DRAFT)
+        elif retrieves(drafter.draft) or not kind_of(configuration(resolve_model(drafter.draft, "draft"))):
+            drafters.append(drafter)
+        else:
+            heads.append(drafter.draft)
+    if not heads:
+        return wanted
+    verifier = replace(wanted.verifier, inline_draft=wanted.verifier.inline_draft or heads[0])
+    return Wanted(verifier, tuple(drafters), wanted.controller, wanted.gateway, wanted.learner)
 
 
 def _plans(settings: Wanted, line: Callable[[str, Settings], tuple[str, ...]]) -> Iterator[ActorPlan]:
