@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures a section of docs/benchmarks anew, and puts its report and pictures there:
+# Measures a section of docs/benchmarks anew, and puts its report there:
 #
 #   docs/benchmarks.sh bundled            one of: bundled inflated larger larger-sampled larger-int8 sampled sweep load
 #                                         load-inflated spec-bench humaneval, and on a machine with a GPU gpu
@@ -22,13 +22,13 @@ bench() { # NAME DEFAULT_LIMIT OPTIONS…
     duoactor bench "$@" --limit "$limit" --out "$results/$name"
     rm -rf "docs/benchmarks/$name"
     mkdir -p "docs/benchmarks/$name"
-    cp "$results/$name/report.md" "$results/$name"/*.png "docs/benchmarks/$name/"
+    cp "$results/$name/report.md" "docs/benchmarks/$name/"
     index
 }
 
 index() { # every report's command and its short answers, on one page
     {
-        printf '# Measured\n\nWritten by `docs/benchmarks.sh`. Each report has the tables, the pictures and the machine.\n'
+        printf '# Measured\n\nWritten by `docs/benchmarks.sh`. Each report has the tables and the machine.\n'
         for report in docs/benchmarks/*/report.md; do
             name=$(basename "$(dirname "$report")")
             printf '\n## [%s](%s/report.md)\n\n' "$name" "$name"

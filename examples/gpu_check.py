@@ -1,6 +1,6 @@
 """Everything that should be tried on the first machine with a GPU, in about ten minutes, and a report of it.
 
-    pip install -e '.[dev,bench]' && python examples/gpu_check.py --out gpu-check
+    pip install -e '.[dev]' && python examples/gpu_check.py --out gpu-check
 
 1. the machine; 2. the tests that need a device; 3. every method's texts against the target's own, bundled pair;
 4. one decode round of a 7B-shaped target against the time that reading its weights takes, for both ways to attend; 5.

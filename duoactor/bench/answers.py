@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from duoactor.bench.methods import Row
-from duoactor.bench.results import BenchRound, Cost
-from duoactor.bench.rounds import Rounds, cost_of
 from duoactor.client.async_client import AsyncClient
 from duoactor.client.stream import AsyncStream
 from protocols.errors import RequestError
@@ -26,8 +24,7 @@ class Answer:
     token_ids: tuple[int, ...]
     ttft_ms: float
     total_ms: float
-    cost: Cost | None = None
-    rounds: tuple[BenchRound, ...] = ()
+    stats: RequestStats | None = None  # None: not ours
 
     @property
     def digest(self) -> str:
@@ -47,11 +44,9 @@ class Answers(Protocol):
 class Ours:
     """The verifier."""
 
-    def __init__(
-        self, client: AsyncClient, rounds: Rounds | None = None, show: Callable[[Chunk], None] = lambda chunk: None
-    ) -> None:
-        """``rounds`` None: no telemetry; ``show``: told every chunk."""
-        self.client, self.rounds, self.show = client, rounds, show
+    def __init__(self, client: AsyncClient, show: Callable[[Chunk], None] = lambda chunk: None) -> None:
+        """``show``: called with every chunk."""
+        self.client, self.show = client, show
         self.plain_prompts = False  # the target has no chat template
 
     def stream(self, row: Row, turns: Sequence[ChatTurn], sampling: Sampling) -> AsyncStream:
@@ -84,7 +79,7 @@ class Ours:
     async def _read(self, stream: AsyncStream) -> Answer:
         pieces: list[str] = []
         ids: list[int] = []
-        first, stats, rid = 0.0, RequestStats(), ""
+        first, stats = 0.0, RequestStats()
         started = time.perf_counter()
         async for piece in stream:
             if not ids and piece.token_ids:
@@ -92,14 +87,7 @@ class Ours:
             pieces.append(piece.text)
             ids += piece.token_ids
             self.show(piece)
-            stats, rid = piece.stats or stats, piece.rid
+            stats = piece.stats or stats
         ended = time.perf_counter()
-        rounds = await self.rounds.take(rid, stats.rounds) if self.rounds is not None else []
-        return Answer(
-            "".join(pieces),
-            tuple(ids),
-            1000 * ((first or ended) - started),
-            1000 * (ended - started),
-            cost_of(stats, rounds),
-            tuple(rounds),
-        )
+        first_ms, total_ms = 1000 * ((first or ended) - started), 1000 * (ended - started)
+        return Answer("".join(pieces), tuple(ids), first_ms, total_ms, stats)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from duoactor.bench.methods import Row, rotated, row_named
 from duoactor.bench.provenance import inflated, load_now, machine, versions
 from duoactor.bench.reference import Reference
 from duoactor.bench.results import BenchSettings, Results, Run, StreamsRun
-from duoactor.bench.rounds import Rounds
 from duoactor.bench.streams import run_streams, summarize_streams
 from duoactor.bench.suites import Prompt, by_turns
 from duoactor.bench.summary import summarize
@@ -26,10 +24,8 @@ from duoactor.client.async_client import AsyncClient
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.supervisor import Event, Probe, Supervisor
 from duoactor.render import model_name, plain
-from protocols.address import parse
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Chunk, FailureCode, Sampling, StatusReport
-from protocols.transport import Feed
 
 Show = Callable[[str, int, int], None]  # step, steps done, steps in all
 
@@ -40,7 +36,6 @@ class Access:
 
     probe: Probe
     connect: Callable[[str], AbstractAsyncContextManager[AsyncClient]]
-    subscribe: Callable[[str], AbstractAsyncContextManager[Feed]] | None
     report: Callable[[Event], None] = lambda event: None
     started: Callable[[], None] = lambda: None
 
@@ -107,12 +102,12 @@ class Benchmark:
         """Start the actors and, where a row needs it, transformers. ``shown``: called with every chunk of ours."""
         async with AsyncExitStack() as stack:
             client, status = await stack.enter_async_context(self._deployed())
-            ours = Ours(client, await stack.enter_async_context(self._rounds()), shown)
+            ours = Ours(client, shown)
             answers: dict[str, Answers] = {row.name: ours for row in self.job.rows if row.ours}
             others = [row for row in self.job.rows if not row.ours]
             if others and not self.job.streams:
                 show("loading transformers", 0, 1)
-                draft = self.deployment.drafters[0].draft if any(row.mode == "assisted" for row in others) else ""
+                draft = self.deployment.first_draft if any(row.mode == "assisted" for row in others) else ""
                 reference = await stack.enter_async_context(Reference.started(self.deployment.verifier, status, draft))
                 if reference.device != status.target.device:
                     self._machine["accelerator"] = reference.device
@@ -128,22 +123,11 @@ class Benchmark:
                 status = await client.status()
                 self._models |= {
                     "target": model_name(deployment.verifier.target),
-                    "draft": model_name(deployment.drafters[0].draft),
+                    "draft": model_name(deployment.first_draft),
                     "device": status.target.device,
                     "dtype": status.target.dtype,
                 }
                 yield client, status
-
-    @asynccontextmanager
-    async def _rounds(self) -> AsyncIterator[Rounds | None]:
-        """The rounds of telemetry, where it is open to this process."""
-        if self.access.subscribe is None or self.job.streams:
-            yield None
-            return
-        async with self.access.subscribe(str(parse(self.deployment.address).telemetry)) as feed:
-            rounds = Rounds(feed)
-            async with _running(rounds.listen()):
-                yield rounds
 
     async def run(self, answers: Mapping[str, Answers], show: Show, seconds: float = math.inf) -> None:
         """Every turn of the job that its rows can answer; after ``seconds`` no further prompt is begun."""
@@ -151,15 +135,13 @@ class Benchmark:
         if self.job.streams:
             await self._run_streams(answers, show)
             return
-        firsts = {prompt.task: prompt.id for prompt in reversed(self.job.prompts)}
         turns = [turn for turn in self.job.turns() if turn[2].name not in self._missing]
         rows, until = len(turns) // max(1, self.job.repeats * len(self.job.prompts)), time.monotonic() + seconds
         for number, (repeat, prompt, row) in enumerate(turns):
             if number and number % rows == 0 and time.monotonic() > until:
                 break
             show(f"{prompt.id}, {row.label}, repeat {repeat + 1}", number, len(turns))
-            keep = repeat == 0 and firsts[prompt.task] == prompt.id
-            self.runs += await self._converse(answers[row.name], row, prompt, repeat, keep)
+            self.runs += await self._converse(answers[row.name], row, prompt, repeat)
         show("", len(turns), len(turns))
 
     async def _warm_up(self, answers: Mapping[str, Answers], show: Show) -> None:
@@ -176,7 +158,7 @@ class Benchmark:
                 if error.code == FailureCode.UNSUPPORTED:
                     self._missing[row.name] = str(error)
 
-    async def _converse(self, answers: Answers, row: Row, prompt: Prompt, repeat: int, keep_rounds: bool) -> list[Run]:
+    async def _converse(self, answers: Answers, row: Row, prompt: Prompt, repeat: int) -> list[Run]:
         """Every turn of a conversation, with the method's own answers in between."""
         turns: list[ChatTurn] = []
         runs: list[Run] = []
@@ -201,8 +183,7 @@ class Benchmark:
                     ttft_ms=answer.ttft_ms,
                     total_ms=answer.total_ms,
                     digest=answer.digest,
-                    cost=answer.cost,
-                    rounds=answer.rounds if keep_rounds and number == 0 else (),
+                    stats=answer.stats,
                 )
             )
         return runs
@@ -218,10 +199,11 @@ class Benchmark:
 
     def results(self, complete: bool) -> Results:
         """The document, of what was measured so far."""
-        verifier, drafter = self.deployment.verifier, self.deployment.drafters[0]
-        models = {"target": verifier.target, "draft": drafter.draft}
+        verifier = self.deployment.verifier
+        models = {"target": verifier.target, "draft": self.deployment.first_draft}
         if verifier.cpus:
-            self._machine["pinned"] = f"verifier to {verifier.cpus}, drafter to {drafter.cpus or 'none'}"
+            drafters = [drafter.cpus for drafter in self.deployment.drafters]
+            self._machine["pinned"] = f"verifier to {verifier.cpus}, drafters to {', '.join(drafters) or 'none'}"
         found = Results(
             command=self.command,
             settings=self.job.settings(),
@@ -245,13 +227,3 @@ def failed(results: Results) -> bool:
     if results.loads:
         return any(line.different or line.failed for line in summarize_streams(results))
     return any(line.different and row_named(line.name).ours for line in summarize(results))
-
-
-@asynccontextmanager
-async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

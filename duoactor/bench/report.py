@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from duoactor import render
-from duoactor.bench.figures import NO_MATPLOTLIB, Figure, available, draw_all
 from duoactor.bench.methods import VANILLA
 from duoactor.bench.provenance import source
 from duoactor.bench.results import DOCUMENT, Results, write_document
@@ -68,10 +67,9 @@ class Table:
 
 
 def write_all(results: Results, directory: Path) -> None:
-    """``results.json``, the pictures and ``report.md``."""
+    """``results.json`` and ``report.md``."""
     write_document(directory / DOCUMENT, results)
-    figures = draw_all(results, directory) if available() else []
-    (directory / REPORT).write_text(markdown(results, figures), encoding="utf-8")
+    (directory / REPORT).write_text(markdown(results), encoding="utf-8")
 
 
 def show(results: Results, directory: Path | None = None) -> None:
@@ -80,10 +78,10 @@ def show(results: Results, directory: Path | None = None) -> None:
     for sentence in verdict(results):
         print(sentence.replace("**", ""))
     if directory is not None:
-        print(f"By task, time and pictures: {directory / REPORT}", flush=True)
+        print(f"By task, and where the time went: {directory / REPORT}", flush=True)
 
 
-def markdown(results: Results, figures: Sequence[Figure]) -> str:
+def markdown(results: Results) -> str:
     tables = [streams(results)] if results.loads else [speeds(results), details(results)]
     parts = ["# duoactor bench", _facts(results)]
     if said := verdict(results):
@@ -91,10 +89,6 @@ def markdown(results: Results, figures: Sequence[Figure]) -> str:
     parts.append("## How to read it\n\n" + (STREAMS_DEFINITIONS if results.loads else DEFINITIONS))
     for table in tables:
         parts += [f"## {table.title}", table.markdown(), table.note, f"<sub>{source(results)}</sub>"]
-    if figures:
-        parts += ["## Figures", *(f"![{one.caption}]({one.file})\n\n{one.caption}" for one in figures)]
-    elif not available():
-        parts.append("## Figures\n\n" + NO_MATPLOTLIB[0].upper() + NO_MATPLOTLIB[1:] + ".")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -160,7 +154,7 @@ def details(results: Results) -> Table:
     """What was drafted, and where the time of a round went."""
     columns = (
         "method", "decode", "first token", "tokens/round", "acceptance rate", "γ", "k", "round", "verifying", "waiting",
-        "overhead", "drafter busy", "while verifying",
+        "overhead",
     )  # fmt: skip
     rows = []
     for line in summarize(results):
@@ -177,22 +171,19 @@ def details(results: Results) -> Table:
             f"{work.gamma:.1f}" if drafts else "-",
             f"{work.sequences:.2f}" if work.sequences else "-",
             *(f"{ms:.2f} ms" for ms in (work.round_ms, work.forward_ms, work.wait_ms, work.overhead_ms)),
-            _share(work.drafter_busy),
-            _share(work.overlap),
         ]
         rows.append(tuple(row))
     note = (
         "decode: average speed-up without first tokens. first token: median, and over vanilla's. tokens/round: 1 + "
         "accepted draft tokens over rounds. γ and k: means per round and per phase. round: mean time, as verifying, "
-        "waiting for drafts, and overhead. drafter busy: share of decoding; while verifying: share of that which "
-        "overlaps the target's forwards."
+        "waiting for drafts, and overhead."
     )
     return Table("Drafts and time", columns, tuple(rows), note=note)
 
 
 def overview(results: Results) -> Table:
     """The columns that fit a terminal."""
-    columns = ("method", "tokens/s", "speed-up", "repeats", "first token", "tokens/round", "waits", "drafter busy")
+    columns = ("method", "tokens/s", "speed-up", "repeats", "first token", "tokens/round", "waits")
     lines = summarize(results)
     winner = _best(lines, AVERAGE)
     rows: list[tuple[str, ...]] = []
@@ -201,14 +192,13 @@ def overview(results: Results) -> Table:
         if cell is None:
             rows.append((line.label, line.missing, *("" for _ in columns[2:])))
             continue
-        own = ("-", "-", "-")
+        own = ("-", "-")
         if work is not None:
-            waits = work.wait_ms / work.round_ms
-            own = (f"{work.mean_acceptance_length:.2f}", f"{waits:.0%}", _share(work.drafter_busy))
+            own = (f"{work.mean_acceptance_length:.2f}", f"{work.wait_ms / work.round_ms:.0%}")
         shown = (f"{cell.tokens_per_second:.0f}", f"{cell.speedup:.2f}x", _spread(cell, results))
         rows.append((_marked(line), *shown, f"{line.ttft_ms:.0f} ms", *own))
     bold = frozenset((r, 2) for r, line in enumerate(lines) if line.name == winner)
-    note = "*: the fastest. waits, drafter busy: shares of the time from the first token on."
+    note = "*: the fastest. waits: share of the time from the first token on that the target waits for drafts."
     return Table("Average of the tasks, end to end", columns, tuple(rows), bold, note)
 
 
@@ -244,10 +234,6 @@ def _marked(line: MethodLine | StreamsLine) -> str:
 
 def _spread(cell: Speed, results: Results) -> str:
     return f"{cell.low:.2f}-{cell.high:.2f}" if results.repeats > 1 else "one"
-
-
-def _share(value: float | None) -> str:
-    return f"{value:.0%}" if value is not None else "-"
 
 
 def verdict(results: Results) -> list[str]:

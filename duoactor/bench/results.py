@@ -8,36 +8,10 @@ from typing import Any
 
 import msgspec
 
-SCHEMA = 3
+from protocols.messages import RequestStats
+
+SCHEMA = 4
 DOCUMENT = "results.json"
-
-
-class BenchRound(msgspec.Struct, frozen=True, array_like=True):
-    """One verification round, in µs; starts count from the verifier's start."""
-
-    started_us: float  # of the forward
-    forward_us: float
-    waited_from_us: float  # where wait_us is not 0
-    wait_us: float
-    wall_us: float  # end of the previous round to end of this one
-    committed: int
-    draft_forwards: tuple[tuple[int, int], ...]  # reported since the previous round: start and length of each
-
-
-class Cost(msgspec.Struct, frozen=True):
-    """What one answer took: sums over its rounds."""
-
-    rounds: int = 0
-    drafted: int = 0  # draft tokens that were verified
-    accepted: int = 0
-    gamma: float = 0.0  # mean over rounds
-    forward_ms: float = 0.0
-    wait_ms: float = 0.0
-    overhead_ms: float = 0.0
-    decode_ms: float = 0.0
-    sequences: tuple[int, ...] = ()  # [k] = drafting phases with k sequences
-    draft_ms: float | None = None  # of the drafter's forwards, from telemetry; None: no telemetry
-    overlap_ms: float = 0.0  # of draft_ms, while the target verified
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +27,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: float = 0.0  # request to last token
     digest: str = ""  # of the token ids
     error: str = ""
-    cost: Cost | None = None  # None: not ours
-    rounds: tuple[BenchRound, ...] = ()  # of each task's first prompt only
+    stats: RequestStats | None = None  # None: not ours
 
 
 class StreamsRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from duoactor.bench.methods import VANILLA, row_named
-from duoactor.bench.results import Cost, Results, Run
+from duoactor.bench.results import Results, Run
+from protocols.messages import RequestStats
 
 AVERAGE = "average"
 Key = tuple[str, int, int]  # prompt, turn, repeat
@@ -43,8 +44,6 @@ class Work:
     forward_ms: float  # per round
     wait_ms: float  # per round
     overhead_ms: float  # per round
-    drafter_busy: float | None  # share of decoding; None: no telemetry
-    overlap: float | None  # share of the drafter's work during which the target verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def _line(results: Results, name: str) -> MethodLine:
         compared=compared,
         different=different,
         failed=sum(bool(run.error) for run in runs),
-        work=work_of([run.cost for run, _ in pairs if run.cost is not None]),
+        work=work_of([run.stats for run, _ in pairs if run.stats is not None]),
     )
 
 
@@ -156,25 +155,22 @@ def _equality(results: Results, name: str, runs: Iterable[Run], plain: dict[Key,
     return len(verdicts), sum(not same for same in verdicts.values())
 
 
-def work_of(costs: Sequence[Cost]) -> Work | None:
+def work_of(stats: Sequence[RequestStats]) -> Work | None:
     """None: nothing was decoded by our verifier."""
-    rounds, decode = sum(cost.rounds for cost in costs), sum(cost.decode_ms for cost in costs)
+    rounds, decode = sum(one.rounds for one in stats), sum(one.decode_ms for one in stats)
     if not rounds or not decode:
         return None
-    drafted, accepted = sum(cost.drafted for cost in costs), sum(cost.accepted for cost in costs)
-    phases = [(k, times) for cost in costs for k, times in enumerate(cost.sequences) if k]
-    draft_ms = [cost.draft_ms for cost in costs if cost.draft_ms is not None]
+    drafted, accepted = sum(one.draft_tokens for one in stats), sum(one.accepted_tokens for one in stats)
+    phases = [(k, times) for one in stats for k, times in enumerate(one.sequences_histogram) if k]
     return Work(
         acceptance_rate=accepted / drafted if drafted else 0.0,
         mean_acceptance_length=1 + accepted / rounds,
-        gamma=sum(cost.gamma * cost.rounds for cost in costs) / rounds,
+        gamma=sum(one.gamma * one.rounds for one in stats) / rounds,
         sequences=sum(k * n for k, n in phases) / max(1, sum(n for _, n in phases)),
         round_ms=decode / rounds,
-        forward_ms=sum(cost.forward_ms for cost in costs) / rounds,
-        wait_ms=sum(cost.wait_ms for cost in costs) / rounds,
-        overhead_ms=sum(cost.overhead_ms for cost in costs) / rounds,
-        drafter_busy=sum(draft_ms) / decode if draft_ms else None,
-        overlap=sum(cost.overlap_ms for cost in costs) / sum(draft_ms) if sum(draft_ms) else None,
+        forward_ms=sum(one.forward_ms for one in stats) / rounds,
+        wait_ms=sum(one.wait_ms for one in stats) / rounds,
+        overhead_ms=sum(one.overhead_ms for one in stats) / rounds,
     )
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from actors.settings import Settings
 from duoactor import config, render
-from duoactor.bench import figures, report
+from duoactor.bench import report
 from duoactor.bench.benchmark import BenchJob, Benchmark, failed
 from duoactor.bench.datastore import datastore_for
 from duoactor.bench.methods import choose
@@ -77,7 +77,7 @@ class BenchOptions(Settings, frozen=True, kw_only=True):
 @log_options
 @click.pass_obj
 def bench(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **flags: Any) -> int:
-    """Measure every method side by side. Writes tables, pictures and a JSON file.
+    """Measure every method side by side. Writes tables and a JSON file.
 
     Methods take turns on each prompt, so that a noisy machine favours none; transformers' own generate is among them.
     Ctrl-C keeps what is finished. The exit code is 1 if a text of ours differs from the target's own.
@@ -99,13 +99,11 @@ def bench(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **
     stored = datastore_for(options.datastore, needed, directory / "datastore", target, environment.command)
     with private_address() as address:
         deployment = deploy(
-            Wanted(replace(pair.verifier, target=target, datastore=stored.directory, bind=address), (pair.drafter,)),
+            Wanted(replace(pair.verifier, target=target, datastore=stored.directory, bind=address), pair.drafters),
             cpus=available_cpus(),
             command=environment.command,
             log_flags=logs.flags or ("--quiet",),
         )
-        if not figures.available() and not logs.quiet:
-            click.echo(f"duoactor: {figures.NO_MATPLOTLIB}", err=True)
         access = access_to(environment, deployment, logs.verbose)
         job = dataclasses.replace(job, datastore=stored.origin)
         results = carry_out(Benchmark(deployment, job, access, _command()), directory)

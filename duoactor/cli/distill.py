@@ -9,12 +9,10 @@ import click
 
 from actors.training.plan import Plan, Progress, Result, Text
 from duoactor import config, render
-from duoactor.bench.figures import NO_MATPLOTLIB, available
 from duoactor.bench.suites import BUILTIN, load_suite
-from duoactor.cli.announcements import announced
 from duoactor.cli.environment import available_cpus
 from duoactor.cli.options import json_option
-from duoactor.distill.report import ALL, PICTURE, card, lengths, rows, verdict
+from duoactor.distill import ALL, card, lengths, rows, verdict
 from duoactor.doctor import busy
 from protocols.errors import ConfigError
 
@@ -97,8 +95,7 @@ def distill(
 
     spinner.show(f"loading {render.model_name(plan.target)} …")
     try:
-        with announced(spinner.show):
-            result = train(plan, report)
+        result = train(plan, report)
     except KeyboardInterrupt:
         spinner.show("")
         if Path(out).exists():
@@ -110,13 +107,8 @@ def distill(
 
 
 def _tell(plan: Plan, result: Result, as_json: bool) -> None:
-    """Write the draft's card, and its picture where it can be drawn; print what came out."""
-    picture = available()
-    if picture:
-        from duoactor.distill.picture import draw
-
-        draw(result, Path(plan.out) / PICTURE)
-    (Path(plan.out) / "README.md").write_text(card(plan, result, picture), "utf-8")
+    """Write the draft's card; print what came out."""
+    (Path(plan.out) / "README.md").write_text(card(plan, result), "utf-8")
     found, chains = rows(result), lengths(result)
     if as_json:
         facts = {name: value for name, value in render.plain(result).items() if name not in ("before", "after")}
@@ -133,8 +125,6 @@ def _tell(plan: Plan, result: Result, as_json: bool) -> None:
     size = f"{result.parameters / 1e6:.2f}M parameters"
     print(f"wrote {plan.out}: shape {result.shape}, {size}; use it with --draft {plan.out}")
     print(verdict(result))
-    if not picture:
-        print(NO_MATPLOTLIB, file=sys.stderr)
 
 
 def _texts(file: str) -> list[Text]:

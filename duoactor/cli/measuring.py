@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -19,7 +18,6 @@ from duoactor.cli.environment import Environment
 from duoactor.launch.deployment import Deployment
 from duoactor.launch.progress import LaunchReport
 from duoactor.launch.signals import Terminated, run_until_signal
-from protocols.transport import Feed
 
 
 def carry_out(benchmark: Benchmark, directory: Path) -> Results:
@@ -49,21 +47,9 @@ def access_to(environment: Environment, deployment: Deployment, log_lines: bool)
     return Access(
         probe=environment.probe(deployment),
         connect=environment.connect_async,
-        subscribe=_subscribed,
         report=launch,
         started=launch.done,
     )
-
-
-@asynccontextmanager
-async def _subscribed(address: str) -> AsyncIterator[Feed]:
-    from protocols.zeromq import ZmqNetwork
-
-    network = ZmqNetwork()
-    try:
-        yield network.subscribe(address)
-    finally:
-        network.close()
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ from typing import Any
 
 from duoactor.bench.answers import Answer
 from duoactor.bench.methods import Row
-from duoactor.bench.results import BenchRound, BenchSettings, Cost, Results, Run
+from duoactor.bench.results import BenchSettings, Results, Run
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, Sampling
+from protocols.messages import ChatTurn, RequestStats, Sampling
 
 TASKS = ("qa", "code")
 SPEED = {"vanilla": 1.0, "sps": 1.5, "duodecoding": 2.0, "transformers": 0.5}
@@ -17,23 +17,6 @@ SPEED = {"vanilla": 1.0, "sps": 1.5, "duodecoding": 2.0, "transformers": 0.5}
 SETTINGS = BenchSettings(
     suite="builtin", suite_digest="x", prompts=4, tasks=TASKS, max_tokens=8, temperature=0.0, seed=0
 )
-
-
-def rounds(count: int, *, draft_us: int = 0, wait_us: float = 0.0) -> tuple[BenchRound, ...]:
-    """Forwards of 0.9 ms; two draft forwards in each round begin with it."""
-    wall = 1000.0 + wait_us
-    return tuple(
-        BenchRound(
-            started_us=i * wall + wait_us,
-            forward_us=900.0,
-            waited_from_us=i * wall,
-            wait_us=wait_us,
-            wall_us=wall,
-            committed=3,
-            draft_forwards=tuple((int(i * wall + wait_us) + n * draft_us, draft_us) for n in (0, 1) if draft_us),
-        )
-        for i in range(count)
-    )
 
 
 def run(
@@ -54,13 +37,12 @@ def run(
     return Run(method=method, prompt=prompt, task=task, repeat=repeat, **(values | more))
 
 
-def cost(**more: Any) -> Cost:
+def stats(**more: Any) -> RequestStats:
     values: dict[str, Any] = {
-        "rounds": 10, "drafted": 40, "accepted": 20, "gamma": 4.0, "forward_ms": 80.0, "wait_ms": 10.0,
-        "overhead_ms": 5.0, "decode_ms": 100.0, "sequences": (0, 6, 2, 2),
-        "draft_ms": 50.0, "overlap_ms": 40.0,
+        "rounds": 10, "draft_tokens": 40, "accepted_tokens": 20, "gamma": 4.0, "forward_ms": 80.0, "wait_ms": 10.0,
+        "overhead_ms": 5.0, "decode_ms": 100.0, "sequences_histogram": (0, 6, 2, 2),
     }  # fmt: skip
-    return Cost(**(values | more))
+    return RequestStats(**(values | more))
 
 
 def results(repeats: int = 2, **more: Any) -> Results:
@@ -71,10 +53,7 @@ def results(repeats: int = 2, **more: Any) -> Results:
             f"{task}-{number}",
             task=task,
             repeat=repeat,
-            cost=None if method == "transformers" else cost(),
-            rounds=rounds(30, draft_us=300 if method != "vanilla" else 0, wait_us=100.0 if method == "sps" else 0.0)
-            if number == 1 and repeat == 0 and method != "transformers"
-            else (),
+            stats=None if method == "transformers" else stats(),
         )
         for repeat in range(repeats)
         for task in TASKS
@@ -109,4 +88,4 @@ class FakeAnswers:
         if turns[-1].content in self.broken:
             raise RequestError("context_length", "the prompt is too long")
         ids = (1, 2, 9) if row.name in self.wrong else (1, 2, 3)
-        return Answer(f"answer {len(turns)}", ids, 10.0, 30.0, cost(rounds=3), rounds(3))
+        return Answer(f"answer {len(turns)}", ids, 10.0, 30.0, stats(rounds=3))

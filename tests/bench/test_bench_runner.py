@@ -14,7 +14,7 @@ ROWS = [BY_NAME["vanilla"], BY_NAME["sps"], BY_NAME["tree"]]
 
 def bench(prompts=PROMPTS, rows=ROWS, repeats=1):
     job = BenchJob(prompts, rows, repeats, Sampling(max_tokens=8))
-    return Benchmark(None, job, Access(None, None, None), "duoactor bench")
+    return Benchmark(None, job, Access(None, None), "duoactor bench")
 
 
 async def run(benchmark, answers):
@@ -38,11 +38,6 @@ async def test_a_conversation_goes_on_with_the_methods_own_answers():
     answers = FakeAnswers()
     await run(bench(PROMPTS[2:], ROWS[:1]), answers)
     assert [turns for _, turns, _ in answers.asked[1:]] == [("hello",), ("hello", "answer 1", "and then?")]
-
-
-async def test_rounds_are_kept_for_the_first_prompt_of_a_task_only():
-    runs = await run(bench(repeats=2), FakeAnswers())
-    assert {(r.prompt, r.turn, r.repeat) for r in runs if r.rounds} == {("qa-1", 0, 0), ("chat-1", 0, 0)}
 
 
 async def test_a_conversation_that_was_interrupted_is_not_half_there():

@@ -76,7 +76,7 @@ def test_speed_ups_are_of_the_same_repeat_and_texts_are_compared():
     assert (plain.speedup, auto.low, auto.high) == (1.0, 1.25, 1.5) and auto.tokens_per_second == 200.0
     assert auto.first_ms[0] == 15.0 and (auto.compared, auto.different) == (2, 1)
     assert verdict(found) == ["**Texts that differ from vanilla's**: auto (ours) (1 of 2)."]
-    assert "| 4 | auto (ours) (1 of 2 texts DIFFER) | 200 | 1.38x | 1.25-1.50 |" in markdown(found, ())
+    assert "| 4 | auto (ours) (1 of 2 texts DIFFER) | 200 | 1.38x | 1.25-1.50 |" in markdown(found)
 
 
 def test_what_is_slower_than_vanilla_is_said():

@@ -4,7 +4,7 @@ import pytest
 from duoactor.bench.report import speeds
 from duoactor.bench.results import Results, write_document
 from duoactor.bench.summary import AVERAGE, summarize, work_of
-from tests.bench.benchkit import SETTINGS, cost, results, run
+from tests.bench.benchkit import SETTINGS, results, run, stats
 
 
 def by_name(found):
@@ -60,18 +60,12 @@ def test_with_noise_transformers_is_not_compared_but_ours_are():
 
 
 def test_work_adds_up_over_answers():
-    work = work_of([cost(), cost(drafted=0, accepted=0, gamma=0.0, draft_ms=None, overlap_ms=0.0)])
+    work = work_of([stats(), stats(draft_tokens=0, accepted_tokens=0, gamma=0.0)])
     assert work.acceptance_rate == 0.5 and work.mean_acceptance_length == 2.0
     assert (work.round_ms, work.forward_ms, work.gamma) == pytest.approx((10.0, 8.0, 2.0))
     assert (work.wait_ms, work.overhead_ms) == pytest.approx((1.0, 0.5))
-    assert (work.drafter_busy, work.overlap) == pytest.approx((0.25, 0.8))
     assert work.sequences == pytest.approx((6 + 4 + 6) / 10)
     assert work_of([]) is None
-
-
-def test_without_telemetry_nothing_is_said_of_the_drafter():
-    work = work_of([cost(draft_ms=None, overlap_ms=0.0)])
-    assert (work.drafter_busy, work.overlap) == (None, None)
 
 
 def test_the_best_of_a_task_is_bold_in_markdown():

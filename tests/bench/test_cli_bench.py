@@ -28,7 +28,7 @@ def test_the_json_is_one_document_with_every_row(world, capsys):
     client, environment = world
     assert main([*BENCH, *FEW, "--json"], environment) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == 3 and document["complete"] is True and document["directory"] == "out"
+    assert document["schema"] == 4 and document["complete"] is True and document["directory"] == "out"
     assert [line["name"] for line in document["table"]] == ["vanilla", "sps", "rest", "duodecoding-2"]
     assert not any(line["missing"] for line in document["table"])
     assert document["settings"]["datastore"] == "the modules of Python's standard library"

@@ -29,7 +29,7 @@ from actors.training.plan import Plan, Progress, Result, Text
 from actors.training.shards import Shards
 from actors.training.start import Shape, first_draft
 from duoactor.cli import main
-from duoactor.distill.report import card
+from duoactor.distill import card
 from protocols.errors import ConfigError, ModelError
 from tests.engines.tiny import COMMON, VOCAB, make, make_model
 

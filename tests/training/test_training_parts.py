@@ -22,8 +22,7 @@ from actors.training.plan import Reading, Result
 from actors.training.shapes import CUT_STEPS, STEPS, choose_shape, narrower, stopwatch
 from actors.training.shards import PER_SHARD, Shards
 from actors.training.start import Shape, chosen_layers, draft_config, first_draft
-from duoactor.distill.picture import figure_of
-from duoactor.distill.report import rows, verdict
+from duoactor.distill import rows, verdict
 from protocols.errors import ConfigError
 from tests.engines.tiny import make
 
@@ -156,13 +155,6 @@ def test_the_verdict_says_plainly_when_a_draft_does_not_help():
     assert verdict(result_of("a draft", good, [1, 0] * 24)).startswith("It did not get better: ")
     [everything, task] = rows(result_of("", bad, good))
     assert (everything.after, task.before) == ((40 / 48, 1.0, 1.0), (0.0, 0.0, 0.0))
-
-
-def test_the_pictures_legend_covers_no_bar():
-    figure = figure_of(result_of("", [0] * 48, [1] * 48))
-    figure.draw_without_rendering()
-    axes = figure.axes[0]
-    assert not any(axes.get_legend().get_window_extent().overlaps(bar.get_window_extent()) for bar in axes.patches)
 
 
 # --- the optimiser ----------------------------------------------------------------------------------------------------

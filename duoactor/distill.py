@@ -11,7 +11,6 @@ from actors.training.plan import Plan, Reading, Result
 from duoactor import render
 from duoactor.replay import tokens_per_round
 
-PICTURE = "agreement.png"
 SHOWN = (1, 2, 4)  # the draft's choices among which the target's token is looked for
 ALL = "all"  # tasks together
 GAMMA = 4
@@ -77,7 +76,7 @@ def verdict(result: Result) -> str:
     )
 
 
-def card(plan: Plan, result: Result, picture: bool) -> str:
+def card(plan: Plan, result: Result) -> str:
     """README.md of the model directory."""
     target = render.model_name(plan.target)
     lines = [
@@ -105,8 +104,6 @@ def card(plan: Plan, result: Result, picture: bool) -> str:
         "|---|---|---|",
         *(f"| {t:g} | {was:.2f} | {now:.2f} |" for t, (was, now) in lengths(result).items()),
     ]
-    if picture:
-        lines += ["", f"![agreement by task]({PICTURE})"]
     return "\n".join(lines) + "\n"
 
 

@@ -1,1 +1,0 @@
-"""What `duoactor distill` says of the draft that it made: prediction, card, picture."""
