@@ -24,11 +24,6 @@ class Places:
         self.addresses = tuple(f"{FILE}{file}" for file in self._files)
         self._following: list[asyncio.Task[None]] = []
 
-    @property
-    def ended(self) -> bool:
-        """Whether a verifier is gone for good."""
-        return any(task.done() for task in self._following)
-
     async def __aenter__(self) -> Places:
         self._following = [asyncio.create_task(_follow(file, find)) for file, find in self._files.items()]
         return self

@@ -34,7 +34,7 @@ from protocols.errors import ConfigError
 from protocols.messages import Role
 from protocols.security import KeyRole
 
-__all__ = ["Cluster", "application", "connect", "down", "gateway", "start", "up"]
+__all__ = ["Cluster", "connect", "down", "start", "up"]
 
 
 def up(
@@ -104,26 +104,6 @@ def down(name: str = NAME) -> None:
     for key, group in placement_group_table().items():
         if group["name"] == _group(name):
             remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(key)))
-
-
-def gateway(name: str = NAME, **options: Any) -> Any:
-    """The HTTP gateway of a running set of actors, as an application for ``serve.run``: Ray Serve's proxies listen, and
-    spread requests over its replicas.
-
-    ``options``: those of the gateway in ``duo.toml``, and those of ``serve.deployment``, such as ``num_replicas``.
-    Raises ConfigError, also where no such set is running.
-    """
-    try:
-        from duoactor.ray import serving
-    except ImportError:
-        raise ImportError("Ray Serve is not installed: pip install 'duoactor[ray-serve]'") from None
-    return serving.gateway(name, options)
-
-
-def application(args: dict[str, Any]) -> Any:
-    """:func:`gateway` for a Serve config file: ``import_path: duoactor.ray:application``, and ``args`` with its
-    arguments."""
-    return gateway(**args)
 
 
 def _check_names(options: dict[str, Any]) -> None:

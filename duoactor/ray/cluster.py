@@ -56,26 +56,20 @@ def hosts_of(name: str) -> dict[str, Any]:
     return {one["name"]: ray.get_actor(one["name"], namespace=name) for one in listed if one["namespace"] == name}
 
 
-def find_hosts(name: str) -> dict[str, Any]:
-    """:func:`hosts_of` a set that must be there. ConfigError otherwise."""
-    hosts = hosts_of(name)
-    if f"{VERIFIER}-1" not in hosts:  # Ray's own namespaces hold other actors
-        raise ConfigError(f"no set of actors named {name} is on this Ray cluster: start one with duoactor.ray.up")
-    return hosts
-
-
 def connect(name: str = NAME) -> Cluster:
     """A running set of actors, from any process on the Ray cluster. ConfigError if the name is unknown."""
     connect_to_ray()
-    return Cluster(name, find_hosts(name))
+    hosts = hosts_of(name)
+    if f"{VERIFIER}-1" not in hosts:  # Ray's own namespaces hold other actors
+        raise ConfigError(f"no set of actors named {name} is on this Ray cluster: start one with duoactor.ray.up")
+    return Cluster(hosts)
 
 
 class Cluster:
     """A set of actors as this process reaches it: a file here holds the address of each verifier, also after Ray
     has started it again elsewhere. Leaving ``with`` removes the files; the actors stay (:func:`down`)."""
 
-    def __init__(self, name: str, hosts: dict[str, Any]) -> None:
-        self._name = name
+    def __init__(self, hosts: dict[str, Any]) -> None:
         self.hosts = hosts  # Ray actors by name
         names = [name for name in hosts if name.startswith(f"{VERIFIER}-")]
         self._verifiers = [hosts[name] for name in sorted(names, key=lambda name: (len(name), name))]
@@ -107,11 +101,6 @@ class Cluster:
     def actors(self) -> list[dict[str, str]]:
         """Role, name, node and model of each."""
         return list(ray.get([host.describe.remote() for host in self.hosts.values()]))
-
-    def replaced(self) -> bool:
-        """Whether our verifiers are gone for good and others have been started under the same name. Those have other
-        keys: only a new Cluster reaches them."""
-        return self._places.ended and any(host not in self.hosts.values() for host in hosts_of(self._name).values())
 
     def close(self) -> None:
         """Twice does no harm."""
