@@ -5,27 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import click
 
-from duoactor.cli.actors import controller, drafter, learner, verifier
-from duoactor.cli.bench import bench
-from duoactor.cli.chat import chat
-from duoactor.cli.config import config
-from duoactor.cli.datastore import datastore
-from duoactor.cli.demo import demo
-from duoactor.cli.distill import distill
-from duoactor.cli.doctor import doctor_command
 from duoactor.cli.environment import Environment
-from duoactor.cli.generate import generate
-from duoactor.cli.inflate import inflate
-from duoactor.cli.keys import keys
-from duoactor.cli.manage import drafters, drain, status, swap
-from duoactor.cli.replay import replay
-from duoactor.cli.serve import serve
-from duoactor.cli.top import top
-from duoactor.cli.up import up
 from duoactor.launch.signals import Terminated
 from protocols.errors import DuoactorError
 
@@ -34,11 +19,16 @@ TERMINATED = 143  # and SIGTERM
 
 
 SECTIONS = {
-    "Run": (demo, up, verifier, drafter, controller, learner, serve),
-    "Ask": (generate, chat),
-    "Operate": (top, status, drafters, swap, drain),
-    "Prepare": (doctor_command, config, keys, datastore, distill),
-    "Measure": (bench, replay, inflate),
+    "Run": ("demo", "up", "verifier", "drafter", "controller", "learner", "serve"),
+    "Ask": ("generate", "chat"),
+    "Operate": ("top", "status", "drafters", "swap", "drain"),
+    "Prepare": ("doctor", "config", "keys", "datastore", "distill"),
+    "Measure": ("bench", "replay", "inflate"),
+}
+# Modules of the commands that share one; the others have their own.
+HOMES = {
+    **dict.fromkeys(("verifier", "drafter", "controller", "learner"), "actors"),
+    **dict.fromkeys(("status", "drafters", "swap", "drain"), "manage"),
 }
 
 
@@ -47,14 +37,26 @@ class PipeClosed(Exception):
 
 
 class Commands(click.Group):
-    """The commands by what they are for; click would sort them by name, and end with code 1 when a pipe is closed."""
+    """The commands by what they are for, each loaded at its use: an actor's start pays for its own alone. click would
+    sort them by name, and end with code 1 when a pipe is closed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in SECTIONS.values() for name in names]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = import_module(f"duoactor.cli.{HOMES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(len(name) for name in self.commands)
-        for title, commands in SECTIONS.items():
+        width = max(map(len, self.list_commands(ctx)))
+        room = formatter.width - width - 6
+        for title, names in SECTIONS.items():
+            commands = {name: self.get_command(ctx, name) for name in names}
             with formatter.section(title):
-                room = formatter.width - width - 6
-                formatter.write_dl([(one.name or "", one.get_short_help_str(room)) for one in commands], width)
+                formatter.write_dl([(n, one.get_short_help_str(room)) for n, one in commands.items() if one], width)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -76,11 +78,6 @@ def cli(environment: Environment, debug: bool) -> None:
                  duoactor generate "def factorial(n):"
     """
     environment.debug = debug
-
-
-for commands in SECTIONS.values():
-    for command in commands:
-        cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:

@@ -7,19 +7,35 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from duoactor.client.async_client import AsyncClient
-from duoactor.client.sync_client import Client
 from duoactor.launch.child import own_command
-from duoactor.launch.deployment import Deployment
-from duoactor.launch.readiness import ask_status
-from duoactor.launch.supervisor import Probe
+
+if TYPE_CHECKING:  # an actor's command needs none of these
+    from duoactor.client.async_client import AsyncClient
+    from duoactor.client.sync_client import Client
+    from duoactor.launch.deployment import Deployment
+    from duoactor.launch.supervisor import Probe
 
 SHORT_ENOUGH = 60  # characters of a directory: a socket's path may have about a hundred
 
 
 def _connect(address: str, key: str, server_key: str) -> Client:
+    from duoactor.client.sync_client import Client
+
     return Client(address, key=key, server_key=server_key)
+
+
+def _connect_async(*place: Any, **how: Any) -> AsyncClient:
+    from duoactor.client.async_client import AsyncClient
+
+    return AsyncClient(*place, **how)
+
+
+def _probe(deployment: Deployment) -> Probe:
+    from duoactor.launch.readiness import ask_status
+
+    return ask_status(deployment)
 
 
 def available_cpus() -> tuple[int, ...]:
@@ -37,8 +53,8 @@ class Environment:
     debug: bool = False
     connect: Callable[[str, str, str], AbstractContextManager[Client]] = _connect
     command: Callable[..., tuple[str, ...]] = own_command
-    probe: Callable[[Deployment], Probe] = ask_status
-    connect_async: Callable[..., AsyncClient] = AsyncClient
+    probe: Callable[[Deployment], Probe] = _probe
+    connect_async: Callable[..., AsyncClient] = _connect_async
 
 
 @contextmanager
