@@ -1,7 +1,7 @@
-"""What a start has measured of a model on this machine, kept on disk for the next start.
+"""What a start has found out of a model on this machine, kept on disk for the next start.
 
-A file's name is a digest of all that the figures depend on: the model, the processor and its use, the versions of the
-libraries and of the code that was measured. So nothing is ever invalidated, and what is lost is measured again.
+A file's name is a digest of all that the findings depend on: the model, the processor and its use, the versions of the
+libraries and of the code that found them. So nothing is ever invalidated, and what is lost is found out again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,30 +22,44 @@ from actors.models import ModelInfo
 
 T = TypeVar("T")
 MOST = 256  # files; the oldest go first
-LIBRARIES = ("duoactor", "torch", "numba", "triton", "numpy")
+LIBRARIES = ("duoactor", "torch", "transformers", "tokenizers", "numba", "triton", "numpy")
 
 
 def kept(
     kind: type[T],
     model: ModelInfo,
     measure: Callable[[], T],
-    holds: Callable[[T], bool] | None = None,
     **how: object,
 ) -> T:
-    """What an earlier start found if it still ``holds``, else what is measured now. ``how``: its other conditions."""
-    about = (kind.__name__, _named(model), _machine(), {name: str(value) for name, value in how.items()})
-    file = _directory() / f"{hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:32]}.json"
+    """What an earlier start found, else what is measured now. ``how``: its other conditions."""
+    about = (_named(model), _machine(), {name: str(value) for name, value in how.items()})
+    return _kept(kind, about, measure)
+
+
+def kept_of_files(kind: type[T], files: Iterable[Path], find: Callable[[], T]) -> T:
+    """What an earlier start found out of these files, while they have the same sizes and times; else what is found
+    now."""
+    return _kept(kind, (sorted(map(_identity, files)), _versions()), find)
+
+
+def _identity(file: Path) -> tuple[str, int, int]:
+    stat = file.stat()
+    return str(file.absolute()), stat.st_size, stat.st_mtime_ns
+
+
+def _kept(kind: type[T], about: object, find: Callable[[], T]) -> T:
+    name = hashlib.sha256(msgspec.json.encode((kind.__name__, about))).hexdigest()[:32]
+    file = directory() / f"{name}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        found = msgspec.json.decode(file.read_bytes(), type=kind)
-        if holds is None or holds(found):
-            return found
-    found = measure()
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    found = find()
     with contextlib.suppress(OSError):
         _write(file, msgspec.json.encode(found))
     return found
 
 
-def _directory() -> Path:
+def directory() -> Path:
+    """Of this user's."""
     own = os.environ.get("DUOACTOR_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(own or Path(base) / "duoactor") / "measured"
@@ -89,5 +103,5 @@ def _versions() -> tuple[str, ...]:
     for name in LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.append(f"{name} {importlib.metadata.version(name)}")
-    files = sorted((Path(__file__).parent / "engines").rglob("*.py"))
-    return (*found, *(f"{one.name} {one.stat().st_size} {one.stat().st_mtime_ns}" for one in files))
+    code = sorted((Path(__file__).parent / "engines").rglob("*.py"))
+    return (*found, *(" ".join(map(str, _identity(one))) for one in code))

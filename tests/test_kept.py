@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors import kept as module
-from actors.kept import kept
+from actors.kept import kept, kept_of_files
 from actors.models import ModelInfo
 
 MODEL = ModelInfo("m", 500, 2048, frozenset(), "digest", 1000)
@@ -58,10 +58,14 @@ def test_another_number_of_threads_processor_or_code_is_measured(directory: Path
     assert kept(Found, MODEL, measure, threads=2) == Found((1, 4))
 
 
-def test_what_does_not_hold_any_more_is_measured_and_replaced(directory: Path):
-    measure = Measuring()
-    kept(Found, MODEL, measure)
-    assert kept(Found, MODEL, measure, lambda found: False) == kept(Found, MODEL, measure) == Found((1, 2))
+def test_what_was_found_of_files_holds_until_one_of_them_changes(directory: Path, tmp_path: Path):
+    files, measure = [tmp_path / "one", tmp_path / "two"], Measuring()
+    for file in files:
+        file.write_text("as it was")
+    assert kept_of_files(Found, files, measure) == kept_of_files(Found, files[::-1], measure) == Found((1, 1))
+    assert kept_of_files(Found, files[:1], measure) == Found((1, 2))
+    files[1].write_text("another")
+    assert kept_of_files(Found, files, measure) == Found((1, 3))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"rows": "x"}', b"\xff"])

@@ -15,8 +15,6 @@ from actors.engines.decoder.configuration import supports
 from actors.engines.decoder.engine import LlamaEngine, recorded_bytes
 from actors.engines.drafts.draft import Draft
 from actors.engines.engine import Engine
-from actors.engines.generic.engine import TransformersEngine
-from actors.engines.generic.recurrence import recurrent_layers
 from actors.engines.targets.selfcheck import Agreement, self_check
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
@@ -44,8 +42,10 @@ def _slots(asked: int, model: nn.Module, full_request: int, share: float = 1.0, 
     shape = KVShape.of(model.config)
     if shape is None:
         return MIN_TOKENS
-    if recurrent_layers(model):
-        share *= STATE_SHARE
+    if not supports(model.config, parameter.device, parameter.dtype):
+        from actors.engines.generic.recurrence import recurrent_layers  # loads much of transformers
+
+        share *= STATE_SHARE if recurrent_layers(model) else 1.0
     # without any attention a slot takes no memory
     size = max(1, shape.slot_bytes(parameter.dtype))
     recorded = parameter.device.type == "cuda" and supports(model.config, parameter.device)
@@ -69,6 +69,8 @@ def _engine(
     if supports(model.config, parameter.device, parameter.dtype):
         other = beside if isinstance(beside, LlamaEngine) else None
         return LlamaEngine(model, info, slots, int8=int8, exact=exact, spare_cpus=spare_cpus, beside=other)
+    from actors.engines.generic.engine import TransformersEngine  # loads much of transformers
+
     engine = TransformersEngine(model, info, slots, int8=int8, exact=exact)
     if engine.recurrence is not None:
         engine.recurrence.limit = state_room(engine.recurrence.state_bytes, engine.device)
@@ -86,18 +88,24 @@ def openmp_threads() -> int:
 
 
 def build_target(
-    name: str, device: str, dtype: str, kv_tokens: int, threads: int, spare_cpus: Sequence[int] = ()
+    name: str,
+    device: str,
+    dtype: str,
+    kv_tokens: int,
+    threads: int,
+    spare_cpus: Sequence[int] = (),
+    tokenizer_of: str = "",
 ) -> tuple[Target, TokenizerCodec]:
-    """The verifier's model and its tokenizer. ``spare_cpus``: see :meth:`Engine.use_spare_cpus`. Raises ModelError or
-    ConfigError."""
+    """The verifier's model and its tokenizer, or that of another model. ``spare_cpus``: see
+    :meth:`Engine.use_spare_cpus`. Raises ModelError or ConfigError."""
     torch.set_num_threads(threads)
     where = resolve_device(device)
     config = load_config(name)
     refuse_as_target(name, config)
     kind, int8 = target_dtype(dtype, where, config)
-    tokenizer = load_tokenizer(name)
+    tokenizer = load_tokenizer(tokenizer_of or name)
     model = load_for_engine(name, where, kind)
-    info = describe(name, model, tokenizer, where, _named(kind, int8))
+    info = describe(name, model, tokenizer, where, _named(kind, int8), tokenizer_of or name)
     slots = _slots(kv_tokens, model, full_request(info.max_context), fixed=TRASH)
     engine = _engine(model, info, slots, exact=True, int8=int8, spare_cpus=spare_cpus)
     how = {"engine": type(engine).__name__, "config": config.to_json_string(), "slots": slots, "threads": threads}

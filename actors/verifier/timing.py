@@ -31,7 +31,7 @@ LENT_PATIENCE_S = 1.0
 
 PROBED = (1, 8)  # row counts by which an earlier start's figures are tried
 PROBES = 3  # rounds of each
-CHANGED = 1.3  # times as long or as short: the machine computes at another speed now
+CHANGED = 1.3  # times as long or as short: less is noise
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -48,13 +48,14 @@ def measure(model: TargetModel) -> Timing:
     return Timing(alone_us, measure_branch(model), measure_lent(model, alone_us))
 
 
-def still_holds(model: TargetModel, timing: Timing, timer: Callable[[], float] = time.perf_counter) -> bool:
-    """Whether a few rounds take as long as they did."""
+def as_fast_as_now(model: TargetModel, timing: Timing, timer: Callable[[], float] = time.perf_counter) -> Timing:
+    """An earlier start's figures, longer or shorter by what a few rounds show. To measure all anew would keep users
+    waiting for seconds; the figures follow the rounds that are served anyway."""
     prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
     rows = [r for r in PROBED if r in timing.alone_us and r - 1 <= model.max_window]
     room = sum(rows) * (PROBES + 1) + 1
-    if room + len(prompt) > model.info.max_context:
-        return False
+    if not rows or room + len(prompt) > model.info.max_context:
+        return timing
     handle = model.open(prompt, Sampling(max_tokens=room, ignore_eos=True))
     best = dict.fromkeys(rows, float("inf"))
     try:
@@ -64,7 +65,13 @@ def still_holds(model: TargetModel, timing: Timing, timer: Callable[[], float] =
             best[r] = min(best[r], _timed_round(model, handle, prompt[: r - 1], timer)[0] * 1e6)
     finally:
         model.close(handle)
-    return all(1 / CHANGED < best[r] / timing.alone_us[r] < CHANGED for r in rows)
+    change = sum(best[r] / timing.alone_us[r] for r in rows) / len(rows)
+    if 1 / CHANGED < change < CHANGED:
+        return timing
+    alone_us, lent_us = (
+        {r: us * change for r, us in times.items()} for times in (timing.alone_us, timing.lent_us or {})
+    )
+    return Timing(alone_us, timing.branch, lent_us or None)
 
 
 def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> dict[int, float]:

@@ -72,7 +72,7 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Any:
     else:
         raise ModelError(
             f"{where} has a tokenizer of kind {kind or 'unknown'}, which duoactor does not build; "
-            "put the original model's tokenizer.json beside it"
+            "give --tokenizer the original model, or put its tokenizer.json beside the file"
         )
     _add_special(tokenizer, of)
     begin, end = of.token("bos_token_id"), of.token("eos_token_id")
@@ -149,7 +149,7 @@ def _byte_level(of: _Vocabulary, where: str) -> Tokenizer:
     if patterns is None:
         raise ModelError(
             f"{where} cuts text by the pattern {name!r}, which duoactor does not know; "
-            "put the original model's tokenizer.json beside it"
+            "give --tokenizer the original model, or put its tokenizer.json beside the file"
         )
     tokenizer = Tokenizer(models.BPE(of.ids(), _merges(of), ignore_merges=name in WHOLE_FIRST))
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=isinstance(patterns, str))

@@ -5,12 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from actors.engines.text.chat_template import RENDERING, ChatTemplate
 from actors.engines.text.plain import Plain, octets_of
 from protocols.errors import RequestError
 from protocols.messages import ChatTurn, Rendering, TokenizerParts
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFacts:
+    """What peers and clients are told of a tokenizer. It takes seconds to find out of a large vocabulary."""
+
+    digest: str
+    parts: TokenizerParts
+    tool_form: str  # see ``Welcome``
+    response_template: str  # see ``Welcome``
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> TokenizerFacts:
+        template = ChatTemplate(tokenizer)
+        parts = tokenizer_parts(tokenizer)
+        return cls(tokenizer_digest(tokenizer), parts, template.tool_form, template.response_template)
 
 
 def tokenizer_digest(tokenizer: Any) -> str:

@@ -170,6 +170,19 @@ class _Part:
         self._at = begin + length
         return str(self._view[begin : self._at], "utf-8", "replace")
 
+    def _strings(self, count: int) -> list[str]:
+        """As :meth:`_string`, for vocabularies of hundreds of thousands."""
+        view, at, found = self._view, self._at, []
+        length_at = struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            begin = at + 8
+            at = begin + length_at(view, at)[0]
+            found.append(view[begin:at])
+        if at > len(view):
+            raise ValueError(at)
+        self._at = at
+        return [str(one, "utf-8", "replace") for one in found]
+
     def _value(self, code: int) -> Any:
         if code == _STRING:
             return self._string()
@@ -179,7 +192,7 @@ class _Part:
                 return self._numbers(np.dtype(_NUMBERS[inner]), count)
             if count > len(self._bytes):
                 raise ValueError(count)
-            return [self._value(inner) for _ in range(count)]
+            return self._strings(count) if inner == _STRING else [self._value(inner) for _ in range(count)]
         if code not in _NUMBERS:
             raise ValueError(code)
         return self._number(_NUMBERS[code])

@@ -13,6 +13,7 @@ from actors.engines.text.gguf_tokenizer import build_tokenizer, end_ids
 from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.gguf_names import find_gguf
 from actors.engines.weights.grouped import Blocks, has_form
+from actors.engines.weights.stored import StoredModel
 from protocols.errors import ModelError
 
 
@@ -68,21 +69,11 @@ class GGUFSource:
         return Blocks([(stored[0], stored[1])]) if stored is not None and has_form(stored[0]) else None
 
 
-class PackedModel(nn.Module):
-    """A model whose weights stay in their file until an engine takes them."""
-
-    def __init__(self, config: Any, source: GGUFSource, checkpoint: GGUFCheckpoint) -> None:
-        super().__init__()
-        self.config, self.source = config, source
-        self.size = sum(math.prod(stored.shape) for stored in checkpoint.file.tensors.values())
-        self.kinds = checkpoint.kinds
-        self.marker = nn.Parameter(torch.empty(0, dtype=source.dtype), requires_grad=False)  # of device and type
-
-
-def packed_model(name: str, dtype: torch.dtype) -> PackedModel:
+def packed_model(name: str, dtype: torch.dtype) -> StoredModel:
     """A model for the compiled decoder on a CPU. Raises ModelError."""
     checkpoint = open_gguf(name)
-    return PackedModel(gguf_config(name), GGUFSource(checkpoint, dtype), checkpoint)
+    size = sum(math.prod(stored.shape) for stored in checkpoint.file.tensors.values())
+    return StoredModel(gguf_config(name), GGUFSource(checkpoint, dtype), size, checkpoint.kinds)
 
 
 def gguf_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:

@@ -10,15 +10,16 @@ import torch
 from torch import nn
 
 from actors.engines.decoder.configuration import COMPILED, is_compiled, supports
-from actors.engines.text.chat_template import ChatTemplate
-from actors.engines.text.tokenizer import tokenizer_digest, tokenizer_parts
+from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint
-from actors.engines.weights.gguf_loading import PackedModel, gguf_config, gguf_model, gguf_tokenizer, packed_model
-from actors.engines.weights.gguf_names import is_gguf
-from actors.engines.weights.hub import located
+from actors.engines.weights.gguf_loading import gguf_config, gguf_model, gguf_tokenizer, packed_model
+from actors.engines.weights.gguf_names import find_gguf, is_gguf
+from actors.engines.weights.hub import FILES, located
 from actors.engines.weights.quantised import check as check_quantisation
 from actors.engines.weights.quantised import dequantised, method_of, read_tensors
+from actors.engines.weights.stored import Checkpoint, StoredModel, compare, stored_model, weight_files
+from actors.kept import kept_of_files
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
 from protocols.errors import ConfigError, ModelError
@@ -158,12 +159,26 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module
 
 
 def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """:func:`load_model`, or of a GGUF file that compiled layers multiply as it lies what leaves its weights there."""
-    if is_gguf(name) and device.type == "cpu":
-        config = load_config(name)
-        if supports(config, device, dtype) and is_compiled(config) and dtype in COMPILED:
-            return packed_model(name, dtype)
-    return load_model(name, device, dtype)
+    """:func:`load_model`, or what leaves its weights in their files: a GGUF file that compiled layers multiply as it
+    lies, and safetensors for the fused decoder that an earlier start found to be what transformers makes of them."""
+    config = load_config(name)
+    if not supports(config, device, dtype):
+        return load_model(name, device, dtype)
+    if is_gguf(name):
+        compiled = device.type == "cpu" and is_compiled(config) and dtype in COMPILED
+        return packed_model(name, dtype) if compiled else load_model(name, device, dtype)
+    loaded: list[nn.Module] = []
+
+    def load_whole() -> Checkpoint:
+        loaded.append(load_model(name, device, dtype))
+        return compare(loaded[0], files)
+
+    directory = Path(located(name))
+    files = weight_files(directory)
+    found = kept_of_files(Checkpoint, (*files, directory / "config.json"), load_whole) if files else Checkpoint(False)
+    if loaded:
+        return loaded[0]
+    return stored_model(config, directory, found, device, dtype) if found.is_plain else load_model(name, device, dtype)
 
 
 def load_tokenizer(name: str) -> Any:
@@ -173,12 +188,27 @@ def load_tokenizer(name: str) -> Any:
     _quiet()
     if is_gguf(name):
         return gguf_tokenizer(name)
+    name = _tokenizer_directory(name)
     try:
         return AutoTokenizer.from_pretrained(located(name), trust_remote_code=False)
     except Exception as error:
         if Path(name).is_dir():
             raise ModelError(f"{name} has no tokenizer that can be loaded; add tokenizer.json to it") from None
         raise ModelError(_why(name, error)) from None
+
+
+def _tokenizer_directory(name: str) -> str:
+    return str(Path(name).parent) if Path(name).name == "tokenizer.json" else name
+
+
+def tokenizer_files(name: str) -> list[Path]:
+    """All files of which a model's tokenizer may be made."""
+    if is_gguf(name):
+        file = find_gguf(name)
+        beside = ("tokenizer.json", "tokenizer_config.json")
+        return [file, *(one for part in beside if (one := file.with_name(part)).exists())]
+    directory = Path(located(_tokenizer_directory(name)))
+    return [file for pattern in FILES for file in directory.glob(pattern)] if directory.is_dir() else []
 
 
 def _ids(value: Any) -> set[int]:
@@ -203,30 +233,39 @@ def max_context(model: nn.Module) -> int:
     return longest
 
 
-def describe(name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str) -> ModelInfo:
-    """What the actors need to know of a model. End-of-sequence ids are those of its generation configuration, of its
-    configuration and of its tokenizer, which may differ."""
+def describe(
+    name: str, model: nn.Module, tokenizer: Any, device: torch.device, dtype: str, tokenizer_of: str = ""
+) -> ModelInfo:
+    """What the actors need to know of a model. ``tokenizer_of``: the model that the tokenizer came with.
+
+    End-of-sequence ids are those of its generation configuration, of its configuration and of its tokenizer, which may
+    differ.
+    """
+
+    def read() -> TokenizerFacts:
+        return TokenizerFacts.of(tokenizer)
+
     config: Any = model.config
-    packed = model if isinstance(model, PackedModel) else None
+    stored = model if isinstance(model, StoredModel) else None
     text = config.get_text_config()
     generation = getattr(model, "generation_config", None)
     eos: set[int] = set()
     for place in (generation, text, tokenizer):
         eos |= _ids(getattr(place, "eos_token_id", None))
-    template = ChatTemplate(tokenizer)
-    published = _published(name)
+    facts = kept_of_files(TokenizerFacts, files, read) if (files := tokenizer_files(tokenizer_of or name)) else read()
+    published = "" if stored else _published(name)
     return ModelInfo(
         model_id=_model_id(name),
         vocab_size=vocab_size(model),
         max_context=max_context(model),
         eos_token_ids=frozenset(int(i) for i in eos if 0 <= int(i) < text.vocab_size),
-        tokenizer_digest=tokenizer_digest(tokenizer),
-        tokenizer=tokenizer_parts(tokenizer),
-        parameters=packed.size if packed else sum(p.numel() for p in model.parameters()),
+        tokenizer_digest=facts.digest,
+        tokenizer=facts.parts,
+        parameters=stored.size if stored else sum(p.numel() for p in model.parameters()),
         device=str(device),
-        dtype=packed.kinds if packed else f"{published}, computed in {dtype}" if published else dtype,
-        tool_form=template.tool_form,
-        response_template=template.response_template,
+        dtype=(stored and stored.kinds) or (f"{published}, computed in {dtype}" if published else dtype),
+        tool_form=facts.tool_form,
+        response_template=facts.response_template,
     )
 
 

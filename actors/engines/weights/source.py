@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Protocol
 
 import torch
@@ -34,6 +35,13 @@ class Source(Protocol):
 PREFIXES = ("model.", "model.language_model.", "model.text_model.")
 
 
+def own_name(name: str, names: Container[str]) -> str:
+    """The name in a model that has these."""
+    rest = name.removeprefix("model.")
+    own = (prefix + rest for prefix in PREFIXES if rest != name and prefix + rest in names)
+    return next(own, name)
+
+
 class ModuleSource:
     """The parameters of a ``transformers`` model, which is spent: each is freed when it has been taken."""
 
@@ -45,19 +53,13 @@ class ModuleSource:
         self._shared = _shared(self._parameters)
 
     def __contains__(self, name: str) -> bool:
-        return self._own(name) in self._parameters
-
-    def _own(self, name: str) -> str:
-        """The name in this model."""
-        rest = name.removeprefix("model.")
-        own = (prefix + rest for prefix in PREFIXES if rest != name and prefix + rest in self._parameters)
-        return next(own, name)
+        return own_name(name, self._parameters) in self._parameters
 
     def blocks(self, name: str) -> Blocks | None:
         return None
 
     def take(self, name: str) -> Tensor:
-        name = self._own(name)
+        name = own_name(name, self._parameters)
         parameter = self._parameters.pop(name)
         tensor = parameter.detach()
         place = self._shared[id(parameter)]

@@ -55,8 +55,6 @@ def activation(name: str) -> str:
 def rotation(config: Any, kind: str | None = None, partial: bool = False, neighbours: bool = False) -> Rotation:
     """As ``rope_parameters`` say, for layers of a ``kind`` where they differ by it. ``partial``: the family knows
     ``partial_rotary_factor``."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     parameters = config.rope_parameters
     by_kind = kind in parameters
     own = parameters[kind] if by_kind else parameters
@@ -70,6 +68,8 @@ def rotation(config: Any, kind: str | None = None, partial: bool = False, neighb
         places = torch.arange(0, turned, 2, dtype=torch.float) / turned
         frequencies, factor = 1.0 / (own["rope_theta"] ** places), 1.0
     else:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
         frequencies, factor = ROPE_INIT_FUNCTIONS[name](config, "cpu", layer_type=kind if by_kind else None)
     return Rotation(tuple(frequencies.tolist()), float(factor), neighbours)
 
