@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from actors.settings import DrafterSettings, VerifierSettings, retrieves
+from actors.settings import RETRIEVAL, DrafterSettings, VerifierSettings, retrieves
 from duoactor import render
 from duoactor.bench.benchmark import Benchmark
 from duoactor.bench.provenance import machine, versions
@@ -23,7 +24,6 @@ TOKENS = 64  # of an answer
 PROMPTS = 3  # of each task, at most
 PAYS = 1.05  # speed-up; less is within the noise of a usual machine
 BUSY = 0.75  # load of a CPU
-RETRIEVING = "sam"  # needs no model and fits every tokenizer
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16", "sve")
 
 
@@ -68,18 +68,18 @@ class DoctorReport(msgspec.Struct, kw_only=True):
         return next((one.speedup for one in self.methods if one.method == method), 0.0)
 
 
-def begun(verifier: VerifierSettings, drafter: DrafterSettings, cpus: int) -> DoctorReport:
+def begun(verifier: VerifierSettings, drafters: Sequence[DrafterSettings], cpus: int) -> DoctorReport:
     """The facts that are known before anything is measured."""
     report = DoctorReport(
         target=verifier.target,
-        draft=drafter.draft,
+        draft=drafters[0].draft if drafters else "",
         machine=machine(),
         versions=versions(),
         instructions=_instructions(),
     )
     if (warning := busy(cpus)) is not None:
         report.add("warning", warning)
-    if cpus == 1 and drafter.device == "cpu":
+    if cpus == 1 and any(drafter.device == "cpu" for drafter in drafters):
         report.add("warning", "target and draft share one core: each waits for the other; more cores would help")
     return report
 
@@ -123,7 +123,7 @@ def verdict(report: DoctorReport) -> str:
     if not report.methods:
         return "Nothing was measured: no prompt fits the target's context."
     rates = {one.method: one.tokens_per_second for one in report.methods}
-    alone, auto, retrieval = rates["vanilla"], report.speedup("auto"), report.speedup(RETRIEVING)
+    alone, auto, retrieval = rates["vanilla"], report.speedup("auto"), report.speedup(RETRIEVAL)
     measured = f"{rates.get('auto', 0.0):.0f} instead of {alone:.0f} tokens/s"
     if auto >= PAYS:
         share = f" ({retrieval:.2f}x by retrieval alone)" if retrieval else ""
@@ -142,7 +142,8 @@ def lines(report: DoctorReport) -> list[str]:
     found.append(f"machine    {where['cpu']}, {where['cpus']} CPUs, {vectors}")
     found.append(f"           {where.get('accelerator', 'no NVIDIA GPU')}, Python {where['python']}")
     found.append("           " + ", ".join(f"{name} {version}" for name, version in report.versions.items()))
-    found.append(f"pair       {render.model_name(report.target)} and {render.model_name(report.draft)}")
+    draft = render.model_name(report.draft) or "drafts copied from earlier text"
+    found.append(f"pair       {render.model_name(report.target)} and {draft}")
     if report.methods:
         found.append(
             f"           target in {report.dtype} on {report.device}; {report.texts} texts are the target's own"
@@ -159,17 +160,16 @@ def lines(report: DoctorReport) -> list[str]:
     return found
 
 
-def toml(report: DoctorReport, verifier: VerifierSettings, drafter: DrafterSettings) -> str:
+def toml(report: DoctorReport, verifier: VerifierSettings, drafters: Sequence[DrafterSettings]) -> str:
     """A ``duo.toml`` with the draft if it pays, else with a drafter that retrieves."""
-    pays = report.speedup("auto") >= max(PAYS, report.speedup(RETRIEVING))
-    draft = drafter.draft if pays or retrieves(drafter.draft) else RETRIEVING
+    pays = report.speedup("auto") >= max(PAYS, report.speedup(RETRIEVAL))
+    kept = [drafter for drafter in drafters if pays or retrieves(drafter.draft)]
     text = [f"# Written by `duoactor doctor --fix`. {report.verdict}", "", "[verifier]"]
     text.append(f"target = {json.dumps(verifier.target)}")
     if report.device:
         text += [f"device = {json.dumps(report.device)}", f"dtype = {json.dumps(verifier.dtype)}"]
-    text += ["", "[drafter]", f"draft = {json.dumps(draft)}"]
-    if draft == drafter.draft:
-        text.append(f"device = {json.dumps(drafter.device)}")
+    text += ["", "[drafter]", f"draft = {json.dumps(kept[0].draft if kept else RETRIEVAL)}"]
+    text += [f"device = {json.dumps(drafter.device)}" for drafter in kept]
     return "\n".join(text) + "\n"
 
 

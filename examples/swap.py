@@ -11,6 +11,8 @@ OPTIONS = {"max_tokens": 160, "temperature": 0.4, "seed": 7, "ignore_eos": True}
 COLOURS = ["\033[32m", "\033[36m"]  # of tokens that the first and the second drafter guessed; the target's are plain
 
 with Client() as client:
+    if len(client.status().drafters) < 2:
+        raise SystemExit("this needs two drafters: start the actors with `duoactor up --drafters 2`")
     alone = client.chat(MESSAGES, method="vanilla", **OPTIONS)  # the same seed, without drafts
 
     tokens: list[int] = []
@@ -20,10 +22,11 @@ with Client() as client:
             print(f"{COLOURS[swapped]}{piece}\033[0m" if guessed else piece, end="", flush=True)
         tokens += chunk.token_ids
         if not swapped and len(tokens) > 80:
-            request = next(request for request in client.status().requests if request.drafter)
-            other = next(d.actor_id for d in client.status().drafters if d.actor_id != request.drafter)
-            print(f"\n[{client.swap(request.drafter, other)}]")
-            swapped = True
+            status = client.status()
+            for old in (request.drafter for request in status.requests if request.drafter):
+                new = next(drafter.actor_id for drafter in status.drafters if drafter.actor_id != old)
+                print(f"\n[{client.swap(old, new)}]")
+                swapped = True
 
 print("\n\ndrafted by", " and ".join(chunk.stats.drafters))
 assert tuple(tokens) == alone.token_ids

@@ -9,19 +9,20 @@ from typing import Any
 import click
 import msgspec
 
-from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
-from duoactor import config, render
+from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings, retrieves
+from duoactor import config
 from duoactor.cli.environment import Environment
 from duoactor.cli.options import Logs, Place, config_option, log_options, settings_from, struct_options
 from duoactor.cli.sections import Command
-from duoactor.cli.waiting import connected
 from duoactor.launch.child import die_with_parent
 from protocols.address import default_address
 
+log = logging.getLogger("duoactor")
 supervised_option = click.option("--supervised", is_flag=True, hidden=True)
 
 
-def prepare(supervised: bool, logs: Logs) -> None:
+def prepare(supervised: bool, logs: Logs, loads: str = "") -> None:
+    """``loads``: the model that is to be loaded; a supervisor says it by itself."""
     if supervised:
         die_with_parent()
         logging.getLogger("duoactor.peer").setLevel(logging.WARNING)  # the supervisor says who is not there yet
@@ -32,6 +33,10 @@ def prepare(supervised: bool, logs: Logs) -> None:
     # libraries have nothing to tell a user below a warning
     for name in ("asyncio", "urllib3", "filelock", "httpx", "huggingface_hub", "transformers"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    if loads and not supervised:
+        from duoactor import render
+
+        log.info("loading %s", render.model_name(loads))
 
 
 @click.command(cls=Command)
@@ -45,7 +50,6 @@ def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     \b
     Example:  duoactor verifier --target meta-llama/Llama-3.1-8B-Instruct --device cuda
     """
-    prepare(supervised, logs)
     settings = settings_from(VerifierSettings, config.read(file).verifier, flags)
     settings = msgspec.structs.replace(
         settings,
@@ -53,6 +57,7 @@ def verifier(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
         inline_draft=settings.inline_draft and config.resolve_model(settings.inline_draft, "inline draft"),
         bind=settings.bind or default_address(),
     )
+    prepare(supervised, logs, settings.target)
     from actors.verifier.start import run_verifier
 
     return run_verifier(settings)
@@ -69,13 +74,13 @@ def drafter(file: str, supervised: bool, logs: Logs, **flags: Any) -> int:
     \b
     Example:  duoactor drafter --connect tcp://gpu-box:7601 --key laptop.key --server-key verifier.pub
     """
-    prepare(supervised, logs)
     settings = settings_from(DrafterSettings, config.read(file).drafter(str(flags.get("actor_id") or "")), flags)
     settings = msgspec.structs.replace(
         settings,
         draft=config.resolve_model(settings.draft, "draft"),
         connect=settings.connect or default_address(),
     )
+    prepare(supervised, logs, "" if retrieves(settings.draft) else settings.draft)
     from actors.drafter.start import run_drafter
 
     return run_drafter(settings)
@@ -133,6 +138,9 @@ def learner(
     """
     settings = settings_from(LearnerSettings, config.read(file).learner, flags)
     if undo is not None:
+        from duoactor import render
+        from duoactor.cli.waiting import connected
+
         with connected(environment, Place(settings.connect, settings.key, settings.server_key)) as client:
             detail = client.undo(undo)
         render.print_done({"detail": detail}, detail, as_json=False)

@@ -78,7 +78,7 @@ def demo(environment: Environment, /, pair: Pair, as_json: bool, logs: Logs, **f
     job = options.job()
     with private_address() as address:
         deployment = deploy(
-            Wanted(replace(pair.verifier, bind=address), (pair.drafter,)),
+            Wanted(replace(pair.verifier, bind=address), pair.drafters),
             cpus=available_cpus(),
             command=environment.command,
             log_flags=logs.flags,
@@ -132,7 +132,10 @@ def _introduce(deployment: Deployment, colour: bool) -> None:
     """What a newcomer must know to understand the output that follows."""
     target = render.model_name(deployment.verifier.target)
     small = ": small models, to show the speed and not to learn from" if target.startswith("bundled ") else ""
-    print(f"{target} and {render.model_name(deployment.drafters[0].draft)}{small}.")
+    draft = (
+        render.model_name(deployment.drafters[0].draft) if deployment.drafters else "drafts copied from earlier text"
+    )
+    print(f"{target} and {draft}{small}.")
     if colour:
         print(
             f"{render.ACCEPTED}Green{render.RESET}: drafted, and confirmed by the target. "

@@ -7,7 +7,8 @@ import sys
 import click
 from msgspec.structs import replace
 
-from duoactor import config, doctor, render
+from duoactor import config, render
+from duoactor import doctor as diagnosis
 from duoactor.bench.benchmark import BenchJob, Benchmark
 from duoactor.bench.methods import choose
 from duoactor.cli.environment import Environment, available_cpus, private_address
@@ -20,7 +21,7 @@ from protocols.errors import DuoactorError
 from protocols.messages import Sampling
 
 
-@click.command("doctor")
+@click.command()
 @pair_options
 @click.option("--draft-device", default="cpu", metavar="TEXT", help="torch device of the draft  [cpu]")
 @click.option(
@@ -33,7 +34,7 @@ from protocols.messages import Sampling
 )
 @json_option
 @click.pass_obj
-def doctor_command(environment: Environment, /, pair: Pair, draft_device: str, file: str | None, as_json: bool) -> int:
+def doctor(environment: Environment, /, pair: Pair, draft_device: str, file: str | None, as_json: bool) -> int:
     """Measure for 20 seconds whether speculation pays here.
 
     Starts the pair as `duoactor up` does. The target alone, retrieval alone and auto answer the same prompts in turns.
@@ -44,38 +45,38 @@ def doctor_command(environment: Environment, /, pair: Pair, draft_device: str, f
               duoactor doctor --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --fix
               duoactor doctor --json | jq .verdict
     """
-    drafter = replace(pair.drafter, device=draft_device)
-    report = doctor.begun(pair.verifier, drafter, len(available_cpus()))
+    pair = Pair(pair.verifier, tuple(replace(drafter, device=draft_device) for drafter in pair.drafters))
+    report = diagnosis.begun(*pair, len(available_cpus()))
     try:
-        _measure(environment, report, pair, draft_device)
+        _measure(environment, report, pair)
     except DuoactorError as error:
         report.add("problem", str(error).rstrip("."))
-    report.verdict = doctor.verdict(report)
+    report.verdict = diagnosis.verdict(report)
     if file is not None:
-        config.write_new(file, doctor.toml(report, pair.verifier, drafter))
+        config.write_new(file, diagnosis.toml(report, *pair))
     if as_json:
         render.print_json(report)
     else:
-        click.echo("\n".join(doctor.lines(report)))
+        click.echo("\n".join(diagnosis.lines(report)))
         if file is not None:
             click.echo(f"\nwrote {file}; use it with `duoactor up --config {file}`")
     return 1 if report.problems else 0
 
 
-def _measure(environment: Environment, report: doctor.DoctorReport, pair: Pair, draft_device: str) -> None:
+def _measure(environment: Environment, report: diagnosis.DoctorReport, pair: Pair) -> None:
     target = config.resolve_model(pair.verifier.target, "target")
-    job = BenchJob(doctor.sample_prompts(), choose(doctor.METHODS), 1, Sampling(max_tokens=doctor.TOKENS))
+    job = BenchJob(diagnosis.sample_prompts(), choose(diagnosis.METHODS), 1, Sampling(max_tokens=diagnosis.TOKENS))
     spinner = render.Spinner(sys.stderr)
     with private_address() as address:
         deployment = deploy(
-            Wanted(replace(pair.verifier, target=target, bind=address), (replace(pair.drafter, device=draft_device),)),
+            Wanted(replace(pair.verifier, target=target, bind=address), pair.drafters),
             cpus=available_cpus(),
             command=environment.command,
             log_flags=("--quiet",),
         )
         bench = Benchmark(deployment, job, access_to(environment, deployment, False), "duoactor doctor")
         try:
-            run_until_signal(doctor.measure(bench, lambda text, done, count: spinner.show(text and f"{text} …")))
+            run_until_signal(diagnosis.measure(bench, lambda text, done, count: spinner.show(text and f"{text} …")))
         finally:
             spinner.show("")
-        doctor.fill(report, bench.results(complete=True))
+        diagnosis.fill(report, bench.results(complete=True))

@@ -160,18 +160,17 @@ place_options = _as_one(
 
 
 class Pair(NamedTuple):
-    """A target and a draft, where a command runs both by itself."""
+    """A target and its draft, where a command runs both by itself; ``drafters``: one, or none to retrieve drafts."""
 
     verifier: VerifierSettings
-    drafter: DrafterSettings
+    drafters: tuple[DrafterSettings, ...]
 
 
 def _pair(target: str | None, draft: str | None, device: str | None, dtype: str | None) -> Pair:
     said = {"target": target, "device": device, "dtype": dtype}
-    return Pair(
-        config.build(VerifierSettings, {name: value for name, value in said.items() if value is not None}),
-        config.build(DrafterSettings, {} if draft is None else {"draft": draft}),
-    )
+    verifier = config.build(VerifierSettings, {name: value for name, value in said.items() if value is not None})
+    draft = draft or config.choose_draft(verifier.target)[0]
+    return Pair(verifier, (DrafterSettings(draft=draft),) if draft else ())
 
 
 pair_options = _as_one(

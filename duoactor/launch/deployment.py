@@ -9,11 +9,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from actors.engines.heads.kinds import configuration, kind_of, own_layer
 from actors.settings import (
-    AUTO_DRAFT,
-    BUNDLED,
     MAX_THREADS,
+    RETRIEVAL,
     ControllerSettings,
     DrafterSettings,
     LearnerSettings,
@@ -46,6 +44,11 @@ class Deployment(Wanted):
         """Where a client on this machine connects."""
         return self.controller.connect
 
+    @property
+    def first_draft(self) -> str:
+        """The first drafter's draft; without drafters the verifier retrieves by itself."""
+        return self.drafters[0].draft if self.drafters else RETRIEVAL
+
 
 def deploy(
     wanted: Wanted,
@@ -59,7 +62,6 @@ def deploy(
     ``wanted.verifier.bind`` must be given. ``cpus`` are the CPUs that may be used; ``log_flags`` go to every child.
     Raises ConfigError or ModelError before anything is started.
     """
-    wanted = _with_heads(wanted)
     address, keys = _connectable(wanted.verifier.bind), _family_keys(wanted.verifier)
     names = drafter_names(wanted.drafters)
     threads = [drafter.threads for drafter in wanted.drafters]
@@ -83,32 +85,12 @@ def deploy(
             shutdown_timeout=max(gateway.shutdown_timeout, wanted.verifier.shutdown_timeout),
         )
     verifier = _verifier(wanted, cores, len(cpus))
-    complete = Wanted(verifier, drafters, controller, gateway, learner)
+    decided = (verifier, drafters, controller, gateway, learner, wanted.drafts)
 
     def line(role: str, settings: Settings) -> tuple[str, ...]:
         return command(str(role), "--supervised", *log_flags, *flags(settings))
 
-    plans = tuple(_plans(complete, line))
-    return Deployment(verifier, drafters, controller, gateway, learner, plans)
-
-
-def _with_heads(wanted: Wanted) -> Wanted:
-    """A drafter that names a head is none: the verifier runs it beside the target. Where no draft is named, that is the
-    head in the target's own checkpoint; the bundled draft is no draft of a target from the hub."""
-    target = resolve_model(wanted.verifier.target, "target")
-    heads, drafters = list[str](), list[DrafterSettings]()
-    for drafter in wanted.drafters:
-        unnamed = drafter.draft == BUNDLED and wanted.verifier.target != BUNDLED
-        if drafter.draft == AUTO_DRAFT or (unnamed and (not Path(target).exists() or own_layer(target))):
-            heads.append(AUTO_DRAFT)
-        elif retrieves(drafter.draft) or not kind_of(configuration(resolve_model(drafter.draft, "draft"))):
-            drafters.append(drafter)
-        else:
-            heads.append(drafter.draft)
-    if not heads:
-        return wanted
-    verifier = replace(wanted.verifier, inline_draft=wanted.verifier.inline_draft or heads[0])
-    return Wanted(verifier, tuple(drafters), wanted.controller, wanted.gateway, wanted.learner)
+    return Deployment(*decided, tuple(_plans(Wanted(*decided), line)))
 
 
 def _plans(settings: Wanted, line: Callable[[str, Settings], tuple[str, ...]]) -> Iterator[ActorPlan]:

@@ -52,7 +52,8 @@ def print_up(
     listed = actor_list(deployment, actors)
     if as_json:
         target = status.target if status is not None else None
-        render.print_json({"address": deployment.address, "actors": listed, "target": target})
+        facts = {"address": deployment.address, "actors": listed, "target": target, "drafts": deployment.drafts}
+        render.print_json(facts)
         return
     flags = connection_flags(deployment)
     gateways = [plan for plan, _ in actors if plan.role == GATEWAY]
@@ -60,10 +61,12 @@ def print_up(
     for actor in listed:
         shown = actor["endpoint"] if actor["role"] == GATEWAY else actor["model"]
         print(f"  {actor['actor_id']:<12} pid {actor['pid']:<8} {shown}".rstrip())
-    if status is not None and (facts := cores_and_rates(status.target)):
-        print()
-        for label, text in facts:
-            print(f"  {label:<12} {text}")
+    said = [("drafts", deployment.drafts)] if deployment.drafts else []
+    if status is not None:
+        said += cores_and_rates(status.target)
+    print("\n" * bool(said), end="")
+    for label, text in said:
+        print(f"  {label:<12} {text}")
     print(f'\nTry:   {shlex.join(["duoactor", "generate", *flags])} "def factorial(n):"')
     for plan in gateways:
         print(f"       curl {http_url(plan)}/models")

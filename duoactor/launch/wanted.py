@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from actors.settings import ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
+from actors.settings import RETRIEVAL, ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
 from duoactor import config
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
@@ -20,13 +20,15 @@ class ClashError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Settings as they were given: addresses, names and cores may still be open."""
+    """Settings as they were given: addresses, names and cores may still be open. ``drafts``: how drafts are made, where
+    that was not said."""
 
     verifier: VerifierSettings
     drafters: tuple[DrafterSettings, ...]
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     gateway: GatewaySettings | None = None
     learner: LearnerSettings | None = None
+    drafts: str = ""
 
 
 def read_wanted(
@@ -49,12 +51,20 @@ def read_wanted(
             has = f"{len(asked.drafters)} [[drafter]] of {file}"
             raise ClashError(f"--drafters {drafters} does not fit the {has}: leave it out")
         tables = tuple(tables[0] for _ in range(drafters))
+    verifier = config.build(VerifierSettings, asked.verifier, config.given(flags, VerifierSettings))
+    drafts = ""
+    if "draft" not in own and not any("draft" in table for table in tables):
+        draft, drafts = config.choose_draft(verifier.target)
+        if not draft and not own and not asked.drafters and drafters is None:
+            tables = ()  # the verifier retrieves by itself
+        own["draft"] = draft or RETRIEVAL
     return Wanted(
-        verifier=config.build(VerifierSettings, asked.verifier, config.given(flags, VerifierSettings)),
+        verifier=verifier,
         drafters=tuple(config.build(DrafterSettings, table, own) for table in tables),
         controller=config.build(ControllerSettings, asked.controller),
         gateway=_gateway(asked.gateway, http, flags),
         learner=config.build(LearnerSettings, asked.learner) if learn or asked.learner else None,
+        drafts=drafts,
     )
 
 

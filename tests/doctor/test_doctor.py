@@ -54,10 +54,10 @@ def test_lines_tell_the_machine_the_figures_and_findings():
 
 def test_a_busy_machine_is_a_warning(monkeypatch):
     monkeypatch.setattr("os.getloadavg", lambda: (9.0, 9.0, 9.0))
-    [finding] = doctor.begun(VerifierSettings(), DrafterSettings(), 2).findings
+    [finding] = doctor.begun(VerifierSettings(), (DrafterSettings(),), 2).findings
     assert "load 9.0 on 2 CPUs" in finding.text and finding.level == "warning"
     monkeypatch.setattr("os.getloadavg", lambda: (0.2, 9.0, 9.0))
-    assert doctor.begun(VerifierSettings(), DrafterSettings(), 2).findings == ()
+    assert doctor.begun(VerifierSettings(), (DrafterSettings(),), 2).findings == ()
 
 
 def test_sample_prompts_come_by_turns_of_the_tasks():
@@ -69,7 +69,7 @@ def test_sample_prompts_come_by_turns_of_the_tasks():
 @pytest.mark.parametrize(("auto", "draft"), [(1.5, "bundled"), (0.9, "sam")])
 def test_the_file_that_fix_writes_can_be_deployed(tmp_path, auto, draft):
     file = tmp_path / "duo.toml"
-    config.write_new(str(file), doctor.toml(measured(auto), VerifierSettings(), DrafterSettings()))
+    config.write_new(str(file), doctor.toml(measured(auto), VerifierSettings(), (DrafterSettings(),)))
     found = config.read_file(file)
     [table] = found.drafters
     assert (found.verifier["target"], table["draft"]) == ("bundled", draft)

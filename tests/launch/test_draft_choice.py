@@ -1,0 +1,49 @@
+"""`duoactor up --target X` alone: which drafts it takes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from duoactor.config import choose_draft
+from duoactor.launch.wanted import Wanted, read_wanted
+
+PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
+
+
+def wanted(target: Path | str, **flags: object) -> Wanted:
+    return read_wanted("", {"target": str(target), **flags})
+
+
+def test_without_any_draft_the_verifier_retrieves_by_itself(tmp_path: Path):
+    (tmp_path / "other").mkdir()
+    found = wanted(tmp_path / "other")
+    assert found.drafters == () and found.drafts.startswith("copied from earlier text")
+    assert wanted("org/model-on-the-hub").drafters == ()
+
+
+def test_drafters_that_are_asked_for_retrieve_where_there_is_no_draft(tmp_path: Path):
+    found = read_wanted("", {"target": str(tmp_path)}, drafters=2)
+    assert [drafter.draft for drafter in found.drafters] == ["sam", "sam"]
+
+
+def test_a_draft_beside_the_target_is_taken(tmp_path: Path):
+    target = tmp_path / "model"
+    target.mkdir()
+    for draft in (tmp_path / "model-draft", target / "draft"):
+        shutil.copytree(PAIR / "draft", draft)
+        assert [drafter.draft for drafter in wanted(target).drafters] == [str(draft)]
+    file = tmp_path / "file.Q4_K_M.gguf"
+    (tmp_path / "file.Q4_K_M-draft.gguf").write_bytes(b"GGUF")
+    assert choose_draft(str(file))[0] == str(tmp_path / "file.Q4_K_M-draft.gguf")
+
+
+def test_the_bundled_draft_is_for_targets_with_its_tokenizer(tmp_path: Path):
+    assert [drafter.draft for drafter in wanted("bundled").drafters] == ["bundled"]
+    inflated = shutil.copytree(PAIR / "target", tmp_path / "inflated")
+    assert [drafter.draft for drafter in wanted(inflated).drafters] == ["bundled"]
+
+
+def test_a_draft_that_is_named_needs_no_reason(tmp_path: Path):
+    found = wanted(tmp_path, draft="pld")
+    assert [drafter.draft for drafter in found.drafters] == ["pld"] and found.drafts == ""
