@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from actors.tree.accept import ROOT as ROOT
-from protocols.messages import ChatTurn, Rendering, Sampling, TokenizerParts, TokenLogprobs
+from protocols.messages import (
+    NO_THOUGHTS,
+    UNCHANGED,
+    ChatTurn,
+    Rendering,
+    Sampling,
+    Thinking,
+    TokenizerParts,
+    TokenLogprobs,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +44,8 @@ class ModelInfo:
     tokenizer: TokenizerParts | None = None  # what the digest is made of
     tool_form: str = ""  # see ``Welcome``
     response_template: str = ""  # see ``Welcome``
+    thinking: Thinking = NO_THOUGHTS  # see ``Welcome``
+    sampling: Sampling = UNCHANGED  # see ``Welcome``
 
 
 @dataclass(frozen=True, slots=True)

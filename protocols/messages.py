@@ -133,6 +133,15 @@ class StructuredOutputs(Struct, frozen=True):
     grammar: Grammar | None = None  # in llguidance's Lark, or GBNF
 
 
+class Dictation(Struct, frozen=True):
+    """Output tokens that the target does not choose: to score a text, or to end a thought that has grown too long."""
+
+    at: Position = 0  # of the first of them, in the output
+    tokens: Tokens = ()
+    text: Label = ""  # in place of ``tokens``; it is not dictated if the output has it before ``at``
+    behind: Label = ""  # with ``text``: it is dictated only if the output has this before ``at``
+
+
 class TokenizerParts(Struct, frozen=True):
     """What a tokenizer's digest is made of, part by part, so that a refusal can say what differs."""
 
@@ -163,6 +172,7 @@ class ChatTurn(Struct, frozen=True):
     content: Text
     tool_calls: ToolCalls = ()  # of the role "assistant"
     tool_call_id: Label = ""  # of the role "tool": the call that it answers
+    reasoning: Text = ""  # of the role "assistant": its thought, which the chat template shows or leaves out
 
 
 class Rendering(Struct, frozen=True):
@@ -171,6 +181,19 @@ class Rendering(Struct, frozen=True):
     generation_prompt: bool = True  # begin the assistant's turn behind the conversation
     continue_final: bool = False  # the assistant's last turn stays open, and the output continues it
     plain: bool = False  # what turns, calls and tools hold of special tokens' names is plain text
+    variables: Text = ""  # a JSON object of further variables for the template, such as enable_thinking
+
+
+class Thinking(Struct, frozen=True):
+    """How the target sets thoughts apart from answers, and what its chat template begins; all empty: not at all."""
+
+    begin: Label = ""  # in front of a thought
+    end: Label = ""  # behind it
+    markup: Markup = ()  # other texts that stand between thoughts and answers and belong to neither
+    special: NamedTokens = ()  # the special tokens in all of these
+    opens: bool = False  # the prompt ends inside a thought
+    opens_on: bool = False  # likewise where the variable enable_thinking is true
+    opens_off: bool = False  # likewise where it is false
 
 
 class TokenLogprobs(Struct, frozen=True):
@@ -306,6 +329,10 @@ DrafterStatuses = Annotated[tuple[DrafterStatus, ...], Meta(max_length=4096)]
 Totals = Annotated[tuple[DraftTotals, ...], Meta(max_length=4096)]
 
 
+NO_THOUGHTS = Thinking()
+UNCHANGED = Sampling(temperature=1.0)  # the model's own distribution
+
+
 # --- anyone -> verifier ----------------------------------------------------------------------------------------------
 
 
@@ -356,6 +383,8 @@ class Welcome(Message, frozen=True):
     tool_form: Label = ""  # how the model writes tool calls: "hermes", "llama", "mistral" or "template"
     response_template: Text = ""  # with the form "template": transformers' response template, as JSON
     dtype: Label = ""  # of its weights
+    thinking: Thinking = NO_THOUGHTS
+    sampling: Sampling = UNCHANGED  # of a request that names none: generation_config.json's
 
 
 class Refuse(Message, frozen=True):
@@ -592,6 +621,7 @@ class Generate(Message, frozen=True):
     priority: Priority = 0  # the lowest number is served first and preempted last
     deadline_ms: Milliseconds = 0.0  # from the request's arrival to its last token; 0: none
     rendering: Rendering = Rendering()  # of ``messages``
+    dictation: Dictation | None = None
 
 
 class Cancel(Message, frozen=True):

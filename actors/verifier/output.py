@@ -14,15 +14,23 @@ class Output:
     that forward runs; only with stop strings the text is made at once, because it decides."""
 
     def __init__(
-        self, prompt: Sequence[int], sampling: Sampling, eos: frozenset[int], decode: Decode, generated: Sequence[int]
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        eos: frozenset[int],
+        decode: Decode,
+        generated: Sequence[int],
+        dictated: range = range(0),
     ) -> None:
-        """``eos``: the model's end-of-sequence tokens. ``generated``: output tokens that the client has already."""
+        """``eos``: the model's end-of-sequence tokens. ``generated``: output tokens that the client has already;
+        ``dictated``: places of tokens that do not end the output, whatever they are."""
         self.finish: FinishReason | None = None  # None: it goes on
         self.stop_reason: str | int | None = None  # the request's own stop string or stop token that ended it
         self._own_stops = frozenset(sampling.stop_token_ids)
         self._stop_tokens = self._own_stops | (frozenset() if sampling.ignore_eos else eos)
         self._silent = self._own_stops | eos  # end tokens have no text, whether they end the output or not
         self._left = sampling.max_tokens - len(generated)  # tokens that may still follow
+        self._most, self._dictated = sampling.max_tokens, dictated
         self._detokenizer = Detokenizer(decode, prompt)
         self._stops = StopStrings(sampling.stop)
         self._unspelt: deque[int] = deque()  # tokens taken whose text is not made yet
@@ -38,12 +46,14 @@ class Output:
                 self._pieces.append(self._spell(token))
             else:
                 self._unspelt.append(token)
-            if token in self._stop_tokens:
+            if self._most - self._left - 1 in self._dictated:
+                self._stops.found = None
+            elif token in self._stop_tokens:
                 self.finish = FinishReason.STOP
                 self.stop_reason = token if token in self._own_stops else None
             elif self._stops.found is not None:
                 self.finish, self.stop_reason = FinishReason.STOP, self._stops.found
-            elif self._left <= 0:
+            if self.finish is None and self._left <= 0:
                 self.finish = FinishReason.LENGTH
             if self.finish is not None:
                 return count

@@ -142,6 +142,8 @@ class Peers:
             info.tool_form,
             info.response_template,
             info.dtype,
+            info.thinking,
+            info.sampling,
         )
         self.send(peer, welcome)
 

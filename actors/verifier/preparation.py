@@ -9,6 +9,7 @@ import msgspec
 
 from actors.models import Codec, ModelInfo
 from actors.verifier.output import Output
+from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammar, Grammars
 from actors.verifier.text import Decode
 from protocols.errors import RequestError
@@ -25,22 +26,27 @@ class Prepared:
     prompt: list[int]
     sampling: Sampling
     output: Output
-    grammar: Grammar | None
+    grammar: Grammar | Dictated | None
 
 
 def prepare(codec: Codec, decode: Decode, info: ModelInfo, grammars: Grammars, message: Generate) -> Prepared:
     """Prepare a request; on any thread. Raises RequestError if it cannot be served."""
     prompt = _prompt(codec, message)
     sampling = _fitting(message, prompt, info.vocab_size, info.max_context)
-    wanted = message.structured_outputs
+    wanted, dictation = message.structured_outputs, message.dictation
     grammar = grammars.grammar(wanted, message.generated) if wanted is not None else None
-    output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
-    return Prepared(prompt, sampling, output, grammar)
+    if dictation is None:
+        output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated)
+        return Prepared(prompt, sampling, output, grammar)
+    binds = Dictated(dictation, codec, info.vocab_size, grammar, message.generated)
+    dictated = range(dictation.at, dictation.at + len(dictation.tokens))
+    output = Output(prompt, sampling, info.eos_token_ids, decode, message.generated, dictated)
+    return Prepared(prompt, sampling, output, binds)
 
 
 def is_short(message: Generate) -> bool:
     """Whether :func:`prepare` takes so little that it may run in the event loop."""
-    if message.structured_outputs is not None:
+    if message.structured_outputs is not None or message.dictation is not None:
         return False
     text = message.prompt if isinstance(message.prompt, str) else ""
     length = len(text) + len(message.tools) + characters(message.messages)
@@ -62,14 +68,15 @@ def _fitting(message: Generate, prompt: list[int], vocab_size: int, max_context:
     single token more than there are."""
     if not prompt:
         raise RequestError(FailureCode.BAD_REQUEST, "the prompt is empty; send at least one token")
-    if any(not 0 <= t < vocab_size for t in (*prompt, *message.generated)):
+    dictated = message.dictation.tokens if message.dictation is not None else ()
+    if any(not 0 <= t < vocab_size for t in (*prompt, *message.generated, *dictated)):
         detail = f"a prompt token is outside the vocabulary of {vocab_size} tokens"
         raise RequestError(FailureCode.BAD_REQUEST, detail)
     room = max_context - len(prompt)
-    if room < 1:
+    if room < 1 + len(dictated):  # agents recognise this wording, and shorten the conversation by themselves
         detail = (
-            f"the prompt has {len(prompt)} tokens and the context holds {max_context}; "
-            f"shorten it to at most {max_context - 1}"
+            f"prompt is too long: {len(prompt) + len(dictated)} tokens > {max_context - 1} maximum "
+            f"(this model's maximum context length is {max_context} tokens)"
         )
         raise RequestError(FailureCode.CONTEXT_LENGTH, detail)
     sampling = message.sampling

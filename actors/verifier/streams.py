@@ -13,6 +13,7 @@ from actors.tree.tree import TokenTree
 from actors.verifier.loans import Loan
 from actors.verifier.output import Output
 from actors.verifier.rounds import Committed, Group, Tally
+from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammar
 from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
@@ -120,7 +121,7 @@ class Stream:
     wait: Wait
     times: Times
     delivery: Delivery
-    grammar: Grammar | None = None
+    grammar: Grammar | Dictated | None = None
     status: Status = Status.QUEUED
     handle: int = -1  # the target's; -1: it has no room in the KV pool
     tally: Tally = field(default_factory=Tally)

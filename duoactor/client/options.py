@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
-from protocols.messages import Generate, Rendering, Sampling, StructuredOutputs
+from protocols.messages import Dictation, Generate, Rendering, Sampling, StructuredOutputs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     rendering: Annotated[
         Rendering, "how messages become a prompt; its continue_final continues an assistant's last turn"
     ]
+    dictation: Annotated[Dictation | None, "output tokens that the model does not choose, such as a text to score"]
     trace: Annotated[bool, "add to each chunk, as chunk.trace, the token tree of its round and what became of it"]
 
 

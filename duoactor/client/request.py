@@ -20,6 +20,7 @@ from protocols.errors import ProtocolError, RequestError
 from protocols.messages import (
     ChatTurn,
     Chunk,
+    Dictation,
     FailureCode,
     FinishReason,
     Generate,
@@ -91,6 +92,7 @@ def make_request(prompt: Prompt, messages: Sequence[Turn], options: Mapping[str,
         trace=typed("trace", options.get("trace", False), bool),
         deadline_ms=typed("deadline_ms", options.get("deadline_ms", 0.0), float),
         rendering=make_rendering(options.get("rendering", Rendering())),
+        dictation=_dictation(options.get("dictation")),
     )
     validate(request)
     return checked(request)
@@ -139,6 +141,12 @@ def make_structure(given: object) -> StructuredOutputs | None:
 def make_rendering(given: object) -> Rendering:
     if not isinstance(given, Rendering):
         raise _bad(f"rendering must be a duoactor.Rendering, not {reprlib.repr(given)}")
+    return given
+
+
+def _dictation(given: object) -> Dictation | None:
+    if not isinstance(given, Dictation | None):
+        raise _bad(f"dictation must be a duoactor.Dictation, not {reprlib.repr(given)}")
     return given
 
 
@@ -261,7 +269,9 @@ def _turn(turn: object, name: str) -> ChatTurn:
         raise _bad(f"{name}.role is empty; give system, user or assistant")
     calls = tuple(_tool_call(call, f"{name}.tool_calls[{at}]") for at, call in enumerate(turn.get("tool_calls") or ()))
     answered: str = typed(f"{name}.tool_call_id", turn.get("tool_call_id", ""), str)
-    return ChatTurn(turn["role"], turn["content"], calls, answered)
+    thought: str = typed(f"{name}.reasoning", turn.get("reasoning") or "", str)
+    _check_text(f"{name}.reasoning", thought)
+    return ChatTurn(turn["role"], turn["content"], calls, answered, thought)
 
 
 def _tool_call(call: object, name: str) -> ToolCall:

@@ -6,21 +6,27 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from duoactor.client.metrics import metrics, together
 from duoactor.serve.errors import ApiError
-from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Parser, Text
+from duoactor.serve.thinking import ThoughtParser
+from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Parser, Said, Thought
 from duoactor.serve.trace import Pieces as Pieces
 from protocols.messages import Chunk, FinishReason, RequestStats
 
 I = TypeVar("I")  # noqa: E741
+Kind = Literal["thought", "text", "call"]
 
 
 class TokenDetails(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
+
+
+class ThoughtDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int = 0
 
 
 class Answer(ABC):
@@ -31,6 +37,7 @@ class Answer(ABC):
         self.id = f"{prefix}{uuid.uuid4().hex}"
         self.created = now()
         self.model = model
+        self.thought_tokens = 0  # of all choices
         self._parsers = [parser() for _ in range(n)]
 
     @abstractmethod
@@ -53,29 +60,43 @@ class Answer(ABC):
         """What a choice's next chunks are made of. With its last one comes what was held back, unless ``max_tokens``
         cut it off inside the markup of a call."""
         parser = self._parsers[index]
-        events = parser.feed("".join(chunk.text for chunk in chunks))
+        pieces = [piece for chunk in chunks for piece in chunk.pieces]
+        thinks, at = isinstance(parser, ThoughtParser), 0
+        events: list[Event] = []
+        while isinstance(parser, ThoughtParser) and not parser.answers and at < len(pieces):
+            events += parser.feed(pieces[at])
+            self.thought_tokens += parser.inside
+            at += 1
+        events += parser.feed("".join(pieces[at:]))
         if chunks[-1].finish_reason is not None:
             events += parser.end(cut=chunks[-1].finish_reason is FinishReason.LENGTH)
-        return events
+        return _joined(events) if thinks else events
+
+
+def _joined(events: Sequence[Event]) -> list[Event]:
+    """Pieces of a thought as one."""
+    made: list[Event] = []
+    for event in events:
+        if isinstance(event, Thought) and made and isinstance(made[-1], Thought):
+            made[-1] = Thought(made[-1].text + event.text)
+        else:
+            made.append(event)
+    return made
 
 
 class ItemAnswer(Answer, Generic[I]):
-    """An answer to one prompt, of items that follow one another: texts and calls. The last may be open."""
+    """An answer to one prompt, of items that follow one another: thoughts, texts and calls. The last may be open."""
 
     def __init__(self, model: str, prefix: str, parser: Callable[[], Parser]) -> None:
         super().__init__(model, prefix, parser)
         self.items: list[I] = []
         self.last: Chunk | None = None
-        self._open = False
+        self._open: Kind | None = None
         self._written: list[str] = []  # pieces of the open item's text or arguments
 
     @abstractmethod
-    def text_item(self) -> I:
-        """An empty one."""
-
-    @abstractmethod
-    def call_item(self, name: str) -> I:
-        """One without arguments."""
+    def item(self, kind: Kind, name: str = "") -> I:
+        """An empty one; ``name``: of a call."""
 
     @abstractmethod
     def began(self, item: I) -> bytes:
@@ -124,36 +145,41 @@ class ItemAnswer(Answer, Generic[I]):
         out = b""
         for one in events:
             match one:
-                case Text(piece):
-                    out += (b"" if self._open else self._begin(self.text_item())) + self._write(piece)
+                case Thought(piece):
+                    out += self._go_on("thought") + self._write(piece)
+                case Said(piece):
+                    out += self._go_on("text") + self._write(piece)
                 case CallBegan(name):
-                    out += self._end() + self._begin(self.call_item(name))
+                    out += self._end() + self._begin("call", name)
                 case Arguments(piece):
                     out += self._write(piece)
                 case CallEnded():
                     out += self._end()
         return out
 
-    def _begin(self, item: I) -> bytes:
-        self._open = True
+    def _go_on(self, kind: Kind) -> bytes:
+        return b"" if self._open == kind else self._end() + self._begin(kind)
+
+    def _begin(self, kind: Kind, name: str = "") -> bytes:
+        self._open = kind
         self._written.clear()
-        self.items.append(item)
-        return self.began(item)
+        self.items.append(self.item(kind, name))
+        return self.began(self.items[-1])
 
     def _write(self, piece: str) -> bytes:
         self._written.append(piece)
         return self.wrote(self.items[-1], piece)
 
     def _end(self) -> bytes:
-        if not self._open:
+        if self._open is None:
             return b""
-        self._open = False
+        self._open = None
         self.items[-1], out = self.closed(self.items[-1], "".join(self._written))
         return out
 
     def _finish(self) -> bytes:
         """An answer has one item at least."""
-        return (b"" if self.items else self._begin(self.text_item())) + self._end()
+        return (b"" if self.items else self._begin("text")) + self._end()
 
 
 def figures(stats: Sequence[RequestStats]) -> dict[str, Any]:

@@ -138,9 +138,11 @@ class Routes:
             log.debug("ignored of a request: %s", ", ".join((*ignored.hints, *ignored.unknown)))
 
     async def count_tokens(self, request: Request) -> Response:
-        name, text, tools, rendering = messages.parse_count(await read_body(request))
-        (await self.gateway.model()).called(name)
-        counted = await self.gateway.tokenize(text, tools, rendering=self.gateway.rendering(rendering))
+        name, text, tools, rendering, thinking = messages.parse_count(await read_body(request))
+        model = await self.gateway.model()
+        model.called(name)
+        shown = self.gateway.rendering(rendering, thinking, model.calling)
+        counted = await self.gateway.tokenize(text, tools, rendering=shown)
         return json({"input_tokens": len(counted.token_ids)})
 
     async def tokenize(self, request: Request) -> Response:

@@ -34,6 +34,6 @@ def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     for at, part in enumerate(content):
-        if part.type not in ("text", "input_text", "output_text", "refusal"):
+        if part.type not in ("text", "input_text", "output_text", "reasoning_text", "refusal"):
             raise bad(f"{where}[{at}].type", f"can be text only, not {part.type!r}: the model reads text")
     return "\n".join(part.text for part in content)

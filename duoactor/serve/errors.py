@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from protocols.errors import DuoactorError, RequestError
@@ -50,9 +50,11 @@ class ApiError(DuoactorError):
         param: str | None = None,
         code: str | None = None,
         retry_after_ms: float = 0.0,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
+        """``details``: what Anthropic's clients read of it."""
         super().__init__(detail)
-        self.status, self.param, self.code = status, param, code
+        self.status, self.param, self.code, self.details = status, param, code, details
         self.retry_after_ms = retry_after_ms or RETRY_AFTER_MS
 
     @property
@@ -68,7 +70,8 @@ class ApiError(DuoactorError):
 
     def anthropic(self) -> dict[str, Any]:
         kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": str(self)}}
+        error = {"type": kind, "message": str(self)} | ({"details": self.details} if self.details else {})
+        return {"type": "error", "error": error}
 
 
 def bad(param: str, problem: str) -> ApiError:

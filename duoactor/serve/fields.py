@@ -8,10 +8,9 @@ SDKs send, are ignored and named in a header. ``null`` is nothing.
 from __future__ import annotations
 
 import difflib
-import re
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -21,109 +20,50 @@ import msgspec
 from duoactor.serve.errors import ApiError
 
 # They concern a provider's records, caches, prices and thinking, or repeat what the answer before them said.
-HINTS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        allowed_callers annotations betas cache_control cache_prompt caller citations client_metadata container
-        context_management continuous_usage_stats defer_loading detail diagnostics eager_input_streaming effort
-        enable_thinking encrypted_content id_slot include include_obfuscation index inference_geo
-        input_examples keep_alive metadata parallel_tool_calls phase prediction
-        prompt_cache_key prompt_cache_options prompt_cache_retention
-        provider_specific_fields reasoning reasoning_content reasoning_details reasoning_effort
-        request_id return_progress
-        safety_identifier service_tier signature slot_id speed status store summary thinking thinking_blocks
-        timings_per_token title user verbosity
-        """,
-    )
-)
+_HINTS = """
+    allowed_callers annotations betas cache_control cache_prompt caller citations client_metadata container
+    context_management defer_loading detail diagnostics display eager_input_streaming effort enable_thinking
+    encrypted_content id_slot include include_obfuscation index inference_geo input_examples keep_alive metadata
+    parallel_tool_calls phase prediction prompt_cache_key prompt_cache_options prompt_cache_retention
+    provider_specific_fields reasoning reasoning_content reasoning_details reasoning_effort request_id
+    return_progress safety_identifier service_tier signature slot_id speed status store summary thinking
+    thinking_blocks timings_per_token title user verbosity
+"""
+HINTS = frozenset(_HINTS.split())
 
-# Parameters that cannot be honoured, with the values that ask for nothing. Those of other APIs are among them.
-UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0, 0.0),
-    "ignore_eos": (False,),
-    "input": (),
-    "instructions": ("",),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "max_completion_tokens": (),
-    "max_output_tokens": (),
-    "max_tokens": (),
-    "messages": (),
-    "min_p": (0, 0.0),
-    "n": (1,),
-    "presence_penalty": (0, 0.0),
-    "repetition_penalty": (1, 1.0),
-    "response_format": ({"type": "text"},),
-    "seed": (),
-    "skip_special_tokens": (True,),
-    "stop": ([], ""),
-    "stop_sequences": ([],),
-    "stop_token_ids": ([],),
-    "structured_outputs": (),
-    "system": ("",),
-    "text": ({},),
-    "top_k": (0, -1),
-    "trace": (False,),
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (),
-    "allowed_token_ids": (),
-    "audio": (),
-    "bad_words": ([],),
-    "best_of": (1,),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "conversation": (),
-    "documents": ([],),
-    "ebnf": (),
-    "echo": (False,),
-    "epsilon_cutoff": (0, 0.0),
-    "eta_cutoff": (0, 0.0),
-    "format": (),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "grammar": ("",),
-    "include_stop_str_in_output": (False,),
-    "json_schema": (),
-    "length_penalty": (1.0,),
-    "lora": ([],),
-    "lora_path": (),
-    "max_tool_calls": (),
-    "mcp_servers": ([],),
-    "min_tokens": (0,),
-    "modalities": (["text"],),
-    "n_predict": (),
-    "options": ({},),
-    "output_config": ({},),
-    "penalize_nl": (False,),
-    "prefix": (False,),
-    "previous_response_id": (),
-    "prompt": (),
-    "prompt_logprobs": (),
-    "random_seed": (),
-    "regex": (),
-    "repeat_last_n": (),
-    "repeat_penalty": (1, 1.0),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "safe_prompt": (False,),
-    "samplers": (),
-    "smoothing_factor": (0, 0.0),
-    "spaces_between_special_tokens": (True, False),  # special tokens are skipped
-    "stream_options": ({},),
-    "suffix": ("",),
-    "tfs_z": (1, 1.0),
-    "think": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_a": (0, 0.0),
-    "top_logprobs": (0,),
-    "truncate_prompt_tokens": (),
-    "typical_p": (1, 1.0),
-    "use_beam_search": (False,),
-    "web_search_options": (),
-}
+# Parameters that cannot be honoured, by the values that ask for nothing. Those of other APIs are among them.
+_UNSUPPORTED: Sequence[tuple[tuple[Any, ...], str]] = (
+    (
+        (),
+        """
+        add_special_tokens allowed_token_ids audio chat_template conversation ebnf format input json_schema lora_path
+        max_completion_tokens max_output_tokens max_tokens max_tool_calls messages n_predict previous_response_id prompt
+        prompt_logprobs random_seed regex repeat_last_n samplers seed structured_outputs truncate_prompt_tokens
+        web_search_options
+        """,
+    ),
+    (
+        (False,),
+        """
+        continue_final_message echo ignore_eos include_stop_str_in_output logprobs penalize_nl prefix return_token_ids
+        return_tokens_as_token_ids safe_prompt think trace use_beam_search
+        """,
+    ),
+    ((True,), "add_generation_prompt skip_special_tokens"),
+    ((True, False), "spaces_between_special_tokens"),  # special tokens are skipped
+    ((0, 0.0), "epsilon_cutoff eta_cutoff frequency_penalty min_p presence_penalty smoothing_factor top_a"),
+    ((0,), "min_tokens top_logprobs"),
+    ((0, -1), "top_k"),
+    ((1, 1.0), "best_of length_penalty n repeat_penalty repetition_penalty tfs_z typical_p"),
+    (("",), "grammar instructions suffix system"),
+    (("none", "auto"), "function_call tool_choice"),
+    (({},), "chat_template_kwargs logit_bias options output_config stream_options text"),
+    (([],), "bad_words documents functions lora mcp_servers stop_sequences stop_token_ids tools"),
+    (([], ""), "stop"),
+    (({"type": "text"},), "response_format"),
+    ((["text"],), "modalities"),
+)
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {name: idle for idle, names in _UNSUPPORTED for name in names.split()}
 UNSUPPORTED_KINDS = ("dry_", "dynatemp_", "guided_", "mirostat", "xtc_")  # how samplers' names begin
 MISSPELT = 0.8  # difflib's ratio of a name and the one that is meant
 MOST_NAMED = 8  # unknown fields in a header
@@ -131,8 +71,9 @@ MOST_NAMED = 8  # unknown fields in a header
 
 @dataclass(slots=True)
 class Ignored:
-    """What a body has that nothing is made of."""
+    """What a body names, and what it has that nothing is made of."""
 
+    said: frozenset[str] = frozenset()  # names at the top that something is made of
     hints: list[str] = field(default_factory=list)  # names
     unknown: list[str] = field(default_factory=list)  # where they stand
 
@@ -149,7 +90,9 @@ class Ignored:
 def known(given: Mapping[str, Any], struct: type[msgspec.Struct]) -> tuple[dict[str, Any], Ignored]:
     """What is known of a body. ApiError (400) names the first field that is refused."""
     ignored = Ignored()
-    return _object(given, struct, "", ignored), ignored
+    kept = _object(given, struct, "", ignored)
+    ignored.said = frozenset(kept)
+    return kept, ignored
 
 
 def _object(given: Mapping[str, Any], struct: type[msgspec.Struct], place: str, ignored: Ignored) -> dict[str, Any]:

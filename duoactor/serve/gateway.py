@@ -17,12 +17,23 @@ from duoactor.serve.errors import ApiError, blamed
 from duoactor.serve.metrics import Metrics, Watch
 from duoactor.serve.otel import QuestionSpan, Tracing
 from duoactor.serve.question import Question
-from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, MISTRAL_MARK
+from duoactor.serve.thinking import Wish
+from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS
 from duoactor.serve.tool_calls.template import taken
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
 from duoactor.serve.trace import Piece, Pieces
 from protocols.errors import DuoactorError
-from protocols.messages import ChatTurn, Chunk, Rendering, RequestStats, StatusReport, Tokenized, Welcome
+from protocols.messages import (
+    UNCHANGED,
+    ChatTurn,
+    Chunk,
+    Rendering,
+    RequestStats,
+    Sampling,
+    StatusReport,
+    Tokenized,
+    Welcome,
+)
 
 HEALTH_TIMEOUT_S = 0.9  # of a probe: those of orchestrators wait one second
 MAX_TRACED = 8  # answers at once: each costs the verifier up to 0.4 ms a round, see actors/verifier/trace.py
@@ -36,6 +47,7 @@ class Model:
     max_context: int
     vocab_size: int
     calling: Calling
+    sampling: Sampling = UNCHANGED  # of requests that name none
 
     def called(self, name: str) -> str:
         """The name to answer with. ApiError (404) for another model's."""
@@ -52,12 +64,14 @@ class Gateway:
         names: Sequence[str] = (),
         tracing: Tracing | None = None,
         escape: bool = False,
+        defaults: bool = True,
     ) -> None:
         """``client`` connects at its first use, and anew after it lost its verifier; ``names``: of the model, as
-        requests may call it; none: the target's own; ``escape``: names of special tokens in messages are plain text."""
+        requests may call it; none: the target's own; ``escape``: names of special tokens in messages are plain text;
+        ``defaults``: requests that name no sampling get the model's own."""
         self.client = client
         self.tracing = tracing
-        self._escape = escape
+        self._escape, self._defaults = escape, defaults
         self.draining = False
         self.metrics = Metrics()
         self._names = tuple(names)
@@ -95,21 +109,23 @@ class Gateway:
             await self.client.connect()
             welcome = self.client.welcome
             calling = await self._calling(welcome)
-        return Model(self._names or (welcome.model_id,), welcome.max_context, welcome.vocab_size, calling)
+        names = self._names or (welcome.model_id,)
+        sampling = welcome.sampling if self._defaults else UNCHANGED
+        return Model(names, welcome.max_context, welcome.vocab_size, calling, sampling)
 
     async def _calling(self, welcome: Welcome) -> Calling:
         found = self._callings.get(welcome.incarnation)
         if found is None:
             form = welcome.tool_form if welcome.tool_form in FORMS else DEFAULT_FORM
             mark = -1
-            if form == "mistral":
-                marked = await self.client.tokenize(MISTRAL_MARK)
+            if form == "mistral":  # a grammar takes special tokens by their ids
+                marked = await self.client.tokenize(FORMS[form].mark)
                 ids = dict(zip(marked.pieces, marked.token_ids, strict=True))
-                mark = ids.get(MISTRAL_MARK, mark)
+                mark = ids.get(FORMS[form].mark, mark)
             template = welcome.response_template
             if template and not await asyncio.to_thread(taken, template):
                 template = ""
-            found = Calling(form, template, mark)
+            found = Calling(form, template, mark, welcome.thinking)
             self._callings = {welcome.incarnation: found}
         return found
 
@@ -145,8 +161,11 @@ class Gateway:
 
     def ask(self, question: Question, model: Model, begin: Callable[[], QuestionSpan] | None = None) -> Choices:
         """``begin``: of the span that follows the answers."""
+        question = question.defaulted(model.sampling)
         question.check(model.vocab_size)
         structure, param = question.structure(model.calling)
+        dictation = question.dictation(model.calling)
+        rendering = self.rendering(question.rendering, question.thinking or Wish(), model.calling)
         with blamed(param):
             streams = [
                 self.client.stream(
@@ -160,9 +179,10 @@ class Gateway:
                     tools=one.tools.described,
                     structured_outputs=structure,
                     trace=one.trace,
-                    rendering=self.rendering(one.rendering),
+                    rendering=rendering,
+                    dictation=dictation,
                 )
-                for one in question.alone()
+                for one in question.alone(model.calling)
             ]
         return Choices(self, streams, question.trace, param, begin)
 
@@ -184,8 +204,8 @@ class Gateway:
         if not self._open:
             self._idle.set()
 
-    def rendering(self, wanted: Rendering) -> Rendering:
-        return msgspec.structs.replace(wanted, plain=self._escape)
+    def rendering(self, wanted: Rendering, thinking: Wish, calling: Calling) -> Rendering:
+        return msgspec.structs.replace(wanted, plain=self._escape, variables=thinking.rendered(calling.thinking))
 
     async def tokenize(self, text: str | Sequence[ChatTurn], tools: ToolUse = NO_TOOLS, **how: Any) -> Tokenized:
         """``how``: as the client takes it."""

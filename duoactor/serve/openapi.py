@@ -12,7 +12,7 @@ from duoactor.serve.openai import chat, completions, responses
 from duoactor.serve.openai.envelope import Envelope
 
 _BODIES: dict[str, tuple[str, Any, Any]] = {
-    "/v1/chat/completions": ("Answer a conversation", chat.ChatRequest, Envelope[chat.Choice]),
+    "/v1/chat/completions": ("Answer a conversation", chat.ChatRequest, Envelope[chat.ChatChoice]),
     "/v1/completions": ("Continue a prompt", completions.CompletionRequest, Envelope[completions.CompletionChoice]),
     "/v1/responses": ("Answer, as OpenAI's Responses API", responses.ResponsesRequest, responses.Response),
     "/v1/messages": ("Answer, as Anthropic's API", messages.MessagesRequest, messages.MessageAnswer),

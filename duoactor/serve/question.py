@@ -11,13 +11,15 @@ from actors.models import RENDERING
 from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.fields import Ignored
 from duoactor.serve.parameters import UNLIMITED, Speculation
-from duoactor.serve.structure import Form
+from duoactor.serve.structure import Shape
+from duoactor.serve.thinking import Mind, Wish
 from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
-from protocols.messages import ChatTurn, Rendering, Sampling, StructuredOutputs
+from protocols.messages import ChatTurn, Dictation, Rendering, Sampling, StructuredOutputs
 from protocols.validation import problems
 
 MAX_STREAMS = 64
+DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # by generation_config.json
 
 Prompt = str | tuple[int, ...] | tuple[ChatTurn, ...]
 
@@ -29,12 +31,13 @@ class Question:
     prompts: tuple[Prompt, ...]
     sampling: Sampling
     how: Speculation
-    form: Form | None = None
+    shape: Shape | None = None
     tools: ToolUse = NO_TOOLS
     seeded: bool = False
     n: int = 1
     trace: bool = False
     rendering: Rendering = RENDERING
+    thinking: Wish | None = None  # None: the API has no thoughts
     ignored: Ignored = field(default_factory=Ignored)
 
     def check(self, vocab_size: int) -> None:
@@ -44,36 +47,59 @@ class Question:
         if len(self.prompts) * self.n > MAX_STREAMS:
             raise bad("n", f": at most {MAX_STREAMS} answers at once, all prompts together")
 
+    def defaulted(self, defaults: Sampling) -> Question:
+        """With the model's own ``defaults`` where the request says nothing."""
+        found = {name: getattr(defaults, name) for name in DEFAULTED if name not in self.ignored.said}
+        return replace(self, sampling=msgspec.structs.replace(self.sampling, **found))
+
+    def mind(self, calling: Calling) -> Mind:
+        """How the model thinks in these answers."""
+        if self.thinking is None:
+            return Mind()
+        last = self.prompts[0][-1] if self.rendering.continue_final else None
+        continued = last.content if isinstance(last, ChatTurn) else None
+        return Mind.of(calling.thinking, self.thinking.on, continued)
+
     def structure(self, calling: Calling) -> tuple[StructuredOutputs | None, str]:
         """What the answer must be, and the parameter that is to blame if it cannot be made so."""
+        wanted, param = self._structure(calling)
+        return self.mind(calling).structure(wanted, param), param
+
+    def _structure(self, calling: Calling) -> tuple[StructuredOutputs | None, str]:
         if self.tools.forced:
             return StructuredOutputs(grammar=self.tools.grammar(calling)), "tools"
-        if self.form is None:
+        if self.shape is None:
             return None, ""
-        if self.tools.offered and self.form.schema is not None:  # it binds the answer, not the calls before it
-            return StructuredOutputs(grammar=self.tools.grammar(calling, self.form.schema)), self.form.param
-        return self.form.outputs, self.form.param
+        if self.tools.offered and self.shape.schema is not None:  # it binds the answer, not the calls before it
+            return StructuredOutputs(grammar=self.tools.grammar(calling, self.shape.schema)), self.shape.param
+        return self.shape.outputs, self.shape.param
 
     def parser(self, calling: Calling) -> Parser:
         """A new one, for one answer."""
-        return self.tools.parser(calling, constrained=self.structure(calling)[0] is not None)
+        rest = self.tools.parser(calling, constrained=self._structure(calling)[0] is not None)
+        return self.mind(calling).parser(rest)
+
+    def dictation(self, calling: Calling) -> Dictation | None:
+        return None if self.thinking is None else self.mind(calling).dictation(self.thinking.budget)
 
     @property
     def asked_for(self) -> int | None:
         """``max_tokens``, if the request names a limit."""
         return self.sampling.max_tokens if self.sampling.max_tokens < UNLIMITED else None
 
-    def alone(self) -> list[Question]:
+    def alone(self, calling: Calling) -> list[Question]:
         """One question for each answer. Choice i of a seed has seed + i, as in vLLM; without one each draws its own."""
+        # some forms of calls and thoughts have special tokens
+        shown = self.tools.offered or bool(self.mind(calling).form.special)
         return [
-            replace(self, prompts=(prompt,), n=1, sampling=self._sampling(choice))
+            replace(self, prompts=(prompt,), n=1, sampling=self._sampling(choice, shown))
             for prompt in self.prompts
             for choice in range(self.n)
         ]
 
-    def _sampling(self, choice: int) -> Sampling:
+    def _sampling(self, choice: int, shown: bool) -> Sampling:
         seed = (self.sampling.seed + choice) % (1 << 64) if self.seeded else random.getrandbits(63)
-        skip = self.sampling.skip_special_tokens and not self.tools.offered  # some forms of calls have such tokens
+        skip = self.sampling.skip_special_tokens and not shown
         return msgspec.structs.replace(self.sampling, seed=seed, skip_special_tokens=skip)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta
@@ -12,6 +13,13 @@ from protocols.errors import ConfigError
 
 DEFAULT_HTTP = "127.0.0.1:8000"
 GRACE_S = 2.5  # of the five seconds that the supervisor gives
+
+
+class Defaults(StrEnum):
+    """Where the sampling of requests that name none comes from."""
+
+    AUTO = "auto"  # generation_config.json
+    NONE = "none"  # the APIs' own defaults
 
 
 class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +52,10 @@ class GatewaySettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...],
         Meta(description="name of the model in requests and answers; may be repeated; none: the target's"),
     ] = ()
+    generation_config: Annotated[
+        Defaults,
+        Meta(description="auto: requests that name no temperature, top-p, top-k … get those of generation_config.json"),
+    ] = Defaults.AUTO
     shutdown_timeout: Annotated[
         float, Meta(description="seconds that answers under way get to finish after SIGTERM", ge=0, le=86_400)
     ] = GRACE_S

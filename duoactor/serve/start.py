@@ -19,7 +19,7 @@ from duoactor.serve.app import make_app
 from duoactor.serve.auth import read_keys
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.otel import from_environment
-from duoactor.serve.settings import GRACE_S, GatewaySettings, parse_http
+from duoactor.serve.settings import GRACE_S, Defaults, GatewaySettings, parse_http
 from duoactor.serve.stream import SEND_TIMEOUT_S
 from protocols.errors import ConfigError, ConnectionLost, DuoactorError
 
@@ -51,7 +51,13 @@ def make_gateway(settings: GatewaySettings) -> tuple[Gateway, ASGIApp]:
         max_retries=0,  # HTTP clients have their own rules for trying again
         reconnect_timeout=RECONNECT_TIMEOUT_S,  # streams outlive a verifier that is replaced in order
     )
-    gateway = Gateway(client, settings.served_model_name, from_environment(), settings.escape_special_tokens)
+    gateway = Gateway(
+        client,
+        settings.served_model_name,
+        from_environment(),
+        settings.escape_special_tokens,
+        settings.generation_config is Defaults.AUTO,
+    )
     app = make_app(gateway, keys=read_keys(settings), origins=settings.cors_origin, share_caches=settings.share_caches)
     return gateway, app
 

@@ -51,7 +51,7 @@ class StructureParameters(SamplingParameters, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Shape:
     """``param`` is the parameter that asked for it; ``schema`` is the JSON schema, where it is one."""
 
     outputs: StructuredOutputs
@@ -59,11 +59,11 @@ class Form:
     schema: Mapping[str, Any] | None = None
 
 
-def json_form(schema: Mapping[str, Any], param: str) -> Form:
-    return Form(StructuredOutputs(json_schema=json.dumps(schema, ensure_ascii=False)), param, schema)
+def json_shape(schema: Mapping[str, Any], param: str) -> Shape:
+    return Shape(StructuredOutputs(json_schema=json.dumps(schema, ensure_ascii=False)), param, schema)
 
 
-def form_of(wanted: StructureParameters) -> Form | None:
+def shape_of(wanted: StructureParameters) -> Shape | None:
     """None: the answer may be anything. ApiError (400) if more than one form is asked for, or an impossible one."""
     forms = _formats(wanted.response_format)
     if wanted.structured_outputs is not None:
@@ -77,33 +77,40 @@ def form_of(wanted: StructureParameters) -> Form | None:
     return forms[0] if forms else None
 
 
-def _formats(wanted: ResponseFormat) -> list[Form]:
-    if wanted.type == "text":
-        return []
-    if wanted.schema is not None and wanted.json_schema is None:
-        return [json_form(wanted.schema, "response_format.schema")]
-    if wanted.type == "json_object":
-        return [json_form(ANY_OBJECT, "response_format")]
-    if wanted.json_schema is None:
-        raise bad("response_format.json_schema", "is missing: it holds the schema")
-    return [json_form(wanted.json_schema.schema, "response_format.json_schema.schema")]
+def _formats(wanted: ResponseFormat) -> list[Shape]:
+    given = wanted.json_schema
+    if wanted.type != "text" and given is None and wanted.schema is not None:
+        return [json_shape(wanted.schema, "response_format.schema")]
+    found = shape_in(wanted.type, None if given is None else given.schema, "response_format", ".json_schema")
+    return [] if found is None else [found]
 
 
-def _vllm(given: Structure) -> list[Form]:
+def shape_in(kind: str, schema: Mapping[str, Any] | None, place: str, where: str = ".schema") -> Shape | None:
+    """Of a format of that type; ``where``: what holds the schema, below ``place``."""
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return json_shape(ANY_OBJECT, place)
+    if schema is None:
+        raise bad(f"{place}{where}", "is missing: it holds the schema")
+    return json_shape(schema, f"{place}{where}" if where == ".schema" else f"{place}{where}.schema")
+
+
+def _vllm(given: Structure) -> list[Shape]:
     prefix, forms = "structured_outputs.", []
     if given.json is not None:
-        forms.append(json_form(_schema(given.json, f"{prefix}json"), f"{prefix}json"))
+        forms.append(json_shape(_schema(given.json, f"{prefix}json"), f"{prefix}json"))
     if given.json_object:
-        forms.append(json_form(ANY_OBJECT, f"{prefix}json_object"))
+        forms.append(json_shape(ANY_OBJECT, f"{prefix}json_object"))
     if given.regex is not None:
-        forms.append(Form(StructuredOutputs(regex=given.regex), f"{prefix}regex"))
+        forms.append(Shape(StructuredOutputs(regex=given.regex), f"{prefix}regex"))
     if given.choice is not None:
         if not given.choice or "" in given.choice:
             raise bad(f"{prefix}choice", "must name texts to choose from")
         choice = " | ".join(json.dumps(text) for text in given.choice)
-        forms.append(Form(StructuredOutputs(grammar=f"start: {choice}"), f"{prefix}choice"))
+        forms.append(Shape(StructuredOutputs(grammar=f"start: {choice}"), f"{prefix}choice"))
     if given.grammar is not None:
-        forms.append(Form(StructuredOutputs(grammar=given.grammar), f"{prefix}grammar"))
+        forms.append(Shape(StructuredOutputs(grammar=given.grammar), f"{prefix}grammar"))
     return forms
 
 

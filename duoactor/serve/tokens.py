@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from duoactor.serve.errors import bad
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.openai.messages import ChatMessage, FunctionTool, rendering, turns, use
 from duoactor.serve.parameters import decode
+from duoactor.serve.thinking import wish
 from duoactor.serve.tool_calls.use import ToolUse
 from protocols.messages import ChatTurn
 
@@ -23,6 +26,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
 
 
 class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +66,10 @@ async def tokenize(gateway: Gateway, body: bytes) -> TokenizeAnswer:
     model.called(wanted.model)
     shown = rendering(wanted.messages or (), wanted.add_generation_prompt, wanted.continue_final_message)
     found = await gateway.tokenize(
-        asked, tools, special_tokens=wanted.add_special_tokens is not False, rendering=gateway.rendering(shown)
+        asked,
+        tools,
+        special_tokens=wanted.add_special_tokens is not False,
+        rendering=gateway.rendering(shown, wish(None, None, 0, wanted.chat_template_kwargs), model.calling),
     )
     return TokenizeAnswer(
         count=len(found.token_ids),

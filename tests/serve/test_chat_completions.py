@@ -33,6 +33,7 @@ async def test_the_openai_client_gets_the_targets_text_whole_and_streamed():
         "prompt_tokens": 5,
         "completion_tokens": 20,
         "total_tokens": 25,
+        "completion_tokens_details": {"reasoning_tokens": 0},
         "prompt_tokens_details": {"cached_tokens": 0},
     }
     assert chunks[0].choices[0].delta.role == "assistant"

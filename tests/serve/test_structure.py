@@ -7,11 +7,12 @@ from llguidance import LLMatcher, LLTokenizer, grammar_from
 
 from duoactor.serve.anthropic import messages as anthropic
 from duoactor.serve.openai import chat, completions, responses
-from duoactor.serve.tool_calls.events import Called, Said, gathered
+from duoactor.serve.tool_calls.events import Said
 from duoactor.serve.tool_calls.forms import FORMS
 from duoactor.serve.tool_calls.use import Calling
 from protocols.messages import StructuredOutputs
 from tests.serve.gateway import served
+from tests.serve.parts import Called, gathered
 from tests.serve.script import scripted
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

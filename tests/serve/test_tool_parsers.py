@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duoactor.serve.tool_calls.events import Arguments, CallBegan, Called, CallEnded, NoTools, Said, gathered
+from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, NoTools, Said
 from duoactor.serve.tool_calls.forms import FORMS, FormParser
+from tests.serve.parts import Called, gathered
 
 NAMES = ("get_weather", "search")
 

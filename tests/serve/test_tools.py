@@ -320,7 +320,7 @@ async def test_messages_take_calls_and_their_results():
         asked = gateway.cluster.codec.asked
     assert asked[0][0] == (
         ChatTurn("user", "Weather in Paris?"),
-        ChatTurn("assistant", "I look.", (ToolCall("t1", "get_weather", '{"city":"Paris"}'),)),
+        ChatTurn("assistant", "I look.", (ToolCall("t1", "get_weather", '{"city":"Paris"}'),), reasoning="Hm."),
         ChatTurn("tool", "sunny", tool_call_id="t1"),
         ChatTurn("user", "Well?"),
     )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, Rendering, ToolCall
+from protocols.messages import ChatTurn, Rendering, Thinking, ToolCall
 
 Message = dict[str, Any]
 RENDERING = Rendering()
@@ -26,6 +27,24 @@ FORMS = (
     ("<|python_tag|>", "llama"),
     ('"parameters":', "llama"),
 )
+# What stands in front of a thought and behind it, and what else stands between thoughts and answers; the first of which
+# the template has a mark counts.
+THOUGHTS = (
+    ("<|channel|>analysis<|message|>", "<|end|>", ("<|start|>assistant", "<|channel|>final<|message|>")),  # gpt-oss
+    ("<|channel>thought", "<channel|>", ()),  # Gemma 4
+    ("[THINK]", "[/THINK]", ()),  # Mistral
+    ("<think>", "</think>", ()),  # Qwen, DeepSeek, GLM and most others
+    ("<seed:think>", "</seed:think>", ()),
+    ("<thought>", "</thought>", ()),
+)
+THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")  # of a message; a template knows one of them
+SWITCHES = ("enable_thinking", "thinking")  # variables of templates that turn thoughts on and off
+# Variables that are not the caller's to set: they are what the conversation says, or a template of its own.
+RESERVED = frozenset({
+    "messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt",
+    "continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+    "return_assistant_tokens_mask", "tokenizer_kwargs",
+})  # fmt: skip
 MISTRAL_ID = 9  # letters and digits of a call's id: Mistral's templates refuse any other number
 
 # For templates that do not show tools: the text of Hermes' template, which most open models have been trained on.
@@ -117,6 +136,23 @@ class ChatTemplate:
         return json.dumps(template) if known else ""
 
     @property
+    def thinking(self) -> Thinking:
+        """``Welcome.thinking``."""
+        marks = next((marks for marks in THOUGHTS if marks[0] in self.text or marks[1] in self.text), None)
+        if marks is None:
+            return Thinking()
+        begin, end, markup = marks
+        added = getattr(self._tokenizer, "added_tokens_decoder", {})
+        special = {str(token.content): ident for ident, token in added.items() if token.special}
+        opened = (
+            self._rendered([{"role": "user", "content": USER}], variables=variables).rstrip().endswith(begin)
+            for variables in ({}, *(dict.fromkeys(SWITCHES, on) for on in (True, False)))
+        )
+        texts = (begin, end, *markup)
+        named = tuple((name, ident) for name, ident in special.items() if any(name in text for text in texts))
+        return Thinking(begin, end, markup, named, *opened)
+
+    @property
     def _call(self) -> str:
         return self.shown.calls.shown if self.text and self.shown.calls is not None else ""
 
@@ -187,11 +223,17 @@ class ChatTemplate:
         rendered = self._rendered(messages, tools, end)
         return all(text in rendered for text in texts)
 
-    def _rendered(self, messages: list[Message], tools: list[Message] | None = None, end: bool = True) -> str:
+    def _rendered(
+        self,
+        messages: list[Message],
+        tools: list[Message] | None = None,
+        end: bool = True,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
         """ "" where the template refuses."""
         try:
             text: str = self._tokenizer.apply_chat_template(
-                messages, tools=tools, tokenize=False, add_generation_prompt=end
+                messages, tools=tools, tokenize=False, add_generation_prompt=end, **variables
             )
         except Exception:
             return ""
@@ -200,6 +242,7 @@ class ChatTemplate:
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def _apply(self, messages: list[Message], functions: list[Message], rendering: Rendering) -> str:
+        variables = _variables(rendering.variables)
         try:
             text: str = self._tokenizer.apply_chat_template(
                 messages,
@@ -207,6 +250,7 @@ class ChatTemplate:
                 tokenize=False,
                 add_generation_prompt=rendering.generation_prompt and not rendering.continue_final,
                 continue_final_message=rendering.continue_final,
+                **variables,
             )
         except Exception as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -227,6 +271,8 @@ class ChatTemplate:
             if role == "system" and not (shown.system if front else shown.later_system):
                 role = "user"
             message: Message = {"role": role, "content": content}
+            if turn.reasoning:
+                message |= dict.fromkeys(THOUGHT_KEYS, turn.reasoning)
             if calls is not None and turn.tool_calls:
                 message["tool_calls"] = [
                     _call(_id(call.id, calls.short_ids), call.name, _arguments(call), calls.text)
@@ -269,6 +315,19 @@ def _functions(tools: str) -> list[Message]:
         found = None
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise RequestError("bad_request", "tools must be a JSON array of functions in OpenAI's shape")
+    return found
+
+
+def _variables(given: str) -> dict[str, Any]:
+    try:
+        found = json.loads(given or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise RequestError("bad_request", "the template's variables must be a JSON object")
+    for name in found:
+        if name in RESERVED:
+            raise RequestError("bad_request", f"chat_template_kwargs cannot set {name}; leave it out")
     return found
 
 

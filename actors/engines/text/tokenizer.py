@@ -11,7 +11,7 @@ from typing import Any
 from actors.engines.text.chat_template import RENDERING, ChatTemplate
 from actors.engines.text.plain import Plain, octets_of
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, Rendering, TokenizerParts
+from protocols.messages import ChatTurn, Rendering, Thinking, TokenizerParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,14 @@ class TokenizerFacts:
     parts: TokenizerParts
     tool_form: str  # see ``Welcome``
     response_template: str  # see ``Welcome``
+    thinking: Thinking  # see ``Welcome``
 
     @classmethod
     def of(cls, tokenizer: Any) -> TokenizerFacts:
         template = ChatTemplate(tokenizer)
         parts = tokenizer_parts(tokenizer)
-        return cls(tokenizer_digest(tokenizer), parts, template.tool_form, template.response_template)
+        forms = template.tool_form, template.response_template, template.thinking
+        return cls(tokenizer_digest(tokenizer), parts, *forms)
 
 
 def tokenizer_digest(tokenizer: Any) -> str:

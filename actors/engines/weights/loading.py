@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -23,8 +25,11 @@ from actors.kept import kept_of_files
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
 from protocols.errors import ConfigError, ModelError
+from protocols.messages import UNCHANGED, Sampling
+from protocols.validation import problems
 
 log = logging.getLogger("duoactor")
+DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # by generation_config.json
 
 
 def resolve_device(name: str) -> torch.device:
@@ -266,7 +271,18 @@ def describe(
         dtype=(stored and stored.kinds) or (f"{published}, computed in {dtype}" if published else dtype),
         tool_form=facts.tool_form,
         response_template=facts.response_template,
+        thinking=facts.thinking,
+        sampling=_defaults(generation),
     )
+
+
+def _defaults(generation: Any) -> Sampling:
+    """What the model's publisher asks for: the sampling of a request that names none. What ``do_sample`` turns off
+    counts nevertheless, as in other servers: it is transformers' default for a call of ``generate``."""
+    given = generation.to_diff_dict() if hasattr(generation, "to_diff_dict") else vars(generation or SimpleNamespace())
+    values = {name: given[name] for name in DEFAULTED if isinstance(given.get(name), int | float)}
+    made = msgspec.structs.replace(UNCHANGED, **values)
+    return UNCHANGED if any(problems(made)) else made
 
 
 def _model_id(name: str) -> str:

@@ -20,12 +20,13 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 class StoredModel(nn.Module):
-    """``size``: number of parameters; ``kinds``: of blocks, where files hold such; ``eos``: ids that end a text."""
+    """``size``: number of parameters; ``kinds``: of blocks, where files hold such; ``generation``: what
+    generation_config.json says."""
 
-    def __init__(self, config: Any, source: Source, size: int, kinds: str = "", eos: Any = None) -> None:
+    def __init__(self, config: Any, source: Source, size: int, kinds: str = "", generation: Any = None) -> None:
         super().__init__()
         self.config, self.source, self.size, self.kinds = config, source, size, kinds
-        self.generation_config = SimpleNamespace(eos_token_id=eos)
+        self.generation_config = SimpleNamespace(**{"eos_token_id": None, **(generation or {})})
         self.marker = nn.Parameter(torch.empty(0, dtype=source.dtype, device=source.device), requires_grad=False)
 
 
@@ -87,7 +88,7 @@ def stored_model(
     source = TensorFiles(weight_files(directory), found.unused, device, dtype)
     said = directory / "generation_config.json"
     generation = json.loads(said.read_text(encoding="utf-8")) if said.is_file() else {}
-    return StoredModel(config, source, source.size, eos=generation.get("eos_token_id"))
+    return StoredModel(config, source, source.size, generation=generation)
 
 
 def _tensors(files: Iterable[Path]) -> Iterator[tuple[str, Any]]:

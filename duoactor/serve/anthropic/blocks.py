@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -9,16 +10,18 @@ import msgspec
 
 from duoactor.serve.content import ContentPart, text_of, tool_call
 from duoactor.serve.errors import bad
-from duoactor.serve.structure import Form, json_form
+from duoactor.serve.structure import Shape, json_shape
+from duoactor.serve.thinking import ThinkingSwitch, Wish, wish
 from duoactor.serve.tool_calls.use import Tool, ToolUse
 from protocols.messages import ChatTurn, ToolCall
 
 
-class Block(msgspec.Struct, frozen=True):
-    """Text, a call that the model made (``tool_use``), or its result (``tool_result``)."""
+class InputBlock(msgspec.Struct, frozen=True):
+    """Text, a thought, a call that the model made (``tool_use``), or its result (``tool_result``)."""
 
     type: str
     text: str = ""
+    thinking: str = ""
     id: str = ""
     name: str = ""
     input: dict[str, Any] = {}
@@ -27,9 +30,9 @@ class Block(msgspec.Struct, frozen=True):
     is_error: bool = False
 
 
-class Message(msgspec.Struct, frozen=True):
+class InputMessage(msgspec.Struct, frozen=True):
     role: Literal["user", "assistant", "system"]
-    content: str | tuple[Block, ...]
+    content: str | tuple[InputBlock, ...]
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
@@ -52,10 +55,16 @@ class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: OutputFormat | None = None
+    effort: str | None = None
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
     text: str
+
+
+class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
+    thinking: str
+    signature: str = ""  # nothing has to be proven: thoughts are not hidden here
 
 
 class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
@@ -64,20 +73,29 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"
     input: dict[str, Any]
 
 
-def turns(system: str | Sequence[ContentPart], messages: Sequence[Message]) -> tuple[ChatTurn, ...]:
-    told = text_of(system, "system")
+def turns(system: str | Sequence[ContentPart], messages: Sequence[InputMessage]) -> tuple[ChatTurn, ...]:
+    text_of(system, "system")  # nothing but text
+    parts = [system] if isinstance(system, str) else [part.text for part in system]
+    told = "\n".join(part for part in map(_without_billing, parts) if part)
     made = [ChatTurn("system", told)] if told else []
     for at, message in enumerate(messages):
         made += _turns(message, f"messages[{at}].content")
     return tuple(made)
 
 
-def _turns(message: Message, where: str) -> list[ChatTurn]:
+def _without_billing(text: str) -> str:
+    """Claude Code's first lines are a count for its provider that differs from request to request: in front of a prompt
+    it would keep the cache from knowing any of it."""
+    return re.sub(r"^x-anthropic-billing-header:[^\n]*\n?", "", text)
+
+
+def _turns(message: InputMessage, where: str) -> list[ChatTurn]:
     """A message's results of calls are turns of their own, before its text."""
     if isinstance(message.content, str):
         return [ChatTurn(message.role, message.content)]
     results: list[ChatTurn] = []
     texts: list[ContentPart] = []
+    thoughts: list[str] = []
     calls: list[ToolCall] = []
     for at, block in enumerate(message.content):
         place = f"{where}[{at}]"
@@ -90,14 +108,16 @@ def _turns(message: Message, where: str) -> list[ChatTurn]:
                     raise bad(f"{place}.tool_use_id", "is missing")
                 text = text_of(block.content, f"{place}.content")
                 results.append(ChatTurn("tool", text, tool_call_id=block.tool_use_id))
-            case "thinking" | "redacted_thinking" if message.role == "assistant":
-                pass  # of another model: ours keeps none
+            case "thinking" if message.role == "assistant":
+                thoughts.append(block.thinking)
+            case "redacted_thinking" if message.role == "assistant":
+                pass  # of another model, which alone can read it
             case "text":
                 texts.append(ContentPart("text", block.text))
             case other:
                 raise bad(f"{place}.type", f": no {other!r} can stand here; the model reads text")
     if texts or calls or not results:
-        results.append(ChatTurn(message.role, text_of(texts, where), tuple(calls)))
+        results.append(ChatTurn(message.role, text_of(texts, where), tuple(calls), reasoning="\n".join(thoughts)))
     return results
 
 
@@ -120,5 +140,10 @@ def use(tools: Sequence[ToolDefinition], choice: ToolChoice | None) -> ToolUse:
     return found
 
 
-def form(wanted: OutputConfig) -> Form | None:
-    return None if wanted.format is None else json_form(wanted.format.schema, "output_config.format.schema")
+def shape(wanted: OutputConfig) -> Shape | None:
+    return None if wanted.format is None else json_shape(wanted.format.schema, "output_config.format.schema")
+
+
+def thinking(given: ThinkingSwitch | None, effort: str | None) -> Wish:
+    """Without the parameter there are no thoughts, as in Anthropic's API."""
+    return wish(given is not None and given.type != "disabled", effort, given.budget_tokens if given else 0, {})

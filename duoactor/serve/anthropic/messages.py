@@ -9,15 +9,17 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from duoactor.serve.answers import ItemAnswer, figures, new_id
+from duoactor.serve.answers import ItemAnswer, Kind, figures, new_id
 from duoactor.serve.anthropic.blocks import (
-    Message,
+    InputMessage,
     OutputConfig,
     TextBlock,
+    ThinkingBlock,
     ToolChoice,
     ToolDefinition,
     ToolUseBlock,
-    form,
+    shape,
+    thinking,
     turns,
     use,
 )
@@ -26,6 +28,7 @@ from duoactor.serve.errors import ApiError
 from duoactor.serve.parameters import Speculation, decode, stops
 from duoactor.serve.question import Question, open_ended
 from duoactor.serve.stream import event
+from duoactor.serve.thinking import ThinkingSwitch, Wish
 from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.tool_calls.use import ToolUse
 from protocols.messages import ChatTurn, Chunk, Rendering, RequestStats, Sampling
@@ -33,7 +36,7 @@ from protocols.messages import ChatTurn, Chunk, Rendering, RequestStats, Samplin
 
 class MessagesRequest(Speculation, frozen=True, kw_only=True):
     model: str
-    messages: Annotated[tuple[Message, ...], Meta(min_length=1)]
+    messages: Annotated[tuple[InputMessage, ...], Meta(min_length=1)]
     max_tokens: Annotated[int, Meta(ge=1)]
     system: str | tuple[ContentPart, ...] = ""
     stream: bool = False
@@ -44,19 +47,22 @@ class MessagesRequest(Speculation, frozen=True, kw_only=True):
     output_config: OutputConfig = OutputConfig()
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: ToolChoice | None = None
+    thinking: ThinkingSwitch | None = None
+    thread: Any = None
 
 
 class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Of ``/v1/messages/count_tokens``."""
 
     model: str
-    messages: Annotated[tuple[Message, ...], Meta(min_length=1)]
+    messages: Annotated[tuple[InputMessage, ...], Meta(min_length=1)]
     system: str | tuple[ContentPart, ...] = ""
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: ToolChoice | None = None
+    thinking: ThinkingSwitch | None = None
 
 
-class Usage(msgspec.Struct, frozen=True):
+class MessageUsage(msgspec.Struct, frozen=True):
     """Anthropic counts what came from the cache apart from ``input_tokens``."""
 
     input_tokens: int
@@ -65,8 +71,11 @@ class Usage(msgspec.Struct, frozen=True):
     cache_creation_input_tokens: int = 0  # of those with a price of their own, which nothing has here
 
     @classmethod
-    def of(cls, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> Usage:
+    def of(cls, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> MessageUsage:
         return cls(prompt_tokens - cached_tokens, output_tokens, cached_tokens)
+
+
+OutputBlock = ThinkingBlock | TextBlock | ToolUseBlock
 
 
 class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -74,16 +83,20 @@ class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fal
     type: str = "message"
     role: str = "assistant"
     model: str
-    content: list[TextBlock | ToolUseBlock]
+    content: list[OutputBlock]
     stop_reason: str | None = None
     stop_sequence: str | None = None
-    usage: Usage
+    usage: MessageUsage
     metrics: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 def parse(body: bytes) -> tuple[MessagesRequest, Question]:
     wanted, ignored = decode(body, MessagesRequest)
+    if wanted.thread is not None:  # the client then sends the whole conversation by itself
+        detail = "no conversation is kept here: send all of it, without thread"
+        raise ApiError(400, detail, param="thread", details={"error_code": "thread_unsupported_request"})
     asked = turns(wanted.system, wanted.messages)
+    wish = thinking(wanted.thinking, wanted.output_config.effort)
     question = Question(
         prompts=(asked,),
         sampling=Sampling(
@@ -93,28 +106,30 @@ def parse(body: bytes) -> tuple[MessagesRequest, Question]:
             stop=stops(wanted.stop_sequences),
             max_tokens=wanted.max_tokens,
         ),
-        form=form(wanted.output_config),
+        shape=shape(wanted.output_config),
         tools=use(wanted.tools, wanted.tool_choice),
         how=wanted,
         rendering=Rendering(continue_final=open_ended(asked)),
+        thinking=wish,
         ignored=ignored,
     )
     return wanted, question
 
 
-def parse_count(body: bytes) -> tuple[str, tuple[ChatTurn, ...], ToolUse, Rendering]:
+def parse_count(body: bytes) -> tuple[str, tuple[ChatTurn, ...], ToolUse, Rendering, Wish]:
     """The model's name, and what is to be counted."""
     wanted, _ = decode(body, CountRequest)
     asked = turns(wanted.system, wanted.messages)
-    return wanted.model, asked, use(wanted.tools, wanted.tool_choice), Rendering(continue_final=open_ended(asked))
+    tools, rendering = use(wanted.tools, wanted.tool_choice), Rendering(continue_final=open_ended(asked))
+    return wanted.model, asked, tools, rendering, thinking(wanted.thinking, None)
 
 
-class MessagesAnswer(ItemAnswer[TextBlock | ToolUseBlock]):
+class MessagesAnswer(ItemAnswer[OutputBlock]):
     def __init__(self, wanted: MessagesRequest, model: str, parser: Callable[[], Parser]) -> None:
         super().__init__(model, "msg_", parser)
 
     def opening(self, chunk: Chunk) -> bytes:
-        usage = Usage.of(chunk.prompt_tokens, chunk.cached_tokens, 0)
+        usage = MessageUsage.of(chunk.prompt_tokens, chunk.cached_tokens, 0)
         return _event("message_start", message=MessageAnswer(id=self.id, model=self.model, content=[], usage=usage))
 
     def closing(self, stats: Sequence[RequestStats]) -> bytes:
@@ -130,7 +145,7 @@ class MessagesAnswer(ItemAnswer[TextBlock | ToolUseBlock]):
             content=self.items,
             stop_reason=reason,
             stop_sequence=sequence,
-            usage=Usage.of(stats[0].prompt_tokens, stats[0].cached_tokens, stats[0].completion_tokens),
+            usage=MessageUsage.of(stats[0].prompt_tokens, stats[0].cached_tokens, stats[0].completion_tokens),
             metrics=figures(stats),
         )
 
@@ -148,22 +163,37 @@ class MessagesAnswer(ItemAnswer[TextBlock | ToolUseBlock]):
 
     # --- blocks ------------------------------------------------------------------------------------------------------
 
-    def text_item(self) -> TextBlock:
-        return TextBlock("")
-
-    def call_item(self, name: str) -> ToolUseBlock:
+    def item(self, kind: Kind, name: str = "") -> OutputBlock:
+        match kind:
+            case "thought":
+                return ThinkingBlock("")
+            case "text":
+                return TextBlock("")
         return ToolUseBlock(new_id("toolu_"), name, {})
 
-    def began(self, item: TextBlock | ToolUseBlock) -> bytes:
+    def began(self, item: OutputBlock) -> bytes:
         return _event("content_block_start", index=len(self.items) - 1, content_block=item)
 
-    def wrote(self, item: TextBlock | ToolUseBlock, piece: str) -> bytes:
-        kind, name = ("text_delta", "text") if isinstance(item, TextBlock) else ("input_json_delta", "partial_json")
-        return _event("content_block_delta", index=len(self.items) - 1, delta={"type": kind, name: piece})
+    def wrote(self, item: OutputBlock, piece: str) -> bytes:
+        match item:
+            case ThinkingBlock():
+                return self._delta("thinking_delta", thinking=piece)
+            case TextBlock():
+                return self._delta("text_delta", text=piece)
+        return self._delta("input_json_delta", partial_json=piece)
 
-    def closed(self, item: TextBlock | ToolUseBlock, text: str) -> tuple[TextBlock | ToolUseBlock, bytes]:
-        made = TextBlock(text) if isinstance(item, TextBlock) else replace(item, input=_input(text))
-        return made, _event("content_block_stop", index=len(self.items) - 1)
+    def closed(self, item: OutputBlock, text: str) -> tuple[OutputBlock, bytes]:
+        stop = _event("content_block_stop", index=len(self.items) - 1)
+        match item:
+            case ThinkingBlock():
+                return ThinkingBlock(text), self._delta("signature_delta", signature="") + stop
+            case TextBlock():
+                return TextBlock(text), stop
+            case ToolUseBlock():
+                return replace(item, input=_input(text)), stop
+
+    def _delta(self, kind: str, **data: str) -> bytes:
+        return _event("content_block_delta", index=len(self.items) - 1, delta={"type": kind, **data})
 
 
 def _input(arguments: str) -> dict[str, Any]:

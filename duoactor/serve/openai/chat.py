@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -12,20 +12,22 @@ from msgspec.structs import replace
 from duoactor.serve.answers import Pieces, new_id
 from duoactor.serve.errors import bad
 from duoactor.serve.openai.envelope import OpenAIAnswer
-from duoactor.serve.openai.messages import ChatMessage, FunctionTool, NamedFunction, rendering, turns, use
+from duoactor.serve.openai.messages import ChatMessage, FunctionTool, rendering, turns, use
 from duoactor.serve.parameters import Limit, decode, limit
 from duoactor.serve.question import Question
-from duoactor.serve.structure import StructureParameters, form_of
-from duoactor.serve.tool_calls.events import Arguments, CallBegan, Called, Event, Parser, Said, Text, gathered
+from duoactor.serve.structure import shape_of
+from duoactor.serve.thinking import ThinkingParameters
+from duoactor.serve.tool_calls.events import Arguments, CallBegan, Event, Parser, Said, Thought
+from duoactor.serve.tool_calls.use import Choice, Pick
 from protocols.messages import Chunk, FinishReason, RequestStats, TokenLogprobs
 
 
-class ChatRequest(StructureParameters, frozen=True, kw_only=True):
+class ChatRequest(ThinkingParameters, frozen=True, kw_only=True):
     messages: Annotated[tuple[ChatMessage, ...], Meta(min_length=1)]
     max_tokens: Limit | None = None
     max_completion_tokens: Limit | None = None
     tools: tuple[FunctionTool, ...] = ()
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction = "auto"
+    tool_choice: Choice | Pick = "auto"
     parallel_tool_calls: bool = True
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
@@ -67,30 +69,21 @@ class CallAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str | None = None
 
 
-class AnswerMessage(msgspec.Struct, frozen=True):
-    content: str | None
-    role: str = "assistant"
-    refusal: None = None
+class ChatDelta(msgspec.Struct, frozen=True):
+    """An answer's message, or what an event adds to it."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    refusal: UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET  # the same: clients read one or the other
     tool_calls: list[CallAnswer] | UnsetType = UNSET
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
-    message: AnswerMessage
-    finish_reason: str
-    stop_reason: str | int | None
-    logprobs: Logprobs | None
-
-
-class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
-    role: str | None = None
-    content: str | None = None
-    tool_calls: list[CallAnswer] = []
-
-
-class ChunkChoice(msgspec.Struct, frozen=True):
-    index: int
-    delta: Delta
+    message: ChatDelta | UnsetType = UNSET
+    delta: ChatDelta | UnsetType = UNSET
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: Logprobs | None = None
@@ -108,13 +101,14 @@ def parse(body: bytes) -> tuple[ChatRequest, Question]:
             ),
             logprobs=wanted.top_logprobs if wanted.logprobs else -1,
         ),
-        form=form_of(wanted),
+        shape=shape_of(wanted),
         tools=use(wanted.tools, wanted.tool_choice, wanted.parallel_tool_calls),
         seeded=wanted.seed is not None,
         n=wanted.n,
         how=wanted,
         trace=wanted.trace,
         rendering=rendering(wanted.messages, wanted.add_generation_prompt, wanted.continue_final_message),
+        thinking=wanted.wish,
         ignored=ignored,
     )
     return wanted, question
@@ -129,37 +123,45 @@ class ChatAnswer(OpenAIAnswer):
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
         return self.body([self._choice(index, chunks, pieces) for index, chunks in enumerate(choices)], stats)
 
-    def _choice(self, index: int, chunks: Sequence[Chunk], pieces: Pieces) -> Choice:
-        parts = gathered(self.read(index, chunks))
-        calls = [
-            CallAnswer(FunctionAnswer(part.name, part.arguments), id=new_id("call_"), type="function")
-            for part in parts
-            if isinstance(part, Called)
-        ]
-        text = "".join(part.text for part in parts if isinstance(part, Said))
-        message = AnswerMessage(text or None, tool_calls=calls) if calls else AnswerMessage(text)
-        return Choice(
-            index, message, _finish(chunks[-1], bool(calls)) or "", chunks[-1].stop_reason, _logprobs(chunks, pieces)
+    def _choice(self, index: int, chunks: Sequence[Chunk], pieces: Pieces) -> ChatChoice:
+        found = self._delta(index, self.read(index, chunks))
+        calls = UNSET if found.tool_calls is UNSET else [replace(one, index=UNSET) for one in found.tool_calls]
+        text = found.content if found.content is not UNSET else None if calls else ""
+        message = replace(found, role="assistant", content=text, refusal=None, tool_calls=calls)
+        return ChatChoice(
+            index=index,
+            message=message,
+            finish_reason=_finish(chunks[-1], bool(calls)) or "",
+            stop_reason=chunks[-1].stop_reason,
+            logprobs=_logprobs(chunks, pieces),
         )
 
     def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
         out = b""
+        self.count(index, chunk)
         if index not in self._begun:
             self._begun.add(index)
-            out = self.event([ChunkChoice(index, Delta("assistant", ""))])
+            out = self.event([ChatChoice(index=index, delta=ChatDelta("assistant", ""))])
         delta, trace = self._delta(index, self.read(index, [chunk])), self.trace(chunk, pieces)
-        if delta == Delta() and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
+        if delta == ChatDelta() and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
             return out  # inside a character, or what may be a call
-        finish = _finish(chunk, self._calls[index] > 0)
-        choice = ChunkChoice(index, delta, finish, chunk.stop_reason, _logprobs([chunk], pieces))
+        choice = ChatChoice(
+            index=index,
+            delta=delta,
+            finish_reason=_finish(chunk, self._calls[index] > 0),
+            stop_reason=chunk.stop_reason,
+            logprobs=_logprobs([chunk], pieces),
+        )
         return out + self.event([choice], stats, trace)
 
-    def _delta(self, index: int, events: Sequence[Event]) -> Delta:
-        text = ""
+    def _delta(self, index: int, events: Sequence[Event]) -> ChatDelta:
+        text = thought = ""
         calls: list[CallAnswer] = []
         for event in events:
             match event:
-                case Text(piece):
+                case Thought(piece):
+                    thought += piece
+                case Said(piece):
                     text += piece
                 case CallBegan(name):
                     begun = FunctionAnswer(name, "")
@@ -173,7 +175,12 @@ class ChatAnswer(OpenAIAnswer):
                         calls.append(replace(earlier, function=function))
                     else:
                         calls.append(CallAnswer(FunctionAnswer(arguments=piece), index=at))
-        return Delta(content=text or None, tool_calls=calls)
+        return ChatDelta(
+            content=text or UNSET,
+            reasoning_content=thought or UNSET,
+            reasoning=thought or UNSET,
+            tool_calls=calls or UNSET,
+        )
 
 
 def _finish(chunk: Chunk, called: bool) -> str | None:

@@ -13,7 +13,7 @@ from duoactor.serve.errors import bad
 from duoactor.serve.openai.envelope import OpenAIAnswer
 from duoactor.serve.parameters import Limit, decode, limit
 from duoactor.serve.question import Prompt, Question
-from duoactor.serve.structure import StructureParameters, form_of
+from duoactor.serve.structure import StructureParameters, shape_of
 from duoactor.serve.tool_calls.events import Parser
 from protocols.messages import Chunk, RequestStats
 
@@ -24,7 +24,7 @@ class CompletionRequest(StructureParameters, frozen=True, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
 
-class Logprobs(msgspec.Struct, frozen=True):
+class TextLogprobs(msgspec.Struct, frozen=True):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
@@ -36,7 +36,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     text: str
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    logprobs: Logprobs | None = None
+    logprobs: TextLogprobs | None = None
 
 
 def parse(body: bytes) -> tuple[CompletionRequest, Question]:
@@ -45,7 +45,7 @@ def parse(body: bytes) -> tuple[CompletionRequest, Question]:
     question = Question(
         prompts=_prompts(wanted.prompt),
         sampling=wanted.sampling(max_tokens=limit(wanted.max_tokens, "max_tokens"), logprobs=logprobs),
-        form=form_of(wanted),
+        shape=shape_of(wanted),
         seeded=wanted.seed is not None,
         n=wanted.n,
         how=wanted,
@@ -79,6 +79,7 @@ class CompletionAnswer(OpenAIAnswer):
 
     def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
         trace = self.trace(chunk, pieces)
+        self.count(index, chunk)
         if not chunk.text and chunk.finish_reason is None and not chunk.logprobs and trace is UNSET:
             return b""  # inside a character
         return self.event([self._choice(index, [chunk], pieces)], stats, trace)
@@ -97,9 +98,9 @@ class CompletionAnswer(OpenAIAnswer):
         )
 
 
-def _logprobs(chunks: Sequence[Chunk], pieces: Pieces, at: int) -> Logprobs:
+def _logprobs(chunks: Sequence[Chunk], pieces: Pieces, at: int) -> TextLogprobs:
     """``at``: how many characters of the choice's text stand before these chunks."""
-    made = Logprobs([], [], [], [])
+    made = TextLogprobs([], [], [], [])
     for chunk in chunks:
         for token, text, found in zip(chunk.token_ids, chunk.pieces, chunk.logprobs, strict=False):
             made.tokens.append(pieces[token].name)

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from duoactor.serve.answers import Answer, Pieces, TokenDetails, figures
+from duoactor.serve.answers import Answer, Pieces, ThoughtDetails, TokenDetails, figures
 from duoactor.serve.errors import ApiError
 from duoactor.serve.parameters import SamplingParameters
 from duoactor.serve.stream import DONE, event
@@ -19,18 +19,12 @@ from protocols.messages import Chunk, RequestStats
 C = TypeVar("C")
 
 
-class Usage(msgspec.Struct, frozen=True):
+class CompletionUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: TokenDetails
-
-
-def usage_of(stats: Sequence[RequestStats], n: int) -> Usage:
-    """Of the choices of one request; ``n`` of them answer each prompt."""
-    prompt = sum(one.prompt_tokens for one in stats[::n])
-    made = sum(one.completion_tokens for one in stats)
-    return Usage(prompt, made, prompt + made, TokenDetails(sum(one.cached_tokens for one in stats[::n])))
+    completion_tokens_details: ThoughtDetails
 
 
 class Envelope(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
@@ -41,7 +35,7 @@ class Envelope(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[C]
-    usage: Usage | UnsetType | None = UNSET
+    usage: CompletionUsage | UnsetType | None = UNSET
     metrics: dict[str, Any] | UnsetType = UNSET
     trace: ChunkTrace | UnsetType = UNSET
 
@@ -57,6 +51,8 @@ class OpenAIAnswer(Answer):
         self._whole, self._part = kinds
         self._n = wanted.n
         self._with_usage = wanted.stream_options.include_usage
+        self._always = self._with_usage and wanted.stream_options.continuous_usage_stats
+        self._running: dict[int, RequestStats] = {}  # so far, by choice
         self._traced = wanted.trace
 
     def body(self, choices: list[C], stats: Sequence[RequestStats]) -> bytes:
@@ -67,10 +63,23 @@ class OpenAIAnswer(Answer):
                 created=self.created,
                 model=self.model,
                 choices=choices,
-                usage=usage_of(stats, self._n),
+                usage=self._usage(stats),
                 metrics=figures(stats),
             )
         )
+
+    def _usage(self, stats: Sequence[RequestStats]) -> CompletionUsage:
+        """Of the choices of one request; ``n`` of them answer each prompt."""
+        prompt = sum(one.prompt_tokens for one in stats[:: self._n])
+        made = sum(one.completion_tokens for one in stats)
+        cached = TokenDetails(sum(one.cached_tokens for one in stats[:: self._n]))
+        return CompletionUsage(prompt, made, prompt + made, cached, ThoughtDetails(self.thought_tokens))
+
+    def count(self, index: int, chunk: Chunk) -> None:
+        """Take a chunk into the usage so far."""
+        known = self._running.get(index, RequestStats("", chunk.prompt_tokens, 0, cached_tokens=chunk.cached_tokens))
+        made = known.completion_tokens + len(chunk.token_ids)
+        self._running[index] = msgspec.structs.replace(known, completion_tokens=made)
 
     def trace(self, chunk: Chunk, pieces: Pieces) -> ChunkTrace | UnsetType:
         """How the chunk's tokens came about, if the request asked for it."""
@@ -82,13 +91,16 @@ class OpenAIAnswer(Answer):
         """``stats`` of all choices with the very last choice. The figures go with the last event, which is another
         one if usage was asked for."""
         last = bool(stats) and not (self._with_usage and choices)
+        usage = self._usage(stats) if last else None
+        if self._always and not last:
+            usage = self._usage([self._running[index] for index in sorted(self._running)])
         made = Envelope(
             id=self.id,
             object=self._part,
             created=self.created,
             model=self.model,
             choices=choices,
-            usage=(usage_of(stats, self._n) if last else None) if self._with_usage else UNSET,
+            usage=usage if self._with_usage else UNSET,
             metrics=figures(stats) if last else UNSET,
             trace=trace,
         )

@@ -9,15 +9,15 @@ import msgspec
 
 from duoactor.serve.content import ContentPart, text_of, tool_call
 from duoactor.serve.errors import bad
-from duoactor.serve.structure import ANY_OBJECT, Form, json_form
-from duoactor.serve.tool_calls.use import Tool, ToolUse
+from duoactor.serve.tool_calls.use import Choice, Pick, Tool, ToolUse
 from protocols.messages import ChatTurn, ToolCall
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 
 
 class InputItem(msgspec.Struct, frozen=True):
-    """A message, a call that the model made (``function_call``), or its result (``function_call_output``)."""
+    """A message, a thought (``reasoning``), a call that the model made (``function_call``), or its result
+    (``function_call_output``)."""
 
     type: str = "message"
     role: Literal["developer", "system", "user", "assistant"] = "user"
@@ -36,11 +36,6 @@ class ToolItem(msgspec.Struct, frozen=True):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-
-
-class NamedTool(msgspec.Struct, frozen=True):
-    name: str
-    type: Literal["function"] = "function"
 
 
 class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,12 +72,26 @@ class OutputCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     arguments: str
 
 
-OutputItem = OutputMessage | OutputCall
+class ReasoningText(msgspec.Struct, frozen=True):
+    text: str
+    type: str = "reasoning_text"
+
+
+class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+    id: str
+    status: str
+    summary: tuple[()] = ()
+    content: list[ReasoningText]
+    encrypted_content: str | None = None
+
+
+OutputItem = OutputMessage | OutputCall | OutputReasoning
 
 
 def turns(instructions: str, given: str | Sequence[InputItem]) -> tuple[ChatTurn, ...]:
     """Calls that follow one another, or a text, are one turn of the assistant's, as chat templates have it."""
     made = [ChatTurn("system", instructions)] if instructions else []
+    thought = ""  # in front of the assistant's next turn
     if isinstance(given, str):
         return (*made, ChatTurn("user", given))
     for at, item in enumerate(given):
@@ -91,40 +100,30 @@ def turns(instructions: str, given: str | Sequence[InputItem]) -> tuple[ChatTurn
             case "message":
                 if item.content is None:
                     raise bad(f"{where}.content", "is missing")
-                made.append(ChatTurn(_ROLES[item.role], text_of(item.content, f"{where}.content")))
+                turn = ChatTurn(_ROLES[item.role], text_of(item.content, f"{where}.content"))
+                if turn.role == "assistant":
+                    turn, thought = msgspec.structs.replace(turn, reasoning=thought), ""
+                made.append(turn)
             case "function_call":
-                _add_call(made, tool_call(item.call_id, item.name, item.arguments, where))
+                _add_call(made, tool_call(item.call_id, item.name, item.arguments, where), thought)
+                thought = ""
             case "function_call_output":
                 if not item.call_id:
                     raise bad(f"{where}.call_id", "is missing")
                 made.append(ChatTurn("tool", text_of(item.output, f"{where}.output"), tool_call_id=item.call_id))
             case "reasoning":
-                pass  # of another model: ours keeps none
+                thought = text_of(item.content, f"{where}.content")
             case other:
                 raise bad(f"{where}.type", f": items of type {other!r} are not supported here")
     return tuple(made)
 
 
-def _add_call(made: list[ChatTurn], call: ToolCall) -> None:
-    last = made.pop() if made and made[-1].role == "assistant" else ChatTurn("assistant", "")
+def _add_call(made: list[ChatTurn], call: ToolCall, thought: str) -> None:
+    joins = bool(made) and made[-1].role == "assistant" and not thought
+    last = made.pop() if joins else ChatTurn("assistant", "", reasoning=thought)
     made.append(msgspec.structs.replace(last, tool_calls=(*last.tool_calls, call)))
 
 
-def use(tools: Sequence[ToolItem], choice: str | NamedTool, parallel: bool) -> ToolUse:
-    functions = tuple(Tool(one.name, one.description or "", one.parameters) for one in tools if one.type == "function")
-    if isinstance(choice, str):
-        found = ToolUse(functions, choice, parallel=parallel)  # type: ignore[arg-type]
-    else:
-        found = ToolUse(functions, "required", choice.name, parallel)
-    found.check("tools[{}].name")
-    return found
-
-
-def form(wanted: TextFormat) -> Form | None:
-    if wanted.type == "text":
-        return None
-    if wanted.type == "json_object":
-        return json_form(ANY_OBJECT, "text.format")
-    if wanted.schema is None:
-        raise bad("text.format.schema", "is missing")
-    return json_form(wanted.schema, "text.format.schema")
+def use(tools: Sequence[ToolItem], choice: Choice | Pick, parallel: bool) -> ToolUse:
+    functions = (Tool(one.name, one.description or "", one.parameters) for one in tools if one.type == "function")
+    return ToolUse.of(functions, choice, parallel, "tools[{}].name")

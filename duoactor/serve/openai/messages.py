@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from duoactor.serve.content import ContentPart, text_of, tool_call
 from duoactor.serve.errors import bad
-from duoactor.serve.tool_calls.use import Tool, ToolUse
+from duoactor.serve.tool_calls.use import Choice, Pick, Tool, ToolUse
 from protocols.messages import ChatTurn, Rendering
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -38,6 +38,8 @@ class ChatMessage(msgspec.Struct, frozen=True):
     function_call: Any = None
     tool_call_id: str | None = None
     audio: Any = None
+    reasoning_content: str | None = None  # what the model thought, as DeepSeek and vLLM call it
+    reasoning: str | None = None  # as others do
     prefix: bool = False  # DeepSeek's: the answer continues this message, the last
 
 
@@ -53,30 +55,11 @@ class FunctionTool(msgspec.Struct, frozen=True):
     type: Literal["function"] = "function"
 
 
-class FunctionName(msgspec.Struct, frozen=True):
-    name: str
-
-
-class NamedFunction(msgspec.Struct, frozen=True):
-    function: FunctionName
-    type: Literal["function"] = "function"
-
-
-def use(
-    tools: Sequence[FunctionTool],
-    choice: Literal["none", "auto", "required"] | NamedFunction = "auto",
-    parallel: bool = True,
-) -> ToolUse:
+def use(tools: Sequence[FunctionTool], choice: Choice | Pick = "auto", parallel: bool = True) -> ToolUse:
     """ApiError about what cannot be."""
     functions = (one.function for one in tools)
-    found = ToolUse(
-        tuple(Tool(one.name, one.description or "", one.parameters) for one in functions),
-        choice if isinstance(choice, str) else "required",
-        "" if isinstance(choice, str) else choice.function.name,
-        parallel,
-    )
-    found.check("tools[{}].function.name")
-    return found
+    offered = (Tool(one.name, one.description or "", one.parameters) for one in functions)
+    return ToolUse.of(offered, choice, parallel, "tools[{}].function.name")
 
 
 def rendering(messages: Sequence[ChatMessage], generation_prompt: bool | None, continue_final: bool) -> Rendering:
@@ -129,4 +112,5 @@ def _turn(message: ChatMessage, where: str) -> ChatTurn:
             for at, call in enumerate(calls)
         ),
         message.tool_call_id or "",
+        (message.reasoning_content or message.reasoning or "") if message.role == "assistant" else "",
     )

@@ -8,28 +8,29 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from duoactor.serve.answers import ItemAnswer, TokenDetails, figures, new_id
+from duoactor.serve.answers import ItemAnswer, Kind, ThoughtDetails, TokenDetails, figures, new_id
 from duoactor.serve.errors import ApiError
 from duoactor.serve.openai.items import (
     InputItem,
-    NamedTool,
     OutputCall,
     OutputItem,
     OutputMessage,
+    OutputReasoning,
     OutputText,
+    ReasoningText,
     TextOptions,
     ToolItem,
-    form,
     turns,
     use,
 )
 from duoactor.serve.parameters import Limit, Speculation, decode, limit
 from duoactor.serve.question import Question
 from duoactor.serve.stream import event
+from duoactor.serve.structure import shape_in
+from duoactor.serve.thinking import Reasoning, wish
 from duoactor.serve.tool_calls.events import Parser
+from duoactor.serve.tool_calls.use import Choice, Pick
 from protocols.messages import Chunk, RequestStats, Sampling
-
-Choice = Literal["none", "auto", "required"]
 
 
 class ResponsesRequest(Speculation, frozen=True, kw_only=True):
@@ -43,22 +44,20 @@ class ResponsesRequest(Speculation, frozen=True, kw_only=True):
     seed: int | None = None
     text: TextOptions = TextOptions()
     tools: tuple[ToolItem, ...] = ()
-    tool_choice: Choice | NamedTool = "auto"
+    tool_choice: Choice | Pick = "auto"
     parallel_tool_calls: bool = True
     background: Literal[False] = False
     truncation: Literal["disabled"] = "disabled"
+    reasoning: Reasoning = Reasoning()
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class OutputTokenDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: int = 0
-
-
-class Usage(msgspec.Struct, frozen=True):
+class ResponseUsage(msgspec.Struct, frozen=True):
     input_tokens: int
     output_tokens: int
     total_tokens: int
     input_tokens_details: TokenDetails
-    output_tokens_details: OutputTokenDetails = OutputTokenDetails()
+    output_tokens_details: ThoughtDetails
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +67,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     model: str
     output: list[OutputItem] = []
-    usage: Usage | None = None
+    usage: ResponseUsage | None = None
     error: dict[str, Any] | None = None
     incomplete_details: dict[str, str] | None = None
     instructions: str | None = None
@@ -77,7 +76,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float
     text: TextOptions = TextOptions()
     tools: tuple[ToolItem, ...] = ()
-    tool_choice: Choice | NamedTool = "auto"
+    tool_choice: Choice | Pick = "auto"
     parallel_tool_calls: bool = True
     previous_response_id: None = None
     store: bool = False
@@ -87,6 +86,8 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
     wanted, ignored = decode(body, ResponsesRequest)
+    reasoning, given = wanted.reasoning, wanted.text.format
+    thinking = wish(reasoning.enabled, reasoning.effort, reasoning.max_tokens, wanted.chat_template_kwargs)
     question = Question(
         prompts=(turns(wanted.instructions, wanted.input),),
         sampling=Sampling(
@@ -95,10 +96,11 @@ def parse(body: bytes) -> tuple[ResponsesRequest, Question]:
             max_tokens=limit(wanted.max_output_tokens, "max_output_tokens"),
             seed=wanted.seed or 0,
         ),
-        form=form(wanted.text.format),
+        shape=shape_in(given.type, given.schema, "text.format"),
         tools=use(wanted.tools, wanted.tool_choice, wanted.parallel_tool_calls),
         seeded=wanted.seed is not None,
         how=wanted,
+        thinking=thinking,
         ignored=ignored,
     )
     return wanted, question
@@ -124,31 +126,48 @@ class ResponsesAnswer(ItemAnswer[OutputItem]):
 
     # --- items -------------------------------------------------------------------------------------------------------
 
-    def text_item(self) -> OutputItem:
-        return OutputMessage(id=new_id("msg_"), status="in_progress", content=[])
-
-    def call_item(self, name: str) -> OutputItem:
-        ident = new_id("")
-        return OutputCall(id=f"fc_{ident}", status="in_progress", call_id=f"call_{ident}", name=name, arguments="")
+    def item(self, kind: Kind, name: str = "") -> OutputItem:
+        ident, status = new_id(""), "in_progress"
+        match kind:
+            case "thought":
+                return OutputReasoning(id=f"rs_{ident}", status=status, content=[])
+            case "text":
+                return OutputMessage(id=f"msg_{ident}", status=status, content=[])
+        return OutputCall(id=f"fc_{ident}", status=status, call_id=f"call_{ident}", name=name, arguments="")
 
     def began(self, item: OutputItem) -> bytes:
         out = self._event("response.output_item.added", output_index=len(self.items) - 1, item=item)
-        return out if isinstance(item, OutputCall) else out + self._part("content_part.added", part=OutputText(""))
+        match item:
+            case OutputReasoning():
+                return out + self._part("content_part.added", part=ReasoningText(""))
+            case OutputMessage():
+                return out + self._part("content_part.added", part=OutputText(""))
+        return out
 
     def wrote(self, item: OutputItem, piece: str) -> bytes:
-        if isinstance(item, OutputCall):
-            return self._of_item("function_call_arguments.delta", delta=piece)
-        return self._part("output_text.delta", delta=piece, logprobs=())
+        match item:
+            case OutputReasoning():
+                return self._part("reasoning_text.delta", delta=piece)
+            case OutputMessage():
+                return self._part("output_text.delta", delta=piece, logprobs=())
+        return self._of_item("function_call_arguments.delta", delta=piece)
 
     def closed(self, item: OutputItem, text: str) -> tuple[OutputItem, bytes]:
-        if isinstance(item, OutputCall):
-            item = replace(item, arguments=text, status=self._status)
-            out = self._of_item("function_call_arguments.done", name=item.name, arguments=text)
-        else:
-            part = OutputText(text)
-            item = replace(item, content=[part], status=self._status)
-            out = self._part("output_text.done", text=text, logprobs=()) + self._part("content_part.done", part=part)
-        return item, out + self._event("response.output_item.done", output_index=len(self.items) - 1, item=item)
+        made: OutputItem
+        match item:
+            case OutputReasoning():
+                thought = ReasoningText(text)
+                made = replace(item, content=[thought], status="completed")
+                out = self._part("reasoning_text.done", text=text) + self._part("content_part.done", part=thought)
+            case OutputMessage():
+                part = OutputText(text)
+                made = replace(item, content=[part], status=self._status)
+                out = self._part("output_text.done", text=text, logprobs=())
+                out += self._part("content_part.done", part=part)
+            case OutputCall():
+                made = replace(item, arguments=text, status=self._status)
+                out = self._of_item("function_call_arguments.done", name=item.name, arguments=text)
+        return made, out + self._event("response.output_item.done", output_index=len(self.items) - 1, item=made)
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -178,7 +197,13 @@ class ResponsesAnswer(ItemAnswer[OutputItem]):
         return replace(
             self._response(self._status),
             output=self.items,
-            usage=Usage(read, made, read + made, TokenDetails(stats[0].cached_tokens)),
+            usage=ResponseUsage(
+                read,
+                made,
+                read + made,
+                TokenDetails(stats[0].cached_tokens),
+                ThoughtDetails(self.thought_tokens),
+            ),
             incomplete_details={"reason": "max_output_tokens"} if self.cut else None,
             metrics=figures(stats),
         )

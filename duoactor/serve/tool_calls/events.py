@@ -1,14 +1,20 @@
-"""What a model's text turns out to be: text, and calls of functions."""
+"""What a model's text turns out to be: thoughts, text, and calls of functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Thought:
+    """A piece of a thought; those in a row are one."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
     text: str
 
 
@@ -29,12 +35,12 @@ class CallEnded:
     """Always comes behind a CallBegan, even if the text ended inside the call."""
 
 
-Event = Text | CallBegan | Arguments | CallEnded
+Event = Thought | Said | CallBegan | Arguments | CallEnded
 
 
 class Parser(Protocol):
-    """Takes the text in pieces. However it is cut into pieces, the events are the same but for where Text and Arguments
-    are cut."""
+    """Takes the text in pieces. However it is cut into pieces, the events are the same but for where texts and
+    arguments are cut."""
 
     def feed(self, text: str) -> list[Event]: ...
 
@@ -48,37 +54,7 @@ class NoTools:
     """A parser for answers to requests without tools: all is text."""
 
     def feed(self, text: str) -> list[Event]:
-        return [Text(text)] if text else []
+        return [Said(text)] if text else []
 
     def end(self, cut: bool = False) -> list[Event]:
         return []
-
-
-@dataclass(slots=True)
-class Said:
-    text: str
-
-
-@dataclass(slots=True)
-class Called:
-    name: str
-    arguments: str
-
-
-def gathered(events: Sequence[Event]) -> list[Said | Called]:
-    """The parts of a whole answer."""
-    parts: list[Said | Called] = []
-    for event in events:
-        last = parts[-1] if parts else None
-        match event:
-            case Text(text):
-                if isinstance(last, Said):
-                    last.text += text
-                else:
-                    parts.append(Said(text))
-            case CallBegan(name):
-                parts.append(Called(name, ""))
-            case Arguments(text):
-                assert isinstance(last, Called)
-                last.arguments += text
-    return parts

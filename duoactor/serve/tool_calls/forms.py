@@ -1,32 +1,99 @@
-"""How families of models write calls: Hermes' form (Qwen, and most others), Llama's and Mistral's."""
+"""How families of models write calls: Hermes' form (Qwen, and most others), Llama's and Mistral's. One table, from
+which calls are read and grammars are made."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from duoactor.serve.tool_calls.events import Event
 from duoactor.serve.tool_calls.reader import Reader
 
-HERMES_BEGIN, HERMES_END = "<tool_call>", "</tool_call>"
-LLAMA_TAG = "<|python_tag|>"
-MISTRAL_MARK, MISTRAL_ID, MISTRAL_ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
-
 _ARGUMENTS = ("arguments", "parameters")
 _KEYS = ("name", "id", "type", *_ARGUMENTS)
 _NAME = re.compile(r"[\w.-]+")
+# As json.dumps writes it, which is what chat templates show the model. Space where it likes would let a weak model
+# write nothing but space.
+_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 Steps = Generator[None, None, None]
-Form = Callable[[Reader, Collection[str]], Steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Calls are JSON objects with a name and arguments, behind ``mark``."""
+
+    mark: str
+    close: str = ""  # behind a call
+    opening: str = ""  # characters that may stand between the mark and a call
+    between: str = ""  # characters that may stand behind a call; small models close too often
+    bare: bool = False  # the text may begin with a call: an answer may be JSON too, so it must name a function
+    series: bool = False  # calls may follow one another behind one mark
+    named: bool = False  # a name and its arguments may stand there in place of an object
+    key: str = "arguments"
+    grammar: tuple[str, str] = ("call", "call")  # Lark of one call, and of several
+    around: tuple[str, str] = ("", "")  # a call in the grammar
+
+    def lark(
+        self,
+        functions: Sequence[tuple[str, dict[str, Any]]],
+        *,
+        several: bool,
+        mark: int,
+        otherwise: Mapping[str, Any] | None = None,
+    ) -> str:
+        """A grammar (llguidance's Lark) of one call or more (``several``) of one of the functions (name, JSON schema of
+        the arguments). ``mark``: the mark's token id, or -1; ``otherwise``: the schema of an answer that calls
+        nothing."""
+        before, after = self.around
+        rules = [
+            f"f{at}: {json.dumps(f'{before}{_head(name, self.key)}')} a{at} {json.dumps(f'}}{after}')}\n"
+            f"a{at}: %json {json.dumps({'type': 'object', 'x-guidance': _STYLE, **schema})}"
+            for at, (name, schema) in enumerate(functions)
+        ]
+        calls = self.grammar[several].replace("MARK", f"<[{mark}]>" if mark >= 0 else json.dumps(self.mark))
+        if otherwise is not None:
+            rules.append(f"other: %json {json.dumps(otherwise)}")
+            calls = f"other | calls\ncalls: {calls}"
+        one_of = "call: " + " | ".join(f"f{at}" for at in range(len(functions)))
+        return "\n".join([f"start: {calls}", one_of, *rules])
+
+
+def _head(name: str, key: str) -> str:
+    return f'{{"name": {json.dumps(name)}, "{key}": '
+
+
+FORMS: dict[str, Form] = {
+    "hermes": Form(
+        "<tool_call>",
+        close="</tool_call>",
+        between="}]",
+        grammar=("call", 'call ("\\n" call)*'),
+        around=("<tool_call>\n", "\n</tool_call>"),
+    ),
+    "llama": Form("<|python_tag|>", between=";,", bare=True, series=True, key="parameters"),
+    "mistral": Form(
+        "[TOOL_CALLS]",
+        opening="[",
+        between=",]",
+        series=True,
+        named=True,
+        grammar=('MARK "[" call "]"', 'MARK "[" call (", " call)* "]"'),
+    ),
+}
+DEFAULT_FORM = "hermes"  # of models that nothing is known of: most open ones were trained with it
+NAME_ID, NAME_ARGUMENTS = "[CALL_ID]", "[ARGS]"  # between a name and its arguments
 
 
 class FormParser:
-    """A :class:`Parser` for one of the forms below; ``names`` of the functions that there are."""
+    """A :class:`Parser` for a form; ``names`` of the functions that there are."""
 
     def __init__(self, form: Form, names: Collection[str]) -> None:
         self._reader = Reader()
-        self._steps = form(self._reader, names)
+        self._steps = _calls(self._reader, form, names)
 
     def feed(self, text: str) -> list[Event]:
         self._reader.text += text
@@ -43,59 +110,23 @@ class FormParser:
         return self._reader.taken()
 
 
-def hermes(text: Reader, names: Collection[str]) -> Steps:
-    """``<tool_call>{"name": "f", "arguments": {…}}</tool_call>``, anywhere, any number of times."""
-    while (yield from text.say_until(HERMES_BEGIN)):
-        if (yield from _call(text, len(HERMES_BEGIN))):
-            text.skip((yield from text.past("}]")))  # small models close too often
-            if (yield from text.starts(HERMES_END)):
-                text.skip(len(HERMES_END))
-        else:
-            _say(text, HERMES_BEGIN)
-
-
-def llama(text: Reader, names: Collection[str]) -> Steps:
-    """``{"name": "f", "parameters": {…}}`` and nothing before it, or behind ``<|python_tag|>``; several with ``;``.
-
-    Without the tag it is a call only if there is such a function: an answer may be JSON too.
-    """
-    more = yield from _call(text, 0, names)
+def _calls(text: Reader, form: Form, names: Collection[str]) -> Steps:
+    """A mark without a call behind it is text."""
+    known = names if form.bare else None
+    called = form.bare and (yield from _call(text, 0, known))
     while True:
-        while more:
-            text.skip((yield from text.past(";,")))
-            more = yield from _call(text, 0, names)
-        if not (yield from text.say_until(LLAMA_TAG)):
+        while called:
+            text.skip((yield from text.past(form.between)))
+            if form.close and (yield from text.starts(form.close)):
+                text.skip(len(form.close))
+            called = form.series and (yield from _call(text, 0, known))
+        if not (yield from text.say_until(form.mark)):
             return
-        more = yield from _call(text, len(LLAMA_TAG))
-        if not more:
-            _say(text, LLAMA_TAG)
-
-
-def mistral(text: Reader, names: Collection[str]) -> Steps:
-    """``[TOOL_CALLS][{"name": "f", "arguments": {…}}, …]``, or ``[TOOL_CALLS]f[ARGS]{…}`` for each call."""
-    while (yield from text.say_until(MISTRAL_MARK)):
-        at = yield from text.past("", len(MISTRAL_MARK))
-        if not (yield from text.starts("[", at)):
-            if not (yield from _call(text, at)) and not (yield from _named(text, at)):
-                _say(text, MISTRAL_MARK)
-        elif (yield from _call(text, at + 1)):
-            more = True
-            while more:
-                text.skip((yield from text.past(",")))
-                more = yield from _call(text, 0)
-            text.skip((yield from text.past("]")))
-        else:
-            _say(text, MISTRAL_MARK)
-
-
-FORMS: dict[str, Form] = {"hermes": hermes, "llama": llama, "mistral": mistral}
-DEFAULT_FORM = "hermes"  # of models that nothing is known of: most open ones were trained with it
-
-
-def _say(text: Reader, mark: str) -> None:
-    """What looked like the beginning of a call was none."""
-    text.say(mark)
-    text.skip(len(mark))
+        at = yield from text.past(form.opening, len(form.mark))
+        called = (yield from _call(text, at)) or (form.named and (yield from _named(text, at)))
+        if not called:
+            text.say(form.mark)
+            text.skip(len(form.mark))
 
 
 def _call(text: Reader, at: int, names: Collection[str] | None = None) -> Generator[None, None, bool]:
@@ -160,14 +191,14 @@ def _named(text: Reader, at: int) -> Generator[None, None, bool]:
             return False
         yield
     name = text.text[at:end]
-    if (yield from text.starts(MISTRAL_ID, end)):
-        while (found_at := text.text.find(MISTRAL_ARGUMENTS, end)) < 0:
+    if (yield from text.starts(NAME_ID, end)):
+        while (found_at := text.text.find(NAME_ARGUMENTS, end)) < 0:
             if text.ended:
                 return False
             yield
         end = found_at
-    if (yield from text.starts(MISTRAL_ARGUMENTS, end)):
-        end += len(MISTRAL_ARGUMENTS)
+    if (yield from text.starts(NAME_ARGUMENTS, end)):
+        end += len(NAME_ARGUMENTS)
     end = yield from text.past("", end)
     if not text.text.startswith("{", end):
         return False

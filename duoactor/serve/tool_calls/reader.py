@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 
-from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Text
+from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Said
 
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _INSIDE = re.compile(r'["\\]')
@@ -108,14 +108,14 @@ class Reader:
         self._space = text[len(said) :]
         if said:
             self._behind_call = False
-            self._events.append(Text(said))
+            self._events.append(Said(said))
 
     def say_until(self, mark: str) -> Generator[None, None, bool]:
         """Say what stands before ``mark``, which is not taken. False: it does not come."""
         while True:
             at = self.text.find(mark)
             if at < 0:
-                at = len(self.text) - (0 if self.ended else _beginning(self.text, mark))
+                at = len(self.text) - (0 if self.ended else beginning(self.text, mark))
             self.say(self.text[:at])
             self.skip(at)
             if self.text.startswith(mark):
@@ -159,9 +159,9 @@ class Reader:
     def close(self) -> None:
         """The text has ended and all of it was taken."""
         if self._space and not self._called:
-            self._events.append(Text(self._space))
+            self._events.append(Said(self._space))
 
 
-def _beginning(text: str, mark: str) -> int:
+def beginning(text: str, mark: str) -> int:
     """How many characters at the end of ``text`` may be the beginning of ``mark``."""
     return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)

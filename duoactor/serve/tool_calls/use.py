@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -12,9 +12,9 @@ import msgspec
 
 from duoactor.serve.errors import bad
 from duoactor.serve.tool_calls.events import NoTools, Parser
-from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, MISTRAL_MARK, FormParser
-from duoactor.serve.tool_calls.grammar import call_grammar
+from duoactor.serve.tool_calls.forms import DEFAULT_FORM, FORMS, FormParser
 from duoactor.serve.tool_calls.template import TemplateParser
+from protocols.messages import NO_THOUGHTS, Thinking
 
 MAX_TOOLS = 512
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -28,14 +28,59 @@ class Tool:
     description: str = ""
     parameters: dict[str, Any] | None = None
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Without ``parameters`` it takes none."""
+        empty = {"type": "object", "properties": {}, "additionalProperties": False}
+        return empty if self.parameters is None else self.parameters
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """As chat templates take it."""
+        shown = self.parameters or {"type": "object", "properties": {}}
+        function = {"name": self.name, "description": self.description, "parameters": shown}
+        return {"type": "function", "function": function}
+
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """How the model that is served writes calls, as ``Welcome`` says; ``mark`` is the id of Mistral's, or -1."""
+    """How the model that is served writes calls and thoughts, as ``Welcome`` says; ``mark`` is the token id of its
+    form's mark, where that is one token, or -1."""
 
     form: str = DEFAULT_FORM
     template: str = ""
     mark: int = -1
+    thinking: Thinking = NO_THOUGHTS
+
+
+class FunctionName(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """Some of the tools, as an allowed choice."""
+
+    tools: tuple[Pick, ...]
+    mode: Literal["auto", "required"] = "auto"
+
+
+class Pick(msgspec.Struct, frozen=True):
+    """``tool_choice`` that is no word: a function, or several that are allowed. The chat API has their names in
+    ``function`` and ``allowed_tools``, the Responses API beside ``type``."""
+
+    type: Literal["function", "allowed_tools"] = "function"
+    name: str = ""
+    function: FunctionName | None = None
+    tools: tuple[Pick, ...] = ()
+    mode: Literal["auto", "required"] = "auto"
+    allowed_tools: Allowed | None = None
+
+    @property
+    def called(self) -> str:
+        return self.function.name if self.function is not None else self.name
+
+
+Choice = Literal["none", "auto", "required"]
 
 
 @dataclass(frozen=True)
@@ -43,9 +88,27 @@ class ToolUse:
     """``choice``: "required" means one call at least; ``named``: this function and no other."""
 
     tools: tuple[Tool, ...] = ()
-    choice: Literal["none", "auto", "required"] = "auto"
+    choice: Choice = "auto"
     named: str = ""
     parallel: bool = True
+
+    @classmethod
+    def of(cls, tools: Iterable[Tool], choice: Choice | Pick, parallel: bool, place: str) -> ToolUse:
+        """ApiError about what cannot be; ``place`` is where the names stand."""
+        offered = tuple(tools)
+        if isinstance(choice, str):
+            found = cls(offered, choice, parallel=parallel)
+        elif choice.type == "function":
+            found = cls(offered, "required", choice.called or " ", parallel)
+        else:
+            allowed = choice.allowed_tools or Allowed(choice.tools, choice.mode)
+            names = {one.called for one in allowed.tools}
+            if not names or (unknown := names - {one.name for one in offered}):
+                what = f"tools has no function called {min(unknown)!r}" if names else "name at least one function"
+                raise bad("tool_choice", f": {what}")
+            found = cls(tuple(one for one in offered if one.name in names), allowed.mode, parallel=parallel)
+        found.check(place)
+        return found
 
     def check(self, place: str, choice: str = "tool_choice") -> None:
         """ApiError about the first thing that cannot be; ``place`` is where the names stand, ``choice`` the choice."""
@@ -74,7 +137,7 @@ class ToolUse:
     @cached_property
     def described(self) -> str:
         """As ``Generate.tools`` has it. Without a choice the model is not told of tools at all."""
-        return msgspec.json.encode([_described(tool) for tool in self.tools]).decode() if self.offered else ""
+        return msgspec.json.encode([tool.described for tool in self.tools]).decode() if self.offered else ""
 
     def parser(self, calling: Calling, constrained: bool) -> Parser:
         """A new one, for one answer; ``constrained``: a grammar has calls written in ``calling.form``."""
@@ -86,16 +149,9 @@ class ToolUse:
 
     def grammar(self, calling: Calling, otherwise: Mapping[str, Any] | None = None) -> str:
         """Of an answer that calls, or follows the JSON schema ``otherwise``."""
-        functions = [(tool.name, tool.parameters or {}) for tool in self.tools if self.named in ("", tool.name)]
-        mark = f"<[{calling.mark}]>" if calling.mark >= 0 else f'"{MISTRAL_MARK}"'
+        functions = [(tool.name, tool.schema) for tool in self.tools if self.named in ("", tool.name)]
         several = self.parallel and not self.named
-        return call_grammar(calling.form, functions, several=several, mark=mark, otherwise=otherwise)
+        return FORMS[calling.form].lark(functions, several=several, mark=calling.mark, otherwise=otherwise)
 
 
 NO_TOOLS = ToolUse()
-
-
-def _described(tool: Tool) -> dict[str, Any]:
-    parameters = tool.parameters or {"type": "object", "properties": {}}
-    function: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": parameters}
-    return {"type": "function", "function": function}

@@ -1,0 +1,222 @@
+"""Thoughts of reasoning models: what a request wants of them, where they end in the text, and grammars that begin
+behind them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from duoactor.serve.errors import bad
+from duoactor.serve.structure import StructureParameters
+from duoactor.serve.tool_calls.events import Event, Parser, Thought
+from duoactor.serve.tool_calls.reader import beginning
+from protocols.limits import Count
+from protocols.messages import NO_THOUGHTS, Dictation, StructuredOutputs, Thinking
+
+ANYTHING = r"/(.|\n)*/"
+SWITCHES = ("enable_thinking", "thinking")  # variables of chat templates
+SPACE = r"/[ \n]{0,2}/"  # between a thought and the answer
+
+
+class ThinkingSwitch(msgspec.Struct, frozen=True):
+    """Anthropic's ``thinking``, which others have taken over."""
+
+    type: Literal["enabled", "disabled", "adaptive"] = "enabled"
+    budget_tokens: Count = 0
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """OpenAI's ``reasoning``, with OpenRouter's fields."""
+
+    effort: str | None = None
+    enabled: bool | None = None
+    max_tokens: Count = 0
+
+
+class ThinkingParameters(StructureParameters, frozen=True, kw_only=True):
+    """The ways to say in chat completions whether and how long the model thinks."""
+
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    enable_thinking: bool | None = None
+    thinking: ThinkingSwitch | None = None
+    reasoning: Reasoning | None = None
+    reasoning_effort: str | None = None
+    max_thinking_tokens: Count = 0
+    thinking_budget: Count = 0  # as Qwen's API has it
+    thinking_token_budget: Count = 0  # as vLLM has it
+
+    @property
+    def wish(self) -> Wish:
+        switch, reasoning = self.thinking or ThinkingSwitch(), self.reasoning or Reasoning()
+        effort = self.reasoning_effort or reasoning.effort
+        on = next((one for one in (self.enable_thinking, reasoning.enabled) if one is not None), None)
+        if on is None and self.thinking is not None:
+            on = switch.type != "disabled"
+        budgets = (self.max_thinking_tokens, self.thinking_budget, self.thinking_token_budget)
+        budget = next(filter(None, (*budgets, switch.budget_tokens, reasoning.max_tokens)), 0)
+        return wish(on, effort, budget, self.chat_template_kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a request wants: thoughts or none (None: as the model does by itself), and ``budget`` tokens of them at
+    most (0: no limit)."""
+
+    on: bool | None = None
+    budget: int = 0
+    effort: str = ""  # a word for the chat template
+    variables: Mapping[str, Any] = field(default_factory=dict)  # of the chat template; they win
+
+    def rendered(self, form: Thinking) -> str:
+        """As ``Rendering.variables``."""
+        found: dict[str, Any] = {}
+        if form.begin and self.on is not None:
+            found |= dict.fromkeys(SWITCHES, self.on)
+        if form.begin and self.effort:
+            found["reasoning_effort"] = self.effort
+        found |= self.variables
+        return json.dumps(found, ensure_ascii=False) if found else ""
+
+
+def wish(on: bool | None, effort: str | None, budget: int, variables: Mapping[str, Any]) -> Wish:
+    """``effort``: "none" turns thoughts off."""
+    if effort == "none" and on is None:
+        on = False
+    given = (variables[name] for name in SWITCHES if isinstance(variables.get(name), bool))
+    return Wish(next(given, on), budget, "" if effort in (None, "none") else str(effort), variables)
+
+
+@dataclass(frozen=True, slots=True)
+class Mind:
+    """How the model that is served thinks, as ``Welcome`` says, in an answer to one request."""
+
+    form: Thinking = NO_THOUGHTS
+    opened: bool = False  # the answer begins inside a thought
+    allowed: bool = False  # it may begin with one
+
+    @classmethod
+    def of(cls, form: Thinking, on: bool | None, continued: str | None) -> Mind:
+        """``continued``: the text of an assistant's turn that the answer goes on with; None: it begins a turn."""
+        if not form.begin:
+            return cls()
+        if continued is not None:
+            opened = form.begin in continued and form.end not in continued
+            return cls(form, opened, opened)
+        opened = form.opens if on is None else form.opens_on if on else form.opens_off
+        return cls(form, opened, opened or on is not False)
+
+    def parser(self, rest: Parser) -> Parser:
+        return ThoughtParser(self.form, self.opened, rest) if self.form.begin else rest
+
+    def dictation(self, budget: int) -> Dictation | None:
+        """What ends a thought at its budget."""
+        if not budget or not self.allowed:
+            return None
+        if self.opened:
+            return Dictation(at=budget, text=self.form.end)
+        return Dictation(at=budget + 1, text=self.form.end, behind=self.form.begin)  # a token for the mark
+
+    def structure(self, wanted: StructuredOutputs | None, param: str) -> StructuredOutputs | None:
+        """``wanted`` is for what stands behind the thought."""
+        lead = self.form.markup[-1:]  # in front of an answer
+        if wanted is None or not (self.allowed or lead):
+            return wanted
+        end, plain = self._lark(self.form.end), " ".join(map(self._lark, lead))
+        rules = [f"thought: {ANYTHING} {end}"]
+        if self.form.end not in dict(self.form.special):
+            rules = [f"thought[suffix={json.dumps(self.form.end)}]: {ANYTHING}"]
+        thought = " ".join(["thought", *map(self._lark, self.form.markup), SPACE])
+        if not self.opened:
+            thought = (
+                f"({self._lark(self.form.begin)} {thought} | {plain})"
+                if plain
+                else (f"({self._lark(self.form.begin)} {thought})?")
+            )
+        if not self.allowed:
+            thought, rules = plain, []
+        return StructuredOutputs(grammar="\n".join([f"start: {thought} answer", *rules, _answer(wanted, param)]))
+
+    def _lark(self, text: str) -> str:
+        """Special tokens by their ids: to a grammar they are no text."""
+        special = dict(self.form.special)
+        names = "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
+        parts = [part for part in re.split(f"({names})", text) if part]
+        return " ".join(f"<[{special[part]}]>" if part in special else json.dumps(part) for part in parts)
+
+
+def _answer(wanted: StructuredOutputs, param: str) -> str:
+    if wanted.json_schema is not None:
+        return f"answer: %json {wanted.json_schema}"
+    if wanted.regex is not None:
+        return "answer: /{}/".format(wanted.regex.replace("/", r"\/"))
+    if "::=" in (wanted.grammar or ""):
+        raise bad(param, "in GBNF cannot follow a thought: write it in Lark, or turn thinking off")
+    return f"answer: %lark {{\n{wanted.grammar}\n}}"
+
+
+class ThoughtParser:
+    """A :class:`Parser` that takes thoughts from the front of a text; what stands behind them is for ``rest``."""
+
+    def __init__(self, form: Thinking, opened: bool, rest: Parser) -> None:
+        self.inside = opened  # a thought
+        self._form, self._rest = form, rest
+        self._held = ""  # text whose place is not decided
+        self._thought = opened  # there was one: space behind it is no part of the answer
+        self._begun = self.answers = False  # the present thought has text; all is the answer's from here on
+
+    def feed(self, text: str) -> list[Event]:
+        events: list[Event] = []
+        self._held += text
+        while not self.answers and self._held:
+            before = self._held
+            if self.inside:
+                self._think(events)
+            else:
+                self._between()
+            if self._held == before and not self.answers:
+                return events
+        if self.answers:
+            text, self._held = self._held, ""
+            events += self._rest.feed(text)
+        return events
+
+    def end(self, cut: bool = False) -> list[Event]:
+        held, self._held = self._held, ""
+        if self.answers or cut or (self._thought and not held.strip()):
+            return self._rest.end(cut)
+        if self.inside:
+            return [Thought(held.rstrip()), *self._rest.end(cut)]
+        return [*self._rest.feed(held), *self._rest.end(cut)]
+
+    def _think(self, events: list[Event]) -> None:
+        """Space at a thought's ends is no part of it."""
+        thought, end, behind = self._held.partition(self._form.end)
+        if not end:
+            said = thought[: len(thought) - beginning(thought, self._form.end)].rstrip()
+            thought, behind = said, thought[len(said) :]
+        thought = thought.rstrip() if self._begun else thought.strip()
+        if thought:
+            self._begun = True
+            events.append(Thought(thought))
+        elif not end and not self._begun:
+            behind = behind.lstrip()
+        self._held = behind
+        if end:
+            self.inside = self._begun = False
+
+    def _between(self) -> None:
+        """Find out what follows: a thought, markup to drop, or the answer."""
+        text = self._held.lstrip()
+        marks = (self._form.begin, *self._form.markup)
+        mark = next((one for one in marks if text.startswith(one)), None)
+        if mark is not None:
+            self._held, self._thought = text[len(mark) :], True
+            self.inside = mark == self._form.begin
+        elif text and not any(one.startswith(text) for one in marks):
+            self.answers = True
+            self._held = text if self._thought else self._held

@@ -1,0 +1,223 @@
+"""Thoughts of reasoning models: through each API, streamed and whole, with tools, a schema and a budget."""
+
+import json
+from itertools import pairwise
+
+import anthropic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duoactor.serve.thinking import Mind, ThoughtParser, Wish, wish
+from duoactor.serve.tool_calls.events import NoTools, Said, Thought
+from duoactor.serve.tool_calls.forms import FORMS, FormParser
+from protocols.messages import ChatTurn, Dictation, StructuredOutputs, Thinking
+from tests.serve.gateway import TURNS, served
+from tests.serve.parts import gathered
+from tests.serve.script import scripted
+
+QWEN = Thinking("<think>", "</think>")
+OPENED = Thinking("<think>", "</think>", opens=True, opens_on=True)
+GPT_OSS = Thinking(
+    "<|channel|>analysis<|message|>",
+    "<|end|>",
+    ("<|start|>assistant", "<|channel|>final<|message|>"),
+    (("<|channel|>", 5), ("<|message|>", 6), ("<|end|>", 7), ("<|start|>", 8)),
+)
+THOUGHT = "The user says hello.\nI answer."
+TEXT = f"<think>\n{THOUGHT}\n</think>\n\nHello."
+OPEN_TEXT = TEXT.removeprefix("<think>")
+
+RECORDED = [
+    (QWEN, False, TEXT, [Thought(THOUGHT), Said("Hello.")]),
+    (QWEN, False, "<think>\n\n</think>\n\nHello.", [Said("Hello.")]),
+    (QWEN, False, " Hello <think>x</think>", [Said(" Hello <think>x</think>")]),
+    (QWEN, False, "<thin", [Said("<thin")]),
+    (QWEN, False, "<think>\nstill", [Thought("still")]),
+    (OPENED, True, OPEN_TEXT, [Thought(THOUGHT), Said("Hello.")]),
+    (OPENED, True, "It is x < y </thin", [Thought("It is x < y </thin")]),
+    (
+        GPT_OSS,
+        False,
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+        [Thought("Hm."), Said("Yes.")],
+    ),
+    (GPT_OSS, False, "<|channel|>final<|message|>Yes.", [Said("Yes.")]),
+]
+
+
+def parsed(form, opened, pieces, rest=NoTools):
+    parser = ThoughtParser(form, opened, rest())
+    return gathered([event for piece in pieces for event in parser.feed(piece)] + parser.end())
+
+
+@pytest.mark.parametrize(("form", "opened", "text", "expected"), RECORDED)
+def test_thoughts_are_told_from_the_answer_whole_and_letter_by_letter(form, opened, text, expected):
+    assert parsed(form, opened, [text]) == parsed(form, opened, text) == expected
+
+
+FRAGMENTS = st.sampled_from(["<think>", "</think>", "<th", "</th", "ink>", " ", "\n", "a", "<", '{"name": "f"}', "é"])
+
+
+@given(st.booleans(), st.lists(FRAGMENTS, max_size=10).map("".join), st.data())
+def test_where_a_text_with_thoughts_is_cut_makes_no_difference(opened, text, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
+
+    def tools():
+        return FormParser(FORMS["hermes"], ["f"])
+
+    assert parsed(QWEN, opened, pieces, tools) == parsed(QWEN, opened, [text], tools)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (wish(None, None, 0, {}), ""),
+        (wish(None, "none", 0, {}), {"enable_thinking": False, "thinking": False}),
+        (wish(None, "high", 0, {}), {"reasoning_effort": "high"}),
+        (wish(True, None, 5, {}), {"enable_thinking": True, "thinking": True}),
+        (wish(True, None, 0, {"enable_thinking": False}), {"enable_thinking": False, "thinking": False}),
+        (wish(None, None, 0, {"custom": [1]}), {"custom": [1]}),
+    ],
+)
+def test_the_chat_template_is_told_whether_to_think(body: Wish, expected):
+    found = body.rendered(QWEN)
+    assert (json.loads(found) if found else "") == expected
+
+
+def test_a_model_without_thoughts_is_told_of_the_callers_own_variables_alone():
+    assert wish(True, "high", 9, {}).rendered(Thinking()) == ""
+    assert wish(True, "high", 9, {"custom": 1}).rendered(Thinking()) == '{"custom": 1}'
+
+
+def test_a_budget_ends_a_thought_that_was_begun_and_nothing_else():
+    assert Mind.of(OPENED, None, None).dictation(8) == Dictation(8, text="</think>")
+    assert Mind.of(QWEN, None, None).dictation(8) == Dictation(9, text="</think>", behind="<think>")
+    assert Mind.of(OPENED, False, None).dictation(8) is None
+    assert Mind.of(Thinking(), True, None).dictation(8) is None
+
+
+# --- through the APIs ------------------------------------------------------------------------------------------------
+
+ASK = {"messages": TURNS}
+CLAUDE = {**ASK, "model": "toy", "max_tokens": 99}
+
+
+@pytest.mark.parametrize(("form", "text"), [(QWEN, TEXT), (OPENED, OPEN_TEXT)])
+@pytest.mark.parametrize("piece", [3, 1000])
+async def test_chat_completions_have_the_thought_beside_the_content(form, text, piece):
+    async with served(scripted(text, piece, thinking=form)) as gateway:
+        whole = (await gateway.chat(max_tokens=99)).json()
+        events = await gateway.events("/v1/chat/completions", **ASK, stream_options={"include_usage": True})
+    message = whole["choices"][0]["message"]
+    assert message["content"] == "Hello."
+    assert message["reasoning_content"] == message["reasoning"] == THOUGHT
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == THOUGHT
+    assert "".join(delta.get("content", "") for delta in deltas) == "Hello."
+    if piece == 3:
+        usage = whole["usage"]
+        thought = usage["completion_tokens_details"]["reasoning_tokens"]
+        assert 0 < thought < usage["completion_tokens"]
+        assert events[-1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == thought
+
+
+async def test_responses_have_an_item_for_the_thought():
+    async with served(scripted(TEXT, thinking=QWEN)) as gateway:
+        whole = await gateway.openai().responses.create(model="toy", input="Hi")
+        stream = await gateway.openai().responses.create(model="toy", input="Hi", stream=True)
+        events = [event async for event in stream]
+    for answer in (whole, events[-1].response):
+        assert [item.type for item in answer.output] == ["reasoning", "message"]
+        assert answer.output[0].content[0].text == THOUGHT
+        assert answer.output_text == "Hello."
+        assert answer.usage.output_tokens_details.reasoning_tokens > 0
+    written = "".join(event.delta for event in events if event.type == "response.reasoning_text.delta")
+    assert written == THOUGHT
+
+
+async def test_messages_have_a_block_for_the_thought():
+    client_options = {"api_key": "none", "max_retries": 0}
+    asked = {**CLAUDE, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    async with served(scripted(TEXT, thinking=QWEN)) as gateway:
+        client = anthropic.AsyncAnthropic(base_url=gateway.url, **client_options)
+        whole = await client.messages.create(**asked)
+        async with client.messages.stream(**asked) as stream:
+            kinds = [event.type async for event in stream]
+            streamed = await stream.get_final_message()
+    for answer in (whole, streamed):
+        assert [block.type for block in answer.content] == ["thinking", "text"]
+        assert answer.content[0].thinking == THOUGHT
+        assert answer.content[1].text == "Hello."
+    assert "thinking" in kinds
+
+
+async def test_a_thought_in_the_history_goes_back_to_the_template():
+    thought = {"role": "assistant", "content": "Hello.", "reasoning_content": THOUGHT}
+    block = [{"type": "thinking", "thinking": THOUGHT, "signature": ""}, {"type": "text", "text": "Hello."}]
+    items = [
+        {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": THOUGHT}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello."}]},
+    ]
+    asked = [*TURNS, {"role": "user", "content": "And?"}]
+    async with served(scripted("Fine.", thinking=QWEN)) as gateway:
+        for path, body in (
+            ("/v1/chat/completions", {"messages": [asked[0], thought, asked[1]]}),
+            ("/v1/messages", {**CLAUDE, "messages": [asked[0], {"role": "assistant", "content": block}, asked[1]]}),
+            ("/v1/responses", {"input": [asked[0], *items, asked[1]]}),
+        ):
+            answer = await gateway.post(path, **body)
+            assert answer.status_code == 200, answer.text
+        found = [turns for turns, _ in gateway.cluster.codec.asked]
+    assert [turns[1] for turns in found] == [ChatTurn("assistant", "Hello.", reasoning=THOUGHT)] * 3
+
+
+async def test_tools_are_called_behind_the_thought():
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    text = f"<think>\nI could write <tool_call> here.\n</think>\n\n{call}"
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    async with served(scripted(text, 20, thinking=QWEN)) as gateway:
+        choice = (await gateway.chat(tools=tools, max_tokens=99)).json()["choices"][0]
+    assert choice["message"]["reasoning_content"] == "I could write <tool_call> here."
+    assert choice["message"]["content"] is None
+    assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]) == {"a": 1}
+    assert choice["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("tokens", range(1, 12))
+async def test_markup_of_a_thought_never_is_text_where_max_tokens_cuts_it_off(tokens):
+    async with served(scripted(TEXT, 6, thinking=QWEN)) as gateway:
+        message = (await gateway.chat(max_tokens=tokens)).json()["choices"][0]["message"]
+    assert "think" not in message["content"] + message.get("reasoning", "")
+
+
+# --- grammars --------------------------------------------------------------------------------------------------------
+
+
+def allowed(wanted: StructuredOutputs, text: str) -> bool:
+    """May this be an answer, to its end?"""
+    from llguidance import LLMatcher, LLTokenizer, grammar_from
+
+    matcher = LLMatcher(LLTokenizer("byte"), grammar_from("lark", wanted.grammar))
+    assert not matcher.is_error(), matcher.get_error()
+    return matcher.try_consume_tokens(list(text.encode())) == len(text.encode()) and matcher.is_accepting()
+
+
+WANTED = [
+    (StructuredOutputs(json_schema='{"type": "object", "properties": {"a": {"const": 1}}}'), '{"a":1}'),
+    (StructuredOutputs(regex="[a-z]+/[0-9]"), "ab/7"),
+    (StructuredOutputs(grammar='start: "yes" | no\nno: "no" /[!]+/'), "no!!"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "text"), WANTED)
+def test_a_form_binds_the_answer_and_leaves_the_thought_free(wanted, text):
+    optional, opened = (Mind.of(form, None, None).structure(wanted, "p") for form in (QWEN, OPENED))
+    off = Mind.of(QWEN, False, None).structure(wanted, "p")
+    assert off == wanted
+    assert allowed(optional, text) and allowed(optional, f"<think>\nHm.\n\n1 < 2</think>\n\n{text}")
+    assert allowed(opened, f"\nHm </p></think>\n\n{text}") and allowed(opened, f"</think>{text}")
+    for wrong in ("Hm.", "<think>Hm.", f"<think>Hm.</think>\n\n{text}x", f"1{text}"):
+        assert not allowed(optional, wrong)
+    assert not allowed(opened, text)
