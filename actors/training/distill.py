@@ -54,6 +54,10 @@ class Material:
 
 def distill(plan: Plan, report: Report, timer: Timer = time.monotonic) -> Result:
     """Write the draft model directory ``plan.out``. ConfigError or ModelError in one sentence."""
+    if plan.kind == "head":
+        from actors.training.heads import HeadDistillation
+
+        return HeadDistillation(plan, report, timer).run()
     return Distillation(plan, report, timer).run()
 
 
@@ -132,12 +136,16 @@ class Distillation:
         until = (seconds + earlier + trained_seconds(work.checkpoint)) * ANSWERING  # of all runs together
         learned = [i for i in range(len(prompts)) if i not in self.apart]
         numbers = sorted(self.apart), learned
-        collect_answers(target, prompts, numbers, (held, answers), until, self.report, self.timer)
+        collect_answers(self.watched(target), prompts, numbers, (held, answers), until, self.report, self.timer)
         if not held.answers or not answers.answers:
             raise ConfigError(f"the prompts leave no room for answers in the context of {plan.target}; shorten them")
         answering = held.seconds + answers.seconds - earlier
         training_s = seconds - min(answering, seconds * ANSWERING)
         return Material(prompts, learned, answers, held, shape, took_us, training_s)
+
+    def watched(self, target: Target) -> Target:
+        """The target that is asked for answers."""
+        return target
 
     def shape(self, took_us: float) -> Shape:
         """The shape that was asked for, or that an earlier run has chosen, or the one by rule."""

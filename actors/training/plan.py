@@ -27,6 +27,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     out: str
     texts: tuple[Text, ...]
+    kind: str = "draft"  # "draft" or "head"
     shape: str = "auto"
     init: str = ""
     minutes: float = 30
@@ -54,6 +55,7 @@ class Result(msgspec.Struct, kw_only=True):
     step_us: float  # of the draft
     before: list[Reading]  # of the answers to the prompts kept apart
     after: list[Reading]
+    depths: tuple[float, ...] = ()  # of a head: how often its first choice is right, by depth behind right ones
 
 
 @dataclass(frozen=True, slots=True)

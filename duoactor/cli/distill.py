@@ -14,6 +14,7 @@ from duoactor.cli.environment import available_cpus
 from duoactor.cli.options import json_option
 from duoactor.distill import ALL, card, lengths, rows, verdict
 from duoactor.doctor import busy
+from duoactor.status import agreement
 from protocols.errors import ConfigError
 
 
@@ -25,6 +26,12 @@ from protocols.errors import ConfigError
     multiple=True,
     metavar="FILE",
     help="JSONL suite, or text with one prompt per line; may be repeated  [the built-in suite]",
+)
+@click.option(
+    "--kind",
+    default="draft",
+    type=click.Choice(["draft", "head"]),
+    help="a draft model, or an EAGLE-3 head that reads the target's states  [draft]",
 )
 @click.option(
     "--shape",
@@ -52,6 +59,7 @@ def distill(
     target: str,
     out: str,
     prompts: tuple[str, ...],
+    kind: str,
     shape: str,
     init: str,
     minutes: float,
@@ -69,13 +77,17 @@ def distill(
     \b
     Example:  duoactor distill --target my/model --prompts questions.jsonl --out draft --minutes 60
               duoactor up --target my/model --draft draft
+              duoactor distill --target my/model --kind head --out head
     """
+    if kind == "head" and (shape != "auto" or init):
+        raise click.UsageError("a head has the target's width and begins anew: leave --shape and --init out")
     from actors.training.distill import distill as train
 
     plan = Plan(
         target=config.resolve_model(target, "target"),
         out=out,
         texts=tuple(text for file in prompts or (BUILTIN,) for text in _texts(file)),
+        kind=kind,
         shape=shape,
         init=config.resolve_model(init, "draft", "--init") if init else "",
         minutes=minutes,
@@ -124,6 +136,8 @@ def _tell(plan: Plan, result: Result, as_json: bool) -> None:
     render.print_table(made)
     size = f"{result.parameters / 1e6:.2f}M parameters"
     print(f"wrote {plan.out}: shape {result.shape}, {size}; use it with --draft {plan.out}")
+    if result.depths:
+        print(agreement(result.depths))
     print(verdict(result))
 
 

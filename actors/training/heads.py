@@ -1,0 +1,416 @@
+"""From a target and prompts to an EAGLE-3 head: states kept while answers are written, then training on them alone.
+
+The head learns as it will draft: the second and third token of a round from states of its own (training-time test,
+arXiv 2503.01840). Its output layer holds the target's rows of the most frequent tokens, and is not trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from actors.draft_timing import measure_draft
+from actors.engines.build import build_target
+from actors.engines.heads.build import build_head
+from actors.engines.sampling.noise import gumbel
+from actors.engines.targets.states import States
+from actors.engines.targets.target import Target
+from actors.engines.weights.loading import load_config, load_model
+from actors.models import common_prefix
+from actors.training.answers import Answer, Prompt
+from actors.training.batches import Batch, batch_of, groups
+from actors.training.distill import Distillation, Material
+from actors.training.head import coverage, kept_most_frequent
+from actors.training.learner import Learner, train, trained_seconds
+from actors.training.plan import Progress, Reading, Result
+from actors.training.shapes import stopwatch
+from actors.training.start import Shape
+from protocols.errors import ConfigError
+
+COVERED = 8192  # tokens of the output layer; what a small target's head takes longest for is its own
+STEPS = 3  # tokens of a round that it is trained to draft one behind the other
+TOKENS = 2048  # of a batch
+RANKS = 8  # of the head's choices that are told apart
+CPU = torch.device("cpu")
+
+
+def taps_of(layers: int) -> tuple[int, ...]:
+    """The layers whose entering states published heads read."""
+    return 2, layers // 2, layers - 3
+
+
+class Features:
+    """States of whole texts on disk, in float16, by the text."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def _place(self, text: Sequence[int]) -> Path:
+        return self._directory / f"{hashlib.sha256(np.array(text, np.int64).tobytes()).hexdigest()[:32]}.npy"
+
+    def keep(self, text: Sequence[int], states: NDArray[np.float16]) -> None:
+        place = self._place(text)
+        half = place.with_suffix(".part")
+        with half.open("wb") as file:
+            np.save(file, states)
+        half.replace(place)
+
+    def of(self, text: Sequence[int]) -> NDArray[np.float16]:
+        found: NDArray[np.float16] = np.load(self._place(text), mmap_mode="r")
+        return found
+
+
+class Watched:
+    """A target of which the states of every text are kept when it ends."""
+
+    def __init__(self, target: Target, features: Features, layers: Sequence[int]) -> None:
+        self._target, self._features = target, features
+        self._states: States = target.keep_states(layers)
+        self._texts: dict[int, tuple[list[int], int]] = {}  # by request, with its prompt's length
+        self._prompts: list[tuple[tuple[int, ...], NDArray[np.float16]]] = []  # with their states
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def open(self, prompt: Sequence[int], *arguments: Any, **options: Any) -> int:
+        handle = self._target.open(prompt, *arguments, **options)
+        self._texts[handle] = list(prompt), len(prompt)
+        return handle
+
+    def prefill(self, handle: int, limit: int | None = None) -> Any:
+        outcome = self._target.prefill(handle, limit)
+        if outcome is not None:
+            self._texts[handle][0].extend(outcome.tokens)
+        return outcome
+
+    def verify(self, windows: Sequence[Any]) -> Any:
+        outcomes = self._target.verify(windows)
+        for window, outcome in zip(windows, outcomes, strict=True):
+            self._texts[window.handle][0].extend(outcome.tokens)
+        return outcomes
+
+    def close(self, handle: int) -> None:
+        (text, prompt_len), found = self._texts.pop(handle), self._states.take(handle)
+        self._target.close(handle)
+        if found is not None and (whole := self._whole(text, *found)) is not None:
+            self._prompts.append((tuple(text[:prompt_len]), whole[:prompt_len]))
+            self._features.keep(text, whole)
+
+    def _whole(self, text: list[int], start: int, tapped: Tensor) -> NDArray[np.float16] | None:
+        """With the states of a beginning that was computed for an earlier text; None: nobody has them."""
+        own: NDArray[np.float16] = tapped.half().cpu().numpy()
+        if start == 0:
+            return own
+        for prompt, states in reversed(self._prompts):
+            if len(states) >= start and common_prefix(prompt[:start], text[:start]) == start:
+                return np.concatenate([states[:start], own])
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HeadBatch(Batch):
+    """Its positions stand there ``STEPS`` times: as first token of a round, as second, as third."""
+
+    states: Tensor  # (rows, length, states): the target's
+
+    def logits(self, model: nn.Module) -> Tensor:
+        steps = model(self.tokens, self.states, self.kept)
+        return torch.cat([step[self.mask] for step in steps]).float()
+
+
+def head_batch(
+    prompts: Sequence[Prompt], answers: Sequence[Answer], features: Features, device: torch.device
+) -> HeadBatch:
+    plain = batch_of(prompts, answers, device)
+    texts = [[*prompts[one.job.prompt].tokens, *one.tokens.tolist()] for one in answers]
+    rows = [torch.from_numpy(np.array(features.of(text))) for text in texts]
+    states = torch.zeros(*plain.tokens.shape, rows[0].shape[1])
+    for row, mine in zip(states, rows, strict=True):
+        row[: len(mine)] = mine[: len(row)]
+    ids, logprobs, heat = plain.ids.repeat(STEPS, 1), plain.logprobs.repeat(STEPS, 1), plain.temperature.repeat(STEPS)
+    return HeadBatch(plain.tokens, plain.kept, plain.mask, plain.answers, ids, logprobs, heat, states=states.to(device))
+
+
+class HeadStudent(nn.Module):
+    """A head in training, its parameters by the names of SafeAILab's layout."""
+
+    def __init__(self, config: LlamaConfig, embedding: Tensor, ids: Tensor) -> None:
+        super().__init__()
+        width, self.config, whole = config.hidden_size, config, config.num_attention_heads * config.head_dim
+        self.fc = nn.Linear(embedding.shape[1] * 3, width, bias=False)
+        sizes = {"q": whole, "k": config.num_key_value_heads * config.head_dim}
+        parts = {f"{name}_proj": nn.Linear(2 * width, sizes.get(name, sizes["k"]), bias=False) for name in "qkv"}
+        inner = config.intermediate_size
+        self.midlayer = nn.ModuleDict(
+            {
+                "self_attn": nn.ModuleDict({**parts, "o_proj": nn.Linear(whole, width, bias=False)}),
+                "mlp": nn.ModuleDict(
+                    {
+                        "gate_proj": nn.Linear(width, inner, bias=False),
+                        "up_proj": nn.Linear(width, inner, bias=False),
+                        "down_proj": nn.Linear(inner, width, bias=False),
+                    }
+                ),
+                **{
+                    name: nn.RMSNorm(width, config.rms_norm_eps)
+                    for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+                },
+            }
+        )
+        self.norm = nn.RMSNorm(width, config.rms_norm_eps)
+        self.lm_head = nn.Linear(width, len(ids), bias=False).requires_grad_(False)
+        self.d2t = nn.Buffer(ids - torch.arange(len(ids)))
+        self.embedding = nn.Buffer(embedding, persistent=False)
+        self.rotary = LlamaRotaryEmbedding(config)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+    def get_input_embeddings(self) -> None:
+        """The target's, which is not trained."""
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def forward(self, tokens: Tensor, states: Tensor, kept: int) -> list[Tensor]:
+        """Of each step logits ``(rows, kept, columns)`` at the last positions."""
+        embedded, read = self.embedding[tokens[:, 1:]], self.fc(states[:, :-1])
+        turns = self.rotary(embedded, torch.arange(1, tokens.shape[1], device=tokens.device)[None])
+        found: list[Tensor] = []
+        seen: list[tuple[Tensor, Tensor]] = []
+        for _ in range(STEPS):
+            made = self._step(embedded, read, turns, seen)
+            found.append(self.lm_head(self.norm(made[:, -kept:])))
+            read = torch.cat([read[:, :1], made[:, :-1]], 1)
+        return found
+
+    def _step(
+        self, embedded: Tensor, read: Tensor, turns: tuple[Tensor, Tensor], seen: list[tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        """What the layer makes of its inputs. ``seen``: keys and values of the steps before, to which its own are
+        added."""
+        layer: Any = self.midlayer
+        both = torch.cat([layer["input_layernorm"](embedded), layer["hidden_norm"](read)], -1)
+        attention, width = layer["self_attn"], self.config.head_dim
+        queries, keys, values = (
+            attention[name](both).unflatten(-1, (-1, width)).transpose(1, 2) for name in ("q_proj", "k_proj", "v_proj")
+        )
+        cos, sin = (part[:, None] for part in turns)
+        group = queries.shape[1] // keys.shape[1]
+        queries, keys = _turned(queries, cos, sin), _turned(keys, cos, sin).repeat_interleave(group, 1)
+        seen.append((keys, values.repeat_interleave(group, 1)))
+        x = read + attention["o_proj"](_attended(queries, seen))
+        inner = layer["post_attention_layernorm"](x)
+        gated = functional.silu(layer["mlp"]["gate_proj"](inner)) * layer["mlp"]["up_proj"](inner)
+        return torch.as_tensor(x + layer["mlp"]["down_proj"](gated))
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+def _attended(queries: Tensor, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Attention of the latest step: to the first step's keys up to as many places back as there are steps behind it,
+    and to one key of each step since."""
+    rows, scale, last = queries.shape[2], queries.shape[3] ** -0.5, len(seen) - 1
+    keys, values = seen[0]
+    places = torch.arange(rows, device=queries.device)
+    hidden = places[None] > (places[:, None] - last).clamp_min(0)
+    scores = [(queries @ keys.transpose(2, 3) * scale).masked_fill(hidden, -torch.inf)]
+    near = [[_later(part, last - step) for part in seen[step]] for step in range(1, last + 1)]
+    scores += [(queries * key).sum(-1, keepdim=True) * scale for key, _ in near]
+    weights = torch.cat(scores, -1).softmax(-1, dtype=torch.float32).to(values.dtype)
+    out = weights[..., :rows] @ values
+    for place, (_, value) in enumerate(near):
+        out = out + weights[..., rows + place : rows + place + 1] * value
+    return out.transpose(1, 2).flatten(2)
+
+
+def _later(x: Tensor, places: int) -> Tensor:
+    """Each row what was ``places`` rows before it."""
+    return x if places == 0 else torch.cat([x[:, :, :places], x[:, :, :-places]], 2)
+
+
+def first_head(target: nn.Module, ids: NDArray[np.int64]) -> HeadStudent:
+    """The head before it learns anything: the target's last layer over its deepest states."""
+    whole: Any = target
+    text = whole.config.get_text_config()
+    rope = dict(getattr(text, "rope_parameters", None) or {})
+    heads = int(text.num_attention_heads)
+    config = LlamaConfig(
+        hidden_size=text.hidden_size,
+        intermediate_size=2 * text.hidden_size,
+        num_attention_heads=heads,
+        num_key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        num_hidden_layers=1,
+        rms_norm_eps=getattr(text, "rms_norm_eps", 1e-5),
+        rope_parameters={"rope_type": "default", "rope_theta": rope.get("rope_theta", 1e4)},
+        max_position_embeddings=text.max_position_embeddings,
+        vocab_size=text.vocab_size,
+        tie_word_embeddings=False,
+    )
+    config.draft_vocab_size = len(ids)
+    chosen = torch.from_numpy(ids)
+    head = HeadStudent(config, whole.get_input_embeddings().weight.detach().float(), chosen)
+    width = text.hidden_size
+    with torch.no_grad():
+        for parameter in head.parameters():
+            if parameter.ndim == 2:
+                nn.init.normal_(parameter, std=width**-0.5)
+        head.fc.weight.mul_(0.1)
+        head.fc.weight[:, -width:] += torch.eye(width)
+        head.lm_head.weight.copy_(whole.get_output_embeddings().weight[chosen].float())
+        last = next((one for name, one in whole.named_modules() if name.endswith("model.norm")), None)
+        if last is not None and last.weight.shape == head.norm.weight.shape:
+            head.norm.weight.copy_(last.weight.float())
+    return head
+
+
+def save_head(head: HeadStudent, out: Path, target: str) -> None:
+    """In SafeAILab's layout."""
+    out.mkdir(parents=True, exist_ok=True)
+    ids = head.d2t.cpu() + torch.arange(len(head.d2t))
+    covered = torch.zeros(head.config.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
+    weights = {name: tensor.to("cpu", torch.bfloat16).contiguous() for name, tensor in head.named_parameters()}
+    save_file({**weights, "d2t": head.d2t.cpu(), "t2d": covered}, out / "model.safetensors")
+    named = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "target": Path(target).name}
+    config = head.config.to_dict() | named | {"torch_dtype": "bfloat16"}
+    (out / "config.json").write_text(json.dumps(config, indent=2, default=str))
+
+
+class HeadDistillation(Distillation):
+    """A run of a plan of kind "head"."""
+
+    def run(self) -> Result:
+        self.features = Features(self.work.features)
+        given = self.ask_target()
+        usable = [one for one in given.answers.answers if self._has(given, one)]
+        held = [one for one in given.held.answers if self._has(given, one)]
+        if not usable or not held:
+            raise ConfigError(f"no states of {self.plan.target} were kept; choose another --out")
+        whole = load_model(self.plan.target, CPU, torch.float32)
+        shown = [given.prompts[i] for i in given.learned]
+        vocabulary = int(load_config(self.plan.target).get_text_config().vocab_size)
+        size = min(COVERED, vocabulary)
+        ids = kept_most_frequent(self.work.head(size), shown, usable, size, vocabulary)
+        head = first_head(whole, ids)
+        del whole
+        self.report(Progress("start", f"an EAGLE-3 head of {sum(p.numel() for p in head.parameters()) / 1e6:.1f}M"))
+        before = self.judge(head, given, held)[0]
+        learner = self._trained(head, given, usable)
+        self.report(Progress("report", "reading the answers kept apart"))
+        averaged = learner.averaged
+        assert isinstance(averaged, HeadStudent)
+        save_head(averaged, self.work.out, self.plan.target)
+        after, depths = self.judge(averaged, given, held)
+        return Result(
+            shape=f"EAGLE-3 {given.shape}",
+            parameters=sum(p.numel() for p in averaged.parameters()),
+            start="random weights under the target's output layer",
+            prompts=len(given.learned),
+            kept_apart=len(self.apart),
+            answers=len(usable),
+            tokens=sum(len(one.tokens) for one in usable),
+            head=len(ids) if len(ids) < vocabulary else 0,
+            covered=coverage(held, None if len(ids) == vocabulary else _covered(ids, vocabulary)),
+            steps=learner.steps,
+            seconds=learner.seconds,
+            round_us=given.round_us,
+            step_us=self._head_step_us(),
+            before=before,
+            after=after,
+            depths=depths,
+        )
+
+    def watched(self, target: Target) -> Any:
+        return Watched(target, self.features, taps_of(target.engine.trunk().layers))
+
+    def shape(self, took_us: float) -> Shape:
+        return Shape(int(load_config(self.plan.target).get_text_config().hidden_size), 1)
+
+    def _has(self, given: Material, one: Answer) -> bool:
+        try:
+            self.features.of([*given.prompts[one.job.prompt].tokens, *one.tokens.tolist()])
+        except OSError:
+            return False
+        return True
+
+    def _trained(self, head: HeadStudent, given: Material, answers: Sequence[Answer]) -> Learner:
+        torch.set_num_threads(len(self.plan.cpus))
+        checkpoint = self.work.checkpoint
+        learner = Learner(head, self.device)
+        until = trained_seconds(checkpoint) + given.training_s
+        batches = self._batches(given.prompts, answers, len(head.d2t), int(trained_seconds(checkpoint)))
+        train(learner, batches, until, checkpoint, self.report, self.timer)
+        return learner
+
+    def _batches(
+        self, prompts: Sequence[Prompt], answers: Sequence[Answer], columns: int, seed: int
+    ) -> Iterator[HeadBatch]:
+        together, order = groups(prompts, answers, columns * STEPS, TOKENS), random.Random(seed)
+        while True:
+            order.shuffle(together)
+            for members in together:
+                yield head_batch(prompts, members, self.features, self.device)
+
+    @torch.no_grad()
+    def judge(
+        self, head: HeadStudent, given: Material, held: Sequence[Answer]
+    ) -> tuple[list[Reading], tuple[float, ...]]:
+        """How the head reads answers kept apart, with the noise that they were drawn with: the ranks of their tokens
+        among its first choices; and how often the first choice is right by depth, behind right ones."""
+        readings, ids = list[Reading](), (head.d2t.cpu() + torch.arange(len(head.d2t)))
+        right, asked = [0] * STEPS, [0] * STEPS
+        for one in held:
+            prompt = given.prompts[one.job.prompt]
+            batch = head_batch(given.prompts, [one], self.features, head.device)
+            places = [len(prompt.tokens) + at for at in range(len(one.tokens))]
+            heat = one.job.temperature
+            noise = gumbel(one.job.seed, places, ids) if heat else torch.zeros(1)
+            best = [
+                ids[(step[batch.mask].float().cpu() / (heat or 1.0) + noise).topk(RANKS).indices]
+                for step in head(batch.tokens, batch.states, batch.kept)
+            ]
+            tokens = torch.from_numpy(one.tokens.astype(np.int64))
+            hits = [found == tokens[:, None] for found in best]
+            ranks = torch.where(hits[0].any(1), hits[0].int().argmax(1) + 1, 0)
+            readings.append(Reading(temperature=heat, task=prompt.task, ranks=tuple(ranks.tolist())))
+            reached = torch.ones(len(tokens), dtype=torch.bool)
+            for depth, hit in enumerate(hits):
+                mine = reached[: len(tokens) - depth]
+                asked[depth] += int(mine.sum())
+                reached = mine & hit[depth:, 0]
+                right[depth] += int(reached.sum())
+        shares = tuple(n / max(1, of) for n, of in zip(right, asked, strict=True))
+        return sorted(readings, key=lambda one: (one.temperature, one.task)), shares
+
+    def _head_step_us(self) -> float:
+        """Microseconds of a step of the head that was written, beside the target that shares its embedding."""
+        plan = self.plan
+        target, _ = build_target(plan.target, str(self.device), plan.dtype, 0, max(1, len(plan.cpus) - 1), ())
+        head = build_head(str(self.work.out), target, plan.target)
+        return measure_draft(head, stopwatch(self.device, max(1, len(plan.cpus) - 1)))[1]
+
+
+def _covered(ids: NDArray[np.int64], vocabulary: int) -> Any:
+    from actors.engines.weights.draft_vocabulary import DraftVocabulary
+
+    return DraftVocabulary(ids, vocabulary)
