@@ -1,0 +1,116 @@
+"""`duoactor distill --kind head`: a head that drafts, once it is served, as it did while it learned."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.heads.build import build_head
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
+from actors.models import Leaf
+from actors.training.answers import Answer, Job, Prompt
+from actors.training.distill import distill
+from actors.training.heads import Features, Watched, first_head, head_batch, save_head, taps_of
+from actors.training.plan import Plan, Text
+from duoactor.cli import main
+from protocols.messages import Sampling
+from tests.engines.mirrored_texts import some_prompt
+from tests.engines.tiny import VOCAB, info, make
+from tests.training.test_distill import ignore, target_of
+
+GREEDY = Sampling(max_tokens=64)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def served(model):
+    return Target(LlamaEngine(model, info(model), 2048), rows_agree=ROWS)
+
+
+def text_of(target, prompt, count, **options):
+    handle = target.open(prompt, GREEDY, **options)
+    while (outcome := target.prefill(handle)) is None:
+        pass
+    text = [*prompt, *outcome.tokens]
+    from actors.models import Window
+
+    while len(text) < len(prompt) + count:
+        text += target.verify([Window(handle)])[0].tokens
+    return handle, text
+
+
+def test_a_served_head_proposes_what_it_did_in_training(tmp_path):
+    ids = np.sort(np.random.default_rng(0).permutation(VOCAB)[:50])
+    head = first_head(make("llama"), ids).eval()
+    target = served(make("llama"))
+    features = Features(tmp_path / "states")
+    watched = Watched(target, features, taps_of(3))
+    prompt = some_prompt(30)
+    handle, text = text_of(watched, prompt, 9)
+    watched.close(handle)
+    tokens = np.array(text[30:], np.int32)
+    answer = Answer(Job(0, 0.0, 0), tokens, np.zeros((9, 4), np.int32), np.zeros((9, 4), np.float16))
+    batch = head_batch([Prompt(tuple(prompt))], [answer], features, CPU)
+    with torch.inference_mode():
+        steps = head(batch.tokens, batch.states, batch.kept)
+    save_head(head, tmp_path / "head", "target")
+    draft = build_head(str(tmp_path / "head"), target, "target")
+    other, again = text_of(target, prompt, 6, cache_salt="another")
+    assert again[:36] == text[:36]
+    mirror = draft.open(text[:36], 30, GREEDY)
+    draft.follow(mirror, other)
+    [top] = draft.expand([Leaf(mirror, text[35], (), is_root=True)])
+    [first] = draft.expand([Leaf(mirror, text[36], ())])
+    [second] = draft.expand([Leaf(mirror, text[37], (first.slot,))])
+    for found, logits in ((top, steps[0][0, 6]), (first, steps[1][0, 7]), (second, steps[2][0, 8])):
+        best, places = logits.softmax(-1).topk(8)
+        assert found.probs == pytest.approx(best.tolist(), abs=0.02)  # the directory holds bfloat16
+        assert found.tokens[0] == int(ids[places[0]])
+
+
+def test_states_of_a_cached_beginning_are_those_of_the_text_that_computed_it(tmp_path):
+    features = Features(tmp_path)
+    watched = Watched(served(make("llama")), features, taps_of(3))
+    prompt = some_prompt(80)
+    texts = []
+    for _ in range(2):
+        handle, text = text_of(watched, prompt, 5)
+        watched.close(handle)
+        texts.append(text)
+        found = features.of(text)
+        assert len(found) == len(text) - 1
+    with torch.inference_mode():
+        states = make("llama")(torch.tensor([texts[1][:-1]]), output_hidden_states=True).hidden_states
+    expected = torch.cat([states[layer][0] for layer in taps_of(3)], 1)
+    torch.testing.assert_close(torch.from_numpy(np.array(found)).float(), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_a_head_is_distilled_resumed_and_served(tmp_path, capsys):
+    target = target_of("llama", tmp_path / "target")
+    texts = tuple(Text("words", f"w{i} w{2 * i} w{3 * i}") for i in range(3, 15))
+    plan = Plan(target=target, out=str(tmp_path / "head"), texts=texts, kind="head", minutes=0.05, device="cpu")
+    result = distill(plan, ignore)
+    assert result.steps > 0
+    assert len(result.depths) == 3
+    again = distill(Plan(**{**_fields(plan), "resume": True}), ignore)
+    assert again.steps > result.steps
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    draft = build_head(str(tmp_path / "head"), served(make("llama")), target)
+    assert draft.info.vocab_size == VOCAB
+
+
+def _fields(plan):
+    return {name: getattr(plan, name) for name in plan.__struct_fields__}
+
+
+def test_a_head_takes_no_shape(capsys):
+    assert main(["distill", "--kind", "head", "--shape", "64x1", "--out", "x"]) == 2
+    assert "leave --shape" in capsys.readouterr().err
