@@ -11,6 +11,7 @@ from protocols.errors import RequestError
 from protocols.messages import FailureCode, Method
 
 REST_NODES = 63
+EVERY_SOURCE = ("text", "memory", "datastore", "drafter", "inline", "head")
 LOOKAHEAD_NODES = 55  # a window of 4 levels and 7 columns without the root, and 7 guesses of 4 tokens
 
 # Which nodes of the tree are verified in a round: none, so that the root alone is; the likeliest path; those that are
@@ -56,7 +57,7 @@ STRATEGIES: dict[Method, Strategy] = {
         Strategy(Method.DUODECODING, ("drafter",), "chain", "survivor"),
         Strategy(Method.DUODECODING_LOCKSTEP, ("drafter",), "chain", "lockstep"),
         Strategy(Method.TREE, ("drafter",), "priced", "priced"),
-        Strategy(Method.AUTO, ("text", "memory", "datastore", "drafter", "inline"), "priced", "priced", may_rest=True),
+        Strategy(Method.AUTO, EVERY_SOURCE, "priced", "priced", may_rest=True),
         Strategy(Method.PLD, ("pld",), "proposal"),
         Strategy(Method.PLD_EARLIEST, ("pld-earliest",), "proposal"),
         Strategy(Method.SAM, ("sam",), "proposal"),

@@ -67,7 +67,6 @@ class Outcome:
     # the target's token behind the root, then behind each node of the window; after a prefill there are none
     sampled: list[int] = field(default_factory=list)
     reused: int = 0  # after a prefill: tokens of the prompt that were not computed, because an earlier one had them
-    hidden: NDArray[np.float32] | None = None  # (tokens, width): the last layer's states, if a source reads them
 
 
 class Constraint(Protocol):

@@ -15,6 +15,7 @@ from protocols.messages import Method
 
 BUNDLED = "bundled"  # the model pair that comes with duoactor
 RETRIEVAL = "sam"  # a drafter that needs no model and fits every tokenizer
+AUTO_DRAFT = "auto"  # for ``draft``: the target's own head; where it has none, retrieval
 NO_DRAFT = "none"  # for ``inline_draft``: the verifier does not draft itself
 MAX_THREADS = 16  # that a target on a CPU uses by default: no machine with more was measured
 
@@ -87,8 +88,8 @@ class VerifierSettings(KeySettings, frozen=True, kw_only=True, forbid_unknown_fi
     inline_draft: Annotated[
         str,
         Meta(
-            description="draft model with which the verifier itself drafts between forwards of up to 50 ms, for method "
-            "auto; none: it does not; empty: under `up` the drafters'"
+            description="draft head or draft model with which the verifier itself drafts between forwards, for "
+            "method auto; auto: the head in the target's checkpoint; none: it does not; empty: under `up` the drafters'"
         ),
     ] = ""
     actor_id: Annotated[str, Meta(description="name in status output and logs")] = "verifier"
@@ -131,7 +132,8 @@ class DrafterSettings(PeerSettings, frozen=True, kw_only=True, forbid_unknown_fi
     draft: Annotated[
         str,
         Meta(
-            description="draft model: a directory, hub id or GGUF file; or, with no model, pld, sam or rest:DATASTORE"
+            description="draft model: a directory, hub id or GGUF file; or the target's head, which the verifier runs: "
+            "a directory, hub id or auto; or, with no model, pld, sam or rest:DATASTORE"
         ),
     ] = BUNDLED
     device: Annotated[str, Meta(description="torch device of the draft model")] = "cpu"

@@ -15,8 +15,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import inspect
 
+from actors.engines.heads.kinds import configuration, kind_of, own_layer
 from actors.engines.weights.faults import check_checkpoint, check_tokenizer
 from actors.settings import (
+    AUTO_DRAFT,
     BUNDLED,
     ControllerSettings,
     DrafterSettings,
@@ -239,6 +241,8 @@ def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], g
     given_as = given_as or f"--{kind.replace(' ', '-')}"
     if name == BUNDLED:
         return _bundled(kind.removeprefix("inline "))
+    if kind != "target" and name == AUTO_DRAFT:
+        return name
     if kind == "inline draft" and retrieves(name):
         raise ModelError(
             f"{name} is no draft model, and method auto looks text up by itself: give {given_as} a model directory, "
@@ -254,7 +258,8 @@ def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], g
     path = Path(os.path.expanduser(name))  # which leaves ~NAME where there is no such user
     if path.is_dir():
         check_checkpoint(str(path))
-        check_tokenizer(str(path))
+        if kind == "target" or not kind_of(configuration(str(path))):  # a head has its target's tokenizer
+            check_tokenizer(str(path))
         return str(path)
     if path.suffix == ".gguf" and path.is_file():
         check_checkpoint(str(path))
@@ -272,6 +277,8 @@ def choose_draft(target: str) -> tuple[str, str]:
     for beside in (path / "draft", path.with_name(f"{path.stem}-draft"), path.with_name(f"{path.stem}-draft.gguf")):
         if target != BUNDLED and (beside.is_file() or (beside / "config.json").is_file()):
             return str(beside), f"by {beside}, which lies beside the target"
+    if own_layer(str(path)):
+        return AUTO_DRAFT, "by the target's own layer for more tokens, which its checkpoint holds"
     if target == BUNDLED or _same(path / "tokenizer.json", Path(_bundled("target"), "tokenizer.json")):
         return BUNDLED, "by the bundled draft model, which has the target's tokenizer"
     return "", "copied from earlier text; `duoactor distill` makes a draft model, `--draft` names one"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from duoactor.render import duration, model_name, print_table, table
 from protocols.messages import Budget, DrafterStatus, StatusReport, TargetStatus
+
+SOURCE = "accepted_from_"  # in names of counters
 
 
 def print_status(report: StatusReport) -> None:
@@ -31,6 +33,10 @@ def print_status(report: StatusReport) -> None:
     if (inline := report.inline) is not None:
         version = f"version {inline.version}" if inline.version else "its own"
         facts.add_row("drafts itself", f"{model_name(inline.model_id)} (weights: {version})")
+        if said := agreement(inline.agreement):
+            facts.add_row("", said)
+    if sources := tokens_by_source(report.counters):
+        facts.add_row("accepted from", sources)
     print_table(facts)
     if inline is not None and inline.trouble:
         print(f"verifier: {inline.trouble}")
@@ -46,6 +52,18 @@ def print_status(report: StatusReport) -> None:
             requests.add_row(request.rid, request.method, request.state, str(request.tokens), request.drafter or "none")
         print_table(requests)
     sys.stdout.flush()
+
+
+def agreement(shares: Sequence[float]) -> str:
+    """How often the verifier's own first choices are right, in words; empty: nothing is known."""
+    parts = [f"{share:.0%} at depth {depth}" for depth, share in enumerate(shares, 1)]
+    return f"agrees {', '.join(parts)}; published heads reach 60 to 85%" if parts else ""
+
+
+def tokens_by_source(counters: Mapping[str, int]) -> str:
+    """Who named how many of the accepted tokens; one that two named counts for both. Empty: there were none."""
+    found = {name.removeprefix(SOURCE): n for name, n in counters.items() if name.startswith(SOURCE) and n}
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(found.items(), key=lambda one: -one[1]))
 
 
 def cores_and_rates(target: TargetStatus) -> list[tuple[str, str]]:

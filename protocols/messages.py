@@ -291,6 +291,7 @@ class InlineStatus(Struct, frozen=True):
     model_id: Label
     version: Count = 0  # of its weights, as DrafterStatus.version
     trouble: Sentence = ""  # as DrafterStatus.trouble
+    agreement: Agreements = ()  # how often its first choice is right, by depth below the root
 
 
 class RequestStatus(Struct, frozen=True):

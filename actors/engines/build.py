@@ -15,6 +15,7 @@ from actors.engines.decoder.configuration import supports
 from actors.engines.decoder.engine import LlamaEngine, recorded_bytes
 from actors.engines.drafts.draft import Draft
 from actors.engines.engine import Engine
+from actors.engines.heads.kinds import configuration, kind_of
 from actors.engines.targets.selfcheck import Agreement, self_check
 from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
@@ -31,6 +32,7 @@ from actors.engines.weights.loading import (
 )
 from actors.kept import kept
 from actors.models import ModelInfo
+from protocols.errors import ModelError
 
 DRAFT_SHARE = 0.5  # of the memory for KV pools, because the target may be on the same device
 
@@ -128,6 +130,11 @@ def build_draft(
     as everything else, and holds the interpreter's lock meanwhile. ``beside``: a target on the same thread, whose
     compute threads the draft uses as well.
     """
+    if head := kind_of(configuration(name)):
+        raise ModelError(
+            f"{name} is a head ({head}), which reads its target's states: name it to the verifier, by `duoactor up "
+            "--draft` or `duoactor verifier --inline-draft`"
+        )
     torch.set_num_threads(threads)
     where = resolve_device(device)
     kind, int8 = draft_dtype(dtype, where, load_config(name))

@@ -129,6 +129,10 @@ class Committer:
             )
             for one in asked
         )
+        for node in path:
+            for source in self.sources.values():
+                if node.sources & source.bit:
+                    self.state.counters[f"accepted_from_{source.name}"] += 1
         stats = self._stats(stream, committed, timing, wait_us, wall_us)
         self.state.totals.round(stats, self.context.price.plain(max(1, timing.decoding)))
         self.outbox.record(stats)
@@ -150,9 +154,7 @@ class Committer:
         held = tree.advance(tokens).nodes
         covered = len(outcome.path) == len(chosen.nodes)
         logprobs = outcome.logprobs[: len(tokens)]
-        committed = Committed(
-            base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled, outcome.hidden
-        )
+        committed = Committed(base, tokens, accepted, logprobs, output.finish, chosen, root, held, outcome.sampled)
         stream.wait.covered = covered
         for name in stream.sources:
             source = self.sources.get(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.tree.tree import Node
 from protocols.messages import FinishReason, RequestStats, RoundStats, TokenLogprobs
@@ -130,7 +130,6 @@ class Committed(NamedTuple):
     root: Node  # that the window hung on
     held: Sequence[Node | None]  # [i]: the tree's node of token i
     sampled: Sequence[int]  # the target's token behind the root and behind each node of the window
-    hidden: Any = None  # the target's states behind each token, if a source reads them
 
 
 @dataclass(slots=True)

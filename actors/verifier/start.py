@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from actors.peer import introduction
 from actors.process import CLOCK, named_cpus, open_network, own_cpus, pin, run_actor
-from actors.settings import MAX_THREADS, NO_DRAFT, VerifierSettings
+from actors.settings import AUTO_DRAFT, MAX_THREADS, NO_DRAFT, VerifierSettings
 from protocols.messages import Role
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def _ready(model: Target, cost: CostModel, inline: InlineDraft | None) -> str:
     if cost.lends:
         parts.append(f"{cost.lent(1) / 1000:.1f} and {cost.lent(8) / 1000:.1f} ms while drafters rest")
     if inline is not None:
-        parts.append(f"drafts of its own {inline.steps(1) / 1000:.2f} ms a step")
+        what = "its head's drafts" if inline.name == "head" else "drafts of its own"
+        parts.append(f"{what} {inline.steps(1) / 1000:.2f} ms a step")
     return f"{', '.join(parts)}; KV cache: {_capacity(model.kv_slots, model.full_requests, info.max_context)}"
 
 
@@ -80,7 +81,7 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
     from actors.verifier.preflight import tokenizers_differ
     from actors.verifier.sources.inline import InlineDraft
 
-    if settings.inline_draft in ("", NO_DRAFT):
+    if settings.inline_draft in ("", AUTO_DRAFT, NO_DRAFT):
         return None
 
     def build(name: str, like: ModelInfo | None = None) -> DraftModel:
@@ -100,6 +101,30 @@ def _inline_draft(settings: VerifierSettings, target: Target) -> InlineDraft | N
         return None
     info = target.info
     return InlineDraft(draft, measure_draft(draft), info.vocab_size, info.eos_token_ids, load=load)
+
+
+def _head(settings: VerifierSettings, target: Target) -> InlineDraft | None:
+    """The head that the verifier drafts with: the one that is named, or the target's own; None: it has none. Raises
+    ModelError for one of another target."""
+    from actors.draft_timing import measure_draft
+    from actors.engines.heads.build import build_head
+    from actors.engines.heads.kinds import configuration, kind_of, own_layer
+    from actors.engines.weights.hub import located
+    from actors.verifier.sources.head import HeadSource
+
+    name = settings.inline_draft
+    if name in ("", AUTO_DRAFT):
+        if own_layer(located(settings.target)) is None:
+            return None
+        model = build_head("", target, settings.target)
+        log.info("drafts with the target's own layer for more tokens, which its checkpoint holds")
+    elif name != NO_DRAFT and (kind := kind_of(configuration(name))):
+        model = build_head(name, target, settings.target)
+        log.info("drafts with the %s %s beside the target, as --draft says", kind, model.info.model_id)
+    else:
+        return None
+    info = target.info
+    return HeadSource(model, measure_draft(model), info.vocab_size, info.eos_token_ids)
 
 
 def run_verifier(settings: VerifierSettings) -> int:
@@ -134,7 +159,11 @@ def run_verifier(settings: VerifierSettings) -> int:
             library = _library(settings, model.info)
             cost = await compute.start(lambda: _calibrated(model))
             serving = InlineCompute() if runs_inline(model.info.device, openmp_threads(), cost(8)) else compute
-            inline = _inline_draft(settings, model) if isinstance(serving, InlineCompute) else None
+            inline = None
+            if model.info.device != "cpu" or openmp_threads() == 1:  # else only the thread that built it computes
+                inline = _head(settings, model)
+            if inline is None and isinstance(serving, InlineCompute):
+                inline = _inline_draft(settings, model)
             engine = Engine(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)
             verifier = Verifier(settings, engine, listener)
             verifier.admission.grammars.warm_up()

@@ -9,7 +9,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from actors.engines.heads.kinds import configuration, kind_of
 from actors.settings import (
+    AUTO_DRAFT,
     MAX_THREADS,
     RETRIEVAL,
     ControllerSettings,
@@ -62,6 +64,7 @@ def deploy(
     ``wanted.verifier.bind`` must be given. ``cpus`` are the CPUs that may be used; ``log_flags`` go to every child.
     Raises ConfigError or ModelError before anything is started.
     """
+    wanted = _with_heads(wanted)
     address, keys = _connectable(wanted.verifier.bind), _family_keys(wanted.verifier)
     names = drafter_names(wanted.drafters)
     threads = [drafter.threads for drafter in wanted.drafters]
@@ -91,6 +94,24 @@ def deploy(
         return command(str(role), "--supervised", *log_flags, *flags(settings))
 
     return Deployment(*decided, tuple(_plans(Wanted(*decided), line)))
+
+
+def _with_heads(wanted: Wanted) -> Wanted:
+    """A drafter that names a head, or the target's own, is none: the verifier runs that beside the target."""
+    heads, drafters = list[str](), list[DrafterSettings]()
+    for drafter in wanted.drafters:
+        model = drafter.draft != AUTO_DRAFT and (
+            retrieves(drafter.draft) or not kind_of(configuration(resolve_model(drafter.draft, "draft")))
+        )
+        if model:
+            drafters.append(drafter)
+        else:
+            heads.append(drafter.draft)
+    if not heads:
+        return wanted
+    verifier = replace(wanted.verifier, inline_draft=wanted.verifier.inline_draft or heads[0])
+    named = "by the target's own head, if it has one" if heads[0] == AUTO_DRAFT else f"by {heads[0]}"
+    return Wanted(verifier, tuple(drafters), wanted.controller, wanted.gateway, wanted.learner, wanted.drafts or named)
 
 
 def _plans(settings: Wanted, line: Callable[[str, Settings], tuple[str, ...]]) -> Iterator[ActorPlan]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import shutil
 from pathlib import Path
 
+import torch
+from msgspec.structs import replace
+from safetensors.torch import save_file
+
 from duoactor.config import choose_draft
+from duoactor.launch.deployment import deploy
 from duoactor.launch.wanted import Wanted, read_wanted
 
 PAIR = Path(__file__).parents[2] / "duoactor" / "pair"
@@ -47,3 +54,30 @@ def test_the_bundled_draft_is_for_targets_with_its_tokenizer(tmp_path: Path):
 def test_a_draft_that_is_named_needs_no_reason(tmp_path: Path):
     found = wanted(tmp_path, draft="pld")
     assert [drafter.draft for drafter in found.drafters] == ["pld"] and found.drafts == ""
+
+
+HEAD = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
+
+
+def settled(found: Wanted, tmp_path: Path) -> tuple[str, int, str]:
+    """What the verifier drafts with, how many drafters there are, and what `up` says."""
+    bound = replace(found.verifier, bind=f"ipc://{tmp_path}/v")
+    made = deploy(dataclasses.replace(found, verifier=bound), cpus=(0, 1))
+    return made.verifier.inline_draft, len(made.drafters), made.drafts
+
+
+def test_a_head_is_no_drafter_but_the_verifiers_own(tmp_path: Path):
+    head = tmp_path / "head"
+    head.mkdir()
+    (head / "config.json").write_text(json.dumps(HEAD))
+    (head / "pytorch_model.bin").write_bytes(b"weights")
+    assert settled(wanted("bundled", draft=str(head)), tmp_path) == (str(head), 0, f"by {head}")
+    assert settled(wanted("bundled", draft="auto"), tmp_path)[:2] == ("auto", 0)
+
+
+def test_a_target_with_a_layer_for_more_tokens_drafts_by_itself(tmp_path: Path):
+    target = shutil.copytree(PAIR / "target", tmp_path / "own")
+    save_file({"mtp.fc.weight": torch.zeros(2, 4)}, target / "mtp.safetensors")
+    inline, drafters, said = settled(wanted(target), tmp_path)
+    assert (inline, drafters) == ("auto", 0)
+    assert said.startswith("by the target's own layer")

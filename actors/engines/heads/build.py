@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -17,9 +15,9 @@ from actors.engines.heads.draft import HeadDraft
 from actors.engines.heads.eagle3 import Eagle3
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.heads.head import Head
-from actors.engines.heads.mtp import Mtp, convention_in
+from actors.engines.heads.kinds import EAGLE3, configuration, kind_of, own_layer
+from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.target import Target
-from actors.engines.weights.gguf_names import is_gguf
 from actors.engines.weights.hub import located
 from actors.engines.weights.loading import load_config
 from actors.engines.weights.quantised import dequantised, method_of
@@ -28,32 +26,6 @@ from protocols.errors import ModelError
 MEMORY_SHARE = 0.25  # of what is free beside the target's pool
 
 Tensors = Mapping[str, Tensor]
-EAGLE3, GEMMA4, BLOCK = "EAGLE-3", "Gemma 4 assistant", "block drafter"
-
-
-def kind_of(config: Mapping[str, Any]) -> str:
-    """The kind of head that a ``config.json`` describes; empty: it is a whole model."""
-    named = " ".join(config.get("architectures") or ()).lower()
-    speculators = str(config.get("speculators_model_type", ""))
-    if "eagle3" in named or speculators in ("eagle3", "peagle"):
-        return EAGLE3
-    if str(config.get("model_type", "")).endswith("_assistant") and "gemma4" in str(config.get("model_type")):
-        return GEMMA4
-    if "dflash" in named or "dspark" in named or speculators in ("dflash", "dspark") or "dflash_config" in config:
-        return BLOCK
-    return ""
-
-
-def configuration(name: str) -> dict[str, Any]:
-    """The ``config.json`` of a directory or hub id; empty: it is a GGUF file. Raises ModelError."""
-    if is_gguf(name):
-        return {}
-    path = Path(located(name)) / "config.json"
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        raise ModelError(f"{name} holds no config.json that can be read; give the directory of a model") from None
-    return found
 
 
 def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
@@ -74,32 +46,19 @@ def tensors(name: str, wanted: Callable[[str], bool] = lambda name: True) -> dic
     return found
 
 
-def _names(name: str) -> Iterator[str]:
-    from safetensors import safe_open
-
-    for path in sorted(Path(located(name)).glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            yield from file.keys()
-
-
-def has_own_head(name: str, layers: int) -> bool:
-    """Whether a target's checkpoint holds a layer for more tokens. ``layers``: of the target."""
-    return not is_gguf(name) and convention_in(dict.fromkeys(_names(name)), layers) is not None
-
-
 def _own_head(name: str, trunk: Trunk) -> Head:
-    convention = convention_in(dict.fromkeys(_names(name)), trunk.layers)
-    assert convention is not None, "see `has_own_head`"
+    convention = own_layer(located(name))
+    assert convention is not None, "see `own_layer`"
     prefix = convention.prefix.format(layers=trunk.layers)
     weights = tensors(name, lambda key: key.startswith(prefix))
-    quantisation = configuration(name).get("quantization_config") or {}
+    quantisation = configuration(located(name)).get("quantization_config") or {}
     if method_of(quantisation):
         weights = dict(dequantised(weights, quantisation))
     return Mtp(load_config(name), weights, trunk, convention)
 
 
 def _published_head(name: str, target: Target, trunk: Trunk) -> Head:
-    config = configuration(name)
+    config = configuration(located(name))
     kind = kind_of(config)
     if kind != EAGLE3:
         raise ModelError(f"{name} is a {kind}, which duoactor does not run yet; choose an EAGLE-3 head or --draft none")

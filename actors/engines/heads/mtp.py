@@ -19,55 +19,12 @@ from transformers import AttentionInterface
 from actors.engines.cache.pool import KVShape
 from actors.engines.engine import Trunk
 from actors.engines.heads.head import Look
+from actors.engines.heads.kinds import Convention, convention_in
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.engines.weights.packed import pack_linears
 from protocols.errors import ModelError
 
 _names = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class Convention:
-    """How a family names its layer's parts, and what it feeds: A wrong one shows in the acceptance rate only."""
-
-    prefix: str  # of all; ``{layers}``: the target's number of layers
-    block: str  # what the layer's own names begin with, behind the prefix
-    token_norm: str
-    state_norm: str
-    join: str
-    last_norm: str
-    token_first: bool = True  # of what is joined
-    reads_normed: bool = True  # the target's states behind its last norm, or before
-    recycles_normed: bool = True  # so for its own
-
-
-# Qwen3-Next, 3.5 to 3.8: behind the norm on both sides. Measured by LightLLM (#1402, Qwen3.5-0.8B, three steps): 2.74
-# tokens a round for 1.80 with the states before it; llama.cpp #24025 likewise.
-QWEN = Convention(
-    "mtp.", "layers.0.", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "fc.weight", "norm.weight"
-)
-# DeepSeek V3, GLM 4.5 to 4.7: the checkpoints' own code hands on normed states (ROCm/ATOM #1742, vLLM #46075).
-DEEPSEEK = Convention(
-    "model.layers.{layers}.", "", "enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"
-)
-# MiMo: the state first, and before the norm (exllamav3 #238).
-MIMO = Convention(
-    "model.mtp_layers.0.",
-    *("", "token_layernorm.weight", "hidden_layernorm.weight", "input_proj.weight", "final_layernorm.weight"),
-    token_first=False,
-    reads_normed=False,
-    recycles_normed=False,
-)
-CONVENTIONS = (QWEN, DEEPSEEK, MIMO)
-
-
-def convention_in(names: Mapping[str, object], layers: int) -> Convention | None:
-    """The convention by which a checkpoint with tensors of these names has a layer for the token after the next; None:
-    it has none. ``layers``: of the target."""
-    for one in CONVENTIONS:
-        if one.prefix.format(layers=layers) + one.join in names:
-            return one
-    return None
 
 
 @dataclass(slots=True)

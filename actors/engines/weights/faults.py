@@ -80,6 +80,15 @@ def _weight_files(path: Path) -> Iterator[Path]:
     yield from found
 
 
+def tensor_names(directory: str) -> set[str]:
+    """The names of all tensors in a directory's safetensors files; empty where there are none that are whole."""
+    path = Path(directory)
+    try:
+        return {name for file in path.glob("*.safetensors") for name in _tensors(file)}
+    except (ModelError, OSError):
+        return set()
+
+
 def _tensors(file: Path) -> dict[str, Any]:
     """The header of a safetensors file; empty for files of other kinds. Raises ModelError unless the file is whole."""
     _check_pointer(file)

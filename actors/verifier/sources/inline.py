@@ -32,6 +32,7 @@ log = logging.getLogger("duoactor.verifier")
 MAX_STEPS = 16  # of one round
 UNREAD = 8  # tokens that are read in a draft step; the price of more is looked at
 SHORT_ANSWER = 64  # tokens
+AGREED = 2000.0  # tokens that the agreement by depth remembers
 MAX_FAILURES = 3  # in a row: then it is the model, not the text
 
 
@@ -56,6 +57,7 @@ class InlineDraft(Source):
         self.steps = CostModel(step_us)
         self._usual_read_us = self.steps(UNREAD) / UNREAD
         self.read_us = Estimate(self._usual_read_us, weight=SLICE, memory=8 * SLICE)  # of a token of a text
+        self.depths = Estimate(memory=AGREED), Estimate(memory=AGREED)  # its agreement at the first two tokens
         self._beside_us = Estimate()  # of a node, beside the model: leaves are chosen, candidates join trees
         self._vocab_size, self._eos = vocab_size, eos | model.info.eos_token_ids
         self._trees: WeakKeyDictionary[Stream, InlineTree] = WeakKeyDictionary()
@@ -69,7 +71,8 @@ class InlineDraft(Source):
 
     def status(self) -> InlineStatus:
         generations = self.generations
-        return InlineStatus(self.model_id, generations.current.source.version, generations.trouble)
+        agreement = tuple(depth.mean for depth in self.depths if depth.known)
+        return InlineStatus(self.model_id, generations.current.source.version, generations.trouble, agreement)
 
     def load(self, message: Load) -> None:
         """Beside the rounds. Weights that were loaded before and that no round has drafted with are given up."""
@@ -188,7 +191,7 @@ class InlineDraft(Source):
         stop = (frozenset() if sampling.ignore_eos else self._eos) | set(sampling.stop_token_ids)
         end = min(text.prompt_len + sampling.max_tokens, self.model.info.max_context)
         chances = TextCalibration(weights.calibrations.setdefault(text.sampled, Calibration()))
-        tree = self.tree_of(stream, weights.model, handle, stop, end, chances)
+        tree = self.tree_of(stream, weights.model, handle, stop, end, chances, self.depths)
         self._opened(tree, stream)
         self._trees[stream] = tree
         return tree

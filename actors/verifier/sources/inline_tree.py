@@ -37,11 +37,14 @@ class InlineTree:
         stop_tokens: frozenset[int],
         end: int,
         calibration: TextCalibration,
+        depths: Sequence[Estimate] = (),
     ) -> None:
-        """``handle``: the mirror's. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
+        """``handle``: the mirror's. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on.
+        ``depths``: the agreement of all texts at a round's first token, second ..."""
         self.rid, self.tree, self.model, self.handle = stream.rid, stream.tree, model, handle
         self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
         self.agreement = Estimate(calibration.usual, weight=4, memory=48)  # how often the draft's first choice is right
+        self._depths = depths
         self.lost = False  # the model cannot mirror the text any more
         self._expansions: dict[Node, Expansion] = {}  # the candidates behind each expanded node
         self._slots: set[int] = set()  # scratch slots that are in use
@@ -142,6 +145,10 @@ class InlineTree:
         self._expansions = {node: known for node, known in self._expansions.items() if node.slot in self._slots}
         self._commit(tokens, slots, dead)
 
+    def _release(self, slots: Sequence[int]) -> None:
+        if slots:
+            self.model.release(self.handle, slots)
+
     def catch_up(self) -> None:
         """Tell the model all that is committed. To be called before it is asked to expand anything."""
         if self._untold:
@@ -151,8 +158,7 @@ class InlineTree:
     def _commit(self, tokens: Sequence[int], slots: Sequence[int], dead: Sequence[int] = ()) -> None:
         try:
             self.model.commit(self.handle, tokens, slots)
-            if dead:
-                self.model.release(self.handle, dead)
+            self._release(dead)
         except Exception as error:
             if not isinstance(error, (CannotDraft, PoolFull)):
                 log.error("request %s goes on without drafts: the draft model failed", self.rid, exc_info=error)
@@ -163,10 +169,12 @@ class InlineTree:
         if root not in self._expansions:
             self.agreement.add(self.calibration.usual, weight=DOUBT)
         node: Node | None = root
-        for token in tokens:
+        for depth, token in enumerate(tokens):
             if node is None or (expansion := self._expansions.get(node)) is None:
                 return
             hit = expansion.tokens.index(token) if token in expansion.tokens else -1
+            if depth < len(self._depths):
+                self._depths[depth].add(float(hit == 0))
             self.calibration.observe(expansion.probs, hit)
             self.agreement.add(float(hit == 0))
             node = node.children.get(token)

@@ -59,9 +59,6 @@ class Source:
     bit: int  # in :attr:`Node.sources`
     exclusive = False  # of these (the draft models) only the one that should gain most works for a stream
     together = False  # whether ``grow`` takes all streams of a round at once, which share its steps
-    # Whether it reads the target's hidden states of committed rows (:attr:`actors.models.Outcome.hidden`), as a draft
-    # head does. They come with ``Committed``.
-    hidden = False
 
     def judged_as(self, stream: Stream) -> str:
         """The name in the trials; "": there is none for this stream."""

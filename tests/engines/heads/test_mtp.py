@@ -7,8 +7,9 @@ from torch import nn
 from transformers import Glm4MoeConfig, Glm4MoeForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 from transformers.modeling_layers import MtpLayer
 
-from actors.engines.heads.build import build_head, has_own_head
-from actors.engines.heads.mtp import CONVENTIONS, DEEPSEEK, MIMO, QWEN, Mtp, convention_in
+from actors.engines.heads.build import build_head
+from actors.engines.heads.kinds import CONVENTIONS, DEEPSEEK, MIMO, QWEN, convention_in, own_layer
+from actors.engines.heads.mtp import Mtp
 from actors.models import Leaf
 from protocols.errors import ModelError
 from protocols.messages import Sampling
@@ -194,10 +195,10 @@ def test_the_layer_is_found_in_the_checkpoint_itself(kind, tmp_path):
     convention = {"qwen3_5": QWEN, "glm4_moe": DEEPSEEK}[kind]
     model = make_model(MODELS[kind])
     model.save_pretrained(tmp_path)
-    assert not has_own_head(str(tmp_path), 3)
+    assert own_layer(str(tmp_path)) is None
     layer = one_layer(model)
     save_file(split_experts(published(layer, convention)), tmp_path / "mtp.safetensors")
-    assert has_own_head(str(tmp_path), 3)
+    assert own_layer(str(tmp_path)) is convention
     target = generic(make_model(MODELS[kind]))
     draft = build_head("", target, str(tmp_path))
     handle = target.open(some_prompt(30), GREEDY)

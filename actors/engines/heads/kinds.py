@@ -1,0 +1,103 @@
+"""Which kind of draft head a directory or hub id holds, and whether a target's checkpoint has one of its own. No torch:
+``duoactor up`` asks before it starts an actor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.engines.weights.faults import tensor_names
+
+EAGLE3, GEMMA4, BLOCK = "EAGLE-3 head", "Gemma 4 assistant", "block drafter"
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """How a family names the parts of a layer for more tokens (MTP), and what it feeds. A wrong one shows in the
+    acceptance rate only."""
+
+    prefix: str  # of all; ``{layers}``: the target's number of layers
+    block: str  # what the layer's own names begin with, behind the prefix
+    token_norm: str
+    state_norm: str
+    join: str
+    last_norm: str
+    token_first: bool = True  # of what is joined
+    reads_normed: bool = True  # the target's states behind its last norm, or before
+    recycles_normed: bool = True  # so for its own
+
+
+# Qwen3-Next, 3.5 to 3.8: behind the norm on both sides. Measured by LightLLM (#1402, Qwen3.5-0.8B, three steps): 2.74
+# tokens a round for 1.80 with the states before it; llama.cpp #24025 likewise.
+QWEN = Convention(
+    "mtp.", "layers.0.", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "fc.weight", "norm.weight"
+)
+# DeepSeek V3, GLM 4.5 to 4.7: the checkpoints' own code hands on normed states (ROCm/ATOM #1742, vLLM #46075).
+DEEPSEEK = Convention(
+    "model.layers.{layers}.", "", "enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"
+)
+# MiMo: the state first, and before the norm (exllamav3 #238).
+MIMO = Convention(
+    "model.mtp_layers.0.",
+    *("", "token_layernorm.weight", "hidden_layernorm.weight", "input_proj.weight", "final_layernorm.weight"),
+    token_first=False,
+    reads_normed=False,
+    recycles_normed=False,
+)
+CONVENTIONS = (QWEN, DEEPSEEK, MIMO)
+
+
+def convention_in(names: Collection[str], layers: int) -> Convention | None:
+    """The convention by which a checkpoint with tensors of these names has a layer for more tokens; None: it has none.
+    ``layers``: of the target."""
+    for one in CONVENTIONS:
+        if one.prefix.format(layers=layers) + one.join in names:
+            return one
+    return None
+
+
+def own_layer(directory: str) -> Convention | None:
+    """That of a target in a directory; None also for what is no directory of a checkpoint."""
+    if not Path(directory).is_dir():
+        return None
+    config = configuration(directory)
+    text = config.get("text_config") or config
+    layers = text.get("num_hidden_layers")
+    return convention_in(tensor_names(directory), int(layers)) if layers else None
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """The kind of head that a ``config.json`` describes; empty: it is a whole model."""
+    named = " ".join(config.get("architectures") or ()).lower()
+    speculators, family = str(config.get("speculators_model_type", "")), str(config.get("model_type", ""))
+    if "eagle3" in named or speculators in ("eagle3", "peagle"):
+        return EAGLE3
+    if family.startswith("gemma4") and family.endswith("assistant"):
+        return GEMMA4
+    if "dflash" in named or "dspark" in named or speculators in ("dflash", "dspark") or "dflash_config" in config:
+        return BLOCK
+    return ""
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """The ``config.json`` of a directory, or of a hub id that can be reached; empty: there is none."""
+    place = Path(name) / "config.json"
+    if not Path(name).exists():
+        place = _from_hub(name)
+    try:
+        found = json.loads(place.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, "config.json"))
+    except Exception:  # whoever loads it says why it cannot be reached
+        return Path(name)

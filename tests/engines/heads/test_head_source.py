@@ -1,0 +1,143 @@
+"""A verifier whose target has a head: fewer rounds, and the target's own text."""
+
+import asyncio
+import itertools
+
+import pytest
+import torch
+
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.heads.draft import HeadDraft
+from actors.engines.heads.engine import HeadEngine
+from actors.engines.heads.kinds import QWEN
+from actors.engines.heads.mtp import Mtp
+from actors.engines.targets.selfcheck import ROWS
+from actors.engines.targets.target import Target
+from actors.verifier.sources.head import HeadSource
+from protocols.messages import Sampling, Status, StatusReport
+from tests.engines.heads.published import HIDDEN
+from tests.engines.tiny import VOCAB, info, make
+from tests.world.caller import tokens_of
+from tests.world.clock import run
+from tests.world.cluster import Cluster
+from tests.world.inline_drafts import FORWARD_S, STEP_US
+
+PROMPT = tuple(range(5, 25))
+
+
+def model_of_tokens():
+    """A model in which the next token depends on the last alone."""
+    torch.set_num_threads(1)
+    model = make("llama")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.model.embed_tokens.weight.mul_(3)
+    return model
+
+
+def weights_for(model, doubt):
+    """A layer for more tokens that is right; ``doubt``: by how much what it also reads disturbs it."""
+    state = model.state_dict()
+    layer = {name.removeprefix("model.layers.0."): w for name, w in state.items() if name.startswith("model.layers.0.")}
+    weights = {f"mtp.layers.0.{name}": tensor.clone() for name, tensor in layer.items()}
+    one = torch.ones(HIDDEN)
+    both = torch.cat([torch.eye(HIDDEN), doubt * torch.eye(HIDDEN).roll(7, 0)], 1)
+    return weights | {
+        "mtp.fc.weight": both,
+        "mtp.pre_fc_norm_embedding.weight": one,
+        "mtp.pre_fc_norm_hidden.weight": one.clone(),
+        "mtp.norm.weight": state["model.norm.weight"].clone(),
+    }
+
+
+def with_head(doubt=0.0, **fields):
+    model = model_of_tokens()
+    config, weights, known = model.config, weights_for(model, doubt), info(model)
+    target = Target(LlamaEngine(model, known, 4096), rows_agree=ROWS)
+    trunk = target.engine.trunk()
+    head = Mtp(config, weights, trunk, QWEN)
+    draft = HeadDraft(HeadEngine(head, trunk, known, 4096), target.keep_states(head.taps))
+    ticks = itertools.count()  # one passes during each step
+    source = HeadSource(draft, STEP_US, VOCAB, known.eos_token_ids, timer=lambda: next(ticks) * STEP_US[1] / 1e6)
+    return Cluster(target=target, inline=source, forward_s=FORWARD_S, **fields), source
+
+
+def sampled(temperature, seed, tokens=90):
+    return Sampling(max_tokens=tokens, temperature=temperature, seed=seed, ignore_eos=True)
+
+
+async def texts(system, asked, method):
+    callers = [await system.caller() for _ in asked]
+    answers = [caller.generate(prompt, one, method) for caller, (prompt, one) in zip(callers, asked, strict=True)]
+    return await asyncio.gather(*answers)
+
+
+@pytest.mark.parametrize("doubt", [0.0, 0.7])
+def test_texts_are_those_of_plain_decoding_alone_and_together(doubt):
+    asked = [(PROMPT, sampled(t, seed)) for seed, t in enumerate((0.0, 0.7, 1.0, 1.0))]
+    asked.append((tuple(range(9, 150)), sampled(1.0, 7, 40)))
+
+    async def story():
+        system, source = with_head(doubt)
+        async with system:
+            alike = []
+            plain = [(await texts(system, [each], "vanilla"))[0] for each in asked]
+            for each, expected in zip(asked, plain, strict=True):
+                [alone] = await texts(system, [each], "auto")
+                assert tokens_of(alone) == tokens_of(expected)
+                alike.append(alone[-1].stats.rounds)
+            together = await texts(system, asked, "auto")
+            caller = await system.caller()
+            caller.send(Status("s"))
+            report = await caller.until(lambda message: isinstance(message, StatusReport))
+            return plain, together, source, report, alike
+
+    plain, together, source, report, alike = run(story())
+    assert [tokens_of(one) for one in together] == [tokens_of(one) for one in plain]
+    first, second = (depth.mean for depth in source.depths)
+    if not doubt:
+        assert first > 0.95 and second > 0.95
+        assert max(alike) < 60
+        assert report.counters["accepted_from_head"] > 50
+    else:
+        assert 0.02 < first < 0.95
+    assert report.inline.model_id == "tiny"
+    assert len(report.inline.agreement) == 2
+
+
+def test_the_next_turn_of_a_chat_and_a_resumed_stream_have_their_texts():
+    async def story():
+        system, _ = with_head()
+        async with system:
+            first = [(PROMPT, sampled(1.0, 3, 60))]
+            answer, plain = [tokens_of((await texts(system, first, method))[0]) for method in ("auto", "vanilla")]
+            assert answer == plain
+            turn = (*PROMPT, *answer, 7, 8, 9)
+            found = [
+                tokens_of((await texts(system, [(turn, sampled(1.0, 5, 60))], method))[0])
+                for method in ("auto", "vanilla", "auto")
+            ]
+            assert found[0] == found[1] == found[2]
+            caller = await system.caller()
+            whole = await caller.generate(PROMPT, sampled(1.0, 3, 60), "auto", generated=tuple(answer[:23]))
+            assert [token for chunk in whole for token in chunk.token_ids] == answer[23:]
+
+    run(story())
+
+
+def test_a_head_works_beside_a_drafter_in_one_tree():
+    from tests.world.fakes import ToyDraft, ToyLanguage
+
+    async def story():
+        system, _ = with_head()
+        async with system:
+            toy = {"tokenizer_digest": "tiny-tokenizer", "vocab_size": VOCAB}
+            system.start_drafter("drafter", model=ToyDraft(ToyLanguage()), **toy)
+            plain = await texts(system, [(PROMPT, sampled(1.0, 3))], "vanilla")
+            both = await texts(system, [(PROMPT, sampled(1.0, 3))], "auto")
+            assert tokens_of(both[0]) == tokens_of(plain[0])
+            assert both[0][-1].stats.rounds < 60
+
+    run(story())
