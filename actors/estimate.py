@@ -57,12 +57,6 @@ class Estimate:
         """Trust what is known as ``weight`` samples at most, because it may have changed unobserved."""
         self.weight = min(self.weight, weight)
 
-    def copy(self, memory: float) -> Estimate:
-        """The same estimate with another ``memory``."""
-        other = Estimate(self.mean, self.weight, memory)
-        other.variance = self.variance
-        return other
-
     def towards(self, prior: float, strength: float) -> float:
         """The mean with ``strength`` further samples of the value ``prior``."""
         return (self.weight * self.mean + strength * prior) / (self.weight + strength)

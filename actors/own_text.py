@@ -18,9 +18,7 @@ from actors.proposals import (
     NOTHING,
     ROOT,
     Proposal,
-    TrieBuilder,
     copy_ahead,
-    match_confidence,
     match_confidences,
 )
 
@@ -76,14 +74,13 @@ class PromptLookupSession:
         return NOTHING
 
 
-_REMEMBER = 4  # of the suffix and its shorter matches, this many are kept up to date and tried
+_REMEMBER = 4  # of the suffix and its shorter matches, this many are kept up to date
 
 
 @dataclass(frozen=True, slots=True)
 class SuffixAutomaton:
-    tokens: int = 16  # most tokens along one branch
+    tokens: int = 16  # most tokens of a draft
     shortest: int = 1  # matches below this give no draft
-    branches: int = 1  # further branches follow the next shorter matches where those go on differently
 
     def open(self, prompt: Sequence[int]) -> SuffixAutomatonSession:
         session = SuffixAutomatonSession(self)
@@ -148,29 +145,8 @@ class SuffixAutomatonSession:
         return len(self._length) - 1
 
     def propose(self, budget: int) -> Proposal:
-        options = self.options
         state = self._link[self._last] if self._last else 0
-        if options.branches == 1:
-            return self._chain(state, min(options.tokens, budget))
-        trie = TrieBuilder()
-        branches = 0
-        for _ in range(_REMEMBER):
-            length = self._length[state]
-            if state <= 0 or length < options.shortest or branches == options.branches or len(trie) >= budget:
-                break
-            path = copy_ahead(self.text, self._behind[state], min(options.tokens, budget - len(trie)))
-            if trie.find(ROOT, path[0]) is None:
-                trust = 0.5 if branches else 1.0  # a longer match went another way
-                branches += 1
-                parent = ROOT
-                for depth, token in enumerate(path):
-                    parent = trie.add(parent, token, trust * match_confidence(length + depth))
-                    trust = 1.0
-            state = self._link[state]
-        return trie.build() if len(trie) else NOTHING
-
-    def _chain(self, state: int, count: int) -> Proposal:
-        length = self._length[state]
+        length, count = self._length[state], min(self.options.tokens, budget)
         if state <= 0 or length < self.options.shortest or count <= 0:
             return NOTHING
         path = copy_ahead(self.text, self._behind[state], count)

@@ -12,7 +12,7 @@ from zmq.utils.monitor import parse_monitor_message
 from protocols.address import Address
 from protocols.pump import Pump, Service, Socket, send_frames
 from protocols.security import ANYBODY, KEY_LENGTH, Holder, Security
-from protocols.transport import INBOX, Inbox, nobody_at, size_of
+from protocols.transport import INBOX, Backlog, nobody_at, size_of
 
 # Messages that a verifier reads from its socket before it handles them. Few, because libzmq takes them from its peers
 # in turns: in a long queue here, one peer's flood would delay the others' messages.
@@ -38,7 +38,7 @@ class ZmqListener:
         self._publisher = publisher
         self._claim = claim
         self._security = security
-        self._pump = Pump(router, Inbox(READ_AHEAD, size_of), keyed=security is not None)
+        self._pump = Pump(router, Backlog(READ_AHEAD, size_of), keyed=security is not None)
 
     @property
     def closed(self) -> bool:
@@ -88,7 +88,7 @@ class ZmqLink:
         self._hang_ups = 0
         self._monitor = Service(dealer.get_monitor_socket(self.EVENTS), self._watch)
         dealer.connect(str(address))
-        self._pump = Pump(dealer, Inbox(INBOX, size_of))
+        self._pump = Pump(dealer, Backlog(INBOX, size_of))
 
     def _watch(self, frames: list[bytes]) -> None:
         match parse_monitor_message(frames)["event"]:
@@ -148,7 +148,7 @@ class ZmqFeed:
     """A :class:`protocols.transport.Feed`."""
 
     def __init__(self, subscriber: Socket):
-        self._pump = Pump(subscriber, Inbox(INBOX, size_of))
+        self._pump = Pump(subscriber, Backlog(INBOX, size_of))
 
     @property
     def closed(self) -> bool:

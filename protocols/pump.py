@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from protocols.transport import Inbox
+from protocols.transport import Backlog
 from protocols.wire import FRAMES
 
 # as plain integers, because operators on pyzmq's enumerations take as long as a call into libzmq
@@ -63,7 +63,7 @@ class Pump:
     """Moves messages from one socket into a bounded inbox, and stops reading while that is full, so that libzmq holds
     its peers back."""
 
-    def __init__(self, socket: Socket, inbox: Inbox[list[bytes]], keyed: bool = False) -> None:
+    def __init__(self, socket: Socket, inbox: Backlog[list[bytes]], keyed: bool = False) -> None:
         """``keyed``: see :func:`receive_frames`."""
         self.socket, self.keyed = socket, keyed
         self._inbox = inbox

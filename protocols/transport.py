@@ -109,7 +109,7 @@ def size_of(frames: Sequence[bytes]) -> int:
     return sum(map(len, frames))
 
 
-class Inbox(Generic[T]):
+class Backlog(Generic[T]):
     """A queue of bounded length and size; its reader can be cancelled at any time without losing an item."""
 
     def __init__(self, capacity: int = INBOX, size: Callable[[T], int] = lambda item: 0) -> None:

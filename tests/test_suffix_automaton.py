@@ -65,17 +65,9 @@ def test_confidence_grows_with_the_match():
     assert short.scores[0] < long.scores[0]
 
 
-def test_a_second_branch_follows_the_shorter_match_where_it_differs():
-    text = [5, 1, 2, 3, 70, 0, 2, 3, 80, 1, 2, 3]
-    proposal = propose(SuffixAutomaton(tokens=1, branches=2), text, 8)
-    assert proposal.tokens == (70, 80)
-    assert proposal.parents == (-1, -1)
-    assert proposal.scores[0] > proposal.scores[1]
-
-
 def test_no_proposal_is_larger_than_the_budget():
     rng = random.Random(1)
-    session = SuffixAutomaton(branches=3, shortest=1).open([rng.randrange(3) for _ in range(100)])
+    session = SuffixAutomaton(shortest=1).open([rng.randrange(3) for _ in range(100)])
     for budget in range(12):
         assert len(session.propose(budget)) <= budget
 

@@ -24,7 +24,7 @@ from actors.verifier.order import in_order
 from actors.verifier.preparation import Prepared, is_short, prepare
 from actors.verifier.sources.grammar import Grammars
 from actors.verifier.state import ClientPeer
-from actors.verifier.streams import Delivery, Status, Stream, Text, Times
+from actors.verifier.streams import Delivery, Stage, Stream, Times, Transcript
 from actors.verifier.text import remembering
 from actors.verifier.trace import Trace
 from actors.verifier.waits import Wait
@@ -54,7 +54,7 @@ class Arrival:
 class Admission:
     def __init__(self, context: Context, leases: Leases, grammars: Grammars) -> None:
         self.context, self.state, self.leases, self.grammars = context, context.state, leases, grammars
-        self.send, self.clock, codec = context.send, context.clock, context.engine.codec
+        self.send, self.clock, codec = context.send, context.clock, context.equipment.codec
         self._decoders = {skip: remembering(partial(codec.decode, skip_special_tokens=skip)) for skip in (False, True)}
         self._arriving: dict[str, Arrival] = {}
         self._ends: deque[float] = deque(maxlen=PACE)
@@ -73,12 +73,12 @@ class Admission:
             return
         self._arriving[message.rid] = arrival
         decode = self._decoders[message.sampling.skip_special_tokens]
-        engine = self.context.engine
-        job = partial(prepare, engine.codec, decode, engine.model.info, self.grammars, message)
+        equipment = self.context.equipment
+        job = partial(prepare, equipment.codec, decode, equipment.model.info, self.grammars, message)
         if is_short(message):
             self._prepared(arrival, _done(job))
         else:
-            engine.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
+            equipment.tokenizing.start(job).add_done_callback(partial(self._prepared, arrival))
 
     def _make_way(self, peer: bytes, message: Generate) -> None:
         """End the request of the same id that this one resumes, if there is one. Raises RequestError if the message
@@ -102,7 +102,7 @@ class Admission:
     def _check_queue(self, peer: bytes, message: Generate) -> None:
         """Raise RequestError if the queue is full. One that waits, has not begun and has a higher ``priority`` number
         of the same owner is failed in favour of the new one."""
-        most, waiting = self.context.settings.max_queued_requests, self.state.requests.of(Status.QUEUED)
+        most, waiting = self.context.settings.max_queued_requests, self.state.requests.of(Stage.QUEUED)
         if len(self.state.requests) + len(self._arriving) < MAX_REQUESTS and len(waiting) + len(self._arriving) < most:
             return
         owner = self.state.owner_of(peer, message)
@@ -146,7 +146,7 @@ class Admission:
         message, generated = arrival.message, arrival.message.generated
         strategy = strategy_for(message.method or self.context.settings.method)
         self.context.library.check(strategy.method)
-        text = Text(prepared.prompt, generated, prepared.sampling)
+        text = Transcript(prepared.prompt, generated, prepared.sampling)
         most = min(self.context.target.max_window, strategy.nodes)
         return Stream(
             arrival.client,
@@ -172,7 +172,7 @@ class Admission:
     def end(self, stream: Stream) -> None:
         """End a stream; does nothing if it has ended already. Its room is given back between two forwards, see
         :meth:`Streams.take_ended`."""
-        if stream.status is Status.ENDED:
+        if stream.status is Stage.ENDED:
             return
         self._log(stream)
         self.state.requests.end(stream)
@@ -184,7 +184,7 @@ class Admission:
     def _log(self, stream: Stream) -> None:
         """For ``--log-requests``. Requests with a cache salt are left out, because they must not serve others, and
         requests with a grammar, because what it forces says nothing of the drafts."""
-        counters, to = self.state.counters, self.context.engine.request_log
+        counters, to = self.state.counters, self.context.equipment.request_log
         if to is None or stream.output.finish is None or stream.grammar is not None:
             return
         if stream.message.cache_salt:
@@ -196,7 +196,7 @@ class Admission:
 
     def fail(self, stream: Stream, code: FailureCode, detail: str, retry_after_ms: float = 0.0) -> None:
         """End a request with a Failed message, after the tokens that were committed."""
-        if stream.status is not Status.ENDED:
+        if stream.status is not Stage.ENDED:
             self._send_rest(stream)
             self.send(stream.client, Failed(stream.rid, code, clipped(detail), retry_after_ms))
             self.end(stream)
@@ -214,7 +214,7 @@ class Admission:
         """Fail the requests whose deadline has passed."""
         now = self.clock()
         for stream in self.state.requests:
-            if stream.deadline < now and stream.status is not Status.FINISHING:
+            if stream.deadline < now and stream.status is not Stage.FINISHING:
                 detail = (
                     f"the answer was not complete within the deadline of {stream.message.deadline_ms:g} ms; "
                     "allow more time or ask for fewer tokens"
@@ -238,7 +238,7 @@ class Admission:
     def finish(self) -> None:
         """The verifier is about to shut down: admit nothing more, and fail what has not begun."""
         self.state.draining = True
-        for request in self.state.requests.of(Status.QUEUED):
+        for request in self.state.requests.of(Stage.QUEUED):
             self.fail(request, FailureCode.DRAINING, LEAVING)
         for arrival in self._arriving.values():
             self.send(arrival.client, Failed(arrival.message.rid, FailureCode.DRAINING, LEAVING))

@@ -17,18 +17,17 @@ from actors.verifier.faults import Faults
 from actors.verifier.forward import Computed
 from actors.verifier.leases import Leases
 from actors.verifier.outbox import Outbox
-from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, Share, Tally
+from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, Share, Sums
 from actors.verifier.sources.source import Source
-from actors.verifier.streams import Status, Stream
+from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats
 
 
-class Timing(NamedTuple):
+class ForwardTimes(NamedTuple):
     """Of one forward, or several in a row."""
 
     started: float  # seconds of the verifier's clock
     forward_us: float
-    steps: int
     rows: int  # a piece of a prompt included
     decoding: int  # streams
 
@@ -60,10 +59,10 @@ class Committer:
                 decode_us = computed.forward_us
         prompt_us = computed.forward_us - decode_us
         self._prompts_us += prompt_us
-        timing = Timing(started, computed.forward_us, computed.steps, batch.rows + batch.piece_rows, batch.decoding)
+        timing = ForwardTimes(started, computed.forward_us, batch.rows + batch.piece_rows, batch.decoding)
         parts, waited_us, tokens = list[Part](), 0.0, 0
         for at, (stream, outcome) in enumerate(zip(batch.streams, outcomes[:own], strict=True)):
-            if stream.status is Status.DECODE and isinstance(outcome, Outcome):
+            if stream.status is Stage.DECODE and isinstance(outcome, Outcome):
                 step = partial(self._commit_window, stream, batch.windows[at], batch.asked[at], outcome, timing)
                 part = self.faults.guard(stream, step)
                 if part is not None:
@@ -71,7 +70,7 @@ class Committer:
                     tokens += part.tokens
                     waited_us += part.stats.wait_us
         piece = batch.piece
-        if piece is not None and isinstance(outcome := outcomes[-1], Outcome) and piece.status is Status.PREFILL:
+        if piece is not None and isinstance(outcome := outcomes[-1], Outcome) and piece.status is Stage.PREFILL:
             self.faults.guard(piece, partial(self._commit_prefill, piece, outcome))
             self.outbox.flush()  # the first token is not held back for the next round
         return Round(
@@ -98,15 +97,15 @@ class Committer:
         committed = self._extend(stream, NO_WINDOW, outcome)
         if first:
             stream.delivery.cached_tokens = outcome.reused
-            stream.tally = Tally()
-        stream.become(Status.DECODE)
+            stream.tally = Sums()
+        stream.become(Stage.DECODE)
         stream.times.began(self.context.clock(), self._prompts_us)
         stream.wait.covered = True
         self._go_on(stream, committed)
         self.outbox.add(stream, committed, None)
 
     def _commit_window(
-        self, stream: Stream, chosen: Chosen, asked: Sequence[Asked], outcome: Outcome, timing: Timing
+        self, stream: Stream, chosen: Chosen, asked: Sequence[Asked], outcome: Outcome, timing: ForwardTimes
     ) -> Part:
         trace = stream.delivery.trace
         traced = None if trace is None else trace.seen(stream.tree, chosen, outcome.path)
@@ -138,7 +137,7 @@ class Committer:
         self.outbox.record(stats)
         drafter = self.state.drafters.of(stream.loan.holder)
         if drafter is not None:
-            drafter.credit(stats.window, stats.accepted, stats.committed, wall_us)
+            drafter.record.credit(stats.window, stats.accepted, stats.committed, wall_us)
         self._go_on(stream, committed)
         self.outbox.add(stream, committed, None if traced is None else traced(stats))
         return Part(stream, group, stream.tally.rounds, len(committed.tokens), own_us, shares, stats)
@@ -170,13 +169,13 @@ class Committer:
         stream.times.last_at = self.context.clock()
         drafter = self.state.drafters.of(stream.loan.holder)
         if committed.finish is not None:
-            stream.become(Status.FINISHING)
+            stream.become(Stage.FINISHING)
             self.leases.ended(stream)
         elif drafter is not None:
             self.leases.outgrown(stream, drafter)
 
     def _stats(
-        self, stream: Stream, committed: Committed, timing: Timing, wait_us: float, wall_us: float
+        self, stream: Stream, committed: Committed, timing: ForwardTimes, wait_us: float, wall_us: float
     ) -> RoundStats:
         loan, drafter = stream.loan, self.state.drafters.of(stream.loan.holder)
         return RoundStats(

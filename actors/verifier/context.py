@@ -21,7 +21,7 @@ from protocols.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class Equipment:
     """What computes for a verifier, what it drafts from, and its clocks."""
 
     model: TargetModel
@@ -40,7 +40,7 @@ class Engine:
 @dataclass(frozen=True, slots=True)
 class Context:
     settings: VerifierSettings
-    engine: Engine
+    equipment: Equipment
     price: Price
     trials: Trials
     state: State
@@ -51,15 +51,15 @@ class Context:
 
     @property
     def target(self) -> TargetModel:
-        return self.engine.model
+        return self.equipment.model
 
     @property
     def info(self) -> ModelInfo:
-        return self.engine.model.info
+        return self.equipment.model.info
 
     @property
     def library(self) -> Library:
-        return self.engine.library
+        return self.equipment.library
 
     def now_us(self) -> float:
         """Microseconds since the verifier's start."""

@@ -26,6 +26,21 @@ class Serving:
 
 
 @dataclass(slots=True)
+class Record:
+    """What has come of a drafter's drafts."""
+
+    drafted: int = 0
+    accepted: int = 0
+    rate: Estimate = field(default_factory=lambda: Estimate(memory=10))  # tokens per second of one stream, of seconds
+
+    def credit(self, drafted: int, accepted: int, committed: int, wall_us: float) -> None:
+        """A round of one of its streams."""
+        self.drafted += drafted
+        self.accepted += accepted
+        self.rate.add_ratio(committed, wall_us / 1e6)
+
+
+@dataclass(slots=True)
 class DrafterPeer:
     peer: bytes  # routing id
     hello: Hello
@@ -37,10 +52,8 @@ class DrafterPeer:
     reserve: bool = False  # an operator moved its leases to another: it is used while no other is there
     draining: bool = False  # it was asked to leave
     leases: set[str] = field(default_factory=set)
-    drafted: int = 0
-    accepted: int = 0
-    dropped: int = 0
-    rate: Estimate = field(default_factory=lambda: Estimate(memory=10))  # tokens per second of one stream, of seconds
+    dropped: int = 0  # messages that were fenced off
+    record: Record = field(default_factory=Record)
     serving: Serving = field(default_factory=Serving)
     _declined: dict[str, float] = field(default_factory=dict)  # requests that it is not offered before that time
 
@@ -103,12 +116,6 @@ class DrafterPeer:
         """It is asked to leave, and lent nothing more."""
         self.draining = True
 
-    def credit(self, drafted: int, accepted: int, committed: int, wall_us: float) -> None:
-        """A round of one of its streams."""
-        self.drafted += drafted
-        self.accepted += accepted
-        self.rate.add_ratio(committed, wall_us / 1e6)
-
     def status(self, promoted: Promote | None, trials: Trials) -> DrafterStatus:
         serving = self.serving
         serves_it = promoted is not None and 0 < promoted.version == serving.version
@@ -126,13 +133,13 @@ class DrafterPeer:
             state=state,
             leases=len(self.leases),
             step_us=self.pace.step_us,
-            drafted=self.drafted,
-            accepted=self.accepted,
+            drafted=self.record.drafted,
+            accepted=self.record.accepted,
             dropped=self.dropped,
             host=self.hello.host,
             pid=self.hello.pid,
             speedup=latest.gain.mean if latest is not None and latest.rounds else 0.0,
-            tokens_per_second=self.rate.mean,
+            tokens_per_second=self.record.rate.mean,
             version=serving.version,
             gain=promoted.gain if promoted is not None and serves_it else 0.0,
             trouble=serving.trouble,

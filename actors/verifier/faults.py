@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from actors.verifier.admission import Admission
 from actors.verifier.context import Context
-from actors.verifier.streams import Status, Stream
+from actors.verifier.streams import Stage, Stream
 from protocols.errors import RequestError
 from protocols.messages import FailureCode
 
@@ -34,7 +34,7 @@ class Faults:
 
     def blame(self, stream: Stream, error: Exception) -> None:
         """Fail a request because of ``error``. Raises ``error`` if it is the last of ``MAX_IN_A_ROW``."""
-        if stream.status is Status.ENDED:
+        if stream.status is Stage.ENDED:
             return
         if isinstance(error, RequestError):  # the request cannot be served, which is no failure of the verifier
             self.admission.fail(stream, FailureCode(error.code), str(error))

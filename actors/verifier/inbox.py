@@ -53,7 +53,7 @@ class Inbox:
         self.context, self.state, self.listener, self.peers, self.routes = (
             context, context.state, listener, peers, routes,
         )  # fmt: skip
-        self.floods, self._timer = Floods(context.state, peers.role), context.engine.timer
+        self.floods, self._timer = Floods(context.state, peers.role), context.equipment.timer
         # Peers are charged for CPU time, not wall time: a preempted thread has not worked for the sender of a message.
         self._cpu_timer = time.thread_time if self._timer is time.perf_counter else self._timer
         self._decoder = wire.Decoder(ToVerifier)

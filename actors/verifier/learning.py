@@ -70,7 +70,7 @@ class Learning:
 
     def _draft_with(self, message: Promote) -> None:
         """Where the verifier itself drafts with that model, it does so with these weights as soon as they are here."""
-        inline = self.context.engine.inline
+        inline = self.context.equipment.inline
         if inline is not None and inline.model_id == message.model_id:
             inline.load(Load(message.version, message.path))
 

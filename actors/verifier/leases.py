@@ -11,7 +11,7 @@ import math
 from actors.verifier.budgets import may_rest, plan_for
 from actors.verifier.context import Context
 from actors.verifier.drafters import DrafterPeer
-from actors.verifier.streams import Status, Stream
+from actors.verifier.streams import Stage, Stream
 from protocols.messages import Close, Decline, Open
 
 log = logging.getLogger("duoactor.verifier")
@@ -24,7 +24,7 @@ class Leases:
 
     def lend(self, stream: Stream, to: DrafterPeer | None = None) -> bool:
         """Give the stream to a drafter (the one that is best placed if None) under a new epoch."""
-        if not stream.strategy.drafter or stream.status not in (Status.PREFILL, Status.DECODE):
+        if not stream.strategy.drafter or stream.status not in (Stage.PREFILL, Stage.DECODE):
             return False
         if self._prompt_comes_first(stream):
             return False
@@ -133,7 +133,7 @@ class Leases:
     def _prompt_comes_first(self, stream: Stream) -> bool:
         """While no drafter has work, the target computes a prompt on their CPUs too: a drafter that reads the prompt
         meanwhile makes the first token late, and has nothing to guess before it."""
-        return stream.status is Status.PREFILL and self.context.price.target.lends and self.state.drafters_idle
+        return stream.status is Stage.PREFILL and self.context.price.target.lends and self.state.drafters_idle
 
     def _end(self, stream: Stream) -> None:
         stream.loan.end()

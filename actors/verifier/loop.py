@@ -14,7 +14,8 @@ from actors.settings import VerifierSettings
 from actors.tasks import until_one_ends
 from actors.verifier.admission import Admission
 from actors.verifier.commit import Committer
-from actors.verifier.context import Context, Engine
+from actors.verifier.compute import Compute
+from actors.verifier.context import Context, Equipment
 from actors.verifier.faults import Faults
 from actors.verifier.forward import Computed, compute
 from actors.verifier.inbox import Inbox, Routes
@@ -63,22 +64,22 @@ FAREWELL_S = 1.0
 class Verifier:
     """Puts the parts of the verifier together and runs their loop."""
 
-    def __init__(self, settings: VerifierSettings, engine: Engine, listener: Listener) -> None:
-        clock = engine.clock or asyncio.get_running_loop().time
+    def __init__(self, settings: VerifierSettings, equipment: Equipment, listener: Listener) -> None:
+        clock = equipment.clock or asyncio.get_running_loop().time
         publish: Callable[[Message], None] = lambda message: self.publish(message)  # noqa: E731
-        self.listener, self.wake, self.compute = listener, asyncio.Event(), engine.compute
-        self.state = State(engine.incarnation, clock())
+        self.listener, self.wake = listener, asyncio.Event()
+        self.state = State(equipment.incarnation, clock())
         self.context = context = Context(
-            settings, engine, Price(engine.cost), Trials(), self.state, clock, self._send, publish, self.wake.set
+            settings, equipment, Price(equipment.cost), Trials(), self.state, clock, self._send, publish, self.wake.set
         )
         self.leases, self.learning = Leases(context), Learning(context)
-        grammars = Grammars(engine.codec, engine.model.info, engine.timer)
+        grammars = Grammars(equipment.codec, equipment.model.info, equipment.timer)
         self.admission = Admission(context, self.leases, grammars)
         self.peers = Peers(context, self.leases, self.admission, listener)
         faults = Faults(context, self.admission)
         remote = Remote(context, self.leases, self.learning, self.peers.gone)
-        inline = [engine.inline] if engine.inline is not None else []
-        every: list[Source] = [*engine.library.sources, *inline, remote, grammars]
+        inline = [equipment.inline] if equipment.inline is not None else []
+        every: list[Source] = [*equipment.library.sources, *inline, remote, grammars]
         self.sources = {source.name: source for source in every}
         self.outbox = Outbox(context, self.admission, faults, self.peers.gone)
         self.committer = Committer(context, self.sources, self.leases, self.outbox, faults)
@@ -114,6 +115,10 @@ class Verifier:
         return self.listener.address
 
     @property
+    def compute(self) -> Compute:
+        return self.context.equipment.compute
+
+    @property
     def clock(self) -> Callable[[], float]:
         return self.context.clock
 
@@ -142,7 +147,7 @@ class Verifier:
 
     def _work(self, batch: Batch) -> Callable[[], Computed]:
         """What the compute thread has to do."""
-        model, timer, handled = self.context.target, self.context.engine.timer, self.inbox.handled
+        model, timer, handled = self.context.target, self.context.equipment.timer, self.inbox.handled
         messages_s = 0.0  # that messages took between the forwards
 
         def undisturbed() -> bool:

@@ -11,7 +11,7 @@ from actors.verifier.context import Context
 from actors.verifier.faults import Faults
 from actors.verifier.price import Price
 from actors.verifier.rounds import Committed
-from actors.verifier.streams import Status, Stream
+from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats, RoundTrace
 
 # Seconds between two chunks of a stream, where few are served: no screen shows more than 60 a second, and each chunk
@@ -57,7 +57,7 @@ class Outbox:
         unsent, self._unsent = self._unsent, []
         interval_s = chunk_s(self.context.price, self.context.state.requests.decoding)
         for stream in unsent:
-            if stream.status is Status.ENDED:
+            if stream.status is Stage.ENDED:
                 continue
             if wait and not _due(stream, next_at, interval_s):
                 self._unsent.append(stream)
@@ -89,4 +89,4 @@ class Outbox:
 def _due(stream: Stream, next_at: float, interval_s: float) -> bool:
     """Whether the next chance to send is too late."""
     late = next_at - stream.delivery.sent_at > interval_s
-    return late or stream.status is Status.FINISHING or stream.delivery.trace is not None
+    return late or stream.status is Stage.FINISHING or stream.delivery.trace is not None

@@ -15,7 +15,7 @@ from actors.verifier.learning import Learning
 from actors.verifier.leases import Leases
 from actors.verifier.order import in_order
 from actors.verifier.sources.source import Source
-from actors.verifier.streams import Status, Stream
+from actors.verifier.streams import Stage, Stream
 from protocols.errors import PoolFull, RequestError
 from protocols.messages import FailureCode
 
@@ -50,9 +50,9 @@ class Room:
         """Open queued streams at the target, in their order. One that does not fit waits, and so do those behind it: a
         running stream is never preempted for a waiting one."""
         streams = self.state.requests
-        if self._full_at == streams.added or not (queued := streams.of(Status.QUEUED)):
+        if self._full_at == streams.added or not (queued := streams.of(Stage.QUEUED)):
             return
-        suspects = any(s.suspect for s in streams if s.status is not Status.QUEUED)
+        suspects = any(s.suspect for s in streams if s.status is not Stage.QUEUED)
         for stream in in_order(queued, self.state.owner):
             if stream.suspect and suspects:
                 continue
@@ -89,10 +89,10 @@ class Room:
         """Reserve room for the next round of ``streams``, preempting others or some of them if there is not enough.
         Returns those that have it."""
         for stream in streams:
-            while stream.status is Status.DECODE and not self._reserved(stream):
-                running = (*self.state.requests.of(Status.PREFILL), *self.state.requests.of(Status.DECODE))
+            while stream.status is Stage.DECODE and not self._reserved(stream):
+                running = (*self.state.requests.of(Stage.PREFILL), *self.state.requests.of(Stage.DECODE))
                 self._preempt(in_order(running, self.state.owner)[-1])
-        return [stream for stream in streams if stream.status is Status.DECODE]
+        return [stream for stream in streams if stream.status is Stage.DECODE]
 
     def _reserved(self, stream: Stream) -> bool:
         try:

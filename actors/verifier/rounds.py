@@ -133,7 +133,7 @@ class Committed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class Sums:
     """Sums over a stream's rounds, as ``RequestStats`` tells them."""
 
     rounds: int = 0

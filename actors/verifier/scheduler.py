@@ -18,7 +18,7 @@ from actors.verifier.room import Room
 from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Group
 from actors.verifier.sources.remote import Remote
 from actors.verifier.sources.source import Allowance, Source
-from actors.verifier.streams import Status, Stream
+from actors.verifier.streams import Stage, Stream
 from actors.verifier.windows import choose
 
 # Streams that decode wait for pieces of others' prompts for as long as this many rounds of all of them, then they have
@@ -59,7 +59,7 @@ class Scheduler:
     @property
     def due(self) -> float | None:
         """When the earliest wait for drafts is over, in seconds; None: no stream waits."""
-        waits = [s.wait.until for s in self.state.requests.of(Status.DECODE) if s.wait.until is not None]
+        waits = [s.wait.until for s in self.state.requests.of(Stage.DECODE) if s.wait.until is not None]
         return min(waits) / 1e6 if waits else None
 
     def plan(self) -> Batch | None:
@@ -70,10 +70,10 @@ class Scheduler:
         self.room.free()
         self.room.let_in()
         now_us = self.context.clock() * 1e6
-        decoding = self.state.requests.of(Status.DECODE)
+        decoding = self.state.requests.of(Stage.DECODE)
         ready = [s for s in decoding if self.faults.guard(s, partial(s.wait.over, now_us, s.tree))]
         kinds = {
-            "prefill": self.state.requests.of(Status.PREFILL),
+            "prefill": self.state.requests.of(Stage.PREFILL),
             "decode": [s for s in ready if not s.suspect],
             "alone": [s for s in ready if s.suspect],
         }
@@ -93,7 +93,7 @@ class Scheduler:
         held = self.room.hold(kinds[kind][:1] if kind == "alone" else kinds[kind])
         if not held:  # all were preempted
             return self.plan()
-        prompt = prompts[0] if beside and kind == "decode" and prompts[0].status is Status.PREFILL else None
+        prompt = prompts[0] if beside and kind == "decode" and prompts[0].status is Stage.PREFILL else None
         return self._round(held, prompt) or self._instead(prompts)
 
     # --- prompts -----------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Scheduler:
 
     def _stall_us(self, decoding: int) -> float:
         """Microseconds that so many streams wait at most for a piece of somebody's prompt."""
-        return MAX_STALL * self.context.price.forward(decoding + len(self.state.requests.of(Status.PREFILL)))
+        return MAX_STALL * self.context.price.forward(decoding + len(self.state.requests.of(Stage.PREFILL)))
 
     def _piece(self, stream: Stream) -> Batch:
         """A forward of a prompt's next piece alone: as many tokens as there is time for, or as suit the model where
@@ -122,7 +122,7 @@ class Scheduler:
 
     def _instead(self, prompts: Sequence[Stream]) -> Batch | None:
         """All streams of the round wait for drafts: a prompt has the time."""
-        waiting = [stream for stream in prompts if stream.status is Status.PREFILL]
+        waiting = [stream for stream in prompts if stream.status is Stage.PREFILL]
         return self._piece(waiting[0]) if waiting else None
 
     def _rows_beside(self, streams: int, drafts: int, drafting_us: float) -> int:
@@ -171,7 +171,7 @@ class Scheduler:
             return None
         drafts = sum(len(chosen.nodes) for chosen in windows)
         rows = self._rows_beside(len(held), drafts, drafting_us) if prompt is not None else 0
-        plain = not drafts and prompt is None and not self.state.requests.of(Status.PREFILL)
+        plain = not drafts and prompt is None and not self.state.requests.of(Stage.PREFILL)
         steps = self._steps({stream: using[stream] for stream in held}, allowance) if plain else 1
         asked = tuple(tuple(self._asked(stream, source) for source in using[stream]) for stream in held)
         reading_us = sum(stream.spent_us.get("reading", 0.0) for stream in held)
@@ -218,14 +218,14 @@ class Scheduler:
                     stream.spent(source.name, (self.context.clock() - begun) * 1e6)
             window = partial(self._choose, stream, allowance)
             waits = self.faults.guard(stream, partial(self.remote.consult, stream, allowance, window))
-            if stream.status is Status.DECODE and not waits:
+            if stream.status is Stage.DECODE and not waits:
                 ready.append(stream)
         for source in self.sources.values():
             if source.together and (mine := [stream for stream in ready if source in using[stream]]):
                 source.grow(mine, allowance)
         for stream in ready:
             self.faults.guard(stream, partial(self.sources["grammar"].grow, [stream], allowance))
-        return [stream for stream in ready if stream.status is Status.DECODE]
+        return [stream for stream in ready if stream.status is Stage.DECODE]
 
     def _uses(self, stream: Stream, allowance: Allowance) -> list[Source]:
         """The sources that are asked for the next round: those of the method that do not rest. One draft model at most
@@ -269,7 +269,7 @@ class Scheduler:
     def prepare(self, batch: Batch) -> None:
         """Let the sources read the piece of a prompt that the forward computes, if they are to be asked at all."""
         piece = batch.piece
-        if piece is None or piece.status not in (Status.PREFILL, Status.DECODE):
+        if piece is None or piece.status not in (Stage.PREFILL, Stage.DECODE):
             return
         group, rounds = piece.group(self.state.requests.decoding + 1), piece.tally.rounds
         for name in piece.strategy.sources:

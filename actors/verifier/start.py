@@ -133,7 +133,7 @@ def run_verifier(settings: VerifierSettings) -> int:
     async def main(stop: asyncio.Event) -> None:
         from actors.engines.build import build_target, openmp_threads
         from actors.verifier.compute import InlineCompute, ThreadCompute, runs_inline
-        from actors.verifier.context import Engine
+        from actors.verifier.context import Equipment
         from actors.verifier.loop import Verifier
         from actors.verifier.request_log import RequestLog
 
@@ -164,8 +164,8 @@ def run_verifier(settings: VerifierSettings) -> int:
                 inline = _head(settings, model)
             if inline is None and isinstance(serving, InlineCompute):
                 inline = _inline_draft(settings, model)
-            engine = Engine(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)
-            verifier = Verifier(settings, engine, listener)
+            equipment = Equipment(model, codec, cost, serving, tokenizing, library, inline, request_log, CLOCK)
+            verifier = Verifier(settings, equipment, listener)
             verifier.admission.grammars.warm_up()
             gc.freeze()
             log.info("ready at %s: %s", verifier.address, _ready(model, cost, inline))

@@ -12,7 +12,7 @@ from actors.records import LoggedRequest
 from actors.tree.tree import TokenTree
 from actors.verifier.loans import Loan
 from actors.verifier.output import Output
-from actors.verifier.rounds import Committed, Group, Tally
+from actors.verifier.rounds import Committed, Group, Sums
 from actors.verifier.sources.dictated import Dictated
 from actors.verifier.sources.grammar import Grammar
 from actors.verifier.trace import Trace
@@ -23,7 +23,7 @@ SETTLED_TOKENS = 16  # committed since the verifier crashed, after which a reque
 KEPT_CONTEXT = 32  # tokens of context that the memory compares
 
 
-class Status(StrEnum):
+class Stage(StrEnum):
     QUEUED = "queued"
     PREFILL = "prefill"
     DECODE = "decode"
@@ -33,15 +33,15 @@ class Status(StrEnum):
 
 # Every transition that there is. A stream that is preempted is queued again.
 TRANSITIONS = {
-    Status.QUEUED: {Status.PREFILL, Status.ENDED},
-    Status.PREFILL: {Status.DECODE, Status.QUEUED, Status.ENDED},
-    Status.DECODE: {Status.FINISHING, Status.QUEUED, Status.ENDED},
-    Status.FINISHING: {Status.ENDED},
-    Status.ENDED: set[Status](),
+    Stage.QUEUED: {Stage.PREFILL, Stage.ENDED},
+    Stage.PREFILL: {Stage.DECODE, Stage.QUEUED, Stage.ENDED},
+    Stage.DECODE: {Stage.FINISHING, Stage.QUEUED, Stage.ENDED},
+    Stage.FINISHING: {Stage.ENDED},
+    Stage.ENDED: set[Stage](),
 }
 
 
-class Text:
+class Transcript:
     """The committed tokens of a stream: the only thing of it that must be kept."""
 
     __slots__ = ("committed", "generated", "prompt_len", "sampling")
@@ -114,7 +114,7 @@ class Stream:
     client: bytes  # routing id
     message: Generate
     strategy: Strategy
-    text: Text
+    text: Transcript
     output: Output
     tree: TokenTree
     loan: Loan
@@ -122,9 +122,9 @@ class Stream:
     times: Times
     delivery: Delivery
     grammar: Grammar | Dictated | None = None
-    status: Status = Status.QUEUED
+    status: Stage = Stage.QUEUED
     handle: int = -1  # the target's; -1: it has no room in the KV pool
-    tally: Tally = field(default_factory=Tally)
+    tally: Sums = field(default_factory=Sums)
     spent_us: dict[str, float] = field(default_factory=dict)  # before the next forward, by source
 
     @property
@@ -141,7 +141,7 @@ class Stream:
         own = self.strategy.sources
         return own if self.grammar is None else (*own, "grammar")
 
-    def become(self, status: Status) -> None:
+    def become(self, status: Stage) -> None:
         """The only way in which a status changes."""
         if status not in TRANSITIONS[self.status]:
             raise AssertionError(f"a stream that is {self.status} cannot become {status}")
@@ -150,16 +150,16 @@ class Stream:
     def opened(self, handle: int) -> None:
         """It has got room in the KV pool."""
         self.handle = handle
-        self.become(Status.PREFILL)
+        self.become(Stage.PREFILL)
 
     def preempted(self) -> None:
         """It has lost its room: it waits for another, where its text so far is computed again."""
         self.handle = -1
-        self.become(Status.QUEUED)
+        self.become(Stage.QUEUED)
 
     def ended(self) -> None:
-        if self.status is not Status.ENDED:
-            self.become(Status.ENDED)
+        if self.status is not Stage.ENDED:
+            self.become(Stage.ENDED)
 
     def group(self, streams: int) -> Group:
         """What is learned from its rounds is about others like it, where so many share a round."""
@@ -188,7 +188,7 @@ class Stream:
     # --- told to others ----------------------------------------------------------------------------------------------
 
     def report(self) -> RequestStatus:
-        state = Status.DECODE if self.status is Status.FINISHING else self.status
+        state = Stage.DECODE if self.status is Stage.FINISHING else self.status
         return RequestStatus(self.rid, self.method, state, self.text.written, self.loan.name)
 
     def begun(self) -> Chunk:
@@ -234,12 +234,12 @@ class Streams:
     def get(self, rid: str) -> Stream | None:
         return self._open.get(rid)
 
-    def of(self, status: Status) -> list[Stream]:
+    def of(self, status: Stage) -> list[Stream]:
         return [stream for stream in self._open.values() if stream.status is status]
 
     @property
     def decoding(self) -> int:
-        return sum(stream.status is Status.DECODE for stream in self._open.values())
+        return sum(stream.status is Stage.DECODE for stream in self._open.values())
 
     def add(self, stream: Stream) -> None:
         """Raises ValueError if its id is in use."""

@@ -23,8 +23,12 @@ MAX_TOKENS = 1024 * 1024
 
 class Tokenization:
     def __init__(self, context: Context) -> None:
-        engine = context.engine
-        self._codec, self._vocab_size, self._compute = engine.codec, engine.model.info.vocab_size, engine.tokenizing
+        equipment = context.equipment
+        self._codec, self._vocab_size, self._compute = (
+            equipment.codec,
+            equipment.model.info.vocab_size,
+            equipment.tokenizing,
+        )
         self._send = context.send
         self._waiting = 0
 

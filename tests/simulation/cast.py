@@ -11,7 +11,7 @@ from actors.controller.loop import Controller
 from actors.cost import CostModel
 from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
-from actors.verifier.context import Engine
+from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
 from actors.verifier.sources.inline import InlineDraft
 from protocols.messages import Hello, Role
@@ -66,7 +66,7 @@ class Cast:
         self.targets[host.name] = target = SimulatedTarget(self.language, self.plan.slots, self.chance)
         target.info, target.mixes_prompts = SMALL, self.plan.mixes_prompts
         kinds = {"inline": TimedInlineCompute(target, inbox), "thread": TimedCompute(target)}
-        engine = Engine(
+        equipment = Equipment(
             target,
             ToyCodec(),
             CostModel({rows: 1e6 * (FORWARD_S + rows * ROW_S) for rows in (1, 8, 16)}),
@@ -75,7 +75,7 @@ class Cast:
             timer=lambda: target.spent_s,
             incarnation=f"{INCARNATIONS[host.name]}{host.starts}",
         )
-        self.verifiers[host.name] = verifier = Verifier(VerifierSettings(bind=address), engine, listener)
+        self.verifiers[host.name] = verifier = Verifier(VerifierSettings(bind=address), equipment, listener)
         await verifier.run(host.stop)
 
     def _inline(self) -> InlineDraft | None:

@@ -57,9 +57,10 @@ def _left_at(world: World, name: str) -> dict[str, int]:
         "drafters too many": max(0, len(state.drafters.by_peer) - len(names)),
         "controllers missing": int(controlled and state.controller is None),
     }
-    if state.inline is not None:
-        counts["texts too many of the verifier's own draft"] = max(0, len(state.inline.model.contexts) - MAX_KEPT)
-        counts["weights too many of the verifier's own draft"] = max(0, len(state.inline.generations._held) - 2)
+    inline = verifier.context.equipment.inline
+    if inline is not None:
+        counts["texts too many of the verifier's own draft"] = max(0, len(inline.model.contexts) - MAX_KEPT)
+        counts["weights too many of the verifier's own draft"] = max(0, len(inline.generations._held) - 2)
     for peer in state.drafters.by_peer.values():
         counts[f"leases of {peer.actor_id} at the verifier"] = len(peer.leases)
     return counts
@@ -73,7 +74,7 @@ def _left_of_learning(world: World) -> dict[str, int]:
     if school.learner is None:
         return {"learners missing": 1}
     verifier, learner, current = world.verifiers[FIRST], school.learner, school.current
-    promoted, inline = verifier.state.promoted, verifier.state.inline
+    promoted, inline = verifier.state.promoted, verifier.context.equipment.inline
     told = (promoted.version, promoted.path) if promoted is not None else (0, "")
     counts = {
         "learners missing": int(verifier.state.learner is None),

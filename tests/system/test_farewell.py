@@ -7,7 +7,7 @@ import pytest
 from actors.cost import CostModel
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
-from actors.verifier.context import Engine
+from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
 from protocols.messages import Drain, Goodbye
 from protocols.zeromq import ZmqNetwork
@@ -33,8 +33,8 @@ async def test_a_client_that_reads_late_hears_of_the_end_before_the_connection_i
     """ZeroMQ drops what was not read when a connection ends, so the verifier must not be the first to end it."""
     language, network, stop = ToyLanguage(), ZmqNetwork(), asyncio.Event()
     listener = network.listen("tcp://127.0.0.1:0")
-    engine = Engine(ToyTarget(language), ToyCodec(), CostModel({1: 1000.0}), InlineCompute())
-    verifier = Verifier(VerifierSettings(), engine, listener)
+    equipment = Equipment(ToyTarget(language), ToyCodec(), CostModel({1: 1000.0}), InlineCompute())
+    verifier = Verifier(VerifierSettings(), equipment, listener)
     serving = asyncio.create_task(verifier.run(stop))
     callers = Here(listener.address)
     caller = Caller(callers)

@@ -7,7 +7,7 @@ import pytest
 
 from actors.cost import CostModel
 from actors.verifier.compute import InlineCompute
-from actors.verifier.context import Engine
+from actors.verifier.context import Equipment
 from actors.verifier.tokenization import MAX_WAITING, Tokenization
 from duoactor import AsyncClient, ChatTurn, RequestError
 from protocols.messages import Detokenize, Failed, Tokenize, Tokenized
@@ -22,8 +22,8 @@ def ask(*questions, codec=None):
     answers = []
 
     async def go():
-        engine = Engine(ToyTarget(ToyLanguage()), codec or ToyCodec(), CostModel({1: 1000.0}), InlineCompute())
-        texts = Tokenization(SimpleNamespace(engine=engine, send=lambda peer, answer: answers.append(answer)))
+        equipment = Equipment(ToyTarget(ToyLanguage()), codec or ToyCodec(), CostModel({1: 1000.0}), InlineCompute())
+        texts = Tokenization(SimpleNamespace(equipment=equipment, send=lambda peer, answer: answers.append(answer)))
         for question in questions:
             texts.ask(b"peer", question)
         while len(answers) < len(questions):

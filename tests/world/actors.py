@@ -12,7 +12,7 @@ from actors.drafter.loop import Drafter
 from actors.models import Codec, DraftModel, TargetModel
 from actors.settings import VerifierSettings
 from actors.verifier.compute import Compute
-from actors.verifier.context import Engine
+from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
 from actors.verifier.sources.inline import InlineDraft
 from protocols.messages import Hello, Role
@@ -41,8 +41,8 @@ def timed_verifier(
         steps = {leaves: costs.steps(leaves) for leaves in WIDTHS}
         inline = InlineDraft(draft, steps, info.vocab_size, info.eos_token_ids, timer)
     cost = CostModel({rows: costs.rows(rows) for rows in ROWS}, lent=lent)
-    engine = Engine(target, codec or ToyCodec(), cost, compute, inline=inline, clock=clock, timer=timer)
-    return Verifier(VerifierSettings(bind=ADDRESS), engine, listener)
+    equipment = Equipment(target, codec or ToyCodec(), cost, compute, inline=inline, clock=clock, timer=timer)
+    return Verifier(VerifierSettings(bind=ADDRESS), equipment, listener)
 
 
 def timed_drafter(

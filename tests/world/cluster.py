@@ -12,7 +12,7 @@ from actors.cost import CostModel
 from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
-from actors.verifier.context import Engine
+from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
 from actors.verifier.sources.lookup import Library
 from protocols.messages import (
@@ -113,7 +113,7 @@ class Cluster:
         self.tasks[name] = asyncio.create_task(actor.run(self.stops[name]))
 
     def start_verifier(self) -> Verifier:
-        engine = Engine(
+        equipment = Equipment(
             self.target,
             self.codec,
             CostModel(COST, lent=self.lent),
@@ -125,7 +125,7 @@ class Cluster:
             timer=self.timer,
             incarnation=f"v{next(self.starts)}",
         )
-        self.verifier = Verifier(self.settings, engine, self.network.listen(self.settings.bind))
+        self.verifier = Verifier(self.settings, equipment, self.network.listen(self.settings.bind))
         self._spawn("verifier", self.verifier)
         return self.verifier
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from protocols.errors import ConfigError, ConnectionLost
 from protocols.security import ANYBODY, Holder
-from protocols.transport import INBOX, Inbox, nobody_at
+from protocols.transport import INBOX, Backlog, nobody_at
 from protocols.wire import kind
 from tests.world.clock import now_here
 
@@ -41,7 +41,7 @@ class MemoryListener:
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         self.address = address
         self.telemetry = address + ".telemetry"
-        self.inbox: Inbox[tuple[bytes, list[bytes]]] = Inbox(INBOX)
+        self.inbox: Backlog[tuple[bytes, list[bytes]]] = Backlog(INBOX)
         self.peers: dict[bytes, MemoryLink] = {}
         self._network = network
 
@@ -79,7 +79,7 @@ class MemoryLink:
     def __init__(self, network: MemoryNetwork, address: str, host: str, number: int) -> None:
         self.address = address
         self.host = host
-        self.inbox: Inbox[list[bytes]] = Inbox(INBOX)
+        self.inbox: Backlog[list[bytes]] = Backlog(INBOX)
         self.peer = b""  # the connection's id at the listener; empty: not connected
         self.dead = False
         self.partitioned = False
@@ -134,7 +134,7 @@ class MemoryFeed:
     def __init__(self, network: MemoryNetwork, address: str, topics: Sequence[bytes]) -> None:
         self.address = address
         self.topics = tuple(topics)
-        self.inbox: Inbox[list[bytes]] = Inbox(INBOX)
+        self.inbox: Backlog[list[bytes]] = Backlog(INBOX)
         self._network = network
 
     async def receive(self) -> list[bytes]:

@@ -18,7 +18,7 @@ from actors.cost import CostModel
 from actors.draft_timing import WIDTHS
 from actors.drafter.loop import Drafter
 from actors.settings import VerifierSettings
-from actors.verifier.context import Engine
+from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
 from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Kind, Role, RoundStats, Sampling
 from tests.world.caller import ADDRESS, Caller
@@ -146,8 +146,8 @@ class Simulation:
         listener = network.listen(ADDRESS)
         listener.inbox = inbox = HeldInbox()
         compute = TimedInlineCompute(target, inbox) if self.inline else TimedCompute(target)
-        engine = Engine(target, ToyCodec(), cost, compute, timer=lambda: target.spent_s)
-        verifier = Verifier(settings, engine, listener)
+        equipment = Equipment(target, ToyCodec(), cost, compute, timer=lambda: target.spent_s)
+        verifier = Verifier(settings, equipment, listener)
         publish = verifier.publish
 
         def observed(message) -> None:

@@ -8,7 +8,7 @@ from actors.methods import strategy_for
 from actors.tree.tree import TokenTree
 from actors.verifier.loans import Loan
 from actors.verifier.output import Output
-from actors.verifier.streams import Delivery, Status, Stream, Text, Times
+from actors.verifier.streams import Delivery, Stage, Stream, Times, Transcript
 from actors.verifier.waits import Wait
 from protocols.messages import Generate, Plan, Sampling
 from tests.world.fakes import EOS
@@ -23,7 +23,7 @@ def toy_stream(
     plan: Plan | None = None,
     ends: frozenset[int] = frozenset({EOS}),
 ) -> Stream:
-    strategy, text = strategy_for(method), Text(prompt, (), sampling)
+    strategy, text = strategy_for(method), Transcript(prompt, (), sampling)
     output = Output(prompt, sampling, ends, lambda ids: "".join(map(str, ids)), ())
     stream = Stream(
         b"client",
@@ -37,6 +37,6 @@ def toy_stream(
         Times(0.0),
         Delivery(0),
     )
-    stream.become(Status.PREFILL)
-    stream.become(Status.DECODE)
+    stream.become(Stage.PREFILL)
+    stream.become(Stage.DECODE)
     return stream

@@ -8,12 +8,12 @@ from actors.cost import CostModel
 from actors.models import TargetModel
 from actors.settings import VerifierSettings
 from actors.verifier.compute import InlineCompute
-from actors.verifier.context import Engine
+from actors.verifier.context import Equipment
 from actors.verifier.forward import Computed, compute
 from actors.verifier.loop import Verifier
 from actors.verifier.rounds import Round
 from actors.verifier.sources.lookup import Library
-from actors.verifier.streams import Status, Stream
+from actors.verifier.streams import Stage, Stream
 from protocols import wire
 from protocols.messages import Hello, Message, Role, ToDrafter
 from tests.world.fakes import ToyCodec
@@ -54,11 +54,11 @@ class Table:
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.listener, self.stream = Deaf(), stream
-        engine = Engine(
+        equipment = Equipment(
             target, ToyCodec(), CostModel(COST), InlineCompute(),
             library=library or Library(), clock=clock, timer=lambda: 0.0,
         )  # fmt: skip
-        self.verifier = Verifier(VerifierSettings(bind="memory://table"), engine, self.listener)
+        self.verifier = Verifier(VerifierSettings(bind="memory://table"), equipment, self.listener)
         stream.wait.max_window = min(target.max_window, stream.strategy.nodes)
         self.verifier.state.requests.add(stream)
 
@@ -78,7 +78,7 @@ class Table:
 
     @property
     def over(self) -> bool:
-        return self.stream.status in (Status.FINISHING, Status.ENDED)
+        return self.stream.status in (Stage.FINISHING, Stage.ENDED)
 
     def finish(self) -> list[int]:
         """The whole output."""
@@ -91,5 +91,5 @@ class Table:
 def asked(prompt: Sequence[int], method: str, **fields) -> Stream:
     """A stream that waits for room."""
     stream = toy_stream(prompt, method, **fields)
-    stream.status = Status.QUEUED
+    stream.status = Stage.QUEUED
     return stream

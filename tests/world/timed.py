@@ -16,7 +16,7 @@ from actors.models import Expansion, Leaf, Outcome, Window, path_of
 from actors.tree.accept import depths_of, walk
 from actors.verifier.compute import Compute
 from protocols.messages import Sampling
-from protocols.transport import Inbox
+from protocols.transport import Backlog
 from tests.world.clock import Process, now_here
 from tests.world.fakes import INFO, VOCAB
 from tests.world.network import MemoryNetwork
@@ -280,7 +280,7 @@ class TimedCompute(Compute):
     def close(self) -> None: ...
 
 
-class HeldInbox(Inbox):
+class HeldInbox(Backlog):
     """A socket whose owner may be computing: what arrives meanwhile lies there, and is read when somebody looks."""
 
     held = False

@@ -48,7 +48,6 @@ class Lookahead:
     ngram: int = 5  # N
     window: int = 7  # W
     guesses: int = 7  # G: most n-grams per first token, in the pool and in a step
-    pool_from_prompt: bool = False  # the authors' option: the prompt's own n-grams enter the pool at the start
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -104,8 +103,6 @@ class LookaheadSession:
         self.options = options
         self.pool = NgramPool(options.guesses)
         self.root = prompt[-1]
-        self._tail: Sequence[int] = ()  # of the text read so far, what the next n-grams begin with
-        self._pool(prompt)
         # The first N - 2 steps fill one level each and lose one column each to the passing of time.
         rng = random.Random(options.seed)
         columns = options.window + max(0, options.ngram - 2)
@@ -115,16 +112,8 @@ class LookaheadSession:
     def extend(self, tokens: Sequence[int]) -> None:
         """Tokens were committed that no proposal of this session was verified for (more prompt, replayed text)."""
         if tokens:
-            self._pool(tokens)
             self.root = tokens[-1]
             self._newest = None
-
-    def _pool(self, tokens: Sequence[int]) -> None:
-        if self.options.pool_from_prompt:
-            text = [*self._tail, *tokens]
-            for at in range(len(text) - self.options.ngram + 1):
-                self.pool.add(text[at : at + self.options.ngram])
-            self._tail = text[1 - self.options.ngram :] if self.options.ngram > 1 else []
 
     def propose(self, budget: int) -> Proposal:
         """The rows of the combined step. The window is all or nothing: below its size only guesses are proposed."""

@@ -129,12 +129,6 @@ def test_the_pools_ngrams_of_the_root_become_branches():
     assert (1,) not in paths - set(paths_of(Lookahead(3, 1, 5).open([1, 2]).propose(64)))
 
 
-def test_the_prompt_fills_the_pool_where_that_is_asked_for():
-    prompt = [1, 2, 3, 4, 1]
-    assert len(Lookahead(3, 2, 5).open(prompt).pool) == 0
-    assert Lookahead(3, 2, 5, pool_from_prompt=True).open(prompt).pool.guesses(1) == [(2, 3)]
-
-
 def test_a_budget_below_the_window_leaves_guesses_and_changes_no_level():
     session = Lookahead(3, 4, 5).open([1, 2])
     session.pool.add([2, 7, 8])
