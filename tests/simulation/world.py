@@ -230,7 +230,7 @@ class World(Cast):
             problems += await self._finished([told])
             drafters = self.verifiers[name].state.drafters.by_peer.values()
             useful = drafters and all(draft.skill and draft.step_us < SLOW_US for draft in self.plan.drafts_at(name))
-            if useful and not problems and not any(drafter.accepted for drafter in drafters):
+            if useful and not problems and not any(drafter.record.accepted for drafter in drafters):
                 problems = [f"no draft is accepted any more at {name}"]
         return problems
 

@@ -127,7 +127,7 @@ def test_a_verifier_that_computed_for_long_does_not_take_its_peers_for_dead():
 
     chunks, drafter = run(go())
     assert chunks[-1].stats.drafters == ("d1",) and chunks[-1].stats.accepted_tokens > 0
-    assert drafter is not None and drafter.drafted > 0
+    assert drafter is not None and drafter.record.drafted > 0
 
 
 def test_a_peer_whose_heartbeats_lie_unread_behind_a_flood_is_alive():
