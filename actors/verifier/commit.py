@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from actors.models import Outcome
-from actors.tree.tree import FORCED, Node
+from actors.tree.tree import Node
 from actors.verifier.budgets import kind_of
 from actors.verifier.context import Context
 from actors.verifier.faults import Faults
@@ -18,7 +18,7 @@ from actors.verifier.forward import Computed
 from actors.verifier.leases import Leases
 from actors.verifier.outbox import Outbox
 from actors.verifier.rounds import NO_WINDOW, Asked, Batch, Chosen, Committed, Part, Round, Share, Sums
-from actors.verifier.sources.source import Source
+from actors.verifier.sources.source import GRAMMAR, Source
 from actors.verifier.streams import Stage, Stream
 from protocols.messages import RoundStats
 
@@ -148,7 +148,7 @@ class Committer:
         base, root = len(text), tree.root
         tokens = outcome.tokens[: output.take(outcome.tokens)]
         accepted = [at < len(outcome.path) for at in range(len(tokens))]
-        forced = sum(chosen.nodes[at].rank == FORCED for at in outcome.path[: len(tokens)])
+        forced = sum(bool(chosen.nodes[at].sources & GRAMMAR) for at in outcome.path[: len(tokens)])
         text.committed.extend(tokens)
         held = tree.advance(tokens).nodes
         covered = len(outcome.path) == len(chosen.nodes)
