@@ -11,11 +11,12 @@ from torch import Tensor
 from actors.engines.cache.memory import MAX_REQUESTS, kv_slots
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.engine import Trunk
+from actors.engines.heads.block import BlockDraft, BlockEngine, Dflash
 from actors.engines.heads.draft import HeadDraft
 from actors.engines.heads.eagle3 import Eagle3
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.heads.head import Head
-from actors.engines.heads.kinds import EAGLE3, configuration, kind_of, own_layer
+from actors.engines.heads.kinds import BLOCK, EAGLE3, configuration, kind_of, own_layer
 from actors.engines.heads.mtp import Mtp
 from actors.engines.targets.target import Target
 from actors.engines.weights.hub import located
@@ -57,20 +58,21 @@ def _own_head(name: str, trunk: Trunk) -> Head:
     return Mtp(load_config(name), weights, trunk, convention)
 
 
-def _published_head(name: str, target: Target, trunk: Trunk) -> Head:
+def _published(name: str, target: Target, trunk: Trunk) -> Eagle3 | Dflash:
     config = configuration(located(name))
     kind = kind_of(config)
-    if kind != EAGLE3:
+    if kind not in (EAGLE3, BLOCK):
         raise ModelError(f"{name} is a {kind}, which duoactor does not run yet; choose an EAGLE-3 head or --draft none")
     try:
-        return Eagle3(config, _plain(tensors(name)), trunk)
+        weights = _plain(tensors(name))
+        return Eagle3(config, weights, trunk) if kind == EAGLE3 else Dflash(config, weights, trunk)
     except ModelError as error:
         raise ModelError(
-            f"head {name} is not one of target {target.info.model_id}: {error}; choose the head that was published "
-            "for this target, or --draft auto"
+            f"{name} does not draft for target {target.info.model_id}: {error}; choose the head that was published for "
+            "this target, or --draft auto"
         ) from None
     except KeyError as error:
-        raise ModelError(f"the checkpoint of head {name} has no {error.args[0]}; download it again") from None
+        raise ModelError(f"{name} has no {error.args[0]}, as a {kind} has; download it again") from None
 
 
 def _plain(weights: Tensors) -> dict[str, Tensor]:
@@ -81,11 +83,17 @@ def _plain(weights: Tensors) -> dict[str, Tensor]:
 def build_head(name: str, target: Target, target_name: str) -> HeadDraft:
     """The head in a directory or of a hub id; with an empty name the target's own. Raises ModelError."""
     trunk = target.engine.trunk()
-    head = _published_head(name, target, trunk) if name else _own_head(target_name, trunk)
-    info = target.info
-    own = Path(name or target_name).name
-    label = replace(info, model_id=own if name else f"{own} (its own layer for more tokens)")
-    size = max(1, head.shape.slot_bytes(trunk.dtype) + head.width * trunk.dtype.itemsize)
-    slots = kv_slots(0, Draft.full_request(info.max_context), size, trunk.device, MEMORY_SHARE)
-    slots = min(slots, target.kv_slots + MAX_REQUESTS * SCRATCH)
-    return HeadDraft(HeadEngine(head, trunk, label, slots), target.keep_states(head.taps))
+    head = _published(name, target, trunk) if name else _own_head(target_name, trunk)
+    own, info = Path(name or target_name).name, target.info
+    info = replace(info, model_id=own if name else f"{own} (its own layer for more tokens)")
+    if isinstance(head, Dflash):
+        blocks = BlockEngine(head, trunk, info, _slots(target, head.shape.slot_bytes(trunk.dtype)))
+        return BlockDraft(blocks, target.keep_states(head.convention.taps))
+    size = head.shape.slot_bytes(trunk.dtype) + head.width * trunk.dtype.itemsize
+    return HeadDraft(HeadEngine(head, trunk, info, _slots(target, size)), target.keep_states(head.taps))
+
+
+def _slots(target: Target, size: int) -> int:
+    """Of a head's pool, with ``size`` bytes a slot: as many as the target has, if there is room."""
+    most = target.kv_slots + MAX_REQUESTS * SCRATCH
+    return min(most, kv_slots(0, Draft.full_request(target.info.max_context), size, target.engine.device, MEMORY_SHARE))
