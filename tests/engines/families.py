@@ -8,6 +8,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 HEAD = {"head_dim": 16}
 ONE_KIND = {"num_key_value_heads": 4}  # as many keys as queries
 LATENT = ONE_KIND | {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
+RANKED = {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
 SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
 HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 DELTA = HYBRID | {
@@ -25,6 +26,10 @@ FAMILIES = {  # what their configurations need beside what all share
     "Qwen2Moe": SHARED,
     "Qwen3": HEAD,
     "Qwen3Moe": EXPERTS | HEAD,
+    "Olmoe": EXPERTS,
+    "GraniteMoe": {"num_local_experts": 4},
+    "GraniteMoeShared": {"num_local_experts": 4, "shared_intermediate_size": 48},
+    "Glm4Moe": EXPERTS | RANKED | HEAD | {"use_qk_norm": True},
     "Mistral": {"sliding_window": 9},
     "Mixtral": {"num_local_experts": 4},
     "Gemma": HEAD,

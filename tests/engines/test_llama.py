@@ -15,8 +15,6 @@ from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.engine import LlamaEngine
 from actors.engines.decoder.torch.body import TorchBody
 from actors.engines.flat_batch import FlatBatch, align
-from actors.engines.weights.half import half_rows, has_half, is_half
-from actors.engines.weights.layers import rows_for
 from actors.models import ModelInfo
 from protocols.errors import ModelError
 from tests.engines.tiny import FAMILIES, VOCAB, info, make
@@ -256,21 +254,6 @@ def test_bfloat16_is_close_to_float32():
     out = chain(engine, tokens, 0, 60)
     assert out.dtype == torch.float32
     assert (expected.exp() * (expected - out.log_softmax(-1))).sum(-1).mean() < 0.02
-
-
-def test_sixteen_bit_checkpoints_fit_float16_and_others_do_not():
-    chance = torch.Generator().manual_seed(0)
-    weight = torch.randn(32, 48, generator=chance) * 1e-3
-    assert is_half(weight.bfloat16().float()) and is_half(weight.half().float())
-    assert not is_half(weight)
-
-
-@pytest.mark.skipif(not has_half(), reason="no float16 kernels on this processor")
-def test_rows_are_padded_to_counts_whose_sums_run_in_one_order():
-    agreeing = half_rows()
-    assert {rows_for(n) for n in range(1, 65)} <= set(agreeing)
-    assert all(n <= rows_for(n) <= n + 3 for n in range(1, 65))
-    assert rows_for(1000) == 1000
 
 
 def test_the_transformers_model_is_spent_and_the_device_is_explicit():

@@ -8,7 +8,7 @@ import torch
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels, fits
 from actors.engines.decoder.families import Undescribed, describe
-from actors.engines.decoder.spec import SILU, DecoderSpec
+from actors.engines.decoder.spec import SILU, DecoderSpec, Experts
 
 CPU = torch.device("cpu")
 COMPILED = (torch.float32, torch.bfloat16)  # types of keys and values
@@ -42,6 +42,8 @@ def is_plain(spec: DecoderSpec) -> bool:
         return False
     for layer in spec.layers:
         attention, mlp, norms = layer.attention, layer.mlp, layer.norms
+        if isinstance(mlp, Experts) or mlp.inner != spec.dense[0].inner:
+            return False
         if layer.parallel or None in (norms.attention, norms.mlp) or norms.behind_attention or norms.behind_mlp:
             return False
         if attention.window or attention.cap or attention.sinks or attention.whole_norm:
@@ -63,10 +65,9 @@ def compiles(spec: DecoderSpec) -> bool:
         == (first.heads, first.kv_heads, first.width)
         for layer in spec.layers
     )
-    inner = {layer.mlp.inner for layer in spec.layers}
-    if kernels is None or len(windows) > 1 or not alike or len(inner) > 1:
+    if kernels is None or len(windows) > 1 or not alike:
         return False
-    return fits(kernels.LANES, spec.hidden, first.width, *inner)
+    return fits(kernels.LANES, spec.hidden, first.width, *spec.inner)
 
 
 def is_compiled(config: Any) -> bool:

@@ -7,7 +7,9 @@ queries and keys are permuted alike.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -30,7 +32,7 @@ class Shape:
     heads: int
     kv_heads: int
     width: int  # of a head
-    inner: int  # of the MLP
+    inner: int  # of the widest MLP
     vocabulary: int  # of the head
     eps: float
 
@@ -53,8 +55,15 @@ class Affine:
 
 
 @dataclass(slots=True)
+class ExpertWeights:
+    router: Matrix  # with a row for the shared expert's gate behind those of experts, if it has one
+    each: list[tuple[Matrix, Matrix]]  # gate and up side by side, and down
+    correction: Tensor | None  # float32 (count,)
+
+
+@dataclass(slots=True)
 class LayerWeights:
-    """Norms that a layer has not are None."""
+    """Norms that a layer has not are None; of an MLP of experts ``up`` and ``down`` are the shared one's, or None."""
 
     spec: described.Layer
     attention_norm: Affine | None
@@ -62,8 +71,9 @@ class LayerWeights:
     head_norms: Tensor | None  # (heads + kv_heads, width): of queries and keys
     out: Matrix
     mlp_norm: Affine | None
-    up: Matrix  # gate and up side by side
-    down: Matrix
+    up: Matrix | None  # gate and up side by side
+    down: Matrix | None
+    experts: ExpertWeights | None = None
     behind_attention: Affine | None = None
     behind_mlp: Affine | None = None
     sinks: Tensor | None = None
@@ -81,8 +91,11 @@ class Weights:
 
     def count(self) -> int:
         """Weights that one token's forward reads."""
-        parts = [m.weight for layer in self.layers for m in (layer.qkv, layer.out, layer.up, layer.down)]
-        return sum(part.numel() for part in (*parts, self.head.weight))
+        parts = [m for layer in self.layers for m in (layer.qkv, layer.out, layer.up, layer.down) if m is not None]
+        for experts, layer in zip(self.spec.experts, (layer for layer in self.layers if layer.experts), strict=True):
+            assert layer.experts is not None
+            parts += [matrix for both in layer.experts.each[: experts.used] for matrix in both]
+        return sum(part.weight.numel() for part in (*parts, self.head))
 
     def spend(self) -> None:
         """Let go of everything that has been packed."""
@@ -117,7 +130,7 @@ def lay_out(spec: DecoderSpec, source: Source, covered: DraftVocabulary | None =
         first.heads,
         first.kv_heads,
         first.width,
-        spec.layers[0].mlp.inner,
+        max(spec.inner),
         head.weight.shape[0],
         spec.norm.eps,
     )
@@ -134,6 +147,7 @@ class _Taken:
 
     def layer(self, layer: described.Layer) -> LayerWeights:
         attention, mlp, norms = layer.attention, layer.mlp, layer.norms
+        dense = mlp.shared if isinstance(mlp, described.Experts) else mlp
         return LayerWeights(
             layer,
             self.norm(norms.attention),
@@ -141,12 +155,35 @@ class _Taken:
             self._head_norms(attention),
             self.matrix((attention.out,)),
             self.norm(norms.mlp),
-            self.matrix(mlp.up),
-            self.matrix((mlp.down,)),
+            None if dense is None else self.matrix(dense.up),
+            None if dense is None else self.matrix((dense.down,)),
+            self._experts(mlp) if isinstance(mlp, described.Experts) else None,
             self.norm(norms.behind_attention),
             self.norm(norms.behind_mlp),
             None if attention.sinks is None else self._source.take(attention.sinks).float(),
         )
+
+    def _experts(self, mlp: described.Experts) -> ExpertWeights:
+        names = (mlp.router,) if mlp.shared_gate is None else (mlp.router, mlp.shared_gate)
+        ups, downs = self._each(mlp.up, mlp.woven, True), self._each(mlp.down, mlp.woven, False)
+        correction = None if mlp.correction is None else self._source.take(mlp.correction).float().reshape(-1)
+        return ExpertWeights(self.matrix(names), [*zip(ups, downs, strict=True)], correction)
+
+    def _each(self, name: str, woven: bool, halves: bool) -> list[Matrix]:
+        """A matrix of each expert. ``halves``: it has gate and up."""
+        biases: Sequence[Tensor | None] = [None]
+        if f"{name}_bias" in self._source:
+            whole = self._source.take(f"{name}_bias")
+            biases = (torch.cat([whole[:, ::2], whole[:, 1::2]], 1) if woven and halves else whole).unbind()
+        blocks = self._source.expert_blocks(name)
+        if blocks is not None:
+            return [Matrix.of_blocks(part, bias) for part, bias in zip(blocks, cycle(biases), strict=False)]
+        weights = self._source.take(name)
+        if woven:
+            weights = weights.transpose(1, 2)
+        if woven and halves:
+            weights = torch.cat([weights[:, ::2], weights[:, 1::2]], 1)
+        return [Matrix(weight, bias) for weight, bias in zip(weights, cycle(biases), strict=False)]
 
     def norm(self, name: str | None) -> Affine | None:
         if name is None:

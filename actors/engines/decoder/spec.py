@@ -7,10 +7,12 @@ one, has the same name with ``bias`` in place of ``weight``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 SILU, GELU_TANH, GELU, RELU, RELU_SQUARED = "silu", "gelu_tanh", "gelu", "relu", "relu_squared"
-ACTIVATIONS = (SILU, GELU_TANH, GELU, RELU, RELU_SQUARED)
+CLAMPED_SWIGLU = "clamped_swiglu"  # of gate and up: gpt-oss's
+ACTIVATIONS = (SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,30 @@ class Mlp:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """Gated MLPs, of which a router chooses ``used`` for each row by its scores, and a shared one beside them. The bias
+    of ``up`` and of ``down`` has the same name with ``_bias`` behind it."""
+
+    count: int
+    used: int
+    inner: int
+    activation: str  # of ACTIVATIONS
+    router: str  # (count, hidden)
+    up: str  # (count, 2 * inner, hidden): gate and up
+    down: str  # (count, hidden, inner)
+    woven: bool = False  # both are transposed, and a gate's row lies beside its row of up
+    sigmoid: bool = False  # of scores, instead of a softmax over all experts
+    correction: str | None = None  # (count,): added to scores for the choice alone
+    groups: int = 1  # of experts, of which the best ``used_groups`` are left to choose from
+    used_groups: int = 1
+    best: int = 1  # scores whose sum ranks a group
+    divided: bool = True  # shares are scores divided by their sum
+    scale: float = 1.0  # of shares
+    shared: Mlp | None = None
+    shared_gate: str | None = None  # (1, hidden): through a sigmoid the share of ``shared``
+
+
+@dataclass(frozen=True, slots=True)
 class Norms:
     """A layer's norms by name; None: there is none."""
 
@@ -78,14 +104,14 @@ class Layer:
     norm before the MLP it shares the attention's."""
 
     attention: Attention
-    mlp: Mlp
+    mlp: Mlp | Experts
     norms: Norms
     parallel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A whole model."""
+    """A whole model. Heads are alike in all layers."""
 
     hidden: int
     vocabulary: int
@@ -103,3 +129,30 @@ class DecoderSpec:
     def attention(self) -> Attention:
         """The first layer's; all layers share its sizes."""
         return self.layers[0].attention
+
+    @property
+    def names(self) -> Iterator[str]:
+        """Of the weights that every checkpoint has: all but biases, and the head, which may be the embedding."""
+        yield from (self.embedding, self.final_norm)
+        for layer in self.layers:
+            attention, mlp = layer.attention, layer.mlp
+            shared = (*mlp.shared.up, mlp.shared.down) if isinstance(mlp, Experts) and mlp.shared else ()
+            yield from (mlp.router, mlp.up, mlp.down, *shared) if isinstance(mlp, Experts) else (*mlp.up, mlp.down)
+            yield from (*attention.qkv, attention.out)
+            norms = (layer.norms.attention, layer.norms.mlp, layer.norms.behind_attention, layer.norms.behind_mlp)
+            yield from (name for name in (*norms, attention.query_norm, attention.key_norm) if name is not None)
+
+    @property
+    def dense(self) -> tuple[Mlp, ...]:
+        """Of all layers, shared ones beside experts too."""
+        found = (layer.mlp.shared if isinstance(layer.mlp, Experts) else layer.mlp for layer in self.layers)
+        return tuple(mlp for mlp in found if mlp is not None)
+
+    @property
+    def inner(self) -> set[int]:
+        """Widths of MLPs."""
+        return {mlp.inner for mlp in self.dense} | {mlp.inner for mlp in self.experts}
+
+    @property
+    def experts(self) -> tuple[Experts, ...]:
+        return tuple(layer.mlp for layer in self.layers if isinstance(layer.mlp, Experts))

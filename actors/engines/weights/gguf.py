@@ -42,6 +42,11 @@ class Stored:
         """The bytes ``(all rows, bytes of a row)``."""
         return self.data.reshape(-1, self.kind.bytes_of(self.shape[-1] if self.shape else 1))
 
+    def parted(self, index: int) -> Stored:
+        """What lies at an index of the first dimension."""
+        size = self.data.nbytes // self.shape[0]
+        return Stored(self.name, self.shape[1:], self.kind, self.data[index * size : (index + 1) * size])
+
     def values(self) -> NDArray[np.float32]:
         """Its numbers, as they were meant."""
         return self.kind.dequantise(self.rows).reshape(self.shape)

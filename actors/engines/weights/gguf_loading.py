@@ -12,7 +12,7 @@ from torch import nn
 from actors.engines.text.gguf_tokenizer import build_tokenizer, end_ids
 from actors.engines.weights.gguf_models import GGUFCheckpoint
 from actors.engines.weights.gguf_names import find_gguf
-from actors.engines.weights.grouped import Blocks, has_form
+from actors.engines.weights.grouped import Blocks, FileBlocks
 from actors.engines.weights.stored import StoredModel
 from protocols.errors import ModelError
 
@@ -66,7 +66,15 @@ class GGUFSource:
 
     def blocks(self, name: str) -> Blocks | None:
         stored = self._checkpoint.matrix(name) if name in self._names else None
-        return Blocks([(stored[0], stored[1])]) if stored is not None and has_form(stored[0]) else None
+        if stored is None or not FileBlocks.takes(stored[0]):
+            return None
+        return Blocks([(FileBlocks(stored[0]), stored[1])])
+
+    def expert_blocks(self, name: str) -> list[Blocks] | None:
+        parts = self._checkpoint.expert_matrices(name) if name in self._names else []
+        if not parts or not all(FileBlocks.takes(matrix) for part in parts for matrix in part):
+            return None
+        return [Blocks([(FileBlocks(matrix), None) for matrix in part]) for part in parts]
 
 
 def packed_model(name: str, dtype: torch.dtype) -> StoredModel:

@@ -134,6 +134,26 @@ def _experts(file: GGUF, config: Config) -> Config:
     }
 
 
+def _qwen2_moe(file: GGUF, config: Config) -> Config:
+    shared = file.of_architecture("expert_shared_feed_forward_length", config["intermediate_size"])
+    return _experts(file, config) | {"norm_topk_prob": False, "shared_expert_intermediate_size": shared}
+
+
+def _olmoe(file: GGUF, config: Config) -> Config:
+    return _experts(file, config) | {"norm_topk_prob": False}
+
+
+def _mixtral(file: GGUF, config: Config) -> Config:
+    return {
+        "num_local_experts": file.of_architecture("expert_count"),
+        "num_experts_per_tok": file.of_architecture("expert_used_count"),
+    }
+
+
+def _granite_moe(file: GGUF, config: Config) -> Config:
+    return _granite(file, config) | _mixtral(file, config)
+
+
 def _gpt_oss(file: GGUF, config: Config) -> Config:
     rope = config["rope_parameters"]
     if rope["rope_type"] == "yarn":
@@ -170,6 +190,21 @@ _GLM4 = {"input_layernorm": "attn_norm", "post_self_attn_layernorm": "post_atten
     "post_mlp_layernorm": "post_ffw_norm",
 }
 _FUSED_MLP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+_ROUTER = {"mlp.gate": "ffn_gate_inp"}
+_SHARED = {f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
+
+
+def _of_experts(part: str = "mlp") -> dict[str, tuple[tuple[str, ...], Callable[..., Floats]]]:
+    return {
+        f"{part}.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), _stacked),
+        f"{part}.experts.down_proj": (("ffn_down_exps.weight",), lambda down: down),
+    }
+
+
+# Files of Llama's architecture with experts
+MIXTRAL = Architecture(
+    "mixtral", "MixtralForCausalLM", ATTENTION | IN_FRONT | _ROUTER, _mixtral, turned=True, made=_of_experts()
+)
 ARCHITECTURES = {
     "llama": Architecture("llama", "LlamaForCausalLM", STANDARD, turned=True),
     "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", STANDARD),
@@ -201,12 +236,28 @@ ARCHITECTURES = {
     "qwen3moe": Architecture(
         "qwen3_moe",
         "Qwen3MoeForCausalLM",
-        ATTENTION | QUERY_NORMS | IN_FRONT | {"mlp.gate": "ffn_gate_inp"},
+        ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER,
         _experts,
-        made={
-            "mlp.experts.gate_up_proj": (("ffn_gate_exps.weight", "ffn_up_exps.weight"), _stacked),
-            "mlp.experts.down_proj": (("ffn_down_exps.weight",), lambda down: down),
-        },
+        made=_of_experts(),
+    ),
+    "qwen2moe": Architecture(
+        "qwen2_moe",
+        "Qwen2MoeForCausalLM",
+        ATTENTION | IN_FRONT | _ROUTER | _SHARED,
+        _qwen2_moe,
+        made=_of_experts()
+        | {"mlp.shared_expert_gate.weight": (("ffn_gate_inp_shexp.weight",), lambda gate: gate.reshape(1, -1))},
+    ),
+    "olmoe": Architecture(
+        "olmoe", "OlmoeForCausalLM", ATTENTION | QUERY_NORMS | IN_FRONT | _ROUTER, _olmoe, made=_of_experts()
+    ),
+    "granitemoe": Architecture(
+        "granitemoe",
+        "GraniteMoeForCausalLM",
+        ATTENTION | IN_FRONT | {"block_sparse_moe.router": "ffn_gate_inp"},
+        _granite_moe,
+        turned=True,
+        made=_of_experts("block_sparse_moe"),
     ),
     "gpt-oss": Architecture(
         "gpt_oss",
@@ -241,7 +292,7 @@ class GGUFCheckpoint:
                 f"{path} has the architecture {self.file.architecture or 'unknown'}; "
                 f"duoactor reads GGUF files of {', '.join(ARCHITECTURES)}"
             )
-        self._known = known
+        self._known = MIXTRAL if known is ARCHITECTURES["llama"] and self._one("expert_count", 0) else known
         self.config = self._config()
 
     def names(self) -> Iterator[str]:
@@ -262,6 +313,17 @@ class GGUFCheckpoint:
         if found is None or (self._known.offset and len(found.shape) == 1):
             return None
         return found, self._order(name, found)
+
+    def expert_matrices(self, name: str) -> list[list[Stored]]:
+        """Of each expert the matrices that one of ours is made of, one below the other; empty: there are none."""
+        match = LAYER.fullmatch(name)
+        made = self._known.made.get(match[2]) if match else None
+        if match is None or made is None:
+            return []
+        whole = [self._stored(f"blk.{match[1]}.{part}") for part in made[0]]
+        if any(len(stored.shape) != 3 for stored in whole):
+            return []
+        return [[stored.parted(expert) for stored in whole] for expert in range(whole[0].shape[0])]
 
     @property
     def kinds(self) -> str:

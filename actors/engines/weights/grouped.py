@@ -1,4 +1,4 @@
-"""GGUF's blocks as the integer products read them: the same bits, with the rows of a panel side by side.
+"""Weights in small groups as the integer products read them: the same bits, with the rows of a panel side by side.
 
 See :class:`actors.engines.decoder.cpu.block_forms.Form`. Kinds without a form of their own take the form that holds
 their numbers exactly in more bits; those that none holds are computed from bfloat16.
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from actors.engines.weights import blocks
 from actors.engines.weights.gguf import Stored
 
 Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
 GROUP, PANEL, SUPER = 32, 16, 8
 
 
@@ -89,14 +92,19 @@ def _q3_k(b: Bytes, rows: int) -> Codes:
 
 
 def _iq4_nl(b: Bytes, rows: int) -> Codes:
-    return _whole(5, b, rows, blocks.IQ4_VALUES.astype(np.int16)[blocks.nibbles(b[:, 2:])] + 128)
+    return _whole(10, b, rows, blocks.nibbles(b[:, 2:]))
+
+
+def _mxfp4(b: Bytes, rows: int) -> Codes:
+    steps = np.ldexp(np.float32(1), b[:, :1].astype(np.int32) - 128).astype(np.float16)
+    return Codes(11, blocks.nibbles(b[:, 1:]).reshape(rows, -1), _rows(steps, rows))
 
 
 def _iq4_xs(b: Bytes, rows: int) -> Codes:
-    codes = blocks.IQ4_VALUES.astype(np.int16)[blocks.nibbles(b[:, 8:].reshape(-1, 16))] + 128
+    codes = blocks.nibbles(b[:, 8:].reshape(-1, 16))
     scales = blocks.iq4_scales(b).astype(np.int8).view(np.uint8).reshape(rows, -1, 1)
     steps = np.ascontiguousarray(b[:, :2]).view("<f2")
-    return Codes(9, codes.astype(np.uint8).reshape(rows, -1), _rows(steps, rows), scales)
+    return Codes(9, codes.reshape(rows, -1), _rows(steps, rows), scales)
 
 
 CODES: dict[str, Callable[[Bytes, int], Codes]] = {
@@ -111,20 +119,88 @@ CODES: dict[str, Callable[[Bytes, int], Codes]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
 }
-BITS = {1: 4, 2: 4, 3: 5, 4: 5, 5: 8, 6: 4, 7: 5, 8: 6, 9: 8}  # of a form's codes
+BITS = {1: 4, 2: 4, 3: 5, 4: 5, 5: 8, 6: 4, 7: 5, 8: 6, 9: 4, 10: 4, 11: 4}  # of a form's codes
 
 
-def has_form(stored: Stored) -> bool:
-    """Whether the integer products read that matrix."""
-    return stored.kind.name in CODES and len(stored.shape) == 2 and stored.shape[0] >= PANEL
+def _in_float16(exponents: Bytes) -> bool:
+    """Whether halves of those powers of two are numbers of float16."""
+    return int(exponents.min(initial=128)) >= 104 and int(exponents.max(initial=128)) <= 143
+
+
+class Grouped(Protocol):
+    """A matrix of at least ``PANEL`` rows in small integers."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def values(self) -> Floats:
+        """Its numbers."""
+        ...
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        """Those rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlocks:
+    """A matrix in the blocks of its file."""
+
+    stored: Stored
+
+    @staticmethod
+    def takes(stored: Stored) -> bool:
+        """Whether the integer products read it."""
+        if stored.kind.name == "MXFP4" and not _in_float16(stored.data.reshape(-1, stored.kind.bytes)[:, 0]):
+            return False
+        return stored.kind.name in CODES and len(stored.shape) == 2 and stored.shape[0] >= PANEL
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape
+
+    def values(self) -> Floats:
+        return self.stored.values()
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        bytes_ = np.ascontiguousarray(self.stored.rows[rows]).reshape(-1, self.stored.kind.bytes)
+        return CODES[self.stored.kind.name](bytes_, len(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A matrix rounded to 8 bits, in groups with a scale each, as Q8_0 is."""
+
+    weight: Tensor
+
+    @staticmethod
+    def takes(weight: Tensor) -> bool:
+        return len(weight) >= PANEL and weight.shape[1] % GROUP == 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weight.shape)
+
+    def values(self) -> Floats:
+        found = self.codes(np.arange(len(self.weight)))
+        signed = found.codes.astype(np.float32).reshape(len(self.weight), -1, GROUP) - 128
+        return (signed * found.steps.astype(np.float32)).reshape(self.shape)
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        whole = self.weight[torch.from_numpy(rows)].float().numpy().reshape(len(rows), -1, GROUP)
+        steps = (np.abs(whole).max(2, keepdims=True) / 127).astype(np.float16)
+        wide = steps.astype(np.float32)
+        codes = np.rint(np.divide(whole, wide, out=np.zeros_like(whole), where=wide > 0)).clip(-127, 127)
+        return Codes(5, (codes + 128).astype(np.uint8).reshape(len(rows), -1), steps)
 
 
 @dataclass(slots=True)
 class Blocks:
-    """A matrix as its file stores it: parts one below the other, each with an order of its rows or None."""
+    """A matrix of parts one below the other, each with an order of its rows or None."""
 
-    parts: list[tuple[Stored, NDArray[np.int64] | None]]
+    parts: list[tuple[Grouped, NDArray[np.int64] | None]]
 
     @classmethod
     def joined(cls, matrices: list[Blocks]) -> Blocks:
@@ -133,7 +209,7 @@ class Blocks:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return sum(stored.shape[0] for stored, _ in self.parts), self.parts[0][0].shape[1]
+        return sum(part.shape[0] for part, _ in self.parts), self.parts[0][0].shape[1]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -143,21 +219,21 @@ class Blocks:
 
     def in_order(self, order: NDArray[np.int64]) -> Blocks:
         """With the rows in that order, in which every part's stay together."""
-        parts: list[tuple[Stored, NDArray[np.int64] | None]] = []
+        parts: list[tuple[Grouped, NDArray[np.int64] | None]] = []
         first = 0
-        for stored, before in self.parts:
-            own = order[first : first + stored.shape[0]] - first
-            parts.append((stored, own if before is None else before[own]))
-            first += stored.shape[0]
+        for part, before in self.parts:
+            own = order[first : first + part.shape[0]] - first
+            parts.append((part, own if before is None else before[own]))
+            first += part.shape[0]
         return Blocks(parts)
 
     def packed(self) -> list[tuple[int, Bytes, int]]:
         """The form, the panels and the outputs of each part."""
-        return [(*packed(stored, order), stored.shape[0]) for stored, order in self.parts]
+        return [(*packed(part, order), part.shape[0]) for part, order in self.parts]
 
-    def values(self) -> NDArray[np.float32]:
+    def values(self) -> Floats:
         """Its numbers."""
-        parts = [stored.values() if order is None else stored.values()[order] for stored, order in self.parts]
+        parts = [part.values() if order is None else part.values()[order] for part, order in self.parts]
         return np.concatenate(parts)
 
 
@@ -166,32 +242,31 @@ def first_rows(outputs: int) -> list[int]:
     return [*range(0, outputs - PANEL, PANEL), outputs - PANEL]
 
 
-def packed(stored: Stored, order: NDArray[np.int64] | None = None) -> tuple[int, Bytes]:
-    """The form of a matrix of at least ``PANEL`` rows and its panels, flat. ``order``: of its rows."""
-    rows = stored.rows
-    starts = np.array(first_rows(len(rows)))
+def packed(matrix: Grouped, order: NDArray[np.int64] | None = None) -> tuple[int, Bytes]:
+    """The form of a matrix and its panels, flat. ``order``: of its rows."""
+    starts = np.array(first_rows(matrix.shape[0]))
     places = (starts[:, None] + np.arange(PANEL)).reshape(-1)
     if order is not None:
         places = order[places]
-    form, parts, most = 0, [], max(PANEL, (64 << 20) // (32 * stored.shape[-1]) // PANEL * PANEL)
+    form, parts, most = 0, [], max(PANEL, (64 << 20) // (32 * matrix.shape[1]) // PANEL * PANEL)
     for begin in range(0, len(places), most):  # what stands between takes a few times the rows' own bytes
-        form, part = _panels(stored, rows[places[begin : begin + most]])
-        parts.append(part)
+        found = matrix.codes(places[begin : begin + most])
+        form = found.form
+        parts.append(_panels(found))
     return form, np.concatenate(parts)
 
 
-def _panels(stored: Stored, rows: Bytes) -> tuple[int, Bytes]:
-    found = CODES[stored.kind.name](np.ascontiguousarray(rows).reshape(-1, stored.kind.bytes), len(rows))
-    panels, groups = len(rows) // PANEL, found.codes.shape[1] // GROUP
+def _panels(found: Codes) -> Bytes:
+    panels, groups = len(found.codes) // PANEL, found.codes.shape[1] // GROUP
     quads = found.codes.reshape(panels, PANEL, groups, GROUP // 4, 4).transpose(0, 2, 3, 1, 4)
     words = np.ascontiguousarray(_words(quads, BITS[found.form])).reshape(panels, groups, -1)
     steps = _side_by_side(found.steps, panels).view(np.uint8)
     if found.scales is None:
         whole = np.concatenate([steps.reshape(panels, groups, -1), words], 2)
-        return found.form, whole.reshape(-1)
+        return whole.reshape(-1)
     whole = np.concatenate([_side_by_side(found.scales, panels).reshape(panels, groups, -1), words], 2)
     whole = whole.reshape(panels, groups // SUPER, -1)
-    return found.form, np.concatenate([steps.reshape(panels, groups // SUPER, -1), whole], 2).reshape(-1)
+    return np.concatenate([steps.reshape(panels, groups // SUPER, -1), whole], 2).reshape(-1)
 
 
 def _side_by_side(numbers: NDArray[Any], panels: int) -> NDArray[Any]:

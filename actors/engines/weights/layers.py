@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from actors.engines.decoder.torch.attention import MIN_ROWS
 from actors.engines.weights.grouped import Blocks
-from actors.engines.weights.half import MAX_ROWS, exponent, half_product, half_rows, has_half, is_half
 from actors.engines.weights.packed import Int8Linear, PackedLinear, can_pack
 
 Multiply = Callable[[Tensor], Tensor]  # (rows, in) -> (rows, out), bias included
@@ -32,18 +31,15 @@ class Matrix:
 
 @dataclass(slots=True)
 class Linear:
-    """``multiply(x) * scale == x W^T + b``."""
+    """``multiply(x) == x W^T + b``."""
 
     multiply: Multiply
-    scale: float = 1.0
-    kind: str = "plain"  # "plain", "packed", "half", "int8"
     matrix: Matrix | None = None  # what is multiplied, where it is kept as it was
 
 
 def rows_for(rows: int) -> int:
-    """The row count to which an exact forward of ``rows`` is padded on a CPU; attention pads to ``MIN_ROWS`` anyway."""
-    agreeing = half_rows() if has_half() else ()
-    return next((n for n in agreeing if n >= max(rows, MIN_ROWS)), max(rows, MIN_ROWS))
+    """The row count to which an exact forward of ``rows`` is padded on a CPU, as attention is."""
+    return max(rows, MIN_ROWS)
 
 
 def plain(matrix: Matrix) -> Linear:
@@ -52,24 +48,16 @@ def plain(matrix: Matrix) -> Linear:
     return Linear(lambda x: functional.linear(x, weight, bias), matrix=matrix)
 
 
-def fast(matrix: Matrix, dtype: torch.dtype, int8: bool, exact: bool, behind: bool) -> Linear:
+def fast(matrix: Matrix, dtype: torch.dtype, int8: bool) -> Linear:
     """The quickest kernel for few rows. The choice depends on nothing but the weights and the processor, because bits
-    must be the same after a restart.
-
-    ``exact``: rows must not depend on their number. ``behind``: the scale is applied to the product (the caller adds
-    it to the residual); otherwise the caller applies it to the input, and the bias is left alone.
-    """
+    must be the same after a restart."""
     weight, bias = matrix.weight, matrix.bias
     if weight.device.type != "cpu":
         return plain(matrix)
-    if int8 and not exact:
-        return Linear(Int8Linear(weight, bias), kind="int8")
-    if dtype == torch.float32 and has_half() and is_half(weight) and (not exact or MAX_ROWS in half_rows()):
-        power = 2.0 ** exponent(weight)
-        scaled_bias = bias if bias is None or not behind else bias * power
-        return Linear(half_product(weight * power, scaled_bias), 1.0 / power, "half")
+    if int8:
+        return Linear(Int8Linear(weight, bias))
     if can_pack(dtype):
         layer = PackedLinear(weight, bias)
         packed, operation = layer.packed, torch.ops.mkldnn._linear_pointwise.default
-        return Linear(lambda x: operation(x, packed, bias, "none", [], ""), kind="packed")
+        return Linear(lambda x: operation(x, packed, bias, "none", [], ""))
     return plain(matrix)

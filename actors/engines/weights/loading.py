@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import nn
 
-from actors.engines.decoder.configuration import COMPILED, is_compiled, supports
+from actors.engines.decoder.configuration import COMPILED, is_compiled, spec_of, supports
 from actors.engines.text.tokenizer import TokenizerFacts
 from actors.engines.weights.draft_vocabulary import check_config, head_size, model_class, put_in_order
 from actors.engines.weights.faults import check_checkpoint
@@ -19,8 +19,9 @@ from actors.engines.weights.gguf_loading import gguf_config, gguf_model, gguf_to
 from actors.engines.weights.gguf_names import find_gguf, is_gguf
 from actors.engines.weights.hub import FILES, located
 from actors.engines.weights.quantised import check as check_quantisation
-from actors.engines.weights.quantised import dequantised, method_of, read_tensors
-from actors.engines.weights.stored import Checkpoint, StoredModel, compare, stored_model, weight_files
+from actors.engines.weights.quantised import dequantised, method_of, read_tensors, read_weights
+from actors.engines.weights.quantised_source import QuantisedSource
+from actors.engines.weights.stored import Checkpoint, StoredModel, compare, generation_of, stored_model, weight_files
 from actors.kept import kept_of_files
 from actors.models import ModelInfo
 from actors.settings import BUNDLED
@@ -172,6 +173,8 @@ def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.M
     if is_gguf(name):
         compiled = device.type == "cpu" and is_compiled(config) and dtype in COMPILED
         return packed_model(name, dtype) if compiled else load_model(name, device, dtype)
+    if device.type == "cpu" and is_compiled(config) and dtype in COMPILED and _published(name):
+        return _quantised_model(name, config, dtype) or load_model(name, device, dtype)
     loaded: list[nn.Module] = []
 
     def load_whole() -> Checkpoint:
@@ -184,6 +187,21 @@ def load_for_engine(name: str, device: torch.device, dtype: torch.dtype) -> nn.M
     if loaded:
         return loaded[0]
     return stored_model(config, directory, found, device, dtype) if found.is_plain else load_model(name, device, dtype)
+
+
+def _quantised_model(name: str, config: Any, dtype: torch.dtype) -> StoredModel | None:
+    """None: the checkpoint has other names than the model in memory."""
+    from transformers import AutoConfig
+
+    directory = Path(located(name))
+    quantisation = _quantisation(AutoConfig.from_pretrained(directory, trust_remote_code=False))
+    read = read_weights(read_tensors(directory), quantisation)
+    weights = {key: weight.to(dtype) if isinstance(weight, torch.Tensor) else weight for key, weight in read}
+    source, spec = QuantisedSource(weights, dtype), spec_of(config)
+    tied = config.get_text_config().tie_word_embeddings
+    if spec is None or any(key not in source for key in (*spec.names, *([] if tied else [spec.head]))):
+        return None
+    return StoredModel(config, source, source.size, method_of(quantisation), generation_of(directory))
 
 
 def load_tokenizer(name: str) -> Any:

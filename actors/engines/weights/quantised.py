@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,27 @@ def _unpacked(words: Tensor, bits: int, count: int) -> Tensor:
     return wide.flatten(-2)[..., :count]
 
 
-def _by_groups(codes: Tensor, scales: Tensor, zeros: Tensor | float, groups: Tensor | None = None) -> Tensor:
-    """``(codes - zeros) * scales``; scales ``(rows, groups)``, of equal groups or ``groups[input]``."""
-    inputs = codes.shape[1]
-    if groups is None:
-        size = -(-inputs // scales.shape[1])
-        groups = torch.arange(inputs) // size
-    shifted = codes.float() - (zeros[:, groups].float() if isinstance(zeros, Tensor) else zeros)
-    return shifted * scales.float()[:, groups]
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """A matrix ``(codes - zeros) * scales`` of codes without a sign; scales and zeros ``(rows, groups)``."""
+
+    shape: tuple[int, int]
+    bits: int
+    read: Callable[[Tensor], Tensor]  # int64 rows to their codes (rows, inputs)
+    scales: Tensor
+    zeros: Tensor | float
+    groups: Tensor | None = None  # the group of each input; None: they are equal and follow one another
+
+    def values(self) -> Tensor:
+        codes = self.read(torch.arange(self.shape[0]))
+        groups = torch.arange(self.shape[1]) // self.group if self.groups is None else self.groups
+        shifted = codes.float() - (self.zeros[:, groups].float() if isinstance(self.zeros, Tensor) else self.zeros)
+        return shifted * self.scales.float()[:, groups]
+
+    @property
+    def group(self) -> int:
+        """Inputs of a group."""
+        return -(-self.shape[1] // self.scales.shape[1])
 
 
 def _group_of(config: Config, name: str) -> dict[str, Any]:
@@ -57,7 +71,7 @@ def _group_of(config: Config, name: str) -> dict[str, Any]:
     return dict(groups[0]["weights"])
 
 
-def _compressed(name: str, parts: Parts, config: Config) -> Tensor:
+def _compressed(name: str, parts: Parts, config: Config) -> Tensor | Integers:
     weights = _group_of(config, name)
     bits = int(weights.get("num_bits", 8))
     if "weight_global_scale" in parts:
@@ -65,12 +79,29 @@ def _compressed(name: str, parts: Parts, config: Config) -> Tensor:
     scale, zero = parts["weight_scale"], parts.get("weight_zero_point")
     if "weight_packed" in parts:
         rows, inputs = (int(n) for n in parts["weight_shape"])
-        codes = _unpacked(parts["weight_packed"], bits, inputs)
+        packed = parts["weight_packed"]
         zeros: Tensor | float = 1 << (bits - 1)
         if zero is not None:
             zeros = _unpacked(zero.t(), bits, rows).t() if zero.dtype == torch.int32 else zero + (1 << (bits - 1))
-        return _by_groups(codes, scale.reshape(rows, -1), zeros, _ordered(parts.get("weight_g_idx")))
-    return _scaled(parts["weight"], scale, zero)
+        groups = _ordered(parts.get("weight_g_idx"))
+        return Integers(
+            (rows, inputs),
+            bits,
+            lambda chosen: _unpacked(packed[chosen], bits, inputs),
+            scale.reshape(rows, -1),
+            zeros,
+            groups,
+        )
+    weight = parts["weight"]
+    if weight.dtype == torch.int8 and scale.numel() == len(weight) and (zero is None or not bool(zero.any())):
+        return _signed(weight, scale)
+    return _scaled(weight, scale, zero)
+
+
+def _signed(weight: Tensor, scale: Tensor) -> Integers:
+    """int8 with a scale for each row."""
+    shape = (weight.shape[0], weight.shape[1])
+    return Integers(shape, 8, lambda rows: weight[rows].to(torch.int64) + 128, scale.reshape(-1, 1), 128)
 
 
 def _ordered(groups: Tensor | None) -> Tensor | None:
@@ -101,27 +132,33 @@ def _fp8(name: str, parts: Parts, config: Config) -> Tensor:
     return _scaled(parts["weight"], scale)
 
 
-def _gptq(name: str, parts: Parts, config: Config) -> Tensor:
+def _gptq(name: str, parts: Parts, config: Config) -> Integers:
     bits = int(config.get("bits", 4))
-    inputs = parts["qweight"].shape[0] * 32 // bits
-    codes = _unpacked(parts["qweight"].t(), bits, inputs)  # (outputs, inputs)
-    scales = parts["scales"].t()
+    words, scales = parts["qweight"], parts["scales"].t()
+    inputs = words.shape[0] * 32 // bits
     more = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
     zeros = _unpacked(parts["qzeros"], bits, scales.shape[0]).t() + more
-    return _by_groups(codes, scales, zeros, _ordered(parts.get("g_idx")))
+    groups = _ordered(parts.get("g_idx"))
+    if groups is not None and torch.equal(groups, torch.arange(inputs) // -(-inputs // scales.shape[1])):
+        groups = None
+    shape = (scales.shape[0], inputs)
+    return Integers(shape, bits, lambda rows: _unpacked(words[:, rows].t(), bits, inputs), scales, zeros, groups)
 
 
-def _awq(name: str, parts: Parts, config: Config) -> Tensor:
-    def columns(words: Tensor) -> Tensor:
-        found = _unpacked(words, 4, words.shape[1] * 8).reshape(len(words), -1, 8)
-        return found[:, :, AWQ_ORDER].flatten(1)
+def _awq(name: str, parts: Parts, config: Config) -> Integers:
+    words, scales = parts["qweight"], parts["scales"].t()
+    places = 4 * torch.tensor(AWQ_ORDER)
 
-    return _by_groups(columns(parts["qweight"]).t(), parts["scales"].t(), columns(parts["qzeros"]).t())
+    def columns(words: Tensor, chosen: Tensor) -> Tensor:
+        return (words[:, chosen // 8].to(torch.int64) & 0xFFFFFFFF) >> places[chosen % 8] & 15
+
+    shape, zeros = (scales.shape[0], words.shape[0]), columns(parts["qzeros"], torch.arange(scales.shape[0])).t()
+    return Integers(shape, 4, lambda rows: columns(words, rows).t(), scales, zeros)
 
 
 def _nvfp4(packed: Tensor, scales: Tensor) -> Tensor:
     codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
-    return _by_groups(FP4[codes.long()], scales, 0.0)
+    return FP4[codes.long()] * scales.float().repeat_interleave(codes.shape[1] // scales.shape[1], 1)
 
 
 def _modelopt(name: str, parts: Parts, config: Config) -> Tensor:
@@ -130,9 +167,9 @@ def _modelopt(name: str, parts: Parts, config: Config) -> Tensor:
     return _scaled(parts["weight"], parts["weight_scale"])
 
 
-def _bitsandbytes(name: str, parts: Parts, config: Config) -> Tensor:
+def _bitsandbytes(name: str, parts: Parts, config: Config) -> Tensor | Integers:
     if "SCB" in parts:  # int8, each row to 127 of its largest
-        return parts["weight"].float() * (parts["SCB"].float() / 127)[:, None]
+        return _signed(parts["weight"], parts["SCB"].float() / 127)
     state_name = next(end for end in parts if "quant_state" in end)
     state = json.loads(bytes(parts[state_name].tolist()))
     packed = parts["weight"].reshape(-1)
@@ -147,7 +184,7 @@ def _bitsandbytes(name: str, parts: Parts, config: Config) -> Tensor:
     return whole[: int(torch.tensor(state["shape"]).prod())].reshape(state["shape"])
 
 
-METHODS: dict[str, Callable[[str, Parts, Config], Tensor]] = {
+METHODS: dict[str, Callable[[str, Parts, Config], Tensor | Integers]] = {
     "compressed-tensors": _compressed,
     "fp8": _fp8,
     "gptq": _gptq,
@@ -179,8 +216,9 @@ def check(name: str, config: Config) -> None:
         raise ModelError(f"{name} is GPTQ of {config['bits']} bits; duoactor reads 2, 4 and 8")
 
 
-def dequantised(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tuple[str, Tensor]]:
-    """All weights of a checkpoint by the names of an unquantised one, those of quantised layers in float32."""
+def read_weights(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tuple[str, Tensor | Integers]]:
+    """All weights of a checkpoint by the names of an unquantised one, those of quantised layers as integers, or in
+    float32."""
     make = METHODS[method_of(config)]
     layers: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -194,6 +232,12 @@ def dequantised(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tuple
             yield f"{layer}.weight", parts["weight"]
         elif parts.keys() & {"weight", "weight_packed", "qweight"}:
             yield f"{layer}.weight", make(layer, parts, config)
+
+
+def dequantised(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tuple[str, Tensor]]:
+    """The same in numbers."""
+    for name, weight in read_weights(tensors, config):
+        yield name, weight.values() if isinstance(weight, Integers) else weight
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:

@@ -30,6 +30,10 @@ class Source(Protocol):
         """A matrix as its file stores it, where the compiled products read that; None: :meth:`take` it."""
         ...
 
+    def expert_blocks(self, name: str) -> list[Blocks] | None:
+        """The same of a matrix of each expert."""
+        ...
+
 
 # How the text part's names begin in models with eyes, instead of ``model.``
 PREFIXES = ("model.", "model.language_model.", "model.text_model.")
@@ -56,6 +60,9 @@ class ModuleSource:
         return own_name(name, self._parameters) in self._parameters
 
     def blocks(self, name: str) -> Blocks | None:
+        return None
+
+    def expert_blocks(self, name: str) -> list[Blocks] | None:
         return None
 
     def take(self, name: str) -> Tensor:

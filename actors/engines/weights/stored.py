@@ -62,6 +62,9 @@ class TensorFiles:
     def blocks(self, name: str) -> None:
         return None
 
+    def expert_blocks(self, name: str) -> None:
+        return None
+
 
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors of a checkpoint; none, where it has others or no directory is there."""
@@ -86,9 +89,14 @@ def stored_model(
 ) -> StoredModel:
     """The model of a checkpoint that was found to be plain."""
     source = TensorFiles(weight_files(directory), found.unused, device, dtype)
+    return StoredModel(config, source, source.size, generation=generation_of(directory))
+
+
+def generation_of(directory: Path) -> dict[str, Any]:
+    """What generation_config.json says, if it is there."""
     said = directory / "generation_config.json"
-    generation = json.loads(said.read_text(encoding="utf-8")) if said.is_file() else {}
-    return StoredModel(config, source, source.size, generation=generation)
+    found: dict[str, Any] = json.loads(said.read_text(encoding="utf-8")) if said.is_file() else {}
+    return found
 
 
 def _tensors(files: Iterable[Path]) -> Iterator[tuple[str, Any]]:

@@ -30,7 +30,7 @@ SIZES = {
     "eos_token_id": 2,
 }
 ROPE = {"rope_type": "default", "rope_theta": 20_000.0}
-Write = Callable[[gguf.GGUFWriter, Any], None]
+Write = Callable[[gguf.GGUFWriter, Any], Any]
 
 
 def _gemma2(w: gguf.GGUFWriter, c: Any) -> None:
@@ -111,6 +111,24 @@ CASES: dict[str, tuple[str, dict[str, Any], Write]] = {
         {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True},
         _experts,
     ),
+    "qwen2moe": (
+        "qwen2moe",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 48,
+            "head_dim": 16,
+        },
+        lambda w, c: (_experts(w, c), w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)),
+    ),
+    "olmoe": ("olmoe", {"num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}, _experts),
+    "granitemoe": (
+        "granitemoe",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "embedding_multiplier": 3.0, "attention_multiplier": 0.1},
+        lambda w, c: (_experts(w, c), _granite(w, c)),
+    ),
+    "mixtral": ("llama", {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}, _experts),
     "gpt-oss": ("gpt-oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}, _experts),
 }
 
@@ -141,7 +159,7 @@ def written(path: Path, architecture: str, model: Any, more: Write) -> Path:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = weight.float().numpy()
-        if architecture in ("llama", "smollm3", "granite") and (part := name.split(".")[-2]) in heads:
+        if architecture in ("llama", "smollm3", "granite", "granitemoe") and (part := name.split(".")[-2]) in heads:
             values = values.reshape(heads[part], 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
         if architecture.startswith("gemma") and values.ndim == 1:
             values = values + 1
@@ -158,6 +176,8 @@ def _split(names: Any, architecture: str, name: str, values: np.ndarray) -> list
     layer = ".".join(name.split(".")[:3]).replace("model.layers", "blk")
     if name.endswith("sinks"):
         return [(f"{layer}.attn_sinks.weight", values)]
+    if ".router." in name and architecture == "granitemoe":
+        return [(f"{layer}.ffn_gate_inp.weight", values)]
     if ".experts." not in name:
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found, name
@@ -176,7 +196,7 @@ def _split(names: Any, architecture: str, name: str, values: np.ndarray) -> list
 def tiny(architecture: str, changes: dict[str, Any]) -> Any:
     torch.manual_seed(0)
     sizes = {**SIZES, "rope_parameters": dict(ROPE), "tie_word_embeddings": True, **changes}
-    config = AutoConfig.for_model(ARCHITECTURES[architecture].model_type, **sizes)
+    config = AutoConfig.for_model(sizes.pop("model_type", ARCHITECTURES[architecture].model_type), **sizes)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for parameter in model.parameters():
         parameter.data.normal_(0, 0.3)

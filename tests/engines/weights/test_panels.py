@@ -5,16 +5,13 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
-from numba import njit
 
 from actors.engines.decoder.cpu.compiler import compiled_kernels
-from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL, WIDE
-from actors.engines.decoder.cpu.products import multiply_panels
-from actors.engines.decoder.cpu.quads import HAS_QUADS, INPUTS, room_of
+from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, WIDE
 from actors.engines.decoder.cpu.team import Team
+from actors.engines.weights.grouped import Rounded
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import PanelLinear, Panels, quickest_linear
 
@@ -26,27 +23,24 @@ def team(request):
 
 @pytest.mark.parametrize("halves", [torch.float16, torch.bfloat16, None])
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("behind", [True, False])
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(
     "outputs, inputs", [(40, 48), (48, 2200), (72, 48), (192, 48), (72, 1100)]
 )  # more inputs than a block
-def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, inputs, packed, behind, bias, halves, team):
+def test_panels_give_the_plain_product_and_every_row_its_own_bits(outputs, inputs, packed, bias, halves, team):
     chance = torch.Generator().manual_seed(0)
     weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
     if halves is not None:
         weight = weight.to(halves).float()
-    panels = Panels(Matrix(weight, shift if bias else None), compiled_kernels(), team, behind, twelve=packed)
+    panels = Panels(Matrix(weight, shift if bias else None), compiled_kernels(), team, twelve=packed)
     twelve = packed and halves == torch.bfloat16 and HAS_TWELVE and inputs % GROUP == 0
-    assert (panels.scale != 1.0) is (halves is not None and not twelve), "sixteen bits are read as float16, scaled"
     assert panels.job["bits"] == (12 if twelve else 32 if halves is None else 16)
+    assert panels.job["pairs"] == (halves == torch.bfloat16 and not twelve)
     x = torch.randn(19, inputs, generator=chance)
-    given = x if behind else x * panels.scale
-    whole = panels.multiply(given.numpy())
-    found = torch.from_numpy(whole) * (panels.scale if behind else 1.0)
-    torch.testing.assert_close(found, x @ weight.t() + (shift if bias else 0), atol=1e-4, rtol=1e-4)
+    whole = panels.multiply(x.numpy())
+    torch.testing.assert_close(torch.from_numpy(whole), x @ weight.t() + (shift if bias else 0), atol=1e-4, rtol=1e-4)
     for rows in range(1, 19):
-        assert (panels.multiply(given[:rows].numpy()) == whole[:rows]).all(), rows
+        assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
@@ -57,7 +51,7 @@ def test_what_is_asked_for_ahead_of_the_next_product_changes_no_bit(packed, kind
 
     def panels(outputs, inputs):
         weight = torch.randn(outputs, inputs, generator=chance).to(kind)
-        return Panels(Matrix(weight), compiled_kernels(), team, behind=True, twelve=packed)
+        return Panels(Matrix(weight), compiled_kernels(), team, twelve=packed)
 
     x = torch.randn(19, 1200, generator=chance).numpy()
     for outputs in (72, 500):
@@ -71,7 +65,7 @@ def test_products_in_a_row_by_more_threads_than_cores_are_all_computed_whole():
     """Whoever is through takes from the others, and some are put aside in the middle."""
     chance, alone, several = torch.Generator().manual_seed(0), Team(0), Team(3)
     matrices = [Matrix(torch.randn(outputs, 64, generator=chance)) for outputs in (48, 96, 500, 1100)]
-    pairs = [[Panels(one, compiled_kernels(), team, behind=True) for team in (alone, several)] for one in matrices]
+    pairs = [[Panels(one, compiled_kernels(), team) for team in (alone, several)] for one in matrices]
     x = torch.randn(9, 64, generator=chance).numpy()
     for number in range(600):
         expected, found = (panels.multiply(x[: 1 + number % 9]) for panels in pairs[number % len(pairs)])
@@ -83,7 +77,7 @@ def test_panels_of_bfloat16_multiply_inputs_rounded_to_it_and_every_row_has_its_
     chance = torch.Generator().manual_seed(0)
     weight, x = torch.randn(outputs, inputs, generator=chance).bfloat16(), torch.randn(19, inputs, generator=chance)
     team.make_room(x.numel())
-    panels = Panels(Matrix(weight), compiled_kernels(), team, behind=True)
+    panels = Panels(Matrix(weight), compiled_kernels(), team)
     whole = panels.multiply(x.numpy())
     expected = x.bfloat16().float() @ weight.float().t()
     torch.testing.assert_close(torch.from_numpy(whole), expected, atol=1e-3, rtol=1e-4)
@@ -92,59 +86,25 @@ def test_panels_of_bfloat16_multiply_inputs_rounded_to_it_and_every_row_has_its_
         assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
 
 
-@pytest.mark.parametrize("behind", [True, False])
-@pytest.mark.parametrize("outputs, inputs", [(40, 48), (72, 1104)])
-def test_panels_of_8_bits_are_off_by_half_a_step_of_weights_and_inputs_at_most(outputs, inputs, behind, team):
+@pytest.mark.parametrize("outputs, inputs", [(40, 64), (72, 1120)])
+def test_panels_of_8_bits_are_off_by_half_a_step_of_weights_and_inputs_at_most(outputs, inputs, team):
     chance = torch.Generator().manual_seed(2)
     weight, shift = torch.randn(outputs, inputs, generator=chance), torch.randn(outputs, generator=chance)
     weight[0] = 0.0
     weight[1] *= 1e-3
-    team.make_room(19 * room_of(inputs))
-    panels = Panels(Matrix(weight, shift), compiled_kernels(), team, behind, int8=True)
+    team.make_room(19 * inputs)
+    panels = Panels(Matrix(weight, shift), compiled_kernels(), team, int8=True)
     x = torch.randn(19, inputs, generator=chance)
     whole = panels.multiply(x.numpy())
-    off = (torch.from_numpy(whole) * panels.scale - x @ weight.t() - shift).abs()
+    off = (torch.from_numpy(whole) - x @ weight.t() - shift).abs()
     by_weights = x.abs().sum(1)[:, None] * weight.abs().amax(1) / 254
     by_inputs = x.abs().amax(1)[:, None] * weight.abs().sum(1) / 254
     assert (off <= (by_weights + by_inputs) * 1.01 + 1e-4).all()
     assert off.max() > 1e-3, "it is 8 bits that are read"
+    expected = torch.from_numpy(Rounded(weight).values())
+    assert ((expected - weight).abs() <= weight.abs().amax(1, keepdim=True) / 253 + 1e-6).all()
     for rows in range(1, 19):
         assert (panels.multiply(x[:rows].numpy()) == whole[:rows]).all(), rows
-
-
-def test_weights_of_8_bits_times_inputs_of_32_as_processors_without_quads_do_it():
-    chance = torch.Generator().manual_seed(4)
-    weight, x = torch.randint(-127, 128, (2, 64, PANEL), generator=chance).to(torch.int8), torch.randn(3, 64)
-    out = np.zeros((3, 2 * PANEL), np.float32)
-    multiply = njit(multiply_panels.py_func)
-    for panel in range(2):
-        multiply(
-            *(x.numpy().ravel(), 3, 64, weight.numpy().ravel(), panel, 1, out.ravel(), panel * PANEL, 2 * PANEL, 0)
-        )
-    expected = torch.cat([x @ panel.float() for panel in weight], 1)
-    torch.testing.assert_close(torch.from_numpy(out), expected, atol=1e-2, rtol=1e-4)
-
-
-@pytest.mark.skipif(not HAS_QUADS, reason="this processor does not multiply quads of int8")
-@pytest.mark.parametrize("outputs, inputs", [(40, 48), (48, 128), (72, 1104), (500, 400)])
-def test_quads_are_integers_times_one_scale_for_a_group_of_inputs_and_one_for_an_output(outputs, inputs, team):
-    chance = torch.Generator().manual_seed(3)
-    weight, x = torch.randn(outputs, inputs, generator=chance), torch.randn(19, inputs, generator=chance)
-    x[0], x[1, 5], x[2] = 0.0, 1e4, x[2] * 1e-30
-    team.make_room(19 * room_of(inputs))
-    panels = Panels(Matrix(weight), compiled_kernels(), team, behind=True, int8=True)
-    assert panels.job["bits"] == 8
-    steps = weight.abs().amax(1) / 127
-    quantized = (weight / steps[:, None]).round().long().numpy()
-    expected = np.zeros((len(x), outputs), np.float32)
-    for begin in range(0, inputs, INPUTS):
-        part = x[:, begin : begin + INPUTS].numpy()
-        largest = np.abs(part).max(1, keepdims=True)
-        inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
-        sums = np.rint(part * inverse).astype(np.int64) @ quantized[:, begin : begin + INPUTS].T
-        grown = sums.astype(np.float64) * (largest / np.float32(127)) + expected
-        expected = grown.astype(np.float32)
-    assert (panels.multiply(x.numpy()) == expected * steps.numpy()).all()
 
 
 def test_a_layer_of_transformers_is_read_in_panels_by_one_thread():
@@ -169,7 +129,7 @@ def test_a_team_gives_the_bits_of_one_thread_however_the_pieces_fall():
     kernels = compiled_kernels()
     chance = torch.Generator().manual_seed(1)
     matrix = Matrix(torch.randn(64 * 9, 64, generator=chance).half().float())
-    alone, together = Panels(matrix, kernels, Team(0), True), Panels(matrix, kernels, Team(3), True)
+    alone, together = Panels(matrix, kernels, Team(0)), Panels(matrix, kernels, Team(3))
     for rows in range(1, 10):
         x = torch.randn(rows, 64, generator=chance).numpy()
         expected = alone.multiply(x)
@@ -183,7 +143,7 @@ def test_a_helper_on_a_spare_cpu_changes_no_bit_and_pins_itself_alone():
     cpu = min(own)
     team = Team(0, [cpu])
     chance = torch.Generator().manual_seed(1)
-    panels = Panels(Matrix(torch.randn(4800, 480, generator=chance)), compiled_kernels(), team, True)
+    panels = Panels(Matrix(torch.randn(4800, 480, generator=chance)), compiled_kernels(), team)
     x = torch.randn(8, 480, generator=chance).numpy()
     expected = panels.multiply(x)
     for used in (True, False):
@@ -213,7 +173,7 @@ def test_tiles_for_a_processor_without_avx_512_give_the_same_products(tmp_path):
             weight, x = torch.randn(outputs, inputs, generator=chance), torch.randn(19, inputs, generator=chance)
             weight, x, team = weight.to(kind), x.to(kind).float(), kernels.Team(1)
             team.make_room(x.numel())
-            panels = Panels(Matrix(weight), kernels, team, behind=True)
+            panels = Panels(Matrix(weight), kernels, team)
             assert panels.job["bits"] > 12
             whole = panels.multiply(x.numpy())
             torch.testing.assert_close(torch.from_numpy(whole), x @ weight.float().t(), atol=1e-4, rtol=1e-4)

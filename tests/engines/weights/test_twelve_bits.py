@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from actors.engines.decoder.configuration import supports
-from actors.engines.decoder.cpu import body as compiled_body
+from actors.engines.decoder.cpu import laid_out
 from actors.engines.decoder.cpu.compiler import compiled_kernels
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL, TABLE
 from actors.engines.decoder.engine import LlamaEngine
@@ -43,11 +43,11 @@ def without_twelve():
 @pytest.mark.parametrize("helpers", [0, 2])
 def test_every_rows_bits_are_those_that_sixteen_bits_give(outputs, inputs, helpers):
     kernels, weight = compiled_kernels(), trained(outputs, inputs).float()
-    packed = Panels(Matrix(weight), kernels, kernels.Team(helpers), behind=True, twelve=True)
-    whole = Panels(Matrix(weight), without_twelve(), kernels.Team(0), behind=True, twelve=True)
+    packed = Panels(Matrix(weight), kernels, kernels.Team(helpers), twelve=True)
+    whole = Panels(Matrix(weight), without_twelve(), kernels.Team(0), twelve=True)
     assert (packed.job["bits"], whole.job["bits"]) == (12, 16)
     x = torch.randn(37, inputs, generator=torch.Generator().manual_seed(1)).numpy()
-    expected = whole.multiply(x) * np.float32(whole.scale)
+    expected = whole.multiply(x)
     for rows in range(1, len(x) + 1):
         assert (packed.multiply(x[:rows]) == expected[:rows]).all(), rows
     exact = x.astype(np.float64) @ weight.double().numpy().T
@@ -62,8 +62,8 @@ def test_pairs_of_bfloat16_are_multiplied_as_those_of_sixteen_bits_are(outputs, 
     x = torch.randn(37, inputs, generator=torch.Generator().manual_seed(1))
     for team in teams:
         team.make_room(x.numel())
-    packed = Panels(Matrix(weight), kernels, teams[0], behind=True, twelve=True)
-    whole = Panels(Matrix(weight), without_twelve(), teams[1], behind=True, twelve=True)
+    packed = Panels(Matrix(weight), kernels, teams[0], twelve=True)
+    whole = Panels(Matrix(weight), without_twelve(), teams[1], twelve=True)
     assert (packed.job["bits"], packed.job["half"], whole.job["bits"], whole.job["half"]) == (12, 1, 16, 1)
     expected = whole.multiply(x.numpy())
     for rows in range(1, len(x) + 1):
@@ -79,7 +79,7 @@ def test_a_models_logits_are_the_same_whether_a_forward_waits_for_memory_or_not(
     torch.set_num_threads(1)
     found, kinds = [], []
     for waits in (True, False):
-        for place in (compiled_body, transformers):
+        for place in (laid_out, transformers):
             monkeypatch.setattr(place, "waits_for_memory", lambda weights, pairs, waits=waits: waits)
         counted = spied(monkeypatch)
         model = make(family).bfloat16().to(dtype)
@@ -110,7 +110,7 @@ def spied(monkeypatch) -> list[int]:
 def test_an_input_of_one_reads_every_weight_back():
     weight = trained(144, 64).float()
     kernels = compiled_kernels()
-    found = Panels(Matrix(weight), kernels, kernels.Team(0), behind=True, twelve=True)
+    found = Panels(Matrix(weight), kernels, kernels.Team(0), twelve=True)
     assert torch.equal(torch.from_numpy(found.multiply(np.eye(64, dtype=np.float32))).T, weight)
 
 

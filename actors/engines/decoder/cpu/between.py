@@ -27,7 +27,8 @@ from actors.engines.decoder.cpu.simd import (
 _ZERO, _ONE = np.float32(0), np.float32(1)
 # how a norm computes: not at all, by its root mean square, or behind taking the mean away
 PLAIN, RMS, CENTRED = 0, 1, 2
-SILU, GELU_TANH, GELU, RELU, RELU_SQUARED = 0, 1, 2, 3, 4
+SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED_SWIGLU = 0, 1, 2, 3, 4, 5
+_ALPHA, _LIMIT = np.float32(1.702), np.float32(7)  # gpt-oss's
 _LEAST = np.float32(-87)  # whose negative's exponential float32 still holds
 
 
@@ -161,23 +162,30 @@ def _gelu(x, start, count):
 
 
 @njit(error_model="numpy")
-def activate(both, apart, out, rows, inner, activation, gated, scale):
-    """``activation(gate) * up`` of gate and up side by side, or ``activation(up)``; both are ``scale`` times what lies
-    there."""
-    zero, factor = splat(_ZERO), splat(scale)
+def _clamped(gate, up):
+    zero, one, limit = splat(_ZERO), splat(_ONE), splat(_LIMIT)
+    gate, up = smaller(gate, limit), larger(smaller(up, limit), splat(-_LIMIT))
+    inverse = exponential(fma(larger(gate, splat(_LEAST / _ALPHA)), splat(-_ALPHA), zero))
+    return fma(add(up, one), divided(gate, add(one, inverse)), zero)
+
+
+@njit(error_model="numpy")
+def activate(both, apart, out, rows, inner, activation, gated):
+    """``activation(gate) * up`` of gate and up side by side, or ``activation(up)``."""
+    zero = splat(_ZERO)
     for row in range(rows):
         begin = row * apart
         if activation == GELU:
-            if scale != _ONE:
-                for i in range(begin, begin + inner, LANES):
-                    store(both, i, fma(load(both, i), factor, zero))
             _gelu(both, begin, inner)
         for i in range(0, inner, LANES):
             gate = load(both, begin + i)
-            if activation != GELU:
-                gate = _activated(fma(gate, factor, zero), activation)
-            if gated:
-                gate = fma(gate, fma(load(both, begin + inner + i), factor, zero), zero)
+            if activation == CLAMPED_SWIGLU:
+                gate = _clamped(gate, load(both, begin + inner + i))
+            else:
+                if activation != GELU:
+                    gate = _activated(gate, activation)
+                if gated:
+                    gate = fma(gate, load(both, begin + inner + i), zero)
             store(out, row * inner + i, gate)
 
 

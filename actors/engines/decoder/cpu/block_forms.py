@@ -19,6 +19,8 @@ from actors.engines.decoder.cpu.simd import LANES
 
 GROUP, PANEL = 32, LANES
 SUPER = 256 // GROUP  # groups that share the steps of their scales
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class Form:
     """How a group of a panel lies in memory: scales, minima, then words of each output.
 
     ``scaled`` groups have scales of 8 bits times steps of float16 that ``SUPER`` groups share, which lie before them;
-    others one float16. Of ``halves`` each 16 inputs have a scale. A weight is ``scale * (code - offset) + minimum``.
+    others one float16. Of ``halves`` each 16 inputs have a scale. A weight is ``scale * (code - offset) + minimum``, or
+    with a ``table`` of 16 numbers ``scale * table[code]``.
     """
 
     bits: int
@@ -34,6 +37,12 @@ class Form:
     minima: bool = False
     scaled: bool = False
     halves: bool = False
+    table: tuple[int, ...] = ()
+
+    @property
+    def wide(self) -> int:
+        """Bits of what is multiplied: codes, or numbers of the table and the offset."""
+        return (max(self.table) + self.offset).bit_length() if self.table else self.bits
 
     @property
     def steps(self) -> int:
@@ -64,7 +73,9 @@ FORMS = (
     Form(4, 0, minima=True, scaled=True),  # Q4_K
     Form(5, 0, minima=True, scaled=True),  # Q5_K
     Form(6, 32, scaled=True, halves=True),  # Q6_K
-    Form(8, 128, scaled=True),  # IQ4_XS
+    Form(4, 128, scaled=True, table=IQ4),  # IQ4_XS
+    Form(4, 128, table=IQ4),  # IQ4_NL
+    Form(4, 16, table=E2M1),  # MXFP4
 )
 
 _BITS = np.array([form.bits for form in FORMS])
@@ -75,6 +86,9 @@ _HALVES = np.array([form.halves for form in FORMS])
 _STEPS = np.array([form.steps for form in FORMS])
 _SCALES = np.array([form.scales for form in FORMS])
 _GROUPS = np.array([form.group for form in FORMS])
+# What each code stands for, with the offset
+_NUMBERS = np.array([[n + form.offset for n in form.table or range(-form.offset, 16 - form.offset)] for form in FORMS])
+_LISTED = np.array([bool(form.table) for form in FORMS])
 
 
 @njit(error_model="numpy")
@@ -129,13 +143,14 @@ def embed_blocks(tokens, form, weights, panels, outputs, size, out):
                     if _MINIMA[f]:
                         minimum = _float16_at(place + 2 * (PANEL + lane))
                 else:
-                    number = np.int32(small[(PANEL * half if _HALVES[f] else 0) + lane])
-                    if not _MINIMA[f] and number > 127:
-                        number -= 256
-                    scale = _float16_at(steps + 2 * lane) * np.float32(number)
+                    step = np.int32(small[(PANEL * half if _HALVES[f] else 0) + lane])
+                    if not _MINIMA[f] and step > 127:
+                        step -= 256
+                    scale = _float16_at(steps + 2 * lane) * np.float32(step)
                     if _MINIMA[f]:
                         minimum = _float16_at(steps + 2 * (PANEL + lane)) * np.float32(small[PANEL + lane])
                 for i in range(16 * half, 16 * half + 16):
-                    code = np.float32(_code(words, _BITS[f], lane, i) - _OFFSETS[f])
-                    out[row * size + g * GROUP + i] = scale * code + minimum
+                    code = _code(words, _BITS[f], lane, i)
+                    number = np.float32((_NUMBERS[f, code] if _LISTED[f] else code) - _OFFSETS[f])
+                    out[row * size + g * GROUP + i] = scale * number + minimum
             place += _GROUPS[f]

@@ -38,7 +38,7 @@ QUADS = GROUP // 4
 # the bits of scale times sum
 SCALE, MINUS, MINUS_FIRST, MINUS_SECOND, SCALED_SUM = QUADS, QUADS + 1, QUADS + 2, QUADS + 3, QUADS + 4
 WORDS_OF_GROUP = QUADS + 5
-AHEAD = 4 << 10  # bytes between the weights of a pass and those that it asks for
+AHEAD = 24 << 10  # bytes between the weights of a pass and those that it asks for
 
 HAS_512 = "+avx512vnni" in FEATURES
 HAS_VEX = not HAS_512 and "+avxvnni" in FEATURES
@@ -165,7 +165,11 @@ class _Group:
         return builder.shl(word, _words(by)) if by > 0 else builder.lshr(word, _words(-by))
 
     def quad(self, index):
-        """The codes of quad ``index``, a byte each."""
+        """The codes of quad ``index``, or the numbers that they stand for, a byte each."""
+        codes, form = self._codes(index), self._form
+        return _looked_up(self._builder, codes, [n + form.offset for n in form.table]) if form.table else codes
+
+    def _codes(self, index):
         builder, bits = self._builder, self._form.bits
         if bits == 8:
             return self._word(index)
@@ -179,9 +183,25 @@ class _Group:
         return low
 
 
+def _looked_up(builder, codes, table):
+    """The numbers of a table of 16 bytes at codes of a byte each."""
+    size = 4 * WIDTH
+    kind = ir.VectorType(_BYTE, size)
+    codes = builder.bitcast(codes, kind)
+    if HAS_512 or HAS_VEX or HAS_SHORTS:
+        numbers = ir.Constant(kind, table * (size // 16))
+        name = "llvm.x86.avx512.pshuf.b.512" if WIDTH == 16 else "llvm.x86.avx2.pshuf.b"
+        return builder.bitcast(_named(builder, name, kind, [numbers, codes]), WORDS)
+    found = ir.Constant(kind, table[:1] * size)
+    for code, number in enumerate(table[1:], 1):
+        here = builder.icmp_unsigned("==", codes, ir.Constant(kind, [code] * size))
+        found = builder.select(here, ir.Constant(kind, [number] * size), found)
+    return builder.bitcast(found, WORDS)
+
+
 def _begin(builder, form, row, place):
     """What the sum of a group begins with, so that the offset of its codes is taken away."""
-    if form.offset == 0 or (form.bits == 8 and HAS_SHORTS):
+    if form.offset == 0 or (form.wide == 8 and HAS_SHORTS):
         return _words(0)
     minus = _splatted(builder, builder.load(builder.gep(row, [_INT(place)])))
     return builder.shl(minus, _words(form.offset.bit_length() - 1))
@@ -197,7 +217,7 @@ def _add_group(builder, group, form, rows, sums):
     for half in range(2 if form.halves else 1):
         quads = range(4 * half, 4 * half + 4) if form.halves else range(QUADS)
         minus = (MINUS_FIRST, MINUS_SECOND)[half] if form.halves else MINUS
-        whole = [_Sum(builder, _begin(builder, form, row, minus), form.bits) for row in rows]
+        whole = [_Sum(builder, _begin(builder, form, row, minus), form.wide) for row in rows]
         for quad in quads:
             weights = group.quad(quad)
             for row, added in zip(rows, whole, strict=True):
@@ -244,7 +264,7 @@ def multiply_panel(typing, form, rows, x, apart, weights, groups, out, to, colum
                 body = builder.gep(place, [builder.select(first, _INT(known.steps), _INT(0))])
             for line in range(0, known.group, 64):
                 if part == 0:
-                    asked(builder, builder.gep(body, [_INT(AHEAD + line)]), True)
+                    asked(builder, builder.gep(body, [_INT(AHEAD + line)]))
             rows_here = [builder.gep(row, [builder.mul(apart, _INT(index))]) for index in range(count)]
             group = _Group(builder, known, body, held if known.scaled else None, part)
             grown = _add_group(builder, group, known, rows_here, list(sums))

@@ -16,18 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from actors.engines.cache.pool import KVPool
+from actors.engines.decoder.cpu.laid_out import LaidOut
 from actors.engines.decoder.cpu.trunk import CompiledTrunk
-from actors.engines.decoder.layout import Affine, Shape, Weights, table
-from actors.engines.decoder.spec import ACTIVATIONS, Attention, Rotation
+from actors.engines.decoder.layout import Shape, Weights, table
+from actors.engines.decoder.spec import Attention, Rotation
 from actors.engines.engine import Choice, Picks
 from actors.engines.flat_batch import FlatBatch
-from actors.engines.weights.huge_pages import HugePages
-from actors.engines.weights.layers import Matrix
-from actors.engines.weights.panels import Panels
-from actors.engines.weights.twelve_bits import waits_for_memory
 
 Array = NDArray[np.float32]
 TURNS = 2048  # positions of the first tables of rotations; they double as texts grow
@@ -63,106 +59,32 @@ class CompiledBody:
         self.shape: Shape = weights.shape
         self.pool = pool
         self._kernels, self._team = kernels, team
-        self._kept: list[object] = []  # what stands in the layers by address
         self._rooms = _Rooms()
-        self._jobs: NDArray[Any] = np.empty(4 * len(weights.layers) + 1, dtype=kernels.JOB)
-        self._layers: NDArray[Any] = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
+        self._laid = laid = LaidOut(weights, kernels, team, int8)
+        self.trunk = CompiledTrunk(weights, kernels, team, laid.jobs[-1:].copy())
         self._turns = _Turns()
-        self._model: NDArray[Any] = np.zeros(1, dtype=kernels.BODY)
-        self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
-        self._attention["half"] = pool.whole.dtype == torch.bfloat16
-        self.trunk = CompiledTrunk(weights, kernels, team)
-        self._lay_out(weights, int8)
-        self._embed(weights)
-        shape, spec = self.shape, weights.spec
-        self._tell(depth=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads)
-        self._tell(width=shape.width, inner=shape.inner, eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
-        self._tell(layers=self._layers.ctypes.data, jobs=self._jobs.ctypes.data)
-        self._tell(embedding_scale=spec.embedding_scale)
-        self._tell(norm=self._kind(spec.norm.centred), logit_cap=spec.logit_cap)
-        self._tell(window=max(layer.spec.attention.window for layer in weights.layers))
-        if weights.covered is not None:
-            self._kept.append(ids := weights.covered.ids.astype(np.int32))
-            self._tell(tokens=ids.ctypes.data)
-        self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
-        self._rows, self._wide = weights.embedding.weight.shape[0], int(self._jobs[-1]["apart"])
-        self._numbers = 2 * shape.hidden + shape.heads * shape.width + shape.inner + int(self._jobs["apart"][:3].sum())
-
-    def _kind(self, centred: bool) -> int:
-        kind: int = self._kernels.CENTRED if centred else self._kernels.RMS
-        return kind
-
-    def _embed(self, weights: Weights) -> None:
-        """Where the embeddings are: a table, or a product's blocks, the head's where it shares them."""
-        matrix = weights.embedding
-        if matrix.blocks is None:
-            table = _sixteen_bits_or_more(matrix.weight)
-            self._kept.append(table)
-            self._tell(half=table.dtype == torch.bfloat16, embedding=table.data_ptr())
-            return
-        job = self._jobs[-1:]
-        if weights.head.blocks is not matrix.blocks:
-            self._kept.append(panels := Panels(matrix, self._kernels, self._team, False))
-            job = panels.job
-        self._tell(half=self._kernels.IN_BLOCKS, embedding=job.ctypes.data)
-
-    def _lay_out(self, weights: Weights, int8: bool) -> None:
-        """Products and norms of all layers."""
-        kernels, spec = self._kernels, weights.spec
-        pairs = weights.head.weight.dtype == torch.bfloat16
-        pages, twelve = HugePages(), waits_for_memory(weights.count(), pairs)
-
-        def product(place: int, matrix: Matrix, behind: bool) -> float:
-            panels = Panels(matrix, kernels, self._team, behind, int8, pages, twelve)
-            self._kept.append(panels)
-            self._jobs[place] = panels.job[0]
-            return panels.scale
-
-        def address(tensor: Tensor) -> int:
-            whole = tensor.float().contiguous()
-            self._kept.append(whole)
-            return whole.data_ptr()
-
-        def norm(layer: NDArray[Any], name: str, affine: Affine | None, scale: float) -> None:
-            """``scale``: of the product that reads what the norm gives."""
-            kind = self._kind(spec.norm.centred)
-            if affine is None:
-                affine, kind = Affine(torch.ones(spec.hidden)), kernels.PLAIN
-            layer[name] = address(affine.weight.float() * scale)
-            layer[f"{name}_bias"] = 0 if affine.bias is None else address(affine.bias.float() * scale)
-            layer[f"{name}_kind"] = kind
-
-        kind = self._kind(spec.norm.centred)
         for index, layer in enumerate(weights.layers):
-            place, mine, attention, mlp = 4 * index, self._layers[index], layer.spec.attention, layer.spec.mlp
-            shares = layer.spec.parallel and layer.mlp_norm is None
-            norm(mine, "inputs", layer.attention_norm, product(place, layer.qkv, False))
-            mine["heads"] = 0 if layer.head_norms is None else address(layer.head_norms)
-            mine["out_scale"] = product(place + 1, layer.out, True) * spec.residual_scale
-            up_scale = product(place + 2, layer.up, shares)
-            if shares:
-                mine["up_scale"] = up_scale
-            else:
-                norm(mine, "inner", layer.mlp_norm, up_scale)
-                mine["up_scale"] = 1.0
-            mine["down_scale"] = product(place + 3, layer.down, True) * spec.residual_scale
-            for name, affine in (("behind", layer.behind_attention), ("last", layer.behind_mlp)):
-                if affine is not None:
-                    norm(mine, name, affine, 1.0)
-                    mine[f"{name}_kind"] = kind
-            mine["keys"], mine["values"] = self.pool.keys[index].data_ptr(), self.pool.values[index].data_ptr()
-            mine["whole"], mine["parallel"], mine["shares"] = attention.whole_norm, layer.spec.parallel, shares
-            mine["window"], mine["cap"], mine["scale"] = attention.window, attention.cap, attention.scale
-            mine["activation"], mine["gated"] = ACTIVATIONS.index(mlp.activation), mlp.gated
-            mine["sinks"] = 0 if layer.sinks is None else address(layer.sinks)
+            mine, attention = laid.layers[index], layer.spec.attention
+            mine["keys"], mine["values"] = pool.keys[index].data_ptr(), pool.values[index].data_ptr()
             if attention.rotation is not None:
                 self._turns.layers.setdefault(attention.rotation, []).append(index)
                 self._turns.attention[attention.rotation] = attention
-        scale = product(-1, weights.head, False) * spec.logit_scale
-        norm(self._layers[-1], "inputs", weights.norm, scale)
-        self.trunk.head = self._jobs[-1:].copy(), scale
-        for index in range(len(self._jobs)):  # behind the head the next forward
-            self._jobs[index]["then"] = self._jobs.ctypes.data + (index + 1) % len(self._jobs) * self._jobs.itemsize
+        self._model: NDArray[Any] = np.zeros(1, dtype=kernels.BODY)
+        self._attention: NDArray[Any] = np.zeros(1, dtype=kernels.JOB)
+        self._attention["half"] = pool.whole.dtype == torch.bfloat16
+        shape, spec = self.shape, weights.spec
+        half, table = laid.table(weights.embedding, weights.head.blocks is weights.embedding.blocks)
+        self._tell(depth=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads)
+        self._tell(width=shape.width, eps=shape.eps, pool=pool.slots, vocabulary=vocabulary)
+        self._tell(layers=laid.layers.ctypes.data, jobs=laid.jobs.ctypes.data, half=half, embedding=table)
+        self._tell(embedding_scale=spec.embedding_scale, residual_scale=spec.residual_scale, logit_cap=spec.logit_cap)
+        self._tell(norm=kernels.CENTRED if spec.norm.centred else kernels.RMS, sizes=laid.sizes.ctypes.data)
+        self._tell(window=max(layer.spec.attention.window for layer in weights.layers))
+        if weights.covered is not None:
+            self._tell(tokens=laid.keep(weights.covered.ids.astype(np.int32)))
+        self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
+        self._rows, self._wide = weights.embedding.weight.shape[0], int(laid.jobs[-1]["apart"])
+        self._numbers = int(laid.sizes.sum())
 
     def _turn_up_to(self, position: int) -> None:
         """The tables of rotations are long enough."""
@@ -173,7 +95,7 @@ class CompiledBody:
         for rotation, layers in turns.layers.items():
             pairs = torch.view_as_real(table(turns.attention[rotation], turns.reach))
             turns.tables.append(pairs.numpy().reshape(turns.reach, -1))
-            self._layers["turns"][layers] = turns.tables[-1].ctypes.data
+            self._laid.layers["turns"][layers] = turns.tables[-1].ctypes.data
         self._tell(reach=turns.reach)
 
     def _tell(self, **fields: float) -> None:
@@ -233,7 +155,7 @@ class CompiledBody:
             rooms.between = np.empty(rows * self._numbers, np.float32)
             self._tell(room=rooms.between.ctypes.data)
             widest = max(shape.hidden, shape.heads * shape.width, shape.inner)
-            self._team.make_room(rows * self._kernels.room_of(widest))
+            self._team.make_room(rows * widest)
         looks = (2 if self._model["window"] else 1) * (rows * (span + self._kernels.LOOKS) + segments)
         if len(rooms.looks) < looks:
             rooms.looks = np.empty(looks, np.int64)
@@ -242,9 +164,3 @@ class CompiledBody:
         if rooms.scores.shape[1] < own:
             rooms.scores = self._team.buffers(own)
             self._tell(scores=rooms.scores.ctypes.data, own_scores=rooms.scores.shape[1])
-
-
-def _sixteen_bits_or_more(embedding: Tensor) -> Tensor:
-    """In bfloat16 where that loses nothing: half the memory."""
-    half = embedding.bfloat16()
-    return half.contiguous() if torch.equal(half.to(embedding.dtype), embedding) else embedding.float().contiguous()

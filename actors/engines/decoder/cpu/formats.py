@@ -12,8 +12,7 @@ import llvmlite.ir as ir
 from numba.core import cgutils, types
 
 from actors.engines.decoder.cpu.pairs import FEATURES, HALVES, parted, summed
-from actors.engines.decoder.cpu.quads import dot, first_sum, with_group
-from actors.engines.decoder.cpu.simd import LANES, VECTOR, WORDS, converted, multiplied
+from actors.engines.decoder.cpu.simd import LANES, WORDS, converted, multiplied
 
 # Vectors of a panel, and rows of a tile: their sums, the weights and an input fill the registers, 32 of 16 floats with
 # AVX-512, 16 of 8 with AVX2, 32 of 4 elsewhere.
@@ -38,11 +37,9 @@ def _read(builder, place, byte, kind):
 
 
 class Numbers:
-    """Inputs in float32; weights in float32, in int8, or the bits of float16 in uint16."""
+    """Inputs in float32; weights in float32, or the bits of float16 in uint16."""
 
     inputs = 1  # elements of a row that an iteration takes
-    once = False  # whether weights are read once, however many rows there are
-    sums = VECTOR
 
     def __init__(self, kind):
         self._kind, self.size = kind, PANEL * kind.bitwidth // 8  # bytes of weights that an iteration takes
@@ -60,39 +57,12 @@ class Numbers:
     def multiply(self, builder, x, weights, sums):
         return multiplied(builder, x, weights, sums)
 
-    def begin(self, builder, numbers, before):
-        """What sums begin with, given a pointer to the inputs and what is in the outputs."""
-        return before
-
-    def end(self, builder, numbers, sums, before):
-        """The outputs."""
-        return sums
-
 
 class Words(Numbers):
     """Several weights of an output in a word of 32 bits each."""
 
     def read(self, builder, place, known, room):
         return [[_read(builder, place, _BYTES * part, WORDS) for part in range(WIDE)]]
-
-
-class Quads(Words):
-    """Quads of int8, of four inputs in a row each, in int32; inputs likewise, of one group."""
-
-    once = True
-    sums = WORDS
-
-    def __init__(self):
-        super().__init__(types.int32)
-
-    def multiply(self, builder, x, weights, sums):
-        return dot(builder, sums, weights, x)
-
-    def begin(self, builder, numbers, before):
-        return first_sum(builder, numbers)
-
-    def end(self, builder, numbers, sums, before):
-        return with_group(builder, numbers, sums, before)
 
 
 class Pairs(Words):
@@ -125,7 +95,7 @@ class Twelve(Pairs):
     of the other two.
     """
 
-    inputs, once = GROUP // 2, True
+    inputs = GROUP // 2
 
     def __init__(self):
         super().__init__()
@@ -187,8 +157,6 @@ def format_of(inputs, weights):
     """By the types of their elements."""
     if weights == types.uint8:
         return Twelve() if inputs == types.uint32 else PartedTwelve()
-    if weights == types.int32:
-        return Quads()
     if weights == types.uint32:
         return Pairs() if inputs == types.uint32 else PartedPairs()
     return Numbers(weights)

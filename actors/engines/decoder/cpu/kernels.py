@@ -7,6 +7,8 @@ imported, once per machine: numba keeps it on disk. It needs sizes that are mult
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import from_dtype, njit, types
 
@@ -27,11 +29,11 @@ from actors.engines.decoder.cpu.between import (
 )
 from actors.engines.decoder.cpu.block_forms import embed_blocks
 from actors.engines.decoder.cpu.choice import CHOICE, UNSURE, choose_rows, rank_rows
+from actors.engines.decoder.cpu.experts import EXPERTS, mix_experts, sigmoid
 from actors.engines.decoder.cpu.formats import GROUP, HAS_TWELVE, PANEL
 from actors.engines.decoder.cpu.pairs import HAS_BFLOAT16
 from actors.engines.decoder.cpu.pool_attention import BLOCK, shared_slots
 from actors.engines.decoder.cpu.products import ESCAPE
-from actors.engines.decoder.cpu.quads import HAS_QUADS, room_of
 from actors.engines.decoder.cpu.simd import LANES
 from actors.engines.decoder.cpu.team import JOB, TODO, Team, block_product, perform, product
 
@@ -40,9 +42,9 @@ __all__ = [
     "CENTRED",
     "CHOICE",
     "ESCAPE",
+    "EXPERTS",
     "GROUP",
     "HAS_BFLOAT16",
-    "HAS_QUADS",
     "HAS_TWELVE",
     "IN_BLOCKS",
     "JOB",
@@ -58,41 +60,58 @@ __all__ = [
     "choose_rows",
     "product",
     "rank_rows",
-    "room_of",
     "run_layers",
 ]
 
-# Of a layer what is not a product. Norms: an address of weights (which hold the scale of the product behind them), one
-# of what is added, or 0, and how they compute: ``inputs`` and ``inner`` before its two halves, ``behind`` and ``last``
+# A norm: the address of its weights, that of what is added, or 0, and how it computes
+NORM = np.dtype([(name, np.int64) for name in ("weight", "bias", "kind")])
+# Of a layer what is not a product. Norms: ``inputs`` and ``inner`` before its two halves, ``behind`` and ``last``
 # behind them, where there are any. By address ``heads``, the norms of queries and keys, ``turns``, cosine and sine of
-# every pair at each position, and ``sinks``: each 0 where there are none. ``up_scale``: of gate and up
-_NORMS = ("inputs", "inner", "behind", "last")
+# every pair at each position, ``sinks``, and ``experts`` (of ``EXPERTS``): each 0 where there are none.
+# ``inner_size``: of the MLP, or of the shared expert, or 0
 LAYER = np.dtype(
-    [(name + part, np.int64) for name in _NORMS for part in ("", "_bias", "_kind")]
+    [(name, NORM) for name in ("inputs", "inner", "behind", "last")]
     + [(name, np.int64) for name in ("heads", "whole", "keys", "values", "turns", "window", "sinks")]
-    + [(name, np.int64) for name in ("parallel", "shares", "activation", "gated")]
-    + [(name, np.float32) for name in ("out_scale", "up_scale", "down_scale", "scale", "cap")]
+    + [(name, np.int64) for name in ("parallel", "shares", "activation", "gated", "inner_size", "experts")]
+    + [(name, np.float32) for name in ("scale", "cap")]
 )
 # A model and where it computes. Sizes, of which ``pool`` is slots and ``vocabulary`` the head's rows to choose among;
 # ``window``: of the layers that have one, or 0; ``norm``: how norms of heads compute; ``half``: bfloat16 embeddings.
 # Then by address: ``layers`` (of ``LAYER``; behind ``depth`` of them one that has the norm before the head alone),
 # ``jobs`` (q/k/v, out, gate and up, down of each, and the head), the embeddings, a layer's ``attention``, the team's
-# ``current`` job and ``state``; ``room`` for what stands between operations (see ``_cut``), ``looks`` for what rows see
-# (see ``_look``), of all layers and of those with windows, and ``scores`` of attention, ``own_scores`` for every
-# thread; ``tokens``, int32 ids that the candidates stand for, or 0: each for its own number;
-# ``taps``, int64 of every layer and of what lies behind the last: where among the ``kept`` states of a row in
-# ``tapped`` what enters it is kept, or -1; 0: nothing is
+# ``current`` job and ``state``; ``room`` for what stands between operations, whose parts have ``sizes`` numbers a row
+# (see ``Rooms``), ``looks`` for what rows see (see ``_look``), of all layers and of those with windows, and ``scores``
+# of attention, ``own_scores`` for every thread; ``tokens``, int32 ids that the candidates stand for, or 0: each for its
+# own number; ``taps``, int64 of every layer and of what lies behind the last: where among the ``kept`` states of a row
+# in ``tapped`` what enters it is kept, or -1; 0: nothing is
 BODY = np.dtype(
-    [(name, np.int64) for name in ("depth", "hidden", "heads", "kv_heads", "width", "inner", "pool", "vocabulary")]
+    [(name, np.int64) for name in ("depth", "hidden", "heads", "kv_heads", "width", "pool", "vocabulary")]
     + [(name, np.int64) for name in ("window", "norm", "half", "layers", "jobs", "embedding", "reach", "attention")]
-    + [(name, np.int64) for name in ("current", "state", "room", "looks", "scores", "own_scores", "tokens")]
+    + [(name, np.int64) for name in ("current", "state", "room", "sizes", "looks", "scores", "own_scores", "tokens")]
     + [(name, np.int64) for name in ("taps", "tapped", "kept")]
-    + [(name, np.float32) for name in ("eps", "embedding_scale", "logit_cap")]
+    + [(name, np.float32) for name in ("eps", "embedding_scale", "residual_scale", "logit_cap")]
 )
+
+
+class Rooms(NamedTuple):
+    """Rows between operations, flat."""
+
+    x: Any  # the residual stream
+    seen: Any  # what attention gives
+    qkv: Any
+    normed: Any
+    narrow: Any  # what half of a layer adds to the residual stream
+    both: Any  # gate and up
+    activated: Any
+    routed: Any  # the router's outputs, and where there are experts
+    gathered: Any  # ... rows that one takes
+    given: Any  # ... what it gives
+
+
 LOOKS = 3  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "80e9fa9839ffe2ea"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "f118104a0e5602dc"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -154,14 +173,22 @@ def _point(look, parts):
 
 
 @njit(error_model="numpy")
-def _join(x, more, apart, scale, layer_norm, kind, bias, eps, size, rows):
-    """``x += scale * more``, which is normed first if there is a norm behind it."""
-    if layer_norm == 0:
-        add_scaled(x, more, apart, scale, size, rows)
+def _norm(x, layer_norm, body, rows, out):
+    """Rows of ``body.hidden`` numbers."""
+    weight = array_at(layer_norm.weight, body.hidden, np.float32)
+    norm(x, layer_norm.kind, weight, layer_norm.bias, body.eps, out, body.hidden, rows)
+
+
+@njit(error_model="numpy")
+def _join(x, more, apart, layer_norm, body, rows):
+    """``x += residual_scale * more``, which is normed first if there is a norm behind it."""
+    if layer_norm.weight == 0:
+        add_scaled(x, more, apart, body.residual_scale, body.hidden, rows)
         return
-    scale_rows(more, apart, size, rows, scale)
-    norm(more, kind, array_at(layer_norm, size, np.float32), bias, eps, more, apart, rows)
-    add_scaled(x, more, apart, np.float32(1), size, rows)
+    scale_rows(more, apart, body.hidden, rows, body.residual_scale)
+    weight = array_at(layer_norm.weight, body.hidden, np.float32)
+    norm(more, layer_norm.kind, weight, layer_norm.bias, body.eps, more, apart, rows)
+    add_scaled(x, more, apart, np.float32(1), body.hidden, rows)
 
 
 @njit(error_model="numpy")
@@ -182,17 +209,72 @@ def _tap(body, layer, x, rows):
 
 
 @njit(error_model="numpy")
-def _cut(room, rows, hidden, seen, qkv, narrow, both, inner):
-    """Parts of ``room`` of so many numbers a row: of the residual stream, what attention gives and takes, the norms',
-    a narrow product's and a wide one's, and the activations."""
-    a = rows * hidden
-    b = a + rows * seen
-    c = b + rows * qkv
-    d = c + rows * hidden
-    e = d + rows * narrow
-    f = e + rows * both
-    whole = array_at(room, f + rows * inner, np.float32)
-    return whole[:a], whole[a:b], whole[b:c], whole[c:d], whole[d:e], whole[e:f], whole[f:]
+def _part(room, ends, number):
+    """Part ``number``, which ends at ``ends[number + 1]``."""
+    return array_at(room + 4 * ends[number], ends[number + 1] - ends[number], np.float32)
+
+
+@njit(error_model="numpy")
+def _cut(body, rows):
+    ends, sizes = np.zeros(11, np.int64), array_at(body.sizes, 10, np.int64)
+    for number in range(10):
+        ends[number + 1] = ends[number] + rows * sizes[number]
+    room = body.room
+    return Rooms(
+        _part(room, ends, 0),
+        _part(room, ends, 1),
+        _part(room, ends, 2),
+        _part(room, ends, 3),
+        _part(room, ends, 4),
+        _part(room, ends, 5),
+        _part(room, ends, 6),
+        _part(room, ends, 7),
+        _part(room, ends, 8),
+        _part(room, ends, 9),
+    )
+
+
+@njit(error_model="numpy")
+def _attend(body, layer, qkv, look, rooms, told, current, state):
+    """``rooms.seen``, once the rows' keys and values are in their slots. ``told``: positions and slots."""
+    positions, slots = told
+    rows, heads, kv_heads, width = len(positions), body.heads, body.kv_heads, body.width
+    if layer.heads != 0:
+        norm_heads(rooms.qkv, qkv.apart, rows, layer.heads, body.norm, body.eps, heads, kv_heads, width, layer.whole)
+    if layer.turns != 0:
+        turns = array_at(layer.turns, body.reach * width, np.float32)
+        turn(rooms.qkv, qkv.apart, turns, width, positions, heads + kv_heads)
+    key = heads * width
+    value = key + kv_heads * width
+    keep_heads(rooms.qkv, qkv.apart, key, layer.keys, look.half, kv_heads, width, body.pool, slots)
+    keep_heads(rooms.qkv, qkv.apart, value, layer.values, look.half, kv_heads, width, body.pool, slots)
+    look.keys, look.values, look.sinks = layer.keys, layer.values, layer.sinks
+    look.scale, look.cap = layer.scale, layer.cap
+    perform(look, rooms.qkv, rows, rooms.seen, current, state)
+
+
+@njit(error_model="numpy")
+def _mlp(layer, up, down, rooms, rows, out, current, state):
+    perform(up, rooms.normed, rows, rooms.both, current, state)
+    activate(rooms.both, up.apart, rooms.activated, rows, layer.inner_size, layer.activation, layer.gated)
+    perform(down, rooms.activated, rows, out, current, state)
+
+
+@njit(error_model="numpy")
+def _mixture(body, layer, up, down, rooms, rows, current, state):
+    """What experts give, and the shared one beside them. Returns how far its rows are apart."""
+    experts = array_at(layer.experts, 1, EXPERTS)[0]
+    mix_experts(experts, rows, body.hidden, rooms, current, state)
+    apart = array_at(experts.jobs, 2, JOB)[1].apart
+    if layer.inner_size == 0:
+        return apart
+    _mlp(layer, up, down, rooms, rows, rooms.given, current, state)
+    routed = array_at(experts.router, 1, JOB)[0].apart
+    for row in range(rows):
+        share = sigmoid(rooms.routed[row * routed + experts.count]) if experts.gated else np.float32(1)
+        for i in range(body.hidden):
+            rooms.narrow[row * apart + i] += share * rooms.given[row * down.apart + i]
+    return apart
 
 
 @njit(
@@ -211,17 +293,14 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
     ``probabilities``, or, where there is no room for any, begin with the token that sampling chooses.
     """
     body = model[0]
-    hidden, heads, kv_heads, width, inner, pool = (
-        body.hidden, body.heads, body.kv_heads, body.width, body.inner, body.pool
-    )  # fmt: skip
+    hidden = body.hidden
     layers, jobs = array_at(body.layers, body.depth + 1, LAYER), array_at(body.jobs, 4 * body.depth + 1, JOB)
     current, state = array_at(body.current, 1, JOB), array_at(body.state, TODO, np.int64)
     rows, kept, number, span = numbers[:HEAD]
     tokens, positions, slots = numbers[HEAD : HEAD + 3 * rows].reshape(3, rows)
     keep, segments = numbers[HEAD + 3 * rows :][:kept], numbers[HEAD + 3 * rows + kept :].reshape(number, 3)
-    x, seen, qkv, normed, narrow, both, activated = _cut(
-        body.room, rows, hidden, heads * width, jobs[0].apart, jobs[1].apart, jobs[2].apart, inner
-    )
+    rooms = _cut(body, rows)
+    x, normed = rooms.x, rooms.normed
     look = array_at(body.attention, 1, JOB)[0]
     if body.half == IN_BLOCKS:
         table = array_at(body.embedding, 1, JOB)[0]
@@ -229,12 +308,9 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
     else:
         embed(tokens, body.embedding, body.half, hidden, x)
     scale_rows(x, hidden, hidden, rows, body.embedding_scale)
-    eps = body.eps
-    before = layers[0]
-    weight = array_at(before.inputs, hidden, np.float32)
-    norm(x, before.inputs_kind, weight, before.inputs_bias, eps, normed, hidden, rows)
-    look.columns, look.apart, look.requests = jobs[0].apart, heads * width, number
-    look.heads, look.slots, look.width, look.room = kv_heads, pool, width, span
+    _norm(x, layers[0].inputs, body, rows, normed)
+    look.columns, look.apart, look.requests = jobs[0].apart, body.heads * body.width, number
+    look.heads, look.slots, look.width, look.room = body.kv_heads, body.pool, body.width, span
     look.scores, look.own_scores = body.scores, body.own_scores
     size = rows * (span + LOOKS) + number
     looks = array_at(body.looks, 2 * size, np.int64)
@@ -245,49 +321,35 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
     if windows:
         _narrow(whole, part, rows, span, number, body.window)
     for index in range(body.depth):
-        layer, following, place = layers[index], layers[index + 1], 4 * index
+        layer, place = layers[index], 4 * index
+        qkv, out, up, down = jobs[place], jobs[place + 1], jobs[place + 2], jobs[place + 3]
         if body.taps != 0:
             _tap(body, index, x, rows)
-        perform(jobs[place], normed, rows, qkv, current, state)
-        apart = jobs[place].apart
-        if layer.heads != 0:
-            norm_heads(qkv, apart, rows, layer.heads, body.norm, eps, heads, kv_heads, width, layer.whole)
-        if layer.turns != 0:
-            turns = array_at(layer.turns, body.reach * width, np.float32)
-            turn(qkv, apart, turns, width, positions, heads + kv_heads)
-        key = heads * width
-        value = key + kv_heads * width
-        keep_heads(qkv, apart, key, layer.keys, look.half, kv_heads, width, pool, slots)
-        keep_heads(qkv, apart, value, layer.values, look.half, kv_heads, width, pool, slots)
+        perform(qkv, normed, rows, rooms.qkv, current, state)
         _point(look, part if windows and layer.window > 0 else whole)
-        look.keys, look.values, look.sinks = layer.keys, layer.values, layer.sinks
-        look.scale, look.cap = layer.scale, layer.cap
-        perform(look, qkv, rows, seen, current, state)
-        perform(jobs[place + 1], seen, rows, narrow, current, state)
-        inner_weight = array_at(layer.inner, hidden if layer.inner else 0, np.float32)
+        _attend(body, layer, qkv, look, rooms, (positions, slots), current, state)
+        perform(out, rooms.seen, rows, rooms.narrow, current, state)
         if layer.parallel and not layer.shares:
-            norm(x, layer.inner_kind, inner_weight, layer.inner_bias, eps, normed, hidden, rows)
-        apart = jobs[place + 1].apart
-        _join(x, narrow, apart, layer.out_scale, layer.behind, layer.behind_kind, layer.behind_bias, eps, hidden, rows)
+            _norm(x, layer.inner, body, rows, normed)
+        _join(x, rooms.narrow, out.apart, layer.behind, body, rows)
         if not layer.parallel:
-            norm(x, layer.inner_kind, inner_weight, layer.inner_bias, eps, normed, hidden, rows)
-        perform(jobs[place + 2], normed, rows, both, current, state)
-        apart = jobs[place + 2].apart
-        activate(both, apart, activated, rows, inner, layer.activation, layer.gated, layer.up_scale)
-        perform(jobs[place + 3], activated, rows, narrow, current, state)
-        apart = jobs[place + 3].apart
-        _join(x, narrow, apart, layer.down_scale, layer.last, layer.last_kind, layer.last_bias, eps, hidden, rows)
-        weight = array_at(following.inputs, hidden, np.float32)
-        norm(x, following.inputs_kind, weight, following.inputs_bias, eps, normed, hidden, rows)
+            _norm(x, layer.inner, body, rows, normed)
+        apart = down.apart
+        if layer.experts != 0:
+            apart = _mixture(body, layer, up, down, rooms, rows, current, state)
+        else:
+            _mlp(layer, up, down, rooms, rows, rooms.narrow, current, state)
+        _join(x, rooms.narrow, apart, layer.last, body, rows)
+        _norm(x, layers[index + 1].inputs, body, rows, normed)
     if body.taps != 0:
         _tap(body, body.depth, x, rows)
     for at in range(kept):
         if keep[at] != at:
             _copy(normed, keep[at] * hidden, normed, at * hidden, hidden)
-    out = logits.reshape(-1)
-    perform(jobs[4 * body.depth], normed, kept, out, current, state)
+    flat = logits.reshape(-1)
+    perform(jobs[4 * body.depth], normed, kept, flat, current, state)
     if body.logit_cap != 0:
-        cap(out, 0, len(out), np.float32(1), body.logit_cap)
+        cap(flat, 0, len(flat), np.float32(1), body.logit_cap)
     if probabilities.shape[1]:
         tokens = array_at(body.tokens, body.vocabulary if body.tokens else 0, np.int32)
         rank_rows(choices, logits[:, : body.vocabulary], tokens, ids, probabilities)

@@ -7,6 +7,8 @@ of a text but for a window's own, they share what it takes to read those.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -39,6 +41,62 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 _NOTHING = np.float32(-np.inf)
 
 
+class Rows(NamedTuple):
+    """Queries, ``columns`` numbers from a row to the next, and where sums go, ``apart`` numbers from each other."""
+
+    queries: Any
+    columns: Any
+    out: Any
+    apart: Any
+
+
+class Heads(NamedTuple):
+    """Keys and values of a layer's ``number`` heads, each of ``width``; ``sinks``: of each query head, or none; scores
+    are multiplied by ``scale`` and capped, see ``cap``, unless that is 0."""
+
+    keys: Any
+    values: Any
+    number: Any
+    width: Any
+    sinks: Any
+    scale: Any
+    cap: Any
+
+
+class Sight(NamedTuple):
+    """What rows see: the slots ``sees[row * room :][: counts[row]]``, filled up to whole vectors, but for the first
+    ``skips``; ``shares``: see :func:`shared_slots`; rows of a request end at ``ends``."""
+
+    sees: Any
+    room: Any
+    counts: Any
+    shares: Any
+    ends: Any
+    skips: Any
+
+
+class Piece(NamedTuple):
+    """``number`` queries, ``group`` of each row from the row ``first`` on, which see ``longest`` slots at most; and
+    where they, their sums and turned keys are in ``scores``."""
+
+    number: Any
+    group: Any
+    first: Any
+    longest: Any
+    width: Any
+    packed: Any
+    mixed: Any
+    turned: Any
+
+
+class Then(NamedTuple):
+    """What is read next: the rows of ``count`` slots that begin at ``sees[start]``."""
+
+    array: Any
+    start: Any
+    count: Any
+
+
 @njit(error_model="numpy")
 def _filled(count):
     """``count`` slots and what fills the last vector up."""
@@ -46,12 +104,12 @@ def _filled(count):
 
 
 @njit(error_model="numpy")
-def _soften(scores, start, count, skipped, scale, most, sink, values):
+def _soften(scores, start, count, skipped, heads, sink):
     """``scores[start : start + count]`` become weights whose sum is one, or, with a ``sink`` above -inf, less than one.
-    The first ``skipped`` and those that fill up weigh nothing. ``most``: scores are capped, see ``cap``; 0: not."""
-    end = start + _filled(count)
-    if most != _ZERO:
-        cap(scores, start, end, scale, most)
+    The first ``skipped`` and those that fill up weigh nothing."""
+    end, scale = start + _filled(count), heads.scale
+    if heads.cap != _ZERO:
+        cap(scores, start, end, scale, heads.cap)
         scale = _ONE
     for i in range(start, start + skipped):
         scores[i] = _NOTHING
@@ -77,7 +135,7 @@ def _soften(scores, start, count, skipped, scale, most, sink, values):
         whole += np.float32(np.exp(sink - highest_score))
     part = splat(_ONE / whole)
     for i in range(start, end, LANES):
-        pack(scores, start, i - start, fma(load(scores, i), part, zero), values)
+        pack(scores, start, i - start, fma(load(scores, i), part, zero), heads.values)
 
 
 @njit(error_model="numpy")
@@ -93,86 +151,89 @@ def shared_slots(sees, room, counts, first, end, shares):
 
 
 @njit(error_model="numpy")
-def _together(counts, shares, row, last):
-    """How many slots the rows ``row .. last`` see in common from their first on, in whole vectors; what fills up counts
-    where it is one row."""
-    common = _filled(counts[row])
+def _together(piece, sight, one, count):
+    """How many slots the rows of ``count`` queries from ``one`` on see in common from their first on, in whole vectors;
+    what fills up counts where it is one row."""
+    row, last = piece.first + one // piece.group, piece.first + (one + count - 1) // piece.group
+    common = _filled(sight.counts[row])
     for other in range(row, last):
-        common = min(common, shares[other])
+        common = min(common, sight.shares[other])
     return common // LANES * LANES
 
 
 @njit(error_model="numpy")
-def _fetch_ahead(array, sees, start, count, at, end, then, then_start, then_count, width):
-    """Slots ``at .. end`` of a row are about to be read, whose ``count`` slots begin at ``sees[start]``: ask for those
-    a block further on and, as far as there are none, for the first ones of what is read ``then``."""
-    last = _filled(count)
-    for slot in range(at, min(end, last), LANES):
+def _fetch_ahead(array, piece, sight, begin, end, then):
+    """Slots ``begin .. end`` of the first row are about to be read: ask for those a block further on and, as far as
+    there are none, for the first ones of what is read ``then``."""
+    last, start = _filled(sight.counts[piece.first]), piece.first * sight.room
+    for slot in range(begin, min(end, last), LANES):
         ahead = slot + BLOCK
         following = slot + min(BLOCK, last) - last
         if ahead < last:
-            fetch_rows(array, sees, start + ahead, width)
-        elif following < then_count:
-            fetch_rows(then, sees, then_start + following, width)
+            fetch_rows(array, sight.sees, start + ahead, piece.width)
+        elif following < then.count:
+            fetch_rows(then.array, sight.sees, then.start + following, piece.width)
 
 
 @njit(error_model="numpy")
-def _score(number, group, first, longest, packed, keys, values, sees, room, counts, shares, width, turned, scores):
-    """``number`` queries' products with the keys that they see. ``values`` are read next."""
-    start, own = first * room, counts[first]
-    for block in range(0, longest, BLOCK):
+def _score_slots(count, one, at, piece, keys, sight, scores):
+    """Products of so many queries from ``one`` on with the keys of 16 slots from ``at`` on."""
+    width, room = piece.width, sight.room
+    row, to = piece.first + one // piece.group, one * room + at
+    packed = piece.packed + one * width
+    score_keys(count, scores, packed, keys, sight.sees, row * room + at, width, to, room, piece.turned)
+
+
+@njit(error_model="numpy")
+def _score(piece, keys, values, sight, scores):
+    """Products of all queries with the keys that they see. ``values`` are read next."""
+    then = Then(values, piece.first * sight.room, sight.counts[piece.first])
+    for block in range(0, piece.longest, BLOCK):
         end = block + BLOCK
-        for one in range(0, number, SCORED):
-            count = min(SCORED, number - one)
-            row, last = first + one // group, first + (one + count - 1) // group
-            common = min(end, _together(counts, shares, row, last))
+        for one in range(0, piece.number, SCORED):
+            count = min(SCORED, piece.number - one)
+            common = min(end, _together(piece, sight, one, count))
             for at in range(block, common, LANES):
                 if one == 0:
-                    _fetch_ahead(keys, sees, start, own, at, at + LANES, values, start, own, width)
-                to = one * room + at
-                score_keys(count, scores, packed + one * width, keys, sees, row * room + at, width, to, room, turned)
+                    _fetch_ahead(keys, piece, sight, at, at + LANES, then)
+                _score_slots(count, one, at, piece, keys, sight, scores)
             for alone in range(one, one + count if common < end else one):
-                row = first + alone // group
-                for at in range(max(block, common), min(end, counts[row]), LANES):
-                    to = alone * room + at
-                    score_keys(1, scores, packed + alone * width, keys, sees, row * room + at, width, to, room, turned)
+                own = sight.counts[piece.first + alone // piece.group]
+                for at in range(max(block, common), min(end, own), LANES):
+                    _score_slots(1, alone, at, piece, keys, sight, scores)
 
 
 @njit(error_model="numpy")
-def _mix(
-    number, group, first, longest, mixed, values, then, then_start, then_own, sees, room, counts, shares, width, scores
-):
-    """``number`` queries' sums over the values that they see. ``then`` are read next, of ``then_own`` slots that begin
-    at ``sees[then_start]``."""
-    start, own = first * room, counts[first]
+def _mix(piece, values, sight, scores, then):
+    """All queries' sums over the values that they see. ``then``: what is read next."""
     # few queries are through with a value before the next has come, of more each block is read by one after another
-    step = LANES if number <= MIXED else BLOCK
-    for block in range(0, longest, BLOCK):
+    step = LANES if piece.number <= MIXED else BLOCK
+    for block in range(0, piece.longest, BLOCK):
         end = block + BLOCK
-        for one in range(0, number, MIXED):
-            count = min(MIXED, number - one)
-            row, last = first + one // group, first + (one + count - 1) // group
-            common = min(end, _together(counts, shares, row, last))
+        for one in range(0, piece.number, MIXED):
+            count = min(MIXED, piece.number - one)
+            common = min(end, _together(piece, sight, one, count))
             for at in range(block, common, step):
                 to = min(at + step, common)
                 if one == 0:
-                    _fetch_ahead(values, sees, start, own, at, to, then, then_start, then_own, width)
-                _add_values(count, one, row, at, to, mixed, values, sees, room, width, scores)
+                    _fetch_ahead(values, piece, sight, at, to, then)
+                _add_values(count, one, (at, to), piece, values, sight, scores)
             for alone in range(one, one + count if common < end else one):
-                row = first + alone // group
-                to = min(end, _filled(counts[row]))
-                _add_values(1, alone, row, max(block, common), to, mixed, values, sees, room, width, scores)
+                to = min(end, _filled(sight.counts[piece.first + alone // piece.group]))
+                _add_values(1, alone, (max(block, common), to), piece, values, sight, scores)
 
 
 @njit(error_model="numpy")
-def _add_values(count, one, row, begin, end, mixed, values, sees, room, width, scores):
-    """Slots ``begin .. end`` of a row, for ``count`` queries from ``one`` on."""
-    most = VECTORS[count]
+def _add_values(count, one, slots, piece, values, sight, scores):
+    """Slots from the first up to the second of ``slots``, for ``count`` queries from ``one`` on."""
+    begin, end = slots
+    most, width, room = VECTORS[count], piece.width, sight.room
+    slot = (piece.first + one // piece.group) * room + begin
     for j in range(0, width if begin < end else 0, most * LANES):
-        vectors, slot, to = min(most, (width - j) // LANES), row * room + begin, mixed + one * width
+        vectors, to = min(most, (width - j) // LANES), piece.mixed + one * width
         mix_values(
             *(count, vectors, scores, one * room, room, begin),
-            *(values, sees, slot, end - begin, width, j, to, begin > 0),
+            *(values, sight.sees, slot, end - begin, width, j, to, begin > 0),
         )
 
 
@@ -184,58 +245,43 @@ def _place(piece, heads, ends):
 
 
 @njit(error_model="numpy")
-def attend_piece(
-    piece,
-    coming,
-    queries,
-    columns,
-    keys,
-    values,
-    heads,
-    sees,
-    room,
-    counts,
-    shares,
-    ends,
-    width,
-    scores,
-    out,
-    apart,
-    skips,
-    sinks,
-    scale,
-    most,
-):
-    """Softmax attention over the slots ``sees[row * room :][: counts[row]]``, which are filled up to whole vectors, for
-    the rows of one request, which end at ``ends``, and the query heads that share one of ``heads`` keys: piece
-    ``request * heads + head``. ``coming``: the piece that this thread is likely to take next, or a negative number;
-    ``shares``: see :func:`shared_slots`; ``scores``: ``room + 2 * width`` numbers for each of those heads and rows, and
-    16 * ``width``. ``skips``: how many of its first slots each row does not see all the same; ``sinks``: of each query
-    head, or none; ``scale``, ``most``: see ``_soften``."""
-    group, slots = apart // width // heads, len(keys) // heads
-    request, first, head = _place(piece, heads, ends)
-    number = (ends[request] - first) * group
-    _, next_first, next_head = _place(max(0, coming), heads, ends)
-    next_keys = keys[next_head * slots : (next_head + 1) * slots]
-    keys, values = keys[head * slots : (head + 1) * slots], values[head * slots : (head + 1) * slots]
-    packed, mixed = number * room, number * (room + width)
-    for one in range(number):
-        start = (first + one // group) * columns + (head * group + one % group) * width
-        for j in range(0, width, LANES):
-            pack(scores, packed + one * width, j, load(queries, start + j), keys)
+def _longest(counts, first, end):
     longest = 0
-    for row in range(first, ends[request]):
+    for row in range(first, end):
         longest = max(longest, counts[row])
-    turned = number * (room + 2 * width)
-    _score(number, group, first, longest, packed, keys, values, sees, room, counts, shares, width, turned, scores)
-    for one in range(number):
+    return longest
+
+
+@njit(error_model="numpy")
+def attend_piece(number, coming, rows, heads, sight, scores):
+    """Softmax attention of one request's rows and of the query heads that share one of ``heads.number`` keys: piece
+    ``request * heads.number + head``. ``coming``: the piece that this thread is likely to take next, or a negative
+    number. ``scores``: ``room + 2 * width`` numbers for each of those heads and rows, and 16 * ``width``."""
+    width, room, apart = heads.width, sight.room, rows.apart
+    group, slots = apart // width // heads.number, len(heads.keys) // heads.number
+    request, first, head = _place(number, heads.number, sight.ends)
+    queries = (sight.ends[request] - first) * group
+    _, next_first, next_head = _place(max(0, coming), heads.number, sight.ends)
+    keys = heads.keys[head * slots : (head + 1) * slots]
+    values = heads.values[head * slots : (head + 1) * slots]
+    piece = Piece(
+        *(queries, group, first, _longest(sight.counts, first, sight.ends[request]), width),
+        *(queries * room, queries * (room + width), queries * (room + 2 * width)),
+    )
+    for one in range(queries):
+        start = (first + one // group) * rows.columns + (head * group + one % group) * width
+        for j in range(0, width, LANES):
+            pack(scores, piece.packed + one * width, j, load(rows.queries, start + j), keys)
+    _score(piece, keys, values, sight, scores)
+    for one in range(queries):
         row = first + one // group
-        sink = sinks[head * group + one % group] if len(sinks) else _NOTHING
-        _soften(scores, one * room, counts[row], skips[row], scale, most, sink, values)
-    then = (next_keys, next_first * room, counts[next_first] if coming >= 0 else 0)
-    _mix(number, group, first, longest, mixed, values, *then, sees, room, counts, shares, width, scores)
-    for one in range(number):
+        sink = heads.sinks[head * group + one % group] if len(heads.sinks) else _NOTHING
+        _soften(scores, one * room, sight.counts[row], sight.skips[row], heads, sink)
+    next_keys = heads.keys[next_head * slots : (next_head + 1) * slots]
+    then = Then(next_keys, next_first * room, sight.counts[next_first] if coming >= 0 else 0)
+    _mix(piece, values, sight, scores, then)
+    for one in range(queries):
         to = (first + one // group) * apart + (head * group + one % group) * width
         for j in range(0, width, 2 * LANES):
             vectors = min(2, (width - j) // LANES)
-            hand_over(vectors, scores, mixed + one * width + j, out, to + j, values)
+            hand_over(vectors, scores, piece.mixed + one * width + j, rows.out, to + j, values)

@@ -11,18 +11,12 @@ from numba import njit
 
 from actors.engines.decoder.cpu.atomics import array_at
 from actors.engines.decoder.cpu.formats import GROUP, PANEL, ROWS, TABLE, TWELVE
-from actors.engines.decoder.cpu.quads import QUADS, WORDS_OF_GROUP, words_of
 from actors.engines.decoder.cpu.tile import multiply_tile
 
 # Inputs whose weights in a panel stay in the second cache (96 KiB in 16 bits) while rows pass by in eights
 DEPTH = 1024
-# Bytes between the weights that one pass computes with and those that it asks for. The bundled target took 1.05 of the
-# time with 8 KiB (1 to 8 rows), and 0.97 with 16, a third of the first cache where others have 32; 91M, 8 rows: 1.16 of
-# it with 4.5
-NEAR = 12 << 10
-# With quads, read past the second cache. 486M, two cores, 1, 4, 8 and 12 rows: 1.05, 1.06, 1.02 and 0.97 of the time
-# with 12 KiB, 1.01, 1.06, 1.03 and 0.97 with 24; read into that cache 1.08, 1.12, 1.08 and 0.98 with 12
-NEAR_IN_QUADS = 6 << 10
+# Bytes between the weights that one pass computes with and those that it asks for: half of the first cache
+NEAR = 24 << 10
 # Of 12 bits, where several passes read them unpacked from the first cache, of 48 KiB. Sixteen rows of 91M parameters:
 # 9.8 ms with 128, 9.6 with 256, 11.1 with 512
 UNPACKED_DEPTH = 128
@@ -47,10 +41,11 @@ def _depth(k, size, most, lead, then):
 
 
 @njit(error_model="numpy")
-def multiply_panels(x, rows, size, weights, panel, count, out, to, columns, then):
-    """The outputs of ``count`` panels, which begin at ``out[to]``, for all rows of ``size`` elements each. ``then``:
-    the address that is read next, or 0: what lies behind these panels."""
-    passes, wide = (rows + ROWS - 1) // ROWS, PANEL * weights.itemsize
+def multiply_panels(x, rows, size, weights, share, panel, count, out, to, columns, then):
+    """The outputs of ``count`` panels, which begin at ``out[to]``, for all rows of ``size`` elements each. ``share``:
+    inputs in an element of ``weights`` for one of ``x``. ``then``: the address that is read next, or 0: what lies
+    behind these panels."""
+    passes, wide, step = (rows + ROWS - 1) // ROWS, PANEL * weights.itemsize // share, PANEL * weights.itemsize
     here, lead, k = weights.ctypes.data + panel * size * wide, NEAR // wide, 0
     while k < size:
         depth = _depth(k, size, DEPTH, lead, then)
@@ -59,8 +54,8 @@ def multiply_panels(x, rows, size, weights, panel, count, out, to, columns, then
             # by the end of the last pass all weights that the next passes read have been asked for
             ahead = _ahead(here, k + depth * (passes - 1 + number) // passes + lead, size, wide, then)
             multiply_tile(
-                *(following - row, count, x, row * size + k, size, weights, (panel * size + k) * PANEL, size * PANEL),
-                *(depth, out, row * columns + to, columns, k > 0, ahead, wide // passes, None),
+                *(following - row, count, x, row * size + k, size, weights, (panel * size + k) * PANEL // share),
+                *(size * PANEL // share, depth, out, row * columns + to, columns, k > 0, ahead, step // passes, None),
             )
         k += depth
 
@@ -95,23 +90,6 @@ def multiply_packed_panels(x, rows, size, share, weights, panel, count, out, to,
                     *(ahead, 2 * TWELVE // passes, None),
                 )
         k += depth
-
-
-@njit(error_model="numpy")
-def multiply_quad_panels(x, rows, size, weights, panel, count, out, to, columns, then):
-    """The same with quads, ``size`` of an output. ``x``: rows of groups, see :func:`quads.quantize`."""
-    passes, wide, apart = (rows + ROWS - 1) // ROWS, PANEL * weights.itemsize, words_of(4 * size)
-    here, lead, at = weights.ctypes.data + panel * size * wide, NEAR_IN_QUADS // wide, 0
-    for k in range(0, size, QUADS):
-        depth = min(QUADS, size - k)
-        for number in range(passes):
-            row, following = rows * number // passes, rows * (number + 1) // passes
-            ahead = _ahead(here, k + depth * (passes - 1 + number) // passes + lead, size, wide, then)
-            multiply_tile(
-                *(following - row, count, x, row * apart + at, apart, weights, (panel * size + k) * PANEL),
-                *(size * PANEL, depth, out, row * columns + to, columns, k > 0, ahead, wide // passes, None),
-            )
-        at += WORDS_OF_GROUP
 
 
 @njit(error_model="numpy")

@@ -41,10 +41,7 @@ def loaded(context, builder, kind, array, at):
 
 
 def converted(builder, kind, place):
-    """16 numbers at a pointer: float32, int8, or the bits of float16 in uint16, of bfloat16 in int16."""
-    if kind == types.int8:
-        bytes_ = builder.bitcast(place, ir.VectorType(ir.IntType(8), LANES).as_pointer())
-        return builder.sitofp(builder.load(bytes_, align=1), VECTOR)
+    """16 numbers at a pointer: float32, or the bits of float16 in uint16, of bfloat16 in int16."""
     if kind == types.uint16:
         halves = builder.bitcast(place, ir.VectorType(ir.HalfType(), LANES).as_pointer())
         return builder.fpext(builder.load(halves, align=2), VECTOR)
@@ -98,13 +95,13 @@ def picked(lanes):
     return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
 
 
-def asked(builder, place, once=False):
-    """Ask for a line of the cache, ``LINE`` bytes, for reading: into the second level, or, where it is read ``once``,
-    into the first one alone, so that it does not take the place of others."""
+def asked(builder, place):
+    """Ask for a line of the cache, ``LINE`` bytes, for reading, into the second level: into the first alone (NTA) half
+    as much comes from memory in a second (docs/experiments/engine-weights.md, "What is asked for ahead")."""
     pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-    builder.call(function, [builder.bitcast(place, pointer), number(0), number(0 if once else 2), number(1)])
+    builder.call(function, [builder.bitcast(place, pointer), number(0), number(2), number(1)])
 
 
 @intrinsic

@@ -23,16 +23,14 @@ from actors.engines.decoder.cpu.block_forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.block_forms import panel_bytes
 from actors.engines.decoder.cpu.blocks import grouped_words, multiply_blocks, quantize_groups
 from actors.engines.decoder.cpu.formats import BESIDE, PANEL, ROWS, TABLE, TWELVE
-from actors.engines.decoder.cpu.pool_attention import attend_piece
+from actors.engines.decoder.cpu.pool_attention import Heads, Rows, Sight, attend_piece
 from actors.engines.decoder.cpu.products import (
     ESCAPE,
     ROOM,
     add_escapes,
     multiply_packed_panels,
     multiply_panels,
-    multiply_quad_panels,
 )
-from actors.engines.decoder.cpu.quads import HAS_QUADS, quantize, words_of
 from actors.engines.decoder.cpu.work_stealing import APART, assign, begin_of, has_work, pop, steal_half
 
 # places in the state: what threads write to has cache lines of its own; TAKE: the address of what takes pieces;
@@ -49,14 +47,14 @@ PIECE = 96 // PANEL  # panels: the bundled target's smallest product has four pi
 BLOCK_PIECE = 96 // BLOCK_PANEL
 
 # A job, whose arrays are addresses. Rows of ``x`` and ``out`` are ``columns`` and ``apart`` numbers apart; ``bits``:
-# of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``escapes``:
-# weights beside the matrix, or 0, and ``starts``: where each panel's begin; ``steps``, ``bias``: by which outputs are
-# multiplied and what is added, or 0; ``then``: the product behind it, or 0; ``sinks``: of each query head, or 0. With a
-# ``form`` of ``block_forms.FORMS`` the weights are ``own`` outputs from ``first`` on in that form, and ``more`` is the
-# address of a job with the others, or 0
+# of a weight, or 0: attention; ``half``: 1 where a product's inputs, or keys and values, are bfloat16; ``pairs``: 1
+# where weights are pairs of it; ``escapes``: weights beside the matrix, or 0, and ``starts``: where each panel's begin;
+# ``bias``: what is added to outputs, or 0; ``then``: the product behind it, or 0; ``sinks``: of each query head, or 0.
+# With a ``form`` of ``block_forms.FORMS`` the weights are ``own`` outputs from ``first`` on in that form, and ``more``
+# is the address of a job with the others, or 0
 JOB = np.dtype(
     [(name, np.int64) for name in ("rows", "x", "columns", "out", "apart")]
-    + [(name, np.int64) for name in ("bits", "half", "weights", "panels", "outputs", "steps", "bias")]
+    + [(name, np.int64) for name in ("bits", "half", "pairs", "weights", "panels", "outputs", "bias")]
     + [(name, np.int64) for name in ("starts", "escapes", "then", "form", "first", "own", "more")]
     + [(name, np.int64) for name in ("keys", "values", "heads", "slots", "width")]
     + [(name, np.int64) for name in ("sees", "room", "counts", "shares", "ends", "requests", "scores", "own_scores")]
@@ -74,7 +72,7 @@ def _apart(numbers: int) -> int:
 ROOM_APART = _apart(ROOM)
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "80e9fa9839ffe2ea"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "f118104a0e5602dc"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -83,25 +81,24 @@ _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 @njit(error_model="numpy")
 def _attend(job, piece, coming, me, out):
-    x, pool = array_at(job.x, job.rows * job.columns, np.float32), job.heads * job.slots * job.width
-    heads, width, room = job.heads, job.width, job.room
-    sees, counts = array_at(job.sees, job.rows * room, np.int64), array_at(job.counts, job.rows, np.int64)
-    shares, ends = array_at(job.shares, job.rows, np.int64), array_at(job.ends, job.requests, np.int64)
+    rows = Rows(array_at(job.x, job.rows * job.columns, np.float32), job.columns, out, job.apart)
+    sight = Sight(
+        array_at(job.sees, job.rows * job.room, np.int64),
+        job.room,
+        array_at(job.counts, job.rows, np.int64),
+        array_at(job.shares, job.rows, np.int64),
+        array_at(job.ends, job.requests, np.int64),
+        array_at(job.skips, job.rows, np.int64),
+    )
     scores = array_at(job.scores + 4 * me * job.own_scores, job.own_scores, np.float32)
-    skips = array_at(job.skips, job.rows, np.int64)
-    sinks = array_at(job.sinks, job.apart // width if job.sinks else 0, np.float32)
+    sinks = array_at(job.sinks, job.apart // job.width if job.sinks else 0, np.float32)
+    numbers, pool = (job.heads, job.width, sinks, job.scale, job.cap), job.heads * job.slots * job.width
     if job.half:
         keys, values = array_at(job.keys, pool, np.int16), array_at(job.values, pool, np.int16)
-        attend_piece(
-            *(piece, coming, x, job.columns, keys, values, heads, sees, room, counts, shares, ends, width, scores),
-            *(out, job.apart, skips, sinks, job.scale, job.cap),
-        )
+        attend_piece(piece, coming, rows, Heads(keys, values, *numbers), sight, scores)
     else:
         whole_keys, whole_values = array_at(job.keys, pool, np.float32), array_at(job.values, pool, np.float32)
-        attend_piece(
-            *(piece, coming, x, job.columns, whole_keys, whole_values, heads, sees, room, counts, shares, ends, width),
-            *(scores, out, job.apart, skips, sinks, job.scale, job.cap),
-        )
+        attend_piece(piece, coming, rows, Heads(whole_keys, whole_values, *numbers), sight, scores)
 
 
 @njit(error_model="numpy")
@@ -118,20 +115,17 @@ def _multiply(job, panel, number, me, rooms, out, then):
     if job.half and job.bits == 12:
         multiply_packed_panels(paired, rows, pairs, 2, packed, panel, number, out, to, apart, room, then)
     elif job.half:
-        multiply_panels(
-            paired, rows, pairs, array_at(job.weights, count // 2, np.uint32), panel, number, out, to, apart, then
-        )
+        words = array_at(job.weights, count // 2, np.uint32)
+        multiply_panels(paired, rows, pairs, words, 1, panel, number, out, to, apart, then)
     elif job.bits == 12:
         multiply_packed_panels(x, rows, size, 1, packed, panel, number, out, to, apart, room, then)
     elif job.bits == 32:
-        multiply_panels(x, rows, size, array_at(job.weights, count, np.float32), panel, number, out, to, apart, then)
-    elif job.bits == 16:
-        multiply_panels(x, rows, size, array_at(job.weights, count, np.uint16), panel, number, out, to, apart, then)
-    elif HAS_QUADS:
-        rounded, quads = array_at(job.x, rows * words_of(size), np.int32), array_at(job.weights, count // 4, np.int32)
-        multiply_quad_panels(rounded, rows, size // 4, quads, panel, number, out, to, apart, then)
+        multiply_panels(x, rows, size, array_at(job.weights, count, np.float32), 1, panel, number, out, to, apart, then)
+    elif job.pairs:
+        words = array_at(job.weights, count // 2, np.uint32)
+        multiply_panels(x, rows, size, words, 2, panel, number, out, to, apart, then)
     else:
-        multiply_panels(x, rows, size, array_at(job.weights, count, np.int8), panel, number, out, to, apart, then)
+        multiply_panels(x, rows, size, array_at(job.weights, count, np.uint16), 1, panel, number, out, to, apart, then)
     if job.escapes != 0:
         starts = array_at(job.starts, job.panels + 1, np.int64)
         escapes = array_at(job.escapes, starts[job.panels], ESCAPE)
@@ -240,9 +234,6 @@ def perform(job, x, rows, out, current, state):
     elif job.half and job.bits:
         current[0].x = state[ROUNDED]
         halved(x, 0, array_at(state[ROUNDED], rows * job.columns, np.int16), 0, rows * job.columns)
-    elif HAS_QUADS and job.bits == 8:
-        current[0].x = state[ROUNDED]
-        quantize(x, rows, job.columns, array_at(state[ROUNDED], rows * words_of(job.columns), np.int32))
     pieces = _pieces(job)
     write(state, DONE, 0)
     assign(state, TODO, pieces, 1 + state[AWAKE])
@@ -252,11 +243,6 @@ def perform(job, x, rows, out, current, state):
         waited += 1
         if waited > PATIENCE:  # a helper on this very core may be the one that is waited for
             _yield()
-    if job.steps != 0:
-        steps = array_at(job.steps, job.outputs, np.float32)
-        for row in range(rows):
-            for i in range(job.outputs):
-                out[row * job.apart + i] *= steps[i]
     if job.bias != 0:
         bias = array_at(job.bias, job.outputs, np.float32)
         for row in range(rows):
@@ -305,7 +291,7 @@ class Team:
         return whole[first : first + self.size * apart].reshape(self.size, apart)
 
     def make_room(self, numbers: int) -> None:
-        """For the largest input of a product in bfloat16 or in quads, in numbers of 16 bits."""
+        """For the largest input of a product in bfloat16 or in groups, in numbers of 16 bits."""
         if len(self._rounded) < numbers:
             self._rounded = np.empty(numbers, dtype=np.int16)
             self.state[ROUNDED] = self._rounded.ctypes.data
@@ -326,12 +312,12 @@ def _stop(state: np.ndarray, threads: list[threading.Thread]) -> None:
 
 
 def product(weights: np.ndarray, panels: int, inputs: int, outputs: int, half: bool = False) -> np.ndarray:
-    """The job ``out = x W^T``. ``weights``: in panels, float32, int8, the bits of float16 (uint16), pairs of bfloat16
-    (uint32), bfloat16 in 12 bits (uint8) or quads of int8 (int32); they must live as long. ``half``: inputs are rounded
-    to bfloat16."""
+    """The job ``out = x W^T``. ``weights``: in panels, float32, float16 (its bits, uint16), pairs of bfloat16 (uint32)
+    or bfloat16 in 12 bits (uint8); they must live as long. ``half``: inputs are rounded to bfloat16."""
     job = np.zeros(1, JOB)
-    bits = {np.dtype(np.uint8): 12, np.dtype(np.uint32): 16, np.dtype(np.int32): 8}
+    bits = {np.dtype(np.uint8): 12, np.dtype(np.uint32): 16}
     job["bits"], job["half"] = bits.get(weights.dtype, 8 * weights.itemsize), half
+    job["pairs"] = weights.dtype == np.uint32
     job["weights"], job["panels"] = weights.ctypes.data, panels
     job["columns"], job["outputs"], job["apart"] = inputs, outputs, max(outputs, PANEL)
     return job

@@ -55,19 +55,17 @@ def multiply_tile(
                     places.append(builder.bitcast(place, VECTOR.as_pointer()))
             zero = ir.Constant(VECTOR, [0.0] * LANES)
             outputs = [builder.select(resume, builder.load(place, align=4), zero) for place in places]
-            of_place = [row for row in inputs for _ in range(0, number * PANEL, LANES)]
-            begins = [form.begin(builder, row, output) for row, output in zip(of_place, outputs, strict=True)]
             before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
             builder.branch(loop)
 
             builder.position_at_end(loop)
             k, place, line, keep = builder.phi(_INT), *(builder.phi(_BYTES) for _ in range(3))
-            sums = [builder.phi(form.sums) for _ in places]
+            sums = [builder.phi(VECTOR) for _ in places]
             grown = list(sums)
             for panel_beside in range(number):
                 away = builder.mul(between, _INT(panel_beside))
                 for byte in range(0, form.size, LINE):
-                    asked(builder, builder.gep(line, [builder.add(away, _INT(byte))]), form.once)
+                    asked(builder, builder.gep(line, [builder.add(away, _INT(byte))]))
                 left = None if kinds[15] == types.none else keep
                 for element, vectors in enumerate(form.read(builder, builder.gep(place, [away]), known, left)):
                     for row, numbers in enumerate(inputs):
@@ -79,7 +77,7 @@ def multiply_tile(
             further = [
                 builder.gep(at, [by]) for at, by in ((place, _INT(form.size)), (line, step), (keep, _INT(UNPACKED)))
             ]
-            initial = [_INT(0), panel, fetched, kept, *begins]
+            initial = [_INT(0), panel, fetched, kept, *outputs]
             for phi, begin, again in zip(
                 [k, place, line, keep, *sums], initial, [following, *further, *grown], strict=True
             ):
@@ -88,8 +86,8 @@ def multiply_tile(
             builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
 
             builder.position_at_end(after)
-            for row, place, value, output in zip(of_place, places, grown, outputs, strict=True):
-                builder.store(form.end(builder, row, value, output), place, align=4)
+            for place, value in zip(places, grown, strict=True):
+                builder.store(value, place, align=4)
 
         def of(count):
             for_each(builder, panels, BESIDE[count], lambda number: multiply(count, number))

@@ -24,10 +24,12 @@ from actors.engines.weights.panels import Panels
 class CompiledTrunk:
     """States that a body keeps, and what a head may compute with its weights."""
 
-    def __init__(self, weights: Weights, kernels: ModuleType, team: Any) -> None:
+    def __init__(self, weights: Weights, kernels: ModuleType, team: Any, head: NDArray[Any]) -> None:
+        """``head``: its job."""
         self._spec, self._shape, self._kernels, self._team = weights.spec, weights.shape, kernels, team
         self._norm, self._table = weights.norm, weights.embedding
-        self.head: tuple[NDArray[Any], float] | None = None  # the job, and by what its inputs are to be multiplied
+        self._head = head
+        self._head["then"] = 0
         self.places: NDArray[np.int64] = np.empty(0, np.int64)  # by layer, see ``BODY``
         self.count = 0
         self.states: NDArray[np.float32] = np.empty((0, 0), np.float32)
@@ -66,17 +68,15 @@ class CompiledTrunk:
         return functional.rms_norm(x, weight.shape, weight, eps)
 
     def _logits(self, x: Tensor) -> Tensor:
-        assert self.head is not None
-        job, scale = self.head
-        logits = self._multiplied(job, x * scale)[:, : self._shape.vocabulary]
+        logits = self._multiplied(self._head, x * self._spec.logit_scale)[:, : self._shape.vocabulary]
         cap = self._spec.logit_cap
         return logits if cap == 0 else cap * torch.tanh(logits / cap)
 
     def _linear(self, weight: Tensor) -> Rows:
-        panels = Panels(Matrix(weight), self._kernels, self._team, behind=True)
+        panels = Panels(Matrix(weight), self._kernels, self._team)
 
         def multiply(x: Tensor) -> Tensor:
-            return self._multiplied(panels.job, x)[:, : len(weight)].mul_(panels.scale)
+            return self._multiplied(panels.job, x)[:, : len(weight)]
 
         multiply.panels = panels  # type: ignore[attr-defined]  # whose memory the job reads
         return multiply
@@ -84,6 +84,6 @@ class CompiledTrunk:
     def _multiplied(self, job: NDArray[Any], x: Tensor) -> Tensor:
         rows = x.float().contiguous().numpy()
         out = np.empty((len(rows), int(job["apart"][0])), np.float32)
-        self._team.make_room(len(rows) * self._kernels.room_of(rows.shape[1]))
+        self._team.make_room(len(rows) * rows.shape[1])
         self._team.run(job, rows, out)
         return torch.from_numpy(out)

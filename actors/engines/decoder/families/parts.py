@@ -15,6 +15,7 @@ from actors.engines.decoder.spec import (
     SILU,
     Attention,
     DecoderSpec,
+    Experts,
     Layer,
     Mlp,
     Norm,
@@ -124,6 +125,42 @@ def mlp(config: Any, layer: int, name: str, up: tuple[str, ...] = GATE_UP, down:
     """``name``: of the activation. One matrix that ends with ``gate_up_proj`` holds both."""
     gated = len(up) == 2 or up[0].endswith("gate_up_proj")
     return Mlp(config.intermediate_size, activation(name), weights(layer, *up), weight(layer, down), gated)
+
+
+def experts(config: Any, layer: int, counts: tuple[int, int, int], part: str = "mlp", **changes: Any) -> Experts:
+    """A mixture. ``counts``: experts, how many a row takes, and their width; ``part``: its name in the layer;
+    ``changes``: what is different."""
+    usual: dict[str, Any] = dict(zip(("count", "used", "inner"), counts, strict=True)) | {
+        "activation": activation(config.hidden_act),
+        "router": weight(layer, f"{part}.gate"),
+        "up": f"model.layers.{layer}.{part}.experts.gate_up_proj",
+        "down": f"model.layers.{layer}.{part}.experts.down_proj",
+    }
+    return Experts(**(usual | changes))
+
+
+def shared_mlp(config: Any, layer: int, name: str, inner: int) -> Mlp:
+    """The MLP ``name`` that every row takes beside experts."""
+    up = weights(layer, f"{name}.gate_proj", f"{name}.up_proj")
+    return Mlp(inner, activation(config.hidden_act), up, weight(layer, f"{name}.down_proj"))
+
+
+def ranked(config: Any, layer: int, count: int) -> Experts:
+    """As DeepSeek V3 chooses: by a sigmoid with a correction, from the best groups; a shared expert beside it."""
+    inner = config.moe_intermediate_size
+    return experts(
+        config,
+        layer,
+        (count, config.num_experts_per_tok, inner),
+        sigmoid=True,
+        correction=f"model.layers.{layer}.mlp.gate.e_score_correction_bias",
+        groups=config.n_group,
+        used_groups=config.topk_group,
+        best=2,
+        divided=config.norm_topk_prob,
+        scale=config.routed_scaling_factor,
+        shared=shared_mlp(config, layer, "mlp.shared_experts", inner * config.n_shared_experts),
+    )
 
 
 def decoder(config: Any, layer: Callable[[int], Layer], norm: Norm, **changes: Any) -> DecoderSpec:

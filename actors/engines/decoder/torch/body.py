@@ -20,7 +20,7 @@ Look = Callable[[int, Tensor], Tensor]  # layer and queries (rows, heads, width)
 
 @dataclass(slots=True)
 class Block:
-    """One layer, ready to run. The norms' weights hold the scale of the linear layer behind them."""
+    """One layer, ready to run."""
 
     input_norm: Tensor
     qkv: Linear
@@ -42,24 +42,23 @@ class TorchBody:
         self.embedding = weights.embedding.weight
         self.device = weights.embedding.weight.device
 
-        def linear(matrix: Matrix, behind: bool) -> Linear:
-            return fast(matrix, dtype, int8, exact, behind)
+        def linear(matrix: Matrix) -> Linear:
+            return fast(matrix, dtype, int8 and not exact)
 
         def block(layer: LayerWeights) -> Block:
-            qkv, gate_up = linear(layer.qkv, False), linear(layer.up, False)
-            assert layer.attention_norm is not None and layer.mlp_norm is not None, "see `plain`"
+            assert layer.attention_norm is not None and layer.mlp_norm is not None, "see `is_plain`"
+            assert layer.up is not None and layer.down is not None
             return Block(
-                layer.attention_norm.weight * qkv.scale,
-                qkv,
+                layer.attention_norm.weight,
+                linear(layer.qkv),
                 None if layer.head_norms is None else layer.head_norms.to(dtype),
-                linear(layer.out, True),
-                layer.mlp_norm.weight * gate_up.scale,
-                gate_up,
-                linear(layer.down, True),
+                linear(layer.out),
+                layer.mlp_norm.weight,
+                linear(layer.up),
+                linear(layer.down),
             )
 
-        self.head = linear(weights.head, False)
-        self.norm = weights.norm.weight * self.head.scale
+        self.head, self.norm = linear(weights.head), weights.norm.weight
         self.blocks = [block(layer) for layer in weights.layers]
         self.taps: tuple[int, ...] = ()  # see :meth:`actors.engines.engine.Engine.tap`
         self._states: dict[int, Tensor] = {}
@@ -95,10 +94,10 @@ class TorchBody:
             keys = heads[:count, shape.heads :].transpose(0, 1)
             values = qkv[:count, shape.rotated :].view(count, shape.kv_heads, shape.width).transpose(0, 1)
             self.pool.write(index, where, keys, values)
-            x.add_(block.out.multiply(look(index, queries)), alpha=block.out.scale)
+            x.add_(block.out.multiply(look(index, queries)))
             inner = block.gate_up.multiply(self._rms(x, block.inner_norm))
             gate, up = inner[:, : shape.inner], inner[:, shape.inner :]
-            x.add_(block.down.multiply(functional.silu(gate).mul_(up)), alpha=block.down.scale)
+            x.add_(block.down.multiply(functional.silu(gate).mul_(up)))
         self.keep(shape.layers, x)
         return x
 
@@ -111,12 +110,12 @@ class TorchBody:
         """See :meth:`actors.engines.engine.Engine.trunk`."""
 
         def linear(weight: Tensor) -> Rows:
-            return fast(Matrix(weight.to(self.device, self.dtype)), self.dtype, False, True, True).multiply
+            return fast(Matrix(weight.to(self.device, self.dtype)), self.dtype, False).multiply
 
         return Trunk(
             *(shape.hidden, shape.layers, shape.vocabulary, self.device, self.dtype),
-            *(lambda ids: self.embedding[ids], lambda x: self._rms(x, self.norm / self.head.scale)),
-            *(lambda x: self.head.multiply(x * self.head.scale).float(), linear),
+            *(lambda ids: self.embedding[ids], lambda x: self._rms(x, self.norm)),
+            *(lambda x: self.head.multiply(x).float(), linear),
         )
 
     def tapped(self) -> Tensor:

@@ -1,0 +1,153 @@
+"""Mixtures of experts, compiled by numba: which experts each row takes, and the sums of what these give.
+
+Rows of one expert are multiplied together, and each row's sum runs over its own experts in ascending order. So neither
+the rows beside it nor what they take changes a row's bits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from actors.engines.decoder.cpu.atomics import array_at
+from actors.engines.decoder.cpu.between import activate
+from actors.engines.decoder.cpu.simd import LANES, fma, load, splat, store
+from actors.engines.decoder.cpu.team import JOB, perform
+
+# Experts of a layer: the addresses of the router's job, which has one more output behind those of the experts if
+# ``gated``, of two jobs for each expert, and of what is added to scores for the choice alone, or 0. ``sigmoid``: scores
+# are that instead of a softmax; ``best``: scores that make a group's; ``divided``: shares add up to one
+EXPERTS = np.dtype(
+    [(name, np.int64) for name in ("count", "used", "router", "jobs", "correction", "activation", "inner")]
+    + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "gated")]
+    + [("scale", np.float32)]
+)
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_NOTHING = np.float32(-np.inf)
+
+
+@njit(error_model="numpy")
+def sigmoid(x):
+    return np.float32(_ONE / (_ONE + np.float32(math.exp(-x))))
+
+
+@njit(error_model="numpy")
+def _score(logits, start, experts, scores):
+    """Of a row's experts, which lie at ``logits[start:]``."""
+    count, top, whole = experts.count, logits[start], _ZERO
+    for i in range(count):
+        top = max(top, logits[start + i])
+    for i in range(count):
+        if experts.sigmoid:
+            scores[i] = sigmoid(logits[start + i])
+        else:
+            scores[i] = np.float32(math.exp(logits[start + i] - top))
+            whole += scores[i]
+    if not experts.sigmoid:
+        for i in range(count):
+            scores[i] /= whole
+
+
+@njit(error_model="numpy")
+def _take(candidates, first, end):
+    """The place of the best, the first of equal ones, which is a candidate no more."""
+    best = first
+    for i in range(first, end):
+        if candidates[i] > candidates[best]:
+            best = i
+    score = candidates[best]
+    candidates[best] = _NOTHING
+    return best, score
+
+
+@njit(error_model="numpy")
+def _leave_groups(candidates, experts, room):
+    """Candidates of the best groups alone."""
+    size = experts.count // experts.groups
+    totals = np.empty(experts.groups, np.float32)
+    for group in range(experts.groups):
+        room[:] = candidates
+        totals[group] = _ZERO
+        for _ in range(experts.best):
+            totals[group] += _take(room, group * size, (group + 1) * size)[1]
+    kept = np.zeros(experts.groups, np.bool_)
+    for _ in range(experts.used_groups):
+        kept[_take(totals, 0, experts.groups)[0]] = True
+    for i in range(experts.count):
+        if not kept[i // size]:
+            candidates[i] = _NOTHING
+
+
+@njit(error_model="numpy")
+def _route(logits, apart, rows, experts, chosen, shares):
+    """The experts of each row and their shares, ``experts.used`` for each."""
+    count, used = experts.count, experts.used
+    scores, candidates, room = np.empty(count, np.float32), np.empty(count, np.float32), np.empty(count, np.float32)
+    for row in range(rows):
+        _score(logits, row * apart, experts, scores)
+        candidates[:] = scores
+        if experts.correction != 0:
+            candidates += array_at(experts.correction, count, np.float32)
+        if experts.groups > 1:
+            _leave_groups(candidates, experts, room)
+        whole = _ZERO
+        for place in range(row * used, (row + 1) * used):
+            chosen[place] = _take(candidates, 0, count)[0]
+            shares[place] = scores[chosen[place]]
+            whole += shares[place]
+        for place in range(row * used, (row + 1) * used):
+            shares[place] *= experts.scale / whole if experts.divided else experts.scale
+
+
+@njit(error_model="numpy")
+def _grouped(chosen, count):
+    """The places of ``chosen``, expert by expert, and where each expert's begin."""
+    begins, places = np.zeros(count + 1, np.int64), np.empty(len(chosen), np.int64)
+    for expert in chosen:
+        begins[expert + 1] += 1
+    for expert in range(count):
+        begins[expert + 1] += begins[expert]
+    filled = begins[:count].copy()
+    for place in range(len(chosen)):
+        places[filled[chosen[place]]] = place
+        filled[chosen[place]] += 1
+    return begins, places
+
+
+@njit(error_model="numpy")
+def _add_row(x, start, more, begin, share, size):
+    factor = splat(share)
+    for i in range(0, size, LANES):
+        store(x, start + i, fma(load(more, begin + i), factor, load(x, start + i)))
+
+
+@njit(error_model="numpy")
+def mix_experts(experts, rows, hidden, rooms, current, state):
+    """``rooms.narrow``: the sums of what each row's experts make of ``rooms.normed``; ``rooms.routed``: the router's
+    outputs."""
+    router = array_at(experts.router, 1, JOB)[0]
+    jobs = array_at(experts.jobs, 2 * experts.count, JOB)
+    perform(router, rooms.normed, rows, rooms.routed, current, state)
+    used = experts.used
+    chosen, shares = np.empty(rows * used, np.int64), np.empty(rows * used, np.float32)
+    _route(rooms.routed, router.apart, rows, experts, chosen, shares)
+    begins, places = _grouped(chosen, experts.count)
+    apart = jobs[1].apart
+    rooms.narrow[: rows * apart] = _ZERO
+    for expert in range(experts.count):
+        first, number = begins[expert], begins[expert + 1] - begins[expert]
+        if number == 0:
+            continue
+        for at in range(number):
+            row = places[first + at] // used
+            for i in range(0, hidden, LANES):
+                store(rooms.gathered, at * hidden + i, load(rooms.normed, row * hidden + i))
+        up, down = jobs[2 * expert], jobs[2 * expert + 1]
+        perform(up, rooms.gathered, number, rooms.both, current, state)
+        activate(rooms.both, up.apart, rooms.activated, number, experts.inner, experts.activation, True)
+        perform(down, rooms.activated, number, rooms.given, current, state)
+        for at in range(number):
+            place = places[first + at]
+            _add_row(rooms.narrow, place // used * apart, rooms.given, at * apart, shares[place], hidden)

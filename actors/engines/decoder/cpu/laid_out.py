@@ -1,0 +1,127 @@
+"""A model's weights and sizes in the records that compiled code reads by address."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights, Weights
+from actors.engines.decoder.spec import ACTIVATIONS, Experts
+from actors.engines.weights.huge_pages import HugePages
+from actors.engines.weights.layers import Matrix
+from actors.engines.weights.panels import Panels
+from actors.engines.weights.twelve_bits import waits_for_memory
+
+Record = NDArray[Any]  # of a structured type, or one of its elements
+
+
+class LaidOut:
+    """``layers``, ``jobs`` and ``sizes``: see :mod:`actors.engines.decoder.cpu.kernels`."""
+
+    def __init__(self, weights: Weights, kernels: ModuleType, team: Any, int8: bool) -> None:
+        """``int8``: see :class:`Panels`."""
+        self._kernels, self._team, self._int8 = kernels, team, int8
+        self._kind = kernels.CENTRED if weights.spec.norm.centred else kernels.RMS
+        pairs = weights.head.weight.dtype == torch.bfloat16
+        self._pages, self._twelve = HugePages(), waits_for_memory(weights.count(), pairs)
+        self._kept: list[object] = []  # what stands in the records by address
+        self._experts: list[tuple[int, int, int]] = []  # apart: rows of router, gate and up, and down
+        self.jobs: Record = np.zeros(4 * len(weights.layers) + 1, dtype=kernels.JOB)
+        self.layers: Record = np.zeros(len(weights.layers) + 1, dtype=kernels.LAYER)
+        for index, layer in enumerate(weights.layers):
+            self._lay_out(layer, self.layers[index], self.jobs[4 * index : 4 * index + 4])
+        self._product(self.jobs[-1:], weights.head)
+        self._norm(self.layers[-1]["inputs"], weights.norm, weights.spec.logit_scale)
+        for index in range(len(self.jobs)):  # behind the head the next forward
+            self.jobs[index]["then"] = self.jobs.ctypes.data + (index + 1) % len(self.jobs) * self.jobs.itemsize
+        self.sizes = self._sizes(weights)
+
+    def keep(self, array: NDArray[Any]) -> int:
+        """The address of an array, which lives as long as this."""
+        self._kept.append(array)
+        return array.ctypes.data
+
+    def table(self, matrix: Matrix, shared: bool) -> tuple[int, int]:
+        """How embeddings lie, and their address. ``shared``: the head has the same blocks."""
+        if matrix.blocks is None:
+            half = matrix.weight.bfloat16()
+            exact = torch.equal(half.to(matrix.weight.dtype), matrix.weight)  # half the memory where that loses nothing
+            table = half.contiguous() if exact else matrix.weight.float().contiguous()
+            self._kept.append(table)
+            return int(exact), table.data_ptr()
+        job = self.jobs[-1:]
+        if not shared:
+            self._kept.append(panels := Panels(matrix, self._kernels, self._team))
+            job = panels.job
+        return self._kernels.IN_BLOCKS, job.ctypes.data
+
+    def _product(self, job: Record, matrix: Matrix, exact: bool = False) -> None:
+        """``exact``: weights are not rounded."""
+        panels = Panels(matrix, self._kernels, self._team, self._int8 and not exact, self._pages, self._twelve)
+        self._kept.append(panels)
+        job[0] = panels.job[0]
+
+    def _numbers(self, tensor: Tensor | None) -> int:
+        """The address of float32; 0: there are none."""
+        return 0 if tensor is None else self.keep(tensor.float().contiguous().numpy())
+
+    def _norm(self, norm: Any, affine: Affine, scale: float = 1.0) -> None:
+        norm["weight"] = self._numbers(affine.weight.float() * scale)
+        norm["bias"] = self._numbers(None if affine.bias is None else affine.bias.float() * scale)
+        norm["kind"] = self._kind
+
+    def _lay_out(self, weights: LayerWeights, layer: Any, jobs: Record) -> None:
+        attention, mlp, parallel = weights.spec.attention, weights.spec.mlp, weights.spec.parallel
+        for place, matrix in enumerate((weights.qkv, weights.out, weights.up, weights.down)):
+            if matrix is not None:
+                self._product(jobs[place : place + 1], matrix)
+        norms = {"inputs": weights.attention_norm, "inner": weights.mlp_norm}
+        norms |= {"behind": weights.behind_attention, "last": weights.behind_mlp}
+        shares = parallel and weights.mlp_norm is None
+        for name, affine in norms.items():
+            if affine is not None:
+                self._norm(layer[name], affine)
+            elif name in ("inputs", "inner") and not shares:  # copied as it is
+                self._norm(layer[name], Affine(torch.ones(weights.qkv.weight.shape[1])))
+                layer[name]["kind"] = self._kernels.PLAIN
+        layer["whole"], layer["parallel"], layer["shares"] = attention.whole_norm, parallel, shares
+        layer["window"], layer["cap"], layer["scale"] = attention.window, attention.cap, attention.scale
+        layer["heads"], layer["sinks"] = self._numbers(weights.head_norms), self._numbers(weights.sinks)
+        if isinstance(mlp, Experts):
+            assert weights.experts is not None
+            layer["experts"] = self._mixture(mlp, weights.experts)
+        dense = mlp.shared if isinstance(mlp, Experts) else mlp
+        if dense is not None:
+            layer["activation"], layer["gated"] = ACTIVATIONS.index(dense.activation), dense.gated
+            layer["inner_size"] = dense.inner
+
+    def _mixture(self, spec: Experts, weights: ExpertWeights) -> int:
+        """The address of the record of a layer's experts."""
+        jobs, router = np.zeros(2 * spec.count, self._kernels.JOB), np.zeros(1, self._kernels.JOB)
+        self._product(router, weights.router, exact=True)
+        for index, matrix in enumerate(matrix for both in weights.each for matrix in both):
+            self._product(jobs[index : index + 1], matrix)
+        self._experts.append((int(router[0]["apart"]), int(jobs[0]["apart"]), int(jobs[1]["apart"])))
+        experts = np.zeros(1, self._kernels.EXPERTS)
+        for name in ("count", "used", "inner", "sigmoid", "groups", "used_groups", "best", "divided", "scale"):
+            experts[name] = getattr(spec, name)
+        experts["router"], experts["jobs"] = self.keep(router), self.keep(jobs)
+        experts["correction"] = self._numbers(weights.correction)
+        experts["activation"], experts["gated"] = ACTIVATIONS.index(spec.activation), spec.shared_gate is not None
+        return self.keep(experts)
+
+    def _sizes(self, weights: Weights) -> NDArray[np.int64]:
+        """Numbers of a row in each of the kernels' ``Rooms``."""
+        shape = weights.shape
+        qkv, out, up, down = (int(apart) for apart in self.jobs["apart"][:-1].reshape(-1, 4).max(0))
+        routers, ups, downs = (max(aparts) for aparts in zip((0, 0, 0), *self._experts, strict=True))
+        narrow, gathered = max(out, down, downs), shape.hidden if self._experts else 0
+        given = narrow if self._experts else 0
+        seen = shape.heads * shape.width
+        sizes = [shape.hidden, seen, qkv, shape.hidden, narrow, max(up, ups), shape.inner, routers, gathered, given]
+        return np.array(sizes, np.int64)

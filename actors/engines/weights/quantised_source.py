@@ -1,0 +1,94 @@
+"""A quantised checkpoint for the compiled decoder: integers stay as they were published, in the products' own forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actors.engines.weights.grouped import GROUP, PANEL, Blocks, Codes
+from actors.engines.weights.quantised import Integers
+from actors.engines.weights.source import own_name
+
+FORMS = {(4, 8.0): 1, (8, 128.0): 5}  # by bits and the zero of all groups
+WITH_ZEROS = {4: 2}  # by bits, where groups have zeros of their own
+CLOSE = 1e-3  # relative: float16 has scales to within half of that, unless they are below its normal numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Integers for the products. Scales, and what zeros take away, are rounded to float16."""
+
+    integers: Integers
+
+    @staticmethod
+    def takes(integers: Integers) -> bool:
+        """Whether the integer products read that matrix."""
+        rows, inputs = integers.shape
+        if rows < PANEL or inputs % GROUP or integers.groups is not None or integers.group % GROUP:
+            return False
+        scales = integers.scales.float()
+        if not torch.allclose(scales.half().float(), scales, rtol=CLOSE, atol=0):
+            return False
+        return _form(integers) > 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.integers.shape
+
+    def values(self) -> NDArray[np.float32]:
+        return self.integers.values().numpy()
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        whole, chosen = self.integers, torch.from_numpy(rows)
+        scales = whole.scales[chosen].float().half()
+        steps = [scales]
+        if _form(whole) in WITH_ZEROS.values():
+            assert isinstance(whole.zeros, Tensor)
+            steps.append((-whole.zeros[chosen] * whole.scales[chosen].float()).half())
+        each = torch.stack(steps, 2).repeat_interleave(whole.group // GROUP, 1)[:, : whole.shape[1] // GROUP]
+        return Codes(_form(whole), whole.read(chosen).to(torch.uint8).numpy(), each.numpy())
+
+
+def _form(integers: Integers) -> int:
+    """0: there is none."""
+    if isinstance(integers.zeros, Tensor):
+        return WITH_ZEROS.get(integers.bits, 0)
+    return FORMS.get((integers.bits, float(integers.zeros)), 0)
+
+
+class QuantisedSource:
+    """:class:`actors.engines.weights.source.Source` of a checkpoint in safetensors, on a CPU."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, weights: Mapping[str, Tensor | Integers], dtype: torch.dtype) -> None:
+        """``dtype``: of weights that are neither read as integers nor vectors."""
+        self._weights, self.dtype = weights, dtype
+
+    def __contains__(self, name: str) -> bool:
+        return own_name(name, self._weights) in self._weights
+
+    def take(self, name: str) -> Tensor:
+        found = self._weights[own_name(name, self._weights)]
+        whole = found.values() if isinstance(found, Integers) else found
+        return whole if whole.ndim == 1 else whole.to(self.dtype)
+
+    def blocks(self, name: str) -> Blocks | None:
+        found = self._weights.get(own_name(name, self._weights))
+        if not isinstance(found, Integers) or not Published.takes(found):
+            return None
+        return Blocks([(Published(found), None)])
+
+    def expert_blocks(self, name: str) -> list[Blocks] | None:
+        return None
+
+    @property
+    def size(self) -> int:
+        """Weights in all."""
+        counts = (int(np.prod(found.shape)) for found in self._weights.values())
+        return sum(counts)
