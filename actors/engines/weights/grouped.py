@@ -21,6 +21,7 @@ from actors.engines.weights.gguf import Stored
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 GROUP, PANEL, SUPER = 32, 16, 8
+MXFP4 = 11  # the form
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def _iq4_nl(b: Bytes, rows: int) -> Codes:
 
 def _mxfp4(b: Bytes, rows: int) -> Codes:
     steps = np.ldexp(np.float32(1), b[:, :1].astype(np.int32) - 128).astype(np.float16)
-    return Codes(11, blocks.nibbles(b[:, 1:]).reshape(rows, -1), _rows(steps, rows))
+    return Codes(MXFP4, blocks.nibbles(b[:, 1:]).reshape(rows, -1), _rows(steps, rows))
 
 
 def _iq4_xs(b: Bytes, rows: int) -> Codes:
@@ -124,7 +125,7 @@ CODES: dict[str, Callable[[Bytes, int], Codes]] = {
 BITS = {1: 4, 2: 4, 3: 5, 4: 5, 5: 8, 6: 4, 7: 5, 8: 6, 9: 4, 10: 4, 11: 4}  # of a form's codes
 
 
-def _in_float16(exponents: Bytes) -> bool:
+def in_float16(exponents: Bytes) -> bool:
     """Whether halves of those powers of two are numbers of float16."""
     return int(exponents.min(initial=128)) >= 104 and int(exponents.max(initial=128)) <= 143
 
@@ -153,7 +154,7 @@ class FileBlocks:
     @staticmethod
     def takes(stored: Stored) -> bool:
         """Whether the integer products read it."""
-        if stored.kind.name == "MXFP4" and not _in_float16(stored.data.reshape(-1, stored.kind.bytes)[:, 0]):
+        if stored.kind.name == "MXFP4" and not in_float16(stored.data.reshape(-1, stored.kind.bytes)[:, 0]):
             return False
         return stored.kind.name in CODES and len(stored.shape) == 2 and stored.shape[0] >= PANEL
 

@@ -61,6 +61,36 @@ class Integers:
         return -(-self.shape[1] // self.scales.shape[1])
 
 
+@dataclass(frozen=True, slots=True)
+class Microscaled:
+    """MXFP4 of experts ``(experts, outputs, groups of 32, 16)``: two codes a byte, the even input's in its low half,
+    and a power of two for each group. transformers has outputs last."""
+
+    blocks: Tensor
+    scales: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        experts, outputs, groups, _ = self.blocks.shape
+        return experts, 32 * groups, outputs
+
+    def codes(self, expert: int, rows: Tensor) -> Tensor:
+        """uint8 ``(rows, inputs)``."""
+        chosen = self.blocks[expert][rows]
+        return torch.stack([chosen & 15, chosen >> 4], -1).flatten(1)
+
+    def values(self) -> Tensor:
+        experts, inputs, outputs = self.shape
+        whole = torch.empty(experts, inputs, outputs, dtype=torch.bfloat16)
+        for expert in range(experts):
+            steps = torch.exp2(self.scales[expert].float() - 127).repeat_interleave(32, 1)
+            whole[expert] = (FP4[self.codes(expert, torch.arange(outputs)).long()] * steps).t()
+        return whole
+
+
+Weight = Tensor | Integers | Microscaled
+
+
 def _group_of(config: Config, name: str) -> dict[str, Any]:
     """The ``weights`` of the group of compressed-tensors that a layer belongs to."""
     groups = list(config.get("config_groups", {}).values())
@@ -184,6 +214,10 @@ def _bitsandbytes(name: str, parts: Parts, config: Config) -> Tensor | Integers:
     return whole[: int(torch.tensor(state["shape"]).prod())].reshape(state["shape"])
 
 
+def _as_it_is(name: str, parts: Parts, config: Config) -> Tensor:
+    return parts["weight"]
+
+
 METHODS: dict[str, Callable[[str, Parts, Config], Tensor | Integers]] = {
     "compressed-tensors": _compressed,
     "fp8": _fp8,
@@ -191,6 +225,7 @@ METHODS: dict[str, Callable[[str, Parts, Config], Tensor | Integers]] = {
     "awq": _awq,
     "modelopt": _modelopt,
     "bitsandbytes": _bitsandbytes,
+    "mxfp4": _as_it_is,  # experts are quantised alone
 }
 
 
@@ -216,12 +251,17 @@ def check(name: str, config: Config) -> None:
         raise ModelError(f"{name} is GPTQ of {config['bits']} bits; duoactor reads 2, 4 and 8")
 
 
-def read_weights(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tuple[str, Tensor | Integers]]:
+def read_weights(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tuple[str, Weight]]:
     """All weights of a checkpoint by the names of an unquantised one, those of quantised layers as integers, or in
     float32."""
     make = METHODS[method_of(config)]
     layers: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
+        if name.endswith("_scales") and (base := name.removesuffix("_scales")) + "_blocks" in tensors:
+            yield base, Microscaled(tensors[base + "_blocks"], tensor)
+            continue
+        if name.endswith("_blocks"):
+            continue
         end = next((end for end in _ENDS if name.endswith(f".{end}")), None)
         if end is None:
             yield name, tensor
@@ -237,7 +277,7 @@ def read_weights(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tupl
 def dequantised(tensors: Mapping[str, Tensor], config: Config) -> Iterator[tuple[str, Tensor]]:
     """The same in numbers."""
     for name, weight in read_weights(tensors, config):
-        yield name, weight.values() if isinstance(weight, Integers) else weight
+        yield name, weight if isinstance(weight, Tensor) else weight.values()
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:

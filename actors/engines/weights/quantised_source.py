@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.weights.grouped import GROUP, PANEL, Blocks, Codes
-from actors.engines.weights.quantised import Integers
+from actors.engines.weights.grouped import GROUP, MXFP4, PANEL, Blocks, Codes, in_float16
+from actors.engines.weights.quantised import FP4, Integers, Microscaled, Weight
 from actors.engines.weights.source import own_name
 
 FORMS = {(4, 8.0): 1, (8, 128.0): 5}  # by bits and the zero of all groups
@@ -61,12 +61,35 @@ def _form(integers: Integers) -> int:
     return FORMS.get((integers.bits, float(integers.zeros)), 0)
 
 
+@dataclass(frozen=True, slots=True)
+class OfExpert:
+    """The matrix of one expert in MXFP4."""
+
+    whole: Microscaled
+    expert: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        _, inputs, outputs = self.whole.shape
+        return outputs, inputs
+
+    def values(self) -> NDArray[np.float32]:
+        found = self.codes(np.arange(self.shape[0]))
+        numbers = 2 * FP4.numpy()[found.codes].reshape(self.shape[0], -1, GROUP)
+        return (numbers * found.steps.astype(np.float32)).reshape(self.shape)
+
+    def codes(self, rows: NDArray[np.int64]) -> Codes:
+        chosen = torch.from_numpy(rows)
+        steps = np.ldexp(np.float32(1), self.whole.scales[self.expert][chosen].numpy().astype(np.int32) - 128)
+        return Codes(MXFP4, self.whole.codes(self.expert, chosen).numpy(), steps.astype(np.float16)[:, :, None])
+
+
 class QuantisedSource:
     """:class:`actors.engines.weights.source.Source` of a checkpoint in safetensors, on a CPU."""
 
     device = torch.device("cpu")
 
-    def __init__(self, weights: Mapping[str, Tensor | Integers], dtype: torch.dtype) -> None:
+    def __init__(self, weights: Mapping[str, Weight], dtype: torch.dtype) -> None:
         """``dtype``: of weights that are neither read as integers nor vectors."""
         self._weights, self.dtype = weights, dtype
 
@@ -75,7 +98,7 @@ class QuantisedSource:
 
     def take(self, name: str) -> Tensor:
         found = self._weights[own_name(name, self._weights)]
-        whole = found.values() if isinstance(found, Integers) else found
+        whole = found if isinstance(found, Tensor) else found.values()
         return whole if whole.ndim == 1 else whole.to(self.dtype)
 
     def blocks(self, name: str) -> Blocks | None:
@@ -85,7 +108,14 @@ class QuantisedSource:
         return Blocks([(Published(found), None)])
 
     def expert_blocks(self, name: str) -> list[Blocks] | None:
-        return None
+        found = self._weights.get(own_name(name, self._weights))
+        if not isinstance(found, Microscaled) or not in_float16(found.scales.numpy()):
+            return None
+        experts, _, outputs = found.shape
+        order = None  # a gate's row lies beside its row of up
+        if name.endswith("gate_up_proj"):
+            order = np.concatenate([np.arange(0, outputs, 2), np.arange(1, outputs, 2)])
+        return [Blocks([(OfExpert(found, expert), order)]) for expert in range(experts)]
 
     @property
     def size(self) -> int:

@@ -6,14 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from actors.engines.weights.loading import describe, load_config, load_model, load_tokenizer
+from actors.engines.decoder.cpu.compiler import compiled_kernels
+from actors.engines.decoder.engine import LlamaEngine
+from actors.engines.flat_batch import FlatBatch, causal
+from actors.engines.weights.loading import describe, load_config, load_for_engine, load_model, load_tokenizer
+from actors.engines.weights.stored import StoredModel
+from actors.models import ModelInfo
 from protocols.errors import ModelError
+
+compiled = pytest.mark.skipif(compiled_kernels() is None, reason="numba is not installed")
 
 SIZES = {
     "vocab_size": 96,
@@ -248,6 +256,71 @@ def test_a_published_layout_loads_as_what_it_stands_for(case: str, tmp_path: Pat
     assert found.keys() == expected.keys()
     for name, weight in expected.items():
         torch.testing.assert_close(found[name], weight, rtol=1e-5, atol=1e-7)
+
+
+INTEGERS = ("GPTQ", "AWQ", "W4A16", "W4A16 with zeros", "W8A16", "W8A8", "bitsandbytes int8")
+INFO = ModelInfo("tiny", 96, 512, frozenset({1}), "tiny-tokenizer")
+CPU = torch.device("cpu")
+
+
+def logits_of(engine: LlamaEngine, tokens: list[int]) -> Tensor:
+    batch, places = FlatBatch(), [*range(len(tokens))]
+    batch.add(0, tokens, places, places, causal(0, len(tokens)))
+    return engine.forward(batch)
+
+
+@compiled
+@pytest.mark.parametrize("case", CASES)
+def test_integers_of_a_published_layout_are_multiplied_as_they_are(case: str, tmp_path: Path) -> None:
+    model = written(tmp_path / "model", *CASES[case])
+    found: Any = load_for_engine(str(tmp_path / "model"), CPU, torch.float32)
+    assert isinstance(found, StoredModel) and found.kinds == CASES[case][1]["quant_method"]
+    name = "model.layers.1.mlp.up_proj.weight"
+    blocks = found.source.blocks(name)
+    assert (blocks is not None) is (case in INTEGERS)
+    if blocks is not None:
+        codes = blocks.parts[0][0].codes(np.arange(len(blocks)))
+        steps = np.repeat(codes.steps.astype(np.float32), 32, 1)
+        offset = {1: 8, 2: 0, 5: 128}[codes.form]
+        weight = (codes.codes.astype(np.float32) - offset) * steps[:, :, 0] + (steps[:, :, 1] if codes.form == 2 else 0)
+        np.testing.assert_allclose(weight, model.state_dict()[name].numpy(), atol=1e-3 * np.abs(weight).max())
+    tokens = [3 + 7 * i % 90 for i in range(40)]
+    with torch.no_grad():
+        expected = model(torch.tensor([tokens])).logits[0]
+    off = logits_of(LlamaEngine(found, INFO, 512), tokens) - expected
+    assert off.norm() < (0.03 if case in INTEGERS else 1e-4) * expected.norm()
+
+
+@compiled
+def test_experts_of_gpt_oss_are_multiplied_as_they_are_published(tmp_path: Path) -> None:
+    sizes = {**SIZES, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_local_experts": 4}
+    rope = {"rope_type": "default", "rope_theta": 1e4}
+    torch.manual_seed(0)
+    model = GptOssForCausalLM(GptOssConfig(**sizes, sliding_window=9, rope_parameters=rope)).eval()
+    tensors: dict[str, Tensor] = {}
+    for name, weight in model.state_dict().items():
+        if ".experts." not in name or name.endswith("bias"):
+            tensors[name] = weight
+            continue
+        experts, inputs, outputs = weight.shape
+        codes = torch.randint(0, 16, (experts, outputs, inputs), dtype=torch.uint8)
+        scales = torch.randint(118, 125, (experts, outputs, inputs // 32), dtype=torch.uint8)
+        stands_for = FP4[codes.long()] * torch.exp2(scales.float() - 127).repeat_interleave(32, 2)
+        weight.copy_(stands_for.transpose(1, 2))
+        packed = codes.reshape(experts, outputs, -1, 32)
+        tensors |= {f"{name}_blocks": packed[..., ::2] | packed[..., 1::2] << 4, f"{name}_scales": scales}
+    save_file({name: one.contiguous() for name, one in tensors.items()}, tmp_path / "model.safetensors")
+    quantisation = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    config = model.config.to_dict() | {"architectures": ["GptOssForCausalLM"], "quantization_config": quantisation}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found: Any = load_for_engine(str(tmp_path), CPU, torch.float32)
+    assert found.kinds == "mxfp4" and found.source.expert_blocks("model.layers.0.mlp.experts.down_proj") is not None
+    tokens = [3 + 7 * i % 90 for i in range(40)]
+    with torch.no_grad():
+        expected = model(torch.tensor([tokens]), use_cache=False).logits[0]
+    assert (logits_of(LlamaEngine(found, INFO, 512), tokens) - expected).norm() < 0.03 * expected.norm()
+    whole = load_model(str(tmp_path), CPU, torch.float32).state_dict()
+    assert all(torch.equal(whole[name], weight) for name, weight in model.state_dict().items())
 
 
 def test_a_model_is_shown_with_its_publishers_format(tmp_path: Path) -> None:
