@@ -11,7 +11,6 @@ from statistics import fmean
 
 from actors.estimate import Estimate
 
-TABULATED = 64  # rows whose times are computed once
 DRIFT = 0.03  # of a measured forward
 FACTOR_MEMORY = 10  # forwards: contention and clocks change within some 10 rounds, and a single one says little
 
@@ -34,12 +33,8 @@ class Curve:
                 shared = levels.pop()
                 levels[-1] += shared
         self.times = [fmean(level) for level in levels for _ in level]
-        self._usual = [self._interpolated(rows) for rows in range(TABULATED + 1)]  # looked up some 30 times a round
 
     def __call__(self, rows: int) -> float:
-        return self._usual[rows] if rows <= TABULATED else self._interpolated(rows)
-
-    def _interpolated(self, rows: int) -> float:
         if rows <= self.rows[0] or len(self.rows) == 1:
             return self.times[0]
         i = min(bisect_left(self.rows, rows), len(self.rows) - 1)
@@ -80,10 +75,10 @@ class CostModel:
         """A forward of ``rows`` took ``time_us``."""
         self.factor.add_time(time_us / max(1e-9, self.curve(rows)))
 
-    def drift(self) -> None:
+    def drift(self, weight: float = DRIFT) -> None:
         """Return slowly to the calibration. What looks too dear is not computed, and so not measured.
         The machine may only have been busy."""
-        self.factor.add(1.0, weight=DRIFT)
+        self.factor.add(1.0, weight)
 
     def row(self, rows: int, further: int = 8) -> float:
         """The time that a row adds to a forward of ``rows``: the mean of some, because forward times climb in steps."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from actors.cost import CostModel
-from actors.draft_timing import WIDTHS, Probe
+from actors.draft_timing import WIDTHS
 from actors.drafter.held import Held
 from actors.drafter.lease import Lease
 from actors.drafter.prefill import Prefill
@@ -71,7 +71,6 @@ class Drafter:
         self.leases = self.held.leases
         self.steps = CostModel(step_us)
         self.prefill = Prefill(self.steps(1) / 1e6)
-        self.probe = Probe(self.steps, timer)
         self.leaving = False  # the verifier has drained it: it takes no new leases
         self.worked_s = 0.0  # in forwards since the last report
         self.began = self.clock()
@@ -253,7 +252,7 @@ class Drafter:
             if not due and reported_us / CHANGE < step_us < reported_us * CHANGE:
                 continue
             if due and not self.leases:
-                self.probe.run(self.generations.current.model, now)
+                self.steps.drift(1.0)  # what kept its core busy may be over
             busy = min(1.0, self.worked_s / (now - reported_at)) if now > reported_at else 1.0
             self.line.send(self._stats(busy))
             self.generations.retire(lease.generation for lease in self.leases.values())

@@ -29,7 +29,6 @@ from protocols.messages import FailureCode, Method
 FLOOR = 0.03  # a path less likely than this is not worth a row in any window
 SUREST = math.log(0.99)  # no retrieved token is certain
 NODES = 16  # of a proposal; the memory's may have more, because long answers recur as a whole
-REFRESH = 32  # observations for which chances are cached
 
 
 @dataclass(slots=True)
@@ -63,30 +62,6 @@ class _Reading:
         return self.proposal
 
 
-class Trust:
-    """How likely a token of a given score is the target's, for one source; learned by all streams together."""
-
-    def __init__(self) -> None:
-        self.calibration = Calibration()
-        self._known: dict[float, float] = {}
-        self._age = 0
-
-    def log_odds(self, score: float) -> float:
-        """Of the target's picking a token of that score."""
-        known = self._known.get(score)
-        if known is None:
-            known = self._known[score] = log_odds(self.calibration.probability(0, score))
-        return known
-
-    def observe(self, score: float, right: bool) -> None:
-        """The target has decided on a token of that score."""
-        self.calibration.observe((score,), 0 if right else -1)
-        self._age += 1
-        if self._age >= REFRESH:
-            self._age = 0
-            self._known.clear()
-
-
 class _Proposing(Source):
     """A proposer with a session for each stream."""
 
@@ -112,7 +87,7 @@ class Lookup(_Proposing):
 
     def __init__(self, name: str, bit: int, proposer: Callable[[Stream], Proposer]) -> None:
         super().__init__(name, bit, proposer)
-        self._trust = {False: Trust(), True: Trust()}  # by whether the text is sampled
+        self._trust = {False: Calibration(), True: Calibration()}  # of scores, by whether the text is sampled
 
     def grow(self, streams: Sequence[Stream], allowance: Allowance) -> None:
         for stream in streams:
@@ -131,7 +106,7 @@ class Lookup(_Proposing):
             above = totals.get(parent)
             if above is None:
                 continue
-            logprob = min(SUREST, -math.log1p(math.exp(-(trust.log_odds(score) + shift))))
+            logprob = min(SUREST, -math.log1p(math.exp(-(log_odds(trust.probability(0, score)) + shift))))
             if above + logprob >= bound:
                 totals[row] = above + logprob
                 if row not in held:
@@ -151,8 +126,8 @@ class Lookup(_Proposing):
             depth = depths.get(parent, len(tokens))
             if depth < len(tokens):
                 right, score = proposal.tokens[row] == tokens[depth], proposal.scores[row]
-                reading.bias.observe(trust.log_odds(score), right)
-                trust.observe(score, right)
+                reading.bias.observe(log_odds(trust.probability(0, score)), right)
+                trust.observe((score,), 0 if right else -1)
                 if right:
                     depths[row] = depth + 1
 
