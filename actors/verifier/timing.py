@@ -48,23 +48,53 @@ def measure(model: TargetModel) -> Timing:
     return Timing(alone_us, measure_branch(model), measure_lent(model, alone_us))
 
 
+class _Rounds:
+    """A request at the target behind a short prompt, whose rounds are timed."""
+
+    def __init__(self, model: TargetModel, timer: Callable[[], float], room: int, nodes: int = DEFAULT_NODES) -> None:
+        """``room``: tokens that its rounds may commit. ``nodes``: of the largest window."""
+        info = model.info
+        self.model, self.timer = model, timer
+        self.tokens = sample_tokens(min(PROMPT, info.max_context // 2), info.vocab_size)
+        self.left = min(info.max_context - len(self.tokens), room)
+        sampling = Sampling(max_tokens=self.left, ignore_eos=True)
+        self.handle = model.open(self.tokens, sampling, most_nodes=nodes)
+
+    def __enter__(self) -> _Rounds:
+        while self.model.prefill(self.handle) is None:
+            pass
+        self.left, self.began = self.left - 1, self.timer()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.model.close(self.handle)
+
+    @property
+    def took_s(self) -> float:
+        """Of all rounds so far."""
+        return self.timer() - self.began
+
+    def time(self, rows: int, parents: list[int] | None = None) -> float:
+        """Seconds of a round of so many rows. ``parents``: see :class:`Window`; None: a chain."""
+        nodes = list(range(-1, rows - 2)) if parents is None else parents
+        window = Window(self.handle, self.tokens[: rows - 1], nodes)
+        begin = self.timer()
+        outcome = self.model.verify([window])[0]
+        self.left -= len(outcome.tokens)
+        return self.timer() - begin
+
+
 def as_fast_as_now(model: TargetModel, timing: Timing, timer: Callable[[], float] = time.perf_counter) -> Timing:
     """An earlier start's figures, longer or shorter by what a few rounds show. To measure all anew would keep users
     waiting for seconds; the figures follow the rounds that are served anyway."""
-    prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
     rows = [r for r in PROBED if r in timing.alone_us and r - 1 <= model.max_window]
     room = sum(rows) * (PROBES + 1) + 1
-    if not rows or room + len(prompt) > model.info.max_context:
+    if not rows or room + PROMPT > model.info.max_context:
         return timing
-    handle = model.open(prompt, Sampling(max_tokens=room, ignore_eos=True))
     best = dict.fromkeys(rows, float("inf"))
-    try:
-        while model.prefill(handle) is None:
-            pass
+    with _Rounds(model, timer, room) as rounds:
         for r in rows * (PROBES + 1):
-            best[r] = min(best[r], _timed_round(model, handle, prompt[: r - 1], timer)[0] * 1e6)
-    finally:
-        model.close(handle)
+            best[r] = min(best[r], rounds.time(r) * 1e6)
     change = sum(best[r] / timing.alone_us[r] for r in rows) / len(rows)
     if 1 / CHANGED < change < CHANGED:
         return timing
@@ -81,30 +111,20 @@ def measure_target(model: TargetModel, timer: Callable[[], float] = time.perf_co
     the same machine meanwhile: a median gave 8.2 ms for 8 rows that take 3.7 ms, and that verifier's windows stayed
     short for as long as it ran."""
     rows = [r for r in (*COARSE, *FINE) if r - 1 <= model.max_window]
-    prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
-    room = min(model.info.max_context - len(prompt), DEFAULT_ROWS * (REPEATS + 2))
-    sampling = Sampling(max_tokens=room, ignore_eos=True)
+    room = DEFAULT_ROWS * (REPEATS + 2)
     try:
-        handle = model.open(prompt, sampling, most_nodes=max(rows) - 1)
+        measured = _Rounds(model, timer, room, max(rows) - 1)
     except RequestError:  # a small pool has no room for the largest windows
         rows = [r for r in rows if r <= DEFAULT_ROWS]
-        handle = model.open(prompt, sampling)
+        measured = _Rounds(model, timer, room)
     times: dict[int, list[float]] = {r: [] for r in rows}
-    left = room - 1 - max(rows)
-    try:
-        while model.prefill(handle) is None:
-            pass
-        start = timer()
+    with measured as rounds:
         for repeat, r in itertools.product(range(REPEATS + 1), rows):
-            late = timer() - start > PATIENCE_S
-            if left <= 0 or (late and (repeat or r not in COARSE)):
+            late = rounds.took_s > PATIENCE_S
+            if rounds.left <= max(rows) or (late and (repeat or r not in COARSE)):
                 break
             if r <= DEFAULT_ROWS or repeat <= FEW:
-                spent, committed = _timed_round(model, handle, prompt[: r - 1], timer)
-                left -= committed
-                times[r].append(spent)
-    finally:
-        model.close(handle)
+                times[r].append(rounds.time(r))
     # the first pass warms caches and allocators; it only counts where there was no time for a second
     return {r: _lower_quartile(t[1:] or t) * 1e6 for r, t in sorted(times.items()) if t}
 
@@ -115,25 +135,19 @@ def _lower_quartile(times: list[float]) -> float:
 
 def measure_branch(model: TargetModel, timer: Callable[[], float] = time.perf_counter) -> float:
     """What each path of a window beside the first adds to a round, in rounds of one row; 0 without branches."""
-    prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
-    room = min(model.info.max_context - len(prompt), (3 * FEW + 1) * (BUSHY + 1))
+    room = min(model.info.max_context - PROMPT, (3 * FEW + 1) * (BUSHY + 1))
     nodes = min(BUSHY, model.max_window, room // (3 * FEW + 1) - 1)
     leaves = nodes // 2
     if not model.branches or leaves < 1:
         return 0.0
     chain = list(range(-1, nodes - 1))
     bush = [*chain[: nodes - leaves], *chain[:leaves]]  # a path, and a leaf beside each of its nodes
-    handle = model.open(prompt, Sampling(max_tokens=room, ignore_eos=True))
+    shapes: tuple[list[int], ...] = ([], chain, bush)
     times: tuple[list[float], ...] = ([], [], [])
-    try:
-        while model.prefill(handle) is None:
-            pass
-        start = timer()
-        while len(times[0]) < FEW and (timer() - start < PATIENCE_S or not times[0]):
-            for parents, taken in zip(([], chain, bush), times, strict=True):
-                taken.append(_timed_round(model, handle, prompt[: len(parents)], timer, parents)[0])
-    finally:
-        model.close(handle)
+    with _Rounds(model, timer, room) as rounds:
+        while len(times[0]) < FEW and (rounds.took_s < PATIENCE_S or not times[0]):
+            for parents, taken in zip(shapes, times, strict=True):
+                taken.append(rounds.time(1 + len(parents), parents))
     one, plain, bushy = (min(taken) for taken in times)
     return max(0.0, bushy - plain) / leaves / one
 
@@ -155,37 +169,18 @@ def measure_lent(
     rows = [r for r in LENT_ROWS if r - 1 <= model.max_window and r <= own.rows[-1]]
     while len(rows) > 1 and 2 * sum(map(own, rows)) > LENT_PATIENCE_S * 1e6:
         rows.pop()
-    prompt = sample_tokens(min(PROMPT, model.info.max_context // 2), model.info.vocab_size)
-    room = min(model.info.max_context - len(prompt), LENT_REPEATS * (len(rows) + 1) * 4)
-    handle = model.open(prompt, Sampling(max_tokens=room, ignore_eos=True), most_nodes=rows[-1] - 1)
     best = {r: [float("inf")] * 2 for r in rows}
-    left = room - 1
-    try:
-        while model.prefill(handle) is None:
-            pass
-        start = timer()
-        for repeat in range(2 * LENT_REPEATS):
-            if repeat >= 2 and (timer() - start > LENT_PATIENCE_S or left <= rows[-1] * (len(rows) + 1)):
-                break
-            used = repeat % 2
-            model.use_spare_cpus(bool(used))
-            for r in (1, *rows):  # the first round wakes helper threads that sleep; a second one of a row follows it
-                spent, committed = _timed_round(model, handle, prompt[: r - 1], timer)
-                left -= committed
-                best[r][used] = min(best[r][used], spent)
-    finally:
-        model.use_spare_cpus(False)
-        model.close(handle)
+    with _Rounds(model, timer, LENT_REPEATS * (len(rows) + 1) * 4, rows[-1] - 1) as rounds:
+        try:
+            for repeat in range(2 * LENT_REPEATS):
+                if repeat >= 2 and (rounds.took_s > LENT_PATIENCE_S or rounds.left <= rows[-1] * (len(rows) + 1)):
+                    break
+                used = repeat % 2
+                model.use_spare_cpus(bool(used))
+                for r in (1, *rows):  # the first round wakes helper threads that sleep; a second one of a row follows
+                    best[r][used] = min(best[r][used], rounds.time(r))
+        finally:
+            model.use_spare_cpus(False)
     ratios = [min(1.0, lent / alone) for alone, lent in best.values()]
     lent_us = {r: own(r) * float(np.interp(r, rows, ratios)) for r in own.rows}
     return lent_us if min(ratios) < 1.0 else None
-
-
-def _timed_round(
-    model: TargetModel, handle: int, nodes: list[int], timer: Callable[[], float], parents: list[int] | None = None
-) -> tuple[float, int]:
-    """(seconds, committed tokens) of a round with that window. ``parents``: see :class:`Window`; None: a chain."""
-    window = Window(handle, nodes, list(range(-1, len(nodes) - 1)) if parents is None else parents)
-    begin = timer()
-    outcome = model.verify([window])[0]
-    return timer() - begin, len(outcome.tokens)
