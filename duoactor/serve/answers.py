@@ -15,7 +15,7 @@ from duoactor.serve.errors import ApiError
 from duoactor.serve.thinking import ThoughtParser
 from duoactor.serve.tool_calls.events import Arguments, CallBegan, CallEnded, Event, Parser, Said, Thought
 from duoactor.serve.trace import Pieces as Pieces
-from protocols.messages import Chunk, FinishReason, RequestStats
+from protocols.messages import Chunk, FinishReason, RequestStats, Tokenized
 
 I = TypeVar("I")  # noqa: E741
 Kind = Literal["thought", "text", "call"]
@@ -38,6 +38,7 @@ class Answer(ABC):
         self.created = now()
         self.model = model
         self.thought_tokens = 0  # of all choices
+        self.prompts: Sequence[Tokenized] = ()  # where the prompts themselves are scored
         self._parsers = [parser() for _ in range(n)]
 
     @abstractmethod

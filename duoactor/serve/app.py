@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -23,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duoactor import __version__
 from duoactor.serve import tokens
-from duoactor.serve.answers import Answer, now
+from duoactor.serve.answers import Answer, new_id, now
 from duoactor.serve.anthropic import messages
 from duoactor.serve.auth import KeyGuard, cache_salt
 from duoactor.serve.bodies import read_body
@@ -76,8 +77,11 @@ def make_app(
             Route("/tokenize", routes.tokenize, methods=["POST"]),
             Route("/detokenize", routes.detokenize, methods=["POST"]),
             Route("/v1/models", routes.models),
+            Route("/v1/models/", routes.models),
             Route("/v1/models/{name:path}", routes.model),
             Route("/health", routes.health),
+            Route("/ping", routes.health, methods=["GET", "POST"]),
+            Route("/version", routes.version),
             Route("/metrics", routes.metrics),
             Route("/openapi.json", routes.openapi),
             *Live(gateway, bool(keys), origins).routes(),
@@ -123,6 +127,8 @@ class Routes:
         self._note(question.ignored)
         model = await self.gateway.model()
         answer = make(wanted, model.called(wanted.model), partial(question.parser, model.calling))
+        if question.scores:
+            question, answer.prompts = await self.gateway.spelt(question)
         choices = self._ask(request, question, model, operation)
         if wanted.stream:
             events = self._events(choices, answer)
@@ -164,7 +170,8 @@ class Routes:
         async with choices:
             async for index, chunk in choices:
                 made.setdefault(index, []).append(chunk)
-        pieces = await self.gateway.pieces_of([chunk for chunks in made.values() for chunk in chunks])
+        also = {token for prompt in answer.prompts for token in prompt.token_ids}
+        pieces = await self.gateway.pieces_of([chunk for chunks in made.values() for chunk in chunks], also)
         return answer.whole([made[index] for index in sorted(made)], choices.stats, pieces)
 
     async def _events(self, choices: Choices, answer: Answer) -> AsyncGenerator[bytes, None]:
@@ -194,6 +201,9 @@ class Routes:
 
     async def metrics(self, request: Request) -> Response:
         return Response(await self.gateway.scrape(), headers={"content-type": CONTENT_TYPE})
+
+    async def version(self, request: Request) -> Response:
+        return json({"version": __version__})
 
     async def openapi(self, request: Request) -> Response:
         return json(describe(__version__))
@@ -254,17 +264,23 @@ def _not_routed(request: Request, error: Exception) -> Response:
 
 
 class Farewell:
-    """Answers 503 to requests that are cut off because the gateway leaves."""
+    """Names each answer by a request id, the client's own if it gives one, and answers 503 to requests that are cut off
+    because the gateway leaves."""
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app, self._gateway = app, gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
+        given = Headers(scope=scope).get("x-request-id", "") if scope["type"] == "http" else ""
+        ident = given if 0 < len(given) <= 128 and given.isascii() else new_id("req_")
 
         async def noted(message: Message) -> None:
             nonlocal begun
             begun = True
+            if message["type"] == "http.response.start":  # OpenAI's and Anthropic's name for it
+                named = [(name, ident.encode()) for name in (b"x-request-id", b"request-id")]
+                message = {**message, "headers": [*message["headers"], *named]}
             await send(message)
 
         try:
@@ -273,7 +289,7 @@ class Farewell:
             if not self._gateway.draining:
                 raise
             if not begun:
-                await _refused(Request(scope), leaving())(scope, receive, send)
+                await _refused(Request(scope), leaving())(scope, receive, noted)
 
 
 def _gone(request: Request, error: Exception) -> Response:

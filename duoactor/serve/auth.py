@@ -17,7 +17,7 @@ from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
 
 # Of use to machines that hold no key; they tell no text. The page asks its reader for a key.
-OPEN = frozenset({"/health", "/metrics", "/openapi.json", "/"})
+OPEN = frozenset({"/health", "/ping", "/version", "/metrics", "/openapi.json", "/"})
 OPEN_FOLDER = "/page/"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 
 from starlette.requests import Request
 
@@ -14,6 +15,9 @@ BODY_TIMEOUT_S = 30.0
 
 async def read_body(request: Request) -> bytes:
     """The JSON body. ApiError when it is no JSON by its own word (415), too large (413) or too slow (408)."""
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed not in ("identity", "gzip"):
+        raise ApiError(415, f"the body may be sent as Content-Encoding: gzip or as it is, not {packed}")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, f"the body must be sent as Content-Type: application/json{kind and f', not {kind}'}")
@@ -28,4 +32,15 @@ async def read_body(request: Request) -> bytes:
                 parts.append(part)
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
-    return b"".join(parts)
+    return b"".join(parts) if packed == "identity" else _unpacked(b"".join(parts))
+
+
+def _unpacked(packed: bytes) -> bytes:
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        body = unpacking.decompress(packed, MAX_BODY)
+    except zlib.error as error:
+        raise ApiError(400, f"the body is not gzip, as its Content-Encoding says: {error}") from None
+    if unpacking.unconsumed_tail:
+        raise ApiError(413, f"the body is larger than {MAX_BODY} bytes")
+    return body

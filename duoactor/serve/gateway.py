@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -164,12 +164,11 @@ class Gateway:
         question = question.defaulted(model.sampling)
         question.check(model.vocab_size)
         structure, param = question.structure(model.calling)
-        dictation = question.dictation(model.calling)
         rendering = self.rendering(question.rendering, question.thinking or Wish(), model.calling)
         with blamed(param):
             streams = [
                 self.client.stream(
-                    one.prompts[0],
+                    one.prompts[0][:1] if one.scores else one.prompts[0],
                     sampling=one.sampling,
                     method=one.how.wanted_method,
                     num_speculative_tokens=one.how.num_speculative_tokens,
@@ -180,7 +179,7 @@ class Gateway:
                     structured_outputs=structure,
                     trace=one.trace,
                     rendering=rendering,
-                    dictation=dictation,
+                    dictation=one.dictation(model.calling),
                 )
                 for one in question.alone(model.calling)
             ]
@@ -212,13 +211,23 @@ class Gateway:
         with self.blamed():
             return await self.client.tokenize(text, tools=tools.described, **how)
 
+    async def spelt(self, question: Question) -> tuple[Question, list[Tokenized]]:
+        """The question with its prompts as token ids, and their texts."""
+        found: list[Tokenized] = []
+        for prompt in question.prompts:
+            if isinstance(prompt, str):
+                found.append(msgspec.structs.replace(await self.tokenize(prompt), text=prompt))
+            else:
+                found.append(await self.detokenize(prompt))  # type: ignore[arg-type]  # no conversation is scored
+        return replace(question, prompts=tuple(one.token_ids for one in found)), found
+
     async def detokenize(self, token_ids: Sequence[int]) -> Tokenized:
         with self.blamed():
             return await self.client.detokenize(token_ids)
 
-    async def pieces_of(self, chunks: Iterable[Chunk]) -> Pieces:
-        """Every token that the chunks report beside their own text; each is asked for once."""
-        wanted: set[int] = set()
+    async def pieces_of(self, chunks: Iterable[Chunk], also: Iterable[int] = ()) -> Pieces:
+        """Every token that the chunks report beside their own text, and others; each is asked for once."""
+        wanted = set(also)
         for chunk in chunks:
             for token, found in zip(chunk.token_ids, chunk.logprobs, strict=False):
                 wanted.update((token, *found.top_ids))

@@ -55,6 +55,8 @@ def describe(version: str) -> dict[str, Any]:
         "get": {"summary": "One of them", "parameters": [named], "responses": _answers(anything)}
     }
     paths["/health"] = {"get": {"summary": "Does the verifier answer?", "responses": _answers(anything)}}
+    paths["/ping"] = paths["/health"]
+    paths["/version"] = {"get": {"summary": "The version of duoactor", "responses": _answers(anything)}}
     paths["/metrics"] = {
         "get": {"summary": "For Prometheus", "responses": _answers({"text/plain": {"schema": {"type": "string"}}})}
     }

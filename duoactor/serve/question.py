@@ -39,6 +39,7 @@ class Question:
     rendering: Rendering = RENDERING
     thinking: Wish | None = None  # None: the API has no thoughts
     ignored: Ignored = field(default_factory=Ignored)
+    scores: bool = False  # the log-probabilities of the prompts' own tokens are wanted
 
     def check(self, vocab_size: int) -> None:
         """ApiError about the first value that the verifier would refuse."""
@@ -80,6 +81,9 @@ class Question:
         return self.mind(calling).parser(rest)
 
     def dictation(self, calling: Calling) -> Dictation | None:
+        """Of one question alone. A prompt is scored as an output: all but its first token are dictated."""
+        if self.scores:
+            return Dictation(tokens=self.prompts[0][1:])  # type: ignore[arg-type]  # ids, see Gateway.spelt
         return None if self.thinking is None else self.mind(calling).dictation(self.thinking.budget)
 
     @property
@@ -92,15 +96,18 @@ class Question:
         # some forms of calls and thoughts have special tokens
         shown = self.tools.offered or bool(self.mind(calling).form.special)
         return [
-            replace(self, prompts=(prompt,), n=1, sampling=self._sampling(choice, shown))
+            replace(self, prompts=(prompt,), n=1, sampling=self._sampling(prompt, choice, shown))
             for prompt in self.prompts
             for choice in range(self.n)
         ]
 
-    def _sampling(self, choice: int, shown: bool) -> Sampling:
+    def _sampling(self, prompt: Prompt, choice: int, shown: bool) -> Sampling:
         seed = (self.sampling.seed + choice) % (1 << 64) if self.seeded else random.getrandbits(63)
         skip = self.sampling.skip_special_tokens and not shown
-        return msgspec.structs.replace(self.sampling, seed=seed, skip_special_tokens=skip)
+        most = self.sampling.max_tokens
+        if self.scores:
+            most = max(1, min(most + len(prompt) - 1, UNLIMITED))
+        return msgspec.structs.replace(self.sampling, seed=seed, skip_special_tokens=skip, max_tokens=most)
 
 
 def open_ended(turns: tuple[ChatTurn, ...]) -> bool:

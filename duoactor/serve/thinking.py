@@ -14,6 +14,7 @@ import msgspec
 from duoactor.serve.errors import bad
 from duoactor.serve.structure import StructureParameters
 from duoactor.serve.tool_calls.events import Event, Parser, Thought
+from duoactor.serve.tool_calls.forms import STYLE
 from duoactor.serve.tool_calls.reader import beginning
 from protocols.limits import Count
 from protocols.messages import NO_THOUGHTS, Dictation, StructuredOutputs, Thinking
@@ -151,7 +152,8 @@ class Mind:
 
 def _answer(wanted: StructuredOutputs, param: str) -> str:
     if wanted.json_schema is not None:
-        return f"answer: %json {wanted.json_schema}"
+        schema = {"x-guidance": STYLE, **json.loads(wanted.json_schema)}
+        return f"answer: %json {json.dumps(schema, ensure_ascii=False)}"
     if wanted.regex is not None:
         return "answer: /{}/".format(wanted.regex.replace("/", r"\/"))
     if "::=" in (wanted.grammar or ""):

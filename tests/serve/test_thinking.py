@@ -205,7 +205,7 @@ def allowed(wanted: StructuredOutputs, text: str) -> bool:
 
 
 WANTED = [
-    (StructuredOutputs(json_schema='{"type": "object", "properties": {"a": {"const": 1}}}'), '{"a":1}'),
+    (StructuredOutputs(json_schema='{"type": "object", "properties": {"a": {"const": 1}}}'), '{"a": 1}'),
     (StructuredOutputs(regex="[a-z]+/[0-9]"), "ab/7"),
     (StructuredOutputs(grammar='start: "yes" | no\nno: "no" /[!]+/'), "no!!"),
 ]

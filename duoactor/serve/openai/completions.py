@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from duoactor.serve.answers import Pieces
 from duoactor.serve.errors import bad
@@ -15,19 +17,21 @@ from duoactor.serve.parameters import Limit, decode, limit
 from duoactor.serve.question import Prompt, Question
 from duoactor.serve.structure import StructureParameters, shape_of
 from duoactor.serve.tool_calls.events import Parser
-from protocols.messages import Chunk, RequestStats
+from protocols.messages import Chunk, RequestStats, Tokenized, TokenLogprobs
 
 
 class CompletionRequest(StructureParameters, frozen=True, kw_only=True):
     prompt: Annotated[str | tuple[Any, ...], Meta(description="a text, token ids, or an array of either")]
     max_tokens: Limit = 16
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool = False
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None  # as vLLM has them
 
 
 class TextLogprobs(msgspec.Struct, frozen=True):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -37,15 +41,26 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: TextLogprobs | None = None
+    prompt_logprobs: list[dict[str, dict[str, Any]] | None] | UnsetType = UNSET
 
 
 def parse(body: bytes) -> tuple[CompletionRequest, Question]:
     wanted, ignored = decode(body, CompletionRequest)
-    logprobs = -1 if wanted.logprobs is None else wanted.logprobs
+    counts = (wanted.logprobs, wanted.prompt_logprobs)
+    logprobs = max((count for count in counts if count is not None), default=-1)
+    shape, scores = shape_of(wanted), wanted.echo or wanted.prompt_logprobs is not None
+    if scores:
+        param = "echo" if wanted.echo else "prompt_logprobs"
+        if wanted.stream:
+            raise bad(param, "cannot be streamed: leave stream out")
+        if shape is not None:
+            raise bad(param, f"cannot be had with {shape.param}")
+    most = 0 if scores and wanted.max_tokens == 0 else limit(wanted.max_tokens, "max_tokens")
     question = Question(
         prompts=_prompts(wanted.prompt),
-        sampling=wanted.sampling(max_tokens=limit(wanted.max_tokens, "max_tokens"), logprobs=logprobs),
-        shape=shape_of(wanted),
+        sampling=wanted.sampling(max_tokens=max(1, most), logprobs=logprobs),
+        shape=shape,
+        scores=scores,
         seeded=wanted.seed is not None,
         n=wanted.n,
         how=wanted,
@@ -72,10 +87,15 @@ def _prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
 class CompletionAnswer(OpenAIAnswer):
     def __init__(self, wanted: CompletionRequest, model: str, parser: Callable[[], Parser]) -> None:
         super().__init__(wanted, model, "cmpl-", ("text_completion", "text_completion"), parser)
+        self._wanted = wanted
         self._lengths: dict[int, int] = {}  # of each choice's text so far
 
     def whole(self, choices: Sequence[Sequence[Chunk]], stats: Sequence[RequestStats], pieces: Pieces) -> bytes:
-        return self.body([self._choice(index, chunks, pieces) for index, chunks in enumerate(choices)], stats)
+        if not self.prompts:
+            return self.body([self._choice(index, chunks, pieces) for index, chunks in enumerate(choices)], stats)
+        asked = [self.prompts[index // self._wanted.n] for index in range(len(choices))]
+        made = [self._scored(index, choices[index], pieces, prompt) for index, prompt in enumerate(asked)]
+        return self.body(made, [_counted(one, prompt, self._wanted) for one, prompt in zip(stats, asked, strict=True)])
 
     def chunk(self, index: int, chunk: Chunk, pieces: Pieces, stats: Sequence[RequestStats]) -> bytes:
         trace = self.trace(chunk, pieces)
@@ -94,21 +114,72 @@ class CompletionAnswer(OpenAIAnswer):
             text,
             None if last.finish_reason is None else str(last.finish_reason),
             last.stop_reason,
-            _logprobs(chunks, pieces, start) if any(chunk.logprobs for chunk in chunks) else None,
+            _logprobs(_places(chunks), pieces, start) if any(chunk.logprobs for chunk in chunks) else None,
+        )
+
+    def _scored(self, index: int, chunks: Sequence[Chunk], pieces: Pieces, prompt: Tokenized) -> CompletionChoice:
+        """With the prompt's own tokens: the first has no probability, the others are dictated output."""
+        wanted, ids = self._wanted, prompt.token_ids
+        places = list(_places(chunks))
+        scores = [None, *(place.found for place in places[: len(ids) - 1])]
+        own = [Place(token, pieces[token].text, found) for token, found in zip(ids, scores, strict=True)]
+        behind = places[len(ids) - 1 :] if wanted.max_tokens else []
+        last = chunks[-1]
+        return CompletionChoice(
+            index,
+            (prompt.text if wanted.echo else "") + "".join(place.text for place in behind),
+            str(last.finish_reason) if wanted.max_tokens else "length",
+            last.stop_reason,
+            None if wanted.logprobs is None else _logprobs([*own, *behind] if wanted.echo else behind, pieces, 0),
+            UNSET if wanted.prompt_logprobs is None else [_vllm(place, pieces) for place in own],
         )
 
 
-def _logprobs(chunks: Sequence[Chunk], pieces: Pieces, at: int) -> TextLogprobs:
-    """``at``: how many characters of the choice's text stand before these chunks."""
-    made = TextLogprobs([], [], [], [])
+class Place(msgspec.Struct, frozen=True):
+    """A token of a text, and its log-probabilities where it has some."""
+
+    token: int
+    text: str
+    found: TokenLogprobs | None
+
+
+def _places(chunks: Sequence[Chunk]) -> Iterator[Place]:
     for chunk in chunks:
-        for token, text, found in zip(chunk.token_ids, chunk.pieces, chunk.logprobs, strict=False):
-            made.tokens.append(pieces[token].name)
-            made.token_logprobs.append(found.chosen)
-            made.top_logprobs.append(
-                {pieces[one].name: value for one, value in zip(found.top_ids, found.top_logprobs, strict=True)}
-                | {pieces[token].name: found.chosen}
-            )
-            made.text_offset.append(at)
-            at += len(text)
+        for token, text, found in zip_longest(chunk.token_ids, chunk.pieces, chunk.logprobs):
+            yield Place(token, text, found)
+
+
+def _counted(stats: RequestStats, prompt: Tokenized, wanted: CompletionRequest) -> RequestStats:
+    """As usage has it: what was dictated is the prompt's."""
+    length = len(prompt.token_ids)
+    made = stats.completion_tokens - length + 1 if wanted.max_tokens else 0
+    return replace(stats, prompt_tokens=length, completion_tokens=made)
+
+
+def _logprobs(places: Iterable[Place], pieces: Pieces, at: int) -> TextLogprobs:
+    """``at``: how many characters of the choice's text stand before these tokens."""
+    made = TextLogprobs([], [], [], [])
+    for place in places:
+        made.tokens.append(pieces[place.token].name)
+        made.text_offset.append(at)
+        at += len(place.text)
+        top: dict[str, float] | None = None
+        if place.found is not None:
+            likeliest = zip(place.found.top_ids, place.found.top_logprobs, strict=True)
+            top = {pieces[token].name: value for token, value in likeliest}
+            top[pieces[place.token].name] = place.found.chosen
+        made.token_logprobs.append(None if place.found is None else place.found.chosen)
+        made.top_logprobs.append(top)
     return made
+
+
+def _vllm(place: Place, pieces: Pieces) -> dict[str, dict[str, Any]] | None:
+    """vLLM's shape: by token id, the chosen one's first."""
+    if place.found is None:
+        return None
+    values = {place.token: place.found.chosen} | dict(zip(place.found.top_ids, place.found.top_logprobs, strict=True))
+    ranks = {token: rank for rank, token in enumerate(place.found.top_ids, 1)}
+    return {
+        str(token): {"logprob": value, "rank": ranks.get(token), "decoded_token": pieces[token].name}
+        for token, value in values.items()
+    }

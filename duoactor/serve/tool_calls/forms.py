@@ -17,7 +17,7 @@ _KEYS = ("name", "id", "type", *_ARGUMENTS)
 _NAME = re.compile(r"[\w.-]+")
 # As json.dumps writes it, which is what chat templates show the model. Space where it likes would let a weak model
 # write nothing but space.
-_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 Steps = Generator[None, None, None]
 
@@ -51,12 +51,12 @@ class Form:
         before, after = self.around
         rules = [
             f"f{at}: {json.dumps(f'{before}{_head(name, self.key)}')} a{at} {json.dumps(f'}}{after}')}\n"
-            f"a{at}: %json {json.dumps({'type': 'object', 'x-guidance': _STYLE, **schema})}"
+            f"a{at}: %json {json.dumps({'type': 'object', 'x-guidance': STYLE, **schema})}"
             for at, (name, schema) in enumerate(functions)
         ]
         calls = self.grammar[several].replace("MARK", f"<[{mark}]>" if mark >= 0 else json.dumps(self.mark))
         if otherwise is not None:
-            rules.append(f"other: %json {json.dumps(otherwise)}")
+            rules.append(f"other: %json {json.dumps({'x-guidance': STYLE, **otherwise})}")
             calls = f"other | calls\ncalls: {calls}"
         one_of = "call: " + " | ".join(f"f{at}" for at in range(len(functions)))
         return "\n".join([f"start: {calls}", one_of, *rules])

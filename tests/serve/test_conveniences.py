@@ -1,0 +1,50 @@
+"""What clients and probes expect of every server: request ids, versions, packed bodies, the list with a slash."""
+
+import gzip
+import json
+
+import pytest
+
+import duoactor
+from tests.serve.gateway import TURNS, served
+
+CHAT = "/v1/chat/completions"
+JSON = {"content-type": "application/json"}
+
+
+async def test_every_answer_has_a_request_id_and_the_clients_own_comes_back():
+    async with served() as gateway:
+        made = [await gateway.request("GET", path) for path in ("/health", "/v1/nothing", "/v1/models")]
+        streamed = await gateway.chat(stream=True)
+        own = await gateway.request("GET", "/health", headers={"x-request-id": "mine"})
+        long = await gateway.request("GET", "/health", headers={"x-request-id": "x" * 500})
+    ids = [answer.headers["x-request-id"] for answer in (*made, streamed, long)]
+    assert len(set(ids)) == 5 and all(ident.startswith("req_") for ident in ids)
+    assert (own.headers["x-request-id"], own.headers["request-id"]) == ("mine", "mine")
+
+
+async def test_probes_and_the_list_of_models_answer_where_others_have_them():
+    async with served(keys=("k",)) as gateway:
+        ping = await gateway.request("GET", "/ping")
+        version = await gateway.request("GET", "/version")
+        models = await gateway.request("GET", "/v1/models/", headers={"authorization": "Bearer k"})
+    assert (ping.status_code, version.json()) == (200, {"version": duoactor.__version__})
+    assert models.json()["data"][0]["id"] == "toy"
+
+
+async def test_a_packed_body_is_unpacked():
+    body = gzip.compress(json.dumps({"messages": TURNS, "max_tokens": 3}).encode())
+    async with served() as gateway:
+        answer = await gateway.request("POST", CHAT, content=body, headers={**JSON, "content-encoding": "gzip"})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status"),
+    [(b"{}", "gzip", 400), (b"{}", "br", 415), (gzip.compress(b" " * 5000), "gzip", 413)],
+)
+async def test_a_body_that_cannot_be_unpacked_is_refused(body, encoding, status, monkeypatch):
+    monkeypatch.setattr("duoactor.serve.bodies.MAX_BODY", 4000)
+    async with served() as gateway:
+        answer = await gateway.request("POST", CHAT, content=body, headers={**JSON, "content-encoding": encoding})
+    assert answer.status_code == status, answer.text
