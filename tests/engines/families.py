@@ -7,7 +7,7 @@ from tests.engines.tiny import COMMON, make_model
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 HEAD = {"head_dim": 16}
 ONE_KIND = {"num_key_value_heads": 4}  # as many keys as queries
-LATENT = ONE_KIND | {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
+LATENT = ONE_KIND | {"kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8, "v_head_dim": 12}
 RANKED = {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
 SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
 HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
@@ -30,6 +30,12 @@ FAMILIES = {  # what their configurations need beside what all share
     "GraniteMoe": {"num_local_experts": 4},
     "GraniteMoeShared": {"num_local_experts": 4, "shared_intermediate_size": 48},
     "Glm4Moe": EXPERTS | RANKED | HEAD | {"use_qk_norm": True},
+    "DeepseekV2": EXPERTS | RANKED | LATENT | {"q_lora_rank": None, "topk_method": "group_limited_greedy"},
+    "DeepseekV3": EXPERTS | RANKED | LATENT | {"q_lora_rank": 16},
+    "Glm4MoeLite": EXPERTS | RANKED | LATENT | {"q_lora_rank": 32, "n_group": 1},
+    "Dots1": EXPERTS | RANKED | HEAD,
+    "Ernie4_5_Moe": HEAD | {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_num_shared_experts": 1},
+    "MiniMaxM2": EXPERTS | HEAD | {"num_local_experts": 4, "intermediate_size": 32},
     "Mistral": {"sliding_window": 9},
     "Mixtral": {"num_local_experts": 4},
     "Gemma": HEAD,
@@ -82,7 +88,6 @@ REFUSED = {
     "GPTJ": {"rotary_dim": 8},
     "Bloom": {},
     "Llama4": HEAD | {"intermediate_size_mlp": 96, "num_local_experts": 2, "attention_chunk_size": 99},
-    "DeepseekV3": LATENT | {"q_lora_rank": 16},
     "KimiLinear": HYBRID | LATENT,
     "MiniMax": HEAD | HYBRID | {"num_local_experts": 2},
     "RecurrentGemma": {"lru_width": 64, "attention_window_size": 9},

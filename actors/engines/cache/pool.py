@@ -42,6 +42,8 @@ class KVShape:
             return cls(0, 1, 1)
         if not heads:
             return None
+        if rank := getattr(text, "kv_lora_rank", None):  # latent attention: one key and value for all heads
+            return cls(layers, 1, rank + text.qk_rope_head_dim)
         return cls(layers, _kv_heads(text, heads), getattr(text, "head_dim", None) or text.hidden_size // heads)
 
     def slot_bytes(self, dtype: torch.dtype) -> int:

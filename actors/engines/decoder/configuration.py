@@ -46,7 +46,7 @@ def is_plain(spec: DecoderSpec) -> bool:
             return False
         if layer.parallel or None in (norms.attention, norms.mlp) or norms.behind_attention or norms.behind_mlp:
             return False
-        if attention.window or attention.cap or attention.sinks or attention.whole_norm:
+        if attention.latent or attention.window or attention.cap or attention.sinks or attention.whole_norm:
             return False
         if attention.rotation != turning or attention.scale != attention.width**-0.5:
             return False
@@ -67,7 +67,9 @@ def compiles(spec: DecoderSpec) -> bool:
     )
     if kernels is None or len(windows) > 1 or not alike:
         return False
-    return fits(kernels.LANES, spec.hidden, first.width, *spec.inner)
+    latents = [layer.attention.latent for layer in spec.layers if layer.attention.latent is not None]
+    ranks = {latent.rank for latent in latents} | {latent.turned for latent in latents}
+    return fits(kernels.LANES, spec.hidden, first.width, *spec.inner, *ranks)
 
 
 def is_compiled(config: Any) -> bool:

@@ -62,6 +62,15 @@ class ExpertWeights:
 
 
 @dataclass(slots=True)
+class LatentWeights:
+    """``query``: of what ``qkv`` gives behind the key, normed; None: ``qkv`` gives queries, and the key behind them."""
+
+    query: Matrix | None
+    query_norm: Tensor | None
+    key_norm: Tensor  # of its last dimensions
+
+
+@dataclass(slots=True)
 class LayerWeights:
     """Norms that a layer has not are None; of an MLP of experts ``up`` and ``down`` are the shared one's, or None."""
 
@@ -74,6 +83,7 @@ class LayerWeights:
     up: Matrix | None  # gate and up side by side
     down: Matrix | None
     experts: ExpertWeights | None = None
+    latent: LatentWeights | None = None
     behind_attention: Affine | None = None
     behind_mlp: Affine | None = None
     sinks: Tensor | None = None
@@ -148,20 +158,45 @@ class _Taken:
     def layer(self, layer: described.Layer) -> LayerWeights:
         attention, mlp, norms = layer.attention, layer.mlp, layer.norms
         dense = mlp.shared if isinstance(mlp, described.Experts) else mlp
+        if attention.latent is None:
+            qkv, out, latent = self.matrix(attention.qkv, _qkv_order(attention)), self.matrix((attention.out,)), None
+        else:
+            qkv, out, latent = self._latent(attention, attention.latent)
         return LayerWeights(
             layer,
             self.norm(norms.attention),
-            self.matrix(attention.qkv, _qkv_order(attention)),
+            qkv,
             self._head_norms(attention),
-            self.matrix((attention.out,)),
+            out,
             self.norm(norms.mlp),
             None if dense is None else self.matrix(dense.up),
             None if dense is None else self.matrix((dense.down,)),
             self._experts(mlp) if isinstance(mlp, described.Experts) else None,
+            latent,
             self.norm(norms.behind_attention),
             self.norm(norms.behind_mlp),
             None if attention.sinks is None else self._source.take(attention.sinks).float(),
         )
+
+    def _latent(self, attention: Attention, latent: described.Latent) -> tuple[Matrix, Matrix, LatentWeights]:
+        """What takes the place of the matrices of queries, keys and values, and of the output's."""
+        heads, turned, take = attention.heads, latent.turned, self._source.take
+        order, dtype = _order(attention)[:turned], self._source.dtype
+        up = take(latent.up).float().view(heads, latent.plain + latent.values, latent.rank)
+        query = take(latent.query).float().view(heads, latent.plain + turned, -1)
+        plain = torch.einsum("hpr,hpi->hri", up[:, : latent.plain], query[:, : latent.plain])
+        queries = torch.cat([query[:, latent.plain :][:, order], plain], 1).flatten(0, 1).to(dtype)
+        down = take(latent.down)
+        key = torch.cat([down[latent.rank :][order], down[: latent.rank]])
+        out = take(attention.out).float().view(self._spec.hidden, heads, latent.values)
+        values = torch.einsum("ohv,hvr->ohr", out, up[:, latent.plain :])
+        none = values.new_zeros(len(values), heads, turned)
+        outputs = Matrix(torch.cat([none, values], 2).flatten(1).to(dtype))
+        norm = take(latent.norm).float()
+        if latent.query_down is None or latent.query_norm is None:
+            return Matrix(torch.cat([queries, key])), outputs, LatentWeights(None, None, norm)
+        whole = Matrix(torch.cat([key, take(latent.query_down)]))
+        return whole, outputs, LatentWeights(Matrix(queries), take(latent.query_norm).float(), norm)
 
     def _experts(self, mlp: described.Experts) -> ExpertWeights:
         names = (mlp.router,) if mlp.shared_gate is None else (mlp.router, mlp.shared_gate)

@@ -34,9 +34,29 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """What all heads' keys and values are made of: one vector a token, and a key that is turned beside it (DeepSeek V2,
+    arXiv 2405.04434). With ``up`` inside the queries' and the output's matrices, the two are the one key, and the
+    vector is the one value."""
+
+    rank: int  # of the vector
+    turned: int  # leading dimensions of a head, which are the last ones in the checkpoint
+    plain: int  # the others of a query's head in the checkpoint
+    values: int  # width of a head's values in the checkpoint
+    query: str  # (heads * (plain + turned), hidden or the rank of ``query_down``)
+    down: str  # (rank + turned, hidden)
+    norm: str  # of the vector
+    up: str  # (heads * (plain + values), rank)
+    query_down: str | None = None
+    query_norm: str | None = None
+    eps: float = 1e-6  # of both norms
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
-    """``qkv``: one matrix, or those of queries, keys and values. ``query_norm`` and ``key_norm``: of every head, or
-    with ``whole_norm`` of all heads together; ``key_norm`` in the order of the checkpoint's dimensions."""
+    """``qkv``: one matrix, or those of queries, keys and values; with ``latent`` none. ``query_norm`` and ``key_norm``:
+    of every head, or with ``whole_norm`` of all heads together; ``key_norm`` in the order of the checkpoint's
+    dimensions."""
 
     heads: int
     kv_heads: int
@@ -51,6 +71,7 @@ class Attention:
     key_norm: str | None = None
     whole_norm: bool = False
     sinks: str | None = None  # (heads,): a score that takes a share and has no value
+    latent: Latent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +159,10 @@ class DecoderSpec:
             attention, mlp = layer.attention, layer.mlp
             shared = (*mlp.shared.up, mlp.shared.down) if isinstance(mlp, Experts) and mlp.shared else ()
             yield from (mlp.router, mlp.up, mlp.down, *shared) if isinstance(mlp, Experts) else (*mlp.up, mlp.down)
+            latent = attention.latent
+            if latent is not None:
+                own = (latent.query, latent.down, latent.norm, latent.up, latent.query_down, latent.query_norm)
+                yield from (name for name in own if name is not None)
             yield from (*attention.qkv, attention.out)
             norms = (layer.norms.attention, layer.norms.mlp, layer.norms.behind_attention, layer.norms.behind_mlp)
             yield from (name for name in (*norms, attention.query_norm, attention.key_norm) if name is not None)

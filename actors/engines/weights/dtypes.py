@@ -27,7 +27,7 @@ def target_dtype(asked: str, device: torch.device, config: Any) -> tuple[torch.d
     if asked == INT8:
         if device.type != "cpu" or not is_compiled(config):
             raise ConfigError(
-                "an int8 target needs a CPU, a model of the Llama family and the extra duoactor[jit]; "
+                "an int8 target needs a CPU, a family that is fused there and the extra duoactor[jit]; "
                 "choose --dtype bfloat16 or float32 here"
             )
         return target_dtype(AUTO, device, config)[0], True

@@ -87,7 +87,7 @@ def _scaled(x, start, size, factor, weight, skipped, out):
 
 
 @njit(error_model="numpy")
-def _norm_part(x, start, size, kind, weight, skipped, bias, eps, out):
+def norm_part(x, start, size, kind, weight, skipped, bias, eps, out):
     """``x[start : start + size]`` normed as ``kind`` says, into ``out``. ``bias``: an address, or 0."""
     if kind == PLAIN:
         _scaled(x, start, size, _ONE, weight, skipped, out)
@@ -104,10 +104,10 @@ def _norm_part(x, start, size, kind, weight, skipped, bias, eps, out):
 
 @njit(error_model="numpy")
 def norm(x, kind, weight, bias, eps, out, apart, rows):
-    """Every row of ``x`` normed, into ``out``. ``weight``, ``bias``: see ``_norm_part``; 0 stands for no bias."""
+    """Every row of ``x`` normed, into ``out``. ``weight``, ``bias``: see ``norm_part``; 0 stands for no bias."""
     size = len(weight)
     for start in range(0, rows * apart, apart):
-        _norm_part(x, start, size, kind, weight, 0, bias, eps, out)
+        norm_part(x, start, size, kind, weight, 0, bias, eps, out)
 
 
 @njit(error_model="numpy")
@@ -196,11 +196,11 @@ def norm_heads(qkv, apart, rows, norms, kind, eps, heads, kv_heads, width, whole
     for row in range(rows):
         start = row * apart
         if whole:
-            _norm_part(qkv, start, heads * width, kind, weight, 0, 0, eps, qkv)
-            _norm_part(qkv, start + heads * width, kv_heads * width, kind, weight, heads * width, 0, eps, qkv)
+            norm_part(qkv, start, heads * width, kind, weight, 0, 0, eps, qkv)
+            norm_part(qkv, start + heads * width, kv_heads * width, kind, weight, heads * width, 0, eps, qkv)
         else:
             for place in range(0, (heads + kv_heads) * width, width):
-                _norm_part(qkv, start + place, width, kind, weight, place, 0, eps, qkv)
+                norm_part(qkv, start + place, width, kind, weight, place, 0, eps, qkv)
 
 
 @njit(error_model="numpy")

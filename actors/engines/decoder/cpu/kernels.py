@@ -24,6 +24,7 @@ from actors.engines.decoder.cpu.between import (
     keep_heads,
     norm,
     norm_heads,
+    norm_part,
     scale_rows,
     turn,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "IN_BLOCKS",
     "JOB",
     "LANES",
+    "LATENT",
     "LAYER",
     "LOOKS",
     "PANEL",
@@ -67,12 +69,12 @@ __all__ = [
 NORM = np.dtype([(name, np.int64) for name in ("weight", "bias", "kind")])
 # Of a layer what is not a product. Norms: ``inputs`` and ``inner`` before its two halves, ``behind`` and ``last``
 # behind them, where there are any. By address ``heads``, the norms of queries and keys, ``turns``, cosine and sine of
-# every pair at each position, ``sinks``, and ``experts`` (of ``EXPERTS``): each 0 where there are none.
+# every pair at each position, ``sinks``, ``experts`` and ``latent`` (of types of their names): 0 where there are none.
 # ``inner_size``: of the MLP, or of the shared expert, or 0
 LAYER = np.dtype(
     [(name, NORM) for name in ("inputs", "inner", "behind", "last")]
     + [(name, np.int64) for name in ("heads", "whole", "keys", "values", "turns", "window", "sinks")]
-    + [(name, np.int64) for name in ("parallel", "shares", "activation", "gated", "inner_size", "experts")]
+    + [(name, np.int64) for name in ("parallel", "shares", "activation", "gated", "inner_size", "experts", "latent")]
     + [(name, np.float32) for name in ("scale", "cap")]
 )
 # A model and where it computes. Sizes, of which ``pool`` is slots and ``vocabulary`` the head's rows to choose among;
@@ -90,6 +92,12 @@ BODY = np.dtype(
     + [(name, np.int64) for name in ("current", "state", "room", "sizes", "looks", "scores", "own_scores", "tokens")]
     + [(name, np.int64) for name in ("taps", "tapped", "kept")]
     + [(name, np.float32) for name in ("eps", "embedding_scale", "residual_scale", "logit_cap")]
+)
+
+
+# Latent attention: by address the job of queries, or 0, and weights of both norms; ``query_rank``: that job's inputs
+LATENT = np.dtype(
+    [(name, np.int64) for name in ("query", "query_norm", "key_norm", "rank", "query_rank")] + [("eps", np.float32)]
 )
 
 
@@ -111,7 +119,7 @@ class Rooms(NamedTuple):
 LOOKS = 3  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "f118104a0e5602dc"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "f9c7333024090551"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -235,19 +243,45 @@ def _cut(body, rows):
 
 
 @njit(error_model="numpy")
-def _attend(body, layer, qkv, look, rooms, told, current, state):
+def _make_latent(body, layer, down, rooms, rows, current, state):
+    """``rooms.qkv`` of latent attention: queries, and a key that is the value, too. Returns how far rows are apart."""
+    latent, width, queries = array_at(layer.latent, 1, LATENT)[0], body.width, body.heads * body.width
+    apart = queries + width
+    if latent.query == 0:
+        perform(down, rooms.normed, rows, rooms.qkv, current, state)
+    else:
+        size = latent.query_rank
+        weight = array_at(latent.query_norm, size, np.float32)
+        perform(down, rooms.normed, rows, rooms.both, current, state)
+        for row in range(rows):
+            start = row * down.apart + width
+            norm_part(rooms.both, start, size, RMS, weight, 0, 0, latent.eps, rooms.both)
+            _copy(rooms.both, start, rooms.activated, row * size, size)
+            _copy(rooms.both, row * down.apart, rooms.qkv, row * apart + queries, width)
+        perform(array_at(latent.query, 1, JOB)[0], rooms.activated, rows, rooms.seen, current, state)
+        for row in range(rows):
+            _copy(rooms.seen, row * queries, rooms.qkv, row * apart, queries)
+    weight = array_at(latent.key_norm, latent.rank, np.float32)
+    for end in range(apart, (rows + 1) * apart, apart):
+        norm_part(rooms.qkv, end - latent.rank, latent.rank, RMS, weight, 0, 0, latent.eps, rooms.qkv)
+    return apart
+
+
+@njit(error_model="numpy")
+def _attend(body, layer, apart, look, rooms, told, current, state):
     """``rooms.seen``, once the rows' keys and values are in their slots. ``told``: positions and slots."""
     positions, slots = told
     rows, heads, kv_heads, width = len(positions), body.heads, body.kv_heads, body.width
     if layer.heads != 0:
-        norm_heads(rooms.qkv, qkv.apart, rows, layer.heads, body.norm, body.eps, heads, kv_heads, width, layer.whole)
+        norm_heads(rooms.qkv, apart, rows, layer.heads, body.norm, body.eps, heads, kv_heads, width, layer.whole)
     if layer.turns != 0:
         turns = array_at(layer.turns, body.reach * width, np.float32)
-        turn(rooms.qkv, qkv.apart, turns, width, positions, heads + kv_heads)
+        turn(rooms.qkv, apart, turns, width, positions, heads + kv_heads)
     key = heads * width
-    value = key + kv_heads * width
-    keep_heads(rooms.qkv, qkv.apart, key, layer.keys, look.half, kv_heads, width, body.pool, slots)
-    keep_heads(rooms.qkv, qkv.apart, value, layer.values, look.half, kv_heads, width, body.pool, slots)
+    value = key if layer.latent != 0 else key + kv_heads * width
+    keep_heads(rooms.qkv, apart, key, layer.keys, look.half, kv_heads, width, body.pool, slots)
+    keep_heads(rooms.qkv, apart, value, layer.values, look.half, kv_heads, width, body.pool, slots)
+    look.columns = apart
     look.keys, look.values, look.sinks = layer.keys, layer.values, layer.sinks
     look.scale, look.cap = layer.scale, layer.cap
     perform(look, rooms.qkv, rows, rooms.seen, current, state)
@@ -309,7 +343,7 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
         embed(tokens, body.embedding, body.half, hidden, x)
     scale_rows(x, hidden, hidden, rows, body.embedding_scale)
     _norm(x, layers[0].inputs, body, rows, normed)
-    look.columns, look.apart, look.requests = jobs[0].apart, body.heads * body.width, number
+    look.apart, look.requests = body.heads * body.width, number
     look.heads, look.slots, look.width, look.room = body.kv_heads, body.pool, body.width, span
     look.scores, look.own_scores = body.scores, body.own_scores
     size = rows * (span + LOOKS) + number
@@ -325,9 +359,13 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
         qkv, out, up, down = jobs[place], jobs[place + 1], jobs[place + 2], jobs[place + 3]
         if body.taps != 0:
             _tap(body, index, x, rows)
-        perform(qkv, normed, rows, rooms.qkv, current, state)
+        apart = qkv.apart
+        if layer.latent != 0:
+            apart = _make_latent(body, layer, qkv, rooms, rows, current, state)
+        else:
+            perform(qkv, normed, rows, rooms.qkv, current, state)
         _point(look, part if windows and layer.window > 0 else whole)
-        _attend(body, layer, qkv, look, rooms, (positions, slots), current, state)
+        _attend(body, layer, apart, look, rooms, (positions, slots), current, state)
         perform(out, rooms.seen, rows, rooms.narrow, current, state)
         if layer.parallel and not layer.shares:
             _norm(x, layer.inner, body, rows, normed)

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engines.decoder.layout import Affine, ExpertWeights, LayerWeights, Weights
-from actors.engines.decoder.spec import ACTIVATIONS, Experts
+from actors.engines.decoder.layout import Affine, ExpertWeights, LatentWeights, LayerWeights, Weights
+from actors.engines.decoder.spec import ACTIVATIONS, Experts, Latent
 from actors.engines.weights.huge_pages import HugePages
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import Panels
@@ -92,6 +92,8 @@ class LaidOut:
         layer["whole"], layer["parallel"], layer["shares"] = attention.whole_norm, parallel, shares
         layer["window"], layer["cap"], layer["scale"] = attention.window, attention.cap, attention.scale
         layer["heads"], layer["sinks"] = self._numbers(weights.head_norms), self._numbers(weights.sinks)
+        if weights.latent is not None and attention.latent is not None:
+            layer["latent"] = self._latent(attention.latent, weights.latent)
         if isinstance(mlp, Experts):
             assert weights.experts is not None
             layer["experts"] = self._mixture(mlp, weights.experts)
@@ -99,6 +101,17 @@ class LaidOut:
         if dense is not None:
             layer["activation"], layer["gated"] = ACTIVATIONS.index(dense.activation), dense.gated
             layer["inner_size"] = dense.inner
+
+    def _latent(self, spec: Latent, weights: LatentWeights) -> int:
+        """The address of the record of a layer's latent attention."""
+        latent = np.zeros(1, self._kernels.LATENT)
+        latent["rank"], latent["eps"], latent["key_norm"] = spec.rank, spec.eps, self._numbers(weights.key_norm)
+        if weights.query is not None:
+            job = np.zeros(1, self._kernels.JOB)
+            self._product(job, weights.query)
+            latent["query"], latent["query_norm"] = self.keep(job), self._numbers(weights.query_norm)
+            latent["query_rank"] = weights.query.weight.shape[1]
+        return self.keep(latent)
 
     def _mixture(self, spec: Experts, weights: ExpertWeights) -> int:
         """The address of the record of a layer's experts."""
@@ -120,8 +133,13 @@ class LaidOut:
         shape = weights.shape
         qkv, out, up, down = (int(apart) for apart in self.jobs["apart"][:-1].reshape(-1, 4).max(0))
         routers, ups, downs = (max(aparts) for aparts in zip((0, 0, 0), *self._experts, strict=True))
+        latent = [layer.latent.query for layer in weights.layers if layer.latent is not None]
+        ranks = (0, *(query.weight.shape[1] for query in latent if query is not None))
+        inner = max(shape.inner, *ranks)
+        if latent:
+            up, qkv = max(up, qkv), max(qkv, (shape.heads + 1) * shape.width)
         narrow, gathered = max(out, down, downs), shape.hidden if self._experts else 0
         given = narrow if self._experts else 0
         seen = shape.heads * shape.width
-        sizes = [shape.hidden, seen, qkv, shape.hidden, narrow, max(up, ups), shape.inner, routers, gathered, given]
+        sizes = [shape.hidden, seen, qkv, shape.hidden, narrow, max(up, ups), inner, routers, gathered, given]
         return np.array(sizes, np.int64)

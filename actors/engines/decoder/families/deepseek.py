@@ -1,0 +1,78 @@
+"""Latent attention: DeepSeek V2 and V3, and GLM 4.7 Flash. Experts behind a few dense layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from actors.engines.decoder.families.parts import (
+    Undescribed,
+    attention,
+    before,
+    decoder,
+    experts,
+    mlp,
+    ranked,
+    rotation,
+    shared_mlp,
+    weight,
+)
+from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Latent, Layer, Mlp, Norm, Rotation
+
+
+def describe(config: Any) -> DecoderSpec:
+    if config.attention_bias:
+        raise Undescribed("its attention has biases")
+    turning = rotation(config, neighbours=getattr(config, "rope_interleave", None) is not False)
+
+    def layer(index: int) -> Layer:
+        return Layer(_attention(config, index, turning), _mlp(config, index), before(index))
+
+    return decoder(config, layer, Norm(config.rms_norm_eps))
+
+
+def _attention(config: Any, layer: int, turning: Rotation) -> Attention:
+    low, plain, turned = config.q_lora_rank is not None, config.qk_nope_head_dim, config.qk_rope_head_dim
+    latent = Latent(
+        rank=config.kv_lora_rank,
+        turned=turned,
+        plain=plain,
+        values=config.v_head_dim,
+        query=weight(layer, "self_attn.q_b_proj" if low else "self_attn.q_proj"),
+        down=weight(layer, "self_attn.kv_a_proj_with_mqa"),
+        norm=weight(layer, "self_attn.kv_a_layernorm"),
+        up=weight(layer, "self_attn.kv_b_proj"),
+        query_down=weight(layer, "self_attn.q_a_proj") if low else None,
+        query_norm=weight(layer, "self_attn.q_a_layernorm") if low else None,
+    )
+    scale = (plain + turned) ** -0.5 * _stretch(config.rope_parameters)
+    width = turned + config.kv_lora_rank
+    return attention(config, layer, turning, kv_heads=1, width=width, scale=scale, qkv=(), window=0, latent=latent)
+
+
+def _stretch(parameters: dict[str, Any]) -> float:
+    """By what YaRN multiplies scores, beside its factor of rotations."""
+    all_dimensions = parameters.get("mscale_all_dim", 0)
+    if parameters.get("rope_type", "default") == "default" or not all_dimensions or parameters["factor"] <= 1:
+        return 1.0
+    return float((0.1 * all_dimensions * math.log(parameters["factor"]) + 1.0) ** 2)
+
+
+def _mlp(config: Any, layer: int) -> Mlp | Experts:
+    kinds = getattr(config, "mlp_layer_types", None)
+    if kinds[layer] == "dense" if kinds else layer < config.first_k_dense_replace:
+        return mlp(config, layer, config.hidden_act)
+    if config.model_type != "deepseek_v2":
+        return ranked(config, layer, config.n_routed_experts)
+    grouped = config.topk_method == "group_limited_greedy"
+    inner = config.moe_intermediate_size
+    return experts(
+        config,
+        layer,
+        (config.n_routed_experts, config.num_experts_per_tok, inner),
+        groups=config.n_group if grouped else 1,
+        used_groups=config.topk_group if grouped else 1,
+        divided=False,
+        scale=config.routed_scaling_factor,
+        shared=shared_mlp(config, layer, "mlp.shared_experts", inner * config.n_shared_experts),
+    )
