@@ -44,7 +44,8 @@ def print_status(report: StatusReport) -> None:
     if report.budgets:
         print_budgets(report.budgets)
         print()
-    print_drafters(report.drafters)
+    if report.drafters or inline is None:
+        print_drafters(report.drafters)
     if report.requests:
         print()
         requests = table("request", "method", "state", ">tokens", "drafter")

@@ -158,9 +158,10 @@ def run_verifier(settings: VerifierSettings) -> int:
             )
             library = _library(settings, model.info)
             cost = await compute.start(lambda: _calibrated(model))
-            serving = InlineCompute() if runs_inline(model.info.device, openmp_threads(), cost(8)) else compute
+            openmp = await compute.start(openmp_threads)  # of the thread that built the target; this one has others
+            serving = InlineCompute() if runs_inline(model.info.device, openmp, cost(8)) else compute
             inline = None
-            if model.info.device != "cpu" or openmp_threads() == 1:  # else only the thread that built it computes
+            if model.info.device != "cpu" or openmp == 1:  # else only the thread that built it computes
                 inline = _head(settings, model)
             if inline is None and isinstance(serving, InlineCompute):
                 inline = _inline_draft(settings, model)
