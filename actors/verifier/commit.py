@@ -88,8 +88,6 @@ class Committer:
             parts=tuple(parts),
         )
 
-    # --- one stream --------------------------------------------------------------------------------------------------
-
     def _commit_prefill(self, stream: Stream, outcome: Outcome) -> None:
         """The prompt is computed: commit the token that follows it. A stream that was preempted has its text computed
         anew, so that this is not its first token, but a round without drafts."""

@@ -30,10 +30,6 @@ class Compute(Protocol):
         """The future of the job's result, or of the exception that it raised."""
         ...
 
-    async def run(self, job: Callable[[], T]) -> T:
-        """The job's result. Where jobs run in the event loop's thread, nobody else has a turn before it."""
-        return await self.start(job)
-
     def close(self) -> None:
         """Start no further job. One that runs is not waited for."""
         ...
@@ -83,9 +79,6 @@ class InlineCompute(Compute):
 
         loop.call_soon(run)
         return future
-
-    async def run(self, job: Callable[[], T]) -> T:
-        return job()
 
     def close(self) -> None:
         pass

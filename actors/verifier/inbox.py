@@ -101,8 +101,6 @@ class Inbox:
         self.spent_s += spent_s
         return True
 
-    # --- what messages are for ---------------------------------------------------------------------------------------
-
     def receive(self, peer: bytes, frames: Sequence[bytes]) -> None:
         """Decode a message and hand it to the part that it is for."""
         try:

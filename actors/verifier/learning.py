@@ -23,8 +23,6 @@ class Learning:
         self._wanted = False  # there was a learner: where streams leave it no CPU it seems to be gone until they end
         self._handed = ("", "")  # the last undo that the learner was handed, and what was said of it
 
-    # --- texts -------------------------------------------------------------------------------------------------------
-
     def ended(self, stream: Stream) -> None:
         """A request is over."""
         self._wanted = self._wanted or self.state.learner is not None
@@ -57,8 +55,6 @@ class Learning:
         text = self._waiting.popleft()
         self._waiting_tokens -= len(text.tokens)
         return text
-
-    # --- weights -----------------------------------------------------------------------------------------------------
 
     def promote(self, peer: bytes, message: Promote) -> None:
         self.state.promoted = message

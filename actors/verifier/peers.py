@@ -61,8 +61,6 @@ class Peers:
             if one is not None and one.peer == peer:
                 one.last_seen = now
 
-    # --- Hello -------------------------------------------------------------------------------------------------------
-
     def hello(self, peer: bytes, hello: Hello) -> None:
         """Welcome the peer or refuse it. A model that does not fit the target is refused in a sentence here, instead of
         showing later as a low acceptance rate."""
@@ -146,8 +144,6 @@ class Peers:
             info.sampling,
         )
         self.send(peer, welcome)
-
-    # --- farewell ----------------------------------------------------------------------------------------------------
 
     def goodbye(self, peer: bytes, message: Goodbye) -> None:
         self.gone(peer, message.reason or "said goodbye")

@@ -40,8 +40,6 @@ class Price:
         self._beside = Estimate(memory=MEMORY)  # of a round without drafts, for each stream
         self._beside_row = Estimate(memory=MEMORY)  # of a row of drafts
 
-    # --- what a round would take -------------------------------------------------------------------------------------
-
     def forward(self, streams: int, drafts: int = 0, prompt_rows: int = 0) -> float:
         """Of a forward with a row for each of ``streams``, ``drafts`` further ones in all, and rows of a prompt."""
         cost = self.target
@@ -91,8 +89,6 @@ class Price:
         """How many rows of a prompt a forward of their own has time for, at most ``most``."""
         return bisect_right(range(1, most + 1), time_us, key=lambda rows: self.forward(0, 0, rows))
 
-    # --- what time is worth ------------------------------------------------------------------------------------------
-
     def rate(self, streams: int) -> float:
         """Tokens per microsecond that so many streams reach together now."""
         known = self._rates.get(streams.bit_length())
@@ -111,8 +107,6 @@ class Price:
             if draft_us >= verify_us:
                 break
         return best
-
-    # --- learning ----------------------------------------------------------------------------------------------------
 
     def observe(self, done: Round) -> None:
         each_us = done.forward_us / done.steps

@@ -48,8 +48,6 @@ class RequestLog:
             self._pending.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)
 
-    # --- the thread --------------------------------------------------------------------------------------------------
-
     def _write_all(self) -> None:
         while (request := self._pending.get()) is not None:
             try:

@@ -109,8 +109,6 @@ class Trials:
         self._streams: WeakKeyDictionary[object, dict[str, Trial]] = WeakKeyDictionary()
         self._rounds = Counter[Group]()  # of the streams of each kind: their unit of rest
 
-    # --- asked before a round ----------------------------------------------------------------------------------------
-
     def rests(self, source: str, group: Group, stream: object, rounds: int) -> bool:
         """Whether the source is to be left out now. ``rounds``: of the stream so far."""
         return self.left(source, group, stream, rounds) > 0
@@ -130,8 +128,6 @@ class Trials:
         """Whether the source was ever used for such streams."""
         kind = self._groups.get((source, group))
         return kind is not None and kind.rounds >= kind.stakes.look
-
-    # --- learnt from a round -----------------------------------------------------------------------------------------
 
     def learn(self, done: Round, plain_us: float, row_us: float, plain_known: bool) -> list[tuple[str, Part]]:
         """Judge every source that had a part in the round. Returns those that rest from now on, with their part.
@@ -173,14 +169,10 @@ class Trials:
             if name == source:
                 trial.backoff.clear()
 
-    # --- told to others ----------------------------------------------------------------------------------------------
-
     def all_of(self, source: str) -> list[tuple[Trial, bool]]:
         """What is known of a source with each kind of streams, and whether it rests there."""
         found = [(group, trial) for (name, group), trial in self._groups.items() if name == source]
         return [(trial, trial.backoff.resting(self._rounds[group])) for group, trial in found]
-
-    # --- inside ------------------------------------------------------------------------------------------------------
 
     def of_group(self, source: str, group: Group) -> Trial:
         key = source, group

@@ -100,8 +100,6 @@ class Wait:
         self._late = 0  # waits in a row without a draft
         self._pace: DrafterPace | None = None  # that this wait's length is a measurement of
 
-    # --- decide ------------------------------------------------------------------------------------------------------
-
     def cancel(self) -> None:
         """The next round waits for nobody."""
         self.until = self.drafts = None
@@ -161,8 +159,6 @@ class Wait:
         would be: only those can take the place of what a wait would bring."""
         surest = math.log(max(self.agreement.mean, 1e-6))
         return len(tree.chain(self.max_window, lambda node: node.rank != OWN or tree.total(node) >= surest))
-
-    # --- learn -------------------------------------------------------------------------------------------------------
 
     def begin_phase(self) -> None:
         """The drafter is told of new committed text, and drafts behind it."""

@@ -40,9 +40,6 @@ class PacedCompute(InlineCompute):
 
         return asyncio.ensure_future(run())
 
-    async def run(self, job):
-        return await self.start(job)
-
 
 class Cluster:
     def __init__(

@@ -52,8 +52,6 @@ class InlineTree:
         self._row = 0.0
         self._untold: list[int] = []  # committed tokens that the model has not been told of
 
-    # --- growing -----------------------------------------------------------------------------------------------------
-
     def begin(self, row: float) -> None:
         """Before a round: find the leaves of the tree as it is. ``row``: tokens that the time for a row of the target's
         forward would bring otherwise."""

@@ -34,8 +34,6 @@ class Remote(Source):
         self.context, self.state = context, context.state
         self.leases, self.learning, self.gone = leases, learning, gone
 
-    # --- before a round ----------------------------------------------------------------------------------------------
-
     def judged_as(self, stream: Stream) -> str:
         drafter = self.state.drafters.of(stream.loan.holder)
         return drafter.source if drafter is not None else ""
@@ -100,15 +98,11 @@ class Remote(Source):
         if not self.context.send(drafter.peer, verdict):
             self.gone(drafter.peer, "unreachable")
 
-    # --- after a round -----------------------------------------------------------------------------------------------
-
     def learn(self, stream: Stream, committed: Committed) -> None:
         if stream.loan.holder is None:
             return
         best = committed.root.best_child(lambda node: node.rank >= 0)
         stream.wait.observe(best, committed.tokens[0])
-
-    # --- what drafters send ------------------------------------------------------------------------------------------
 
     def arrived(self, peer: bytes, message: Grow) -> None:
         drafter = self.state.drafters.by_peer[peer]
