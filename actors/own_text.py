@@ -100,11 +100,6 @@ class SuffixAutomatonSession:
         self._behind: list[int] = [0]  # index of the token behind a recent occurrence of the state's strings
         self._last = 0
 
-    @property
-    def match_length(self) -> int:
-        """Length of the longest suffix that also occurs earlier in the text."""
-        return self._length[self._link[self._last]] if self._last else 0
-
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             # The matches so far are now followed by this token: the most recent place to copy from.

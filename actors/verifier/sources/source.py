@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 # A bit for each source, in :attr:`Node.sources`.
 TEXT, MEMORY, DATASTORE, GRAMMAR, DRAFTER, INLINE, WHOLE, HEAD = (1 << bit for bit in range(8))
-RETRIEVED = TEXT | MEMORY | DATASTORE | WHOLE
-DRAFTED = DRAFTER | INLINE | HEAD
 SLICE = 256  # tokens of a text that a source reads at once, because others decode
 
 
