@@ -1,1 +1,1 @@
-"""The actors (verifier, drafter, controller, learner), and what they compute with."""
+"""The actors (verifier, drafter, controller, learner), and their tools."""

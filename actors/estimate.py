@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-STALL = 3.0  # times what is known: a time beyond that (a page fault, a preempted core) is taken for so much
+STALL = 3.0  # times what is known: a longer time (a page fault, a preempted core) is cut to this
 
 
 class Estimate:

@@ -44,7 +44,7 @@ class Strategy:
 
     @property
     def proposer(self) -> str:
-        """The proposer whose proposal is the whole window; empty: it is not."""
+        """The proposer that proposes the whole window; empty: it is not."""
         return self.sources[0] if self.window == "proposal" else ""
 
 

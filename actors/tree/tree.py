@@ -102,7 +102,7 @@ class TokenTree:
             node.logprob, node.total = logprob, parent.total + logprob
             self.settle(node)
         if node.rank < 0:
-            node.rank = rank  # a guess that a draft model shares counts as its own
+            node.rank = rank  # shared with a draft model, it counts as the model's
         node.sources |= source
         return node
 

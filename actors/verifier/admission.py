@@ -44,7 +44,7 @@ MAX_ATTEMPTS = 2  # a request during which the verifier crashed so often is not 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request whose text is being tokenized and whose grammar is being compiled."""
+    """A request in preparation: its text is being tokenized, its grammar compiled."""
 
     client: bytes
     message: Generate
@@ -211,7 +211,7 @@ class Admission:
                 self.send(stream.client, chunk)
 
     def expire(self) -> None:
-        """Fail the requests whose deadline has passed."""
+        """Fail the requests with a deadline that has passed."""
         now = self.clock()
         for stream in self.state.requests:
             if stream.deadline < now and stream.status is not Stage.FINISHING:

@@ -47,7 +47,7 @@ class Budgets:
         return tuple(budget for budget, until in self._said.values() if now < until)
 
     def of(self, kind: Kind, now: float) -> Budget:
-        """The budget of requests of that kind."""
+        """The budget of a kind of requests."""
         for key in (kind, replace(kind, drafter=""), EVERY):
             budget, until = self._said.get(key, (UNSET, 0.0))
             if now < until:

@@ -45,7 +45,7 @@ class Committer:
     def commit(self, batch: Batch, computed: Computed, started: float, took_us: Callable[[], float]) -> Round:
         """Commit a forward that ``started`` at that time. ``took_us``: of the round, called when all is committed.
 
-        A stream whose outcome is an exception fails alone. Raises it when too many in a row did, see ``Faults``."""
+        A stream with an exception as its outcome fails alone. Raises it when too many in a row did, see ``Faults``."""
         outcomes, price, own = computed.outcomes, self.context.price, len(batch.streams)
         for stream, outcome in zip(batch.everybody, outcomes, strict=True):
             if isinstance(outcome, Exception):
@@ -196,7 +196,7 @@ class Committer:
 
 
 def _leading(path: Sequence[Node], bits: int) -> int:
-    """How many nodes of the accepted path, from its top on, one of these sources has named."""
+    """How many nodes of the accepted path, from its top on, were named by these sources."""
     count = 0
     for node in path:
         if not node.sources & bits:

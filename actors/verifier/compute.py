@@ -31,7 +31,7 @@ class Compute(Protocol):
         ...
 
     def close(self) -> None:
-        """Start no further job. One that runs is not waited for."""
+        """Start no further job. A running one is not waited for."""
         ...
 
 

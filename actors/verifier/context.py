@@ -22,7 +22,7 @@ from protocols.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """What computes for a verifier, what it drafts from, and its clocks."""
+    """The models of a verifier, its sources of drafts, and its clocks."""
 
     model: TargetModel
     codec: Codec

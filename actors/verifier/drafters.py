@@ -71,7 +71,7 @@ class DrafterPeer:
         return f"drafter {self.who if isinstance(self.who, str) else self.who.hex()}"
 
     def holds(self, length: int) -> bool:
-        """Whether a text of that many tokens leaves its model room for a draft; a proposer has no limit."""
+        """Whether a text of ``length`` tokens leaves its model room for a draft; a proposer has no limit."""
         return not self.hello.max_context or length < self.hello.max_context
 
     def takes(self, rid: str, length: int, now: float) -> bool:
@@ -109,7 +109,7 @@ class DrafterPeer:
         self.dropped += 1
 
     def loads(self, model_id: str) -> bool:
-        """Whether it can be told to serve with other weights of that model."""
+        """Whether it can serve with other weights of the model."""
         return self.hello.loads and self.hello.model_id == model_id
 
     def leave(self) -> None:
@@ -169,7 +169,7 @@ class Drafters:
         return next((d for d in self.by_peer.values() if d.actor_id == actor_id), None)
 
     def able(self, rid: str, length: int, now: float) -> list[DrafterPeer]:
-        """Who may take that text. One in reserve only if no other does, one that was asked to leave never."""
+        """Who may take that text. A drafter in reserve only if no other does, a draining one never."""
         able = [d for d in self.by_peer.values() if not d.draining and d.takes(rid, length, now)]
         return [d for d in able if not d.reserve] or able
 

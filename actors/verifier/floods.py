@@ -39,7 +39,7 @@ class Floods:
         self._dropped: set[bytes] = set()  # peers that are dropped, until they owe nothing
 
     def charge(self, peer: bytes, spent_s: float, now: float) -> None:
-        """A message of that peer was read, and handling it took ``spent_s``."""
+        """A message of the peer was read and handled in ``spent_s``."""
         cost = READ_S + min(MAX_CHARGE_S, spent_s)
         if self._is_new(peer, now):
             self._newcomers = (min(NEWCOMERS_MAX_DEBT_S, self._owed_by_newcomers(now) + cost), now)
@@ -47,7 +47,7 @@ class Floods:
             self._debts[peer] = (self._debt(peer, now) + cost, now)
 
     def drops(self, peer: bytes, now: float) -> bool:
-        """Whether a message of that peer, which has just arrived, is to be dropped unread."""
+        """Whether the message that has just arrived from the peer is to be dropped unread."""
         if self._role(peer) is Role.CLIENT:
             return False
         if self._owed_by_newcomers(now) > NEWCOMERS_BURST_S and self._is_new(peer, now):

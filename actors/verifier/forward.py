@@ -30,7 +30,7 @@ def compute(
 ) -> tuple[list[Outcome | Exception | None], int]:
     """Run a forward, and further ones as far as the batch allows. Returns outcomes and forwards. Raises nothing.
 
-    When the forward raises, its parts are computed again one by one, to find whose part it is. ``undisturbed``: whether
+    When the forward raises, its parts are computed again one by one, to find the faulty part. ``undisturbed``: whether
     there is nothing else to do yet; asked before each further forward."""
     windows = [Window(s.handle, w.tokens, w.parents) for s, w in zip(batch.streams, batch.windows, strict=True)]
     piece, rows, steps = batch.piece, batch.piece_rows, 1

@@ -58,7 +58,7 @@ class Inbox:
         self._cpu_timer = time.thread_time if self._timer is time.perf_counter else self._timer
         self._decoder = wire.Decoder(ToVerifier)
         self.handled = 0  # messages so far
-        self.spent_s = 0.0  # on messages, since somebody set it to 0
+        self.spent_s = 0.0  # on messages; the loop sets it to 0
 
     async def run(self) -> None:
         while True:

@@ -23,7 +23,7 @@ class Leases:
         self.context, self.state = context, context.state
 
     def lend(self, stream: Stream, to: DrafterPeer | None = None) -> bool:
-        """Give the stream to a drafter (the one that is best placed if None) under a new epoch."""
+        """Give the stream to a drafter (None: the best placed one) under a new epoch."""
         if not stream.strategy.drafter or stream.status not in (Stage.PREFILL, Stage.DECODE):
             return False
         if self._prompt_comes_first(stream):
@@ -95,7 +95,7 @@ class Leases:
         return True
 
     def offer(self) -> None:
-        """Streams without a drafter are offered to those that take one."""
+        """Offer the streams without a drafter."""
         for stream in self.state.requests:
             if stream.loan.holder is None:
                 self.lend(stream)

@@ -41,7 +41,7 @@ class Loan:
         return self.holder is not None and self.plan.method != Method.VANILLA
 
     def begin(self, epoch: int, plan: Plan) -> None:
-        """A drafter is offered the lease of that epoch, and with it the whole text."""
+        """A drafter is offered the lease, and with it the whole text."""
         self.epoch, self.plan, self.told_plan = epoch, plan, plan
 
     def taken(self, holder: bytes, name: str) -> None:
@@ -53,7 +53,7 @@ class Loan:
         self.holder, self.epoch = None, 0
 
     def told(self, length: int) -> None:
-        """The drafter knows the plan and so many tokens."""
+        """The drafter knows the plan and ``length`` tokens."""
         self.told_plan, self.told_len = self.plan, length
 
     def report(self, forwards: Sequence[tuple[int, int]], ranks: Sequence[int] = ()) -> None:

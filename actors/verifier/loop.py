@@ -152,7 +152,7 @@ class Verifier:
 
         def undisturbed() -> bool:
             nonlocal messages_s
-            if not self.compute.overlaps:  # where the event loop waits for the forward, nobody else looks
+            if not self.compute.overlaps:  # the event loop, which waits for the forward, does not read
                 before = self.inbox.spent_s
                 self.inbox.read()
                 messages_s += self.inbox.spent_s - before
@@ -246,7 +246,7 @@ class Verifier:
             await asyncio.wait_for(stop.wait(), self.context.settings.shutdown_timeout)
 
     async def _farewell(self) -> None:
-        """Fail what still runs, and give every client the time to hear of it."""
+        """Fail the requests that still run, and wait until the clients know."""
         self.state.draining = True
         self.outbox.flush(wait=False)
         self.admission.close()

@@ -19,11 +19,11 @@ from protocols.messages import RoundStats, RoundTrace
 CHUNK_S = 1 / 60
 MAX_CHUNK_S = 1 / 25  # where many are: as many pictures a second as films have
 SHARE = 0.08  # of the time that may go into what ends a row of forwards
-TELEMETRY_BURST = 8  # rounds whose statistics are published together: waking libzmq's thread takes 0.1 ms
+TELEMETRY_BURST = 8  # rounds with one publication of their statistics: waking libzmq's thread takes 0.1 ms
 
 
 def chunk_s(price: Price, streams: int) -> float:
-    """Seconds between two chunks of each of so many streams."""
+    """Seconds between two chunks of a stream, by the number of streams."""
     return min(MAX_CHUNK_S, max(CHUNK_S, price.beside(streams) / 1e6 / SHARE))
 
 

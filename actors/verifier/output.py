@@ -33,13 +33,13 @@ class Output:
         self._most, self._dictated = sampling.max_tokens, dictated
         self._detokenizer = Detokenizer(decode, prompt)
         self._stops = StopStrings(sampling.stop)
-        self._unspelt: deque[int] = deque()  # tokens taken whose text is not made yet
+        self._unspelt: deque[int] = deque()  # tokens taken, without text so far
         self._pieces: deque[str] = deque()  # text of tokens taken that is not given out yet
         for token in generated:
             self._spell(token)
 
     def take(self, tokens: Sequence[int]) -> int:
-        """Append tokens, up to the one that ends the output. Returns how many were taken."""
+        """Append tokens up to the end of the output. Returns how many were taken."""
         for count, token in enumerate(tokens, 1):
             self._left -= 1
             if self._stops.stops:

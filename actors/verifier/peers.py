@@ -50,7 +50,7 @@ class Peers:
         return None
 
     def seen(self, peer: bytes, message: Message) -> None:
-        """A message of that peer has arrived: it is alive."""
+        """A message of the peer has arrived: it is alive."""
         state = self.state
         now = self.clock()
         if (drafter := state.drafters.of(peer)) is not None:

@@ -90,7 +90,7 @@ class Price:
         return bisect_right(range(1, most + 1), time_us, key=lambda rows: self.forward(0, 0, rows))
 
     def rate(self, streams: int) -> float:
-        """Tokens per microsecond that so many streams reach together now."""
+        """Tokens per microsecond of all ``streams`` together now."""
         known = self._rates.get(streams.bit_length())
         return known.mean * streams if known is not None and known.known else streams / self.plain(streams)
 

@@ -52,11 +52,11 @@ class Batch:
     windows: tuple[Chosen, ...] = ()  # of ``streams``, in that order
     asked: tuple[tuple[Asked, ...], ...] = ()  # for each of ``streams``
     decoding: int = 0  # streams that decode, whether they have a part in it or wait
-    piece: Stream | None = None  # whose prompt goes on
+    piece: Stream | None = None  # stream with a prompt that goes on
     piece_rows: int = 0  # tokens of it at most; 0: as many as suit the model
     steps: int = 1  # forwards at most, each of which brings every stream a token; 1 where drafts are verified
     drafting_us: float = 0.0  # that sources took before the forward, reading included
-    reading_us: float = 0.0  # of that, for texts that the draft model had not read
+    reading_us: float = 0.0  # of ``drafting_us``, for texts that the draft model had not read
 
     @property
     def everybody(self) -> tuple[Stream, ...]:
@@ -73,7 +73,7 @@ class Share(NamedTuple):
     """What one source had to do with one stream's round."""
 
     source: str
-    rows: int  # of the window, that nobody else had named
+    rows: int  # of the window, that no other source had named
     without: int  # tokens that the round would have brought without the source
     time_us: float  # that the round waited for it
 
@@ -100,9 +100,9 @@ class Round:
     prompt_rows: int  # at most
     steps: int  # forwards that there were
     forward_us: float  # of all of them together
-    prompt_us: float  # of that, the prompt's part
+    prompt_us: float  # of ``forward_us``, the prompt's part
     own_us: float  # from the last round's end to this one's, without messages and without the prompt
-    waited_us: float  # of that, before the forward: sources that drafted, and drafters that were waited for
+    waited_us: float  # of ``own_us``, before the forward: sources that drafted, and drafters that were waited for
     drafted: bool  # whether a draft model worked for one of the streams
     whole_piece: bool  # whether the piece had as many rows as were asked for
     tokens: int

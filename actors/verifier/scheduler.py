@@ -27,16 +27,16 @@ MAX_STALL = 2.0
 MAX_DRAFTS = 0.5  # of a round, that drafts may take of a forward that others wait for
 MAX_PIECE = 64  # rows of a piece that others wait for, in a forward of its own: the calibration's largest
 MAX_SHARED = 256  # rows of a forward that a piece shares with a round
-LEAST_PIECE = 16  # rows of those that are kept for the prompt
+LEAST_PIECE = 16  # rows of a shared forward that are kept for the prompt
 MAX_ROWS = 512  # of one forward: their logits alone take 300 MB with a vocabulary of 152,000
 CLEARLY = 1.05  # times what the present source of drafts gains, before another takes its place
 
 
 class Turns:
-    """Which of several kinds of work is next: the one that was served longest ago, so that none is starved."""
+    """Which of several kinds of work is next: the least recently served, so that none is starved."""
 
     def __init__(self) -> None:
-        self._last: list[str] = []  # kinds, the one that was served longest ago first
+        self._last: list[str] = []  # kinds, the least recently served first
 
     def next(self, ready: Sequence[str]) -> str:
         kind = min(ready, key=lambda kind: self._last.index(kind) if kind in self._last else -1)
@@ -63,7 +63,7 @@ class Scheduler:
         return min(waits) / 1e6 if waits else None
 
     def plan(self) -> Batch | None:
-        """Expire streams, give back the room of those that ended, admit others, and choose the next forward.
+        """Expire streams, give back the room of ended ones, admit others, and choose the next forward.
 
         None: there is nothing to compute at present; some streams may be waiting for drafts."""
         self.admission.expire()
@@ -110,7 +110,7 @@ class Scheduler:
         return self.context.price.prompt_rows_within(self._stall_us(self.state.requests.decoding) - spent_us, MAX_PIECE)
 
     def _stall_us(self, decoding: int) -> float:
-        """Microseconds that so many streams wait at most for a piece of somebody's prompt."""
+        """Longest wait of ``decoding`` streams for a piece of a prompt, in microseconds."""
         return MAX_STALL * self.context.price.forward(decoding + len(self.state.requests.of(Stage.PREFILL)))
 
     def _piece(self, stream: Stream) -> Batch:

@@ -84,5 +84,5 @@ class State:
 
     @property
     def drafters_idle(self) -> bool:
-        """Whether no drafter has work, so that what they have of this machine's CPUs is the target's."""
+        """Whether no drafter has work, so that the target may use their CPUs."""
         return not any(stream.loan.works for stream in self.requests)

@@ -100,7 +100,7 @@ class Times:
 
 @dataclass(slots=True)
 class Delivery:
-    """What the client has of it, and what it has not been sent."""
+    """The part of the output that the client has, and the rest."""
 
     offset: int  # output tokens that the client has
     trace: Trace | None = None  # makes the trace of its rounds, if its client asked for one
@@ -162,7 +162,7 @@ class Stream:
             self.become(Stage.ENDED)
 
     def group(self, streams: int) -> Group:
-        """What is learned from its rounds is about others like it, where so many share a round."""
+        """Streams like it, where as many share a round: its rounds tell of them too."""
         return Group(self.method, self.text.sampled, max(1, streams).bit_length())
 
     @property
@@ -182,7 +182,7 @@ class Stream:
         return not (followed or self.loan.works or self.grammar is not None)
 
     def spent(self, source: str, time_us: float) -> None:
-        """The next round has waited so long for a source."""
+        """The next round has waited for a source."""
         self.spent_us[source] = self.spent_us.get(source, 0.0) + time_us
 
     # --- told to others ----------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Stream:
 class Streams:
     """All open streams, in the order in which they came.
 
-    One that ends is removed at once, so that its id is free. Its room in the KV pool is given back later, between two
+    An ended one is removed at once, so that its id is free. Its room in the KV pool is given back later, between two
     forwards, by whoever calls :meth:`take_ended`."""
 
     def __init__(self) -> None:

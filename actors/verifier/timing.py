@@ -49,7 +49,7 @@ def measure(model: TargetModel) -> Timing:
 
 
 class _Rounds:
-    """A request at the target behind a short prompt, whose rounds are timed."""
+    """Timed rounds of a request behind a short prompt."""
 
     def __init__(self, model: TargetModel, timer: Callable[[], float], room: int, nodes: int = DEFAULT_NODES) -> None:
         """``room``: tokens that its rounds may commit. ``nodes``: of the largest window."""
@@ -75,7 +75,7 @@ class _Rounds:
         return self.timer() - self.began
 
     def time(self, rows: int, parents: list[int] | None = None) -> float:
-        """Seconds of a round of so many rows. ``parents``: see :class:`Window`; None: a chain."""
+        """Seconds of a round of ``rows``. ``parents``: see :class:`Window`; None: a chain."""
         nodes = list(range(-1, rows - 2)) if parents is None else parents
         window = Window(self.handle, self.tokens[: rows - 1], nodes)
         begin = self.timer()

@@ -37,7 +37,7 @@ LOOKUPS = dict.fromkeys(("text", "memory", "datastore"), Stakes(1.0, 1.0, 1, 32)
 
 
 class Backoff:
-    """Rests that double as long as what follows them fails. Its unit is the caller's: rounds, or seconds."""
+    """Rests that double with every failure after them. Its unit is the caller's: rounds, or seconds."""
 
     def __init__(self, first: float, longest: float) -> None:
         self.first, self.longest = first, longest
@@ -133,8 +133,8 @@ class Trials:
         """Judge every source that had a part in the round. Returns those that rest from now on, with their part.
 
         ``plain_us``: of a round of as many streams without drafts. What the round took beyond that is the price of its
-        drafts; it is divided by what each source should have cost (``row_us`` for each row that nobody else had named,
-        and its own time).
+        drafts. It is divided by what each source should have cost: ``row_us`` for each row that no other source had
+        named, and its own time.
         """
         claims = [(part, share) for part in done.parts for share in part.shares]
         costs = [share.time_us + share.rows * row_us for _, share in claims]

@@ -1,4 +1,4 @@
-"""Wait for drafts, or verify what there is? A wait must bring more tokens than the same time brings without it
+"""Wait for drafts, or verify the present tree? A wait must bring more tokens than the same time brings without it
 (docs/how-it-works.md, "One price").
 
 Waiting is decided here and nowhere else. All times are microseconds.
@@ -17,7 +17,7 @@ from actors.tree.tree import OWN, Node, TokenTree
 from actors.tree.window import Cost
 
 MAX_WAITED_FOR = 8  # draft tokens in a row
-MAX_LATE = 3  # after so many waits in a row without a draft, nobody waits for the drafter until one comes
+MAX_LATE = 3  # waits in a row without a draft; then no round waits for the drafter until a draft comes
 WORTH = 1.1  # a wait must gain this much, because a processor that has idled is slower afterwards
 DEFAULT_US = 600.0  # of a message there and back, before it is measured (0.3 to 1 ms on an idle core)
 LATE_US = 5000.0  # that a drafting phase may take beyond twice its expected time
@@ -49,7 +49,7 @@ class DrafterPace:
         self.message.add(max(0.0, time_us - drafts * self.step_us))
 
     def went(self) -> None:
-        """Nobody waited, so nothing was measured. The estimate drifts back to its default, so that a moment in which
+        """No round waited, so nothing was measured. The estimate drifts back to its default, so that a moment in which
         messages were slow does not prevent waits for ever."""
         self.message.add(DEFAULT_US, weight=0.03)
 
@@ -101,7 +101,7 @@ class Wait:
         self._pace: DrafterPace | None = None  # that this wait's length is a measurement of
 
     def cancel(self) -> None:
-        """The next round waits for nobody."""
+        """The next round does not wait."""
         self.until = self.drafts = None
 
     def decide(self, pace: DrafterPace, tree: TokenTree, going: Going) -> None:
@@ -127,7 +127,7 @@ class Wait:
                     bound = pace.time_to(more) + pace.step_us
                     self.drafts = more
         if bound is not None:
-            # in lock-step the phase began long before the wait, whose length measures no message then
+            # in lock-step the phase began long before the wait, which measures no message then
             self._pace = pace if going.alone and self.rule != "lockstep" else None
             self.since = going.now_us
             self.until = going.now_us + min(bound, going.longest_us or bound)

@@ -116,10 +116,7 @@ class DraftStats(Message):  # a drafter's report, each second; the verifier publ
     step_us: tuple[tuple[int, float], ...]  # (leaves in one step, microseconds), as measured
     busy: float  # share of the time that forwards took
 
-class Kind(Part):  # of requests; "": every one
-    method: str = ""
-    drafter: str = ""  # actor id
-
+Kind = msgspec.defstruct("Kind", [("method", str, ""), ("drafter", str, "")], bases=(Part,), frozen=True)  # "": every
 class Budget(Message):  # the controller's command for requests of that kind. It holds for ``ttl_ms``
     revision: int
     ttl_ms: int

@@ -77,7 +77,7 @@ class Grammars(Source):
             self._index()
 
     def grammar(self, wanted: StructuredOutputs, generated: Sequence[int] = ()) -> Grammar:
-        """The grammar of a request whose output so far is ``generated``. Raises RequestError if it cannot be used.
+        """The grammar of a request behind its output so far, ``generated``. Raises RequestError if it cannot be used.
 
         A big schema takes a second, nearly all of it without the interpreter's lock. One thread at a time may call."""
         grammar = Grammar(self._index(), _translated(wanted), self._timer)
@@ -173,7 +173,7 @@ class Grammar:
         return self._mask_us.mean
 
     def most_nodes(self) -> int:
-        """Largest window whose masks take no longer than ``ROUND_US``."""
+        """Largest window with masks that take ``ROUND_US`` at most."""
         return 0 if self._without_drafts else int(ROUND_US / max(1.0, self._mask_us.mean))
 
     # --- drafts ------------------------------------------------------------------------------------------------------

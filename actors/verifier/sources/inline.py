@@ -1,7 +1,7 @@
 """Drafting between two forwards, with a draft model that the verifier runs itself on the CPUs that verify.
 
 Where target and draft share a machine's CPUs and the draft is small, a drafter in a process of its own takes a core
-from the target, and a message to it takes longer than its draft steps. Here nothing is sent and nobody is waited for:
+from the target, and a message to it takes longer than its draft steps. Here nothing is sent and no round waits:
 before a round the trees of its streams grow, one batched draft step after another, each for as long as it should gain
 more tokens than its time is worth.
 
@@ -131,8 +131,8 @@ class InlineDraft(Source):
         return max(0.0, until - self.timer()) * 1e6
 
     def _read(self, stream: Stream, allowance: Allowance, until: float) -> InlineTree | None:
-        """The tree of a stream whose text the model has read. It reads what it has not where that repays. ``until``, by
-        the timer, the round's reading and drafting is over."""
+        """The tree of a stream, once the model has read its text. ``until``: when the round's reading and drafting is
+        over, by the timer."""
         tree, missing = self._trees.get(stream), len(stream.text)
         if tree is not None and (tree.model is not self.model or tree.tree is not stream.tree):
             tree.leave()  # what the weights before have computed is of no use to those that took their place
@@ -164,8 +164,8 @@ class InlineDraft(Source):
         return tree if missing <= tokens else None
 
     def _repays(self, stream: Stream, missing: int, allowance: Allowance) -> bool:
-        """Whether to read so many tokens saves more time than it takes: a text is expected to go on for as long as it
-        has, or for a short answer's length."""
+        """Whether reading the ``missing`` tokens saves more time than it takes: a text is expected to go on for as long
+        as it has, or for a short answer's length."""
         gain = allowance.gain(stream, self.name)
         left = min(stream.text.left, max(SHORT_ANSWER, stream.text.written))
         saved = left * min(1.0, max(0.0, 1.0 - 1.0 / max(gain, 1e-3)))
@@ -197,7 +197,7 @@ class InlineDraft(Source):
         return tree
 
     def _opened(self, tree: InlineTree, stream: Stream) -> None:
-        """For models that have to know whose text it is."""
+        """For models that have to know the stream."""
 
     def _worthwhile(self, trees: Iterable[InlineTree], allowance: Allowance) -> list[tuple[InlineTree, Node]]:
         """The leaves of the next step: as many of the most promising as gain most beyond the price of the step, and of

@@ -48,7 +48,7 @@ class InlineTree:
         self.lost = False  # the model cannot mirror the text any more
         self._expansions: dict[Node, Expansion] = {}  # the candidates behind each expanded node
         self._slots: set[int] = set()  # scratch slots that are in use
-        self._leaves: dict[Node, float] = {}  # nodes that may be expanded next, with what they promise
+        self._leaves: dict[Node, float] = {}  # accepted tokens to expect of the nodes that may be expanded next
         self._row = 0.0
         self._untold: list[int] = []  # committed tokens that the model has not been told of
 

@@ -98,7 +98,7 @@ class Lookup(_Proposing):
                 self._plant(stream, reading, proposal, bound)
 
     def _plant(self, stream: Stream, reading: _Reading, proposal: Proposal, bound: float) -> None:
-        """Add the nodes whose path has a log chance of at least ``bound``."""
+        """Add the nodes with a path of at least ``bound``, a log chance."""
         trust, shift, held = self._trust[stream.text.sampled], reading.bias.shift, reading.held
         held[ROOT], reading.bound = stream.tree.root, bound
         totals = {ROOT: 0.0}
@@ -113,7 +113,7 @@ class Lookup(_Proposing):
                     held[row] = stream.tree.add(held[parent], proposal.tokens[row], logprob, OWN, self.bit)
 
     def learn(self, stream: Stream, committed: Committed) -> None:
-        """Each node of the proposal whose parent was right tells: the target's next token decides on it."""
+        """Each node of the proposal below a right one is an observation: the target's next token decides on it."""
         reading, tokens = self._reading(stream), committed.tokens
         proposal, reading.proposal = reading.proposal, None
         if reading.session is not None and reading.seen == committed.base_len:
@@ -212,7 +212,7 @@ def _of_length(proposer: PromptLookup | SuffixAutomaton, stream: Stream) -> Prop
 
 
 def fitting(options: Lookahead, most_nodes: int) -> Lookahead:
-    """``options``, or the largest W = G below them whose rows fit into one window."""
+    """``options``, or the largest W = G below them with rows that fit into one window."""
     while options.max_rows > most_nodes and options.window > 1:
         size = min(options.window, options.guesses, options.window - 1)
         options = replace(options, window=size, guesses=size)

@@ -51,11 +51,11 @@ class Allowance:
 class Source:
     """Three calls: ``prepare`` reads a text ahead, ``grow`` adds drafts before a round, ``learn`` follows the target.
 
-    All run in the event loop's thread, between two forwards or beside one that computes on another thread."""
+    All run in the event loop's thread, between two forwards or beside a forward on another thread."""
 
     name: str  # by which methods, trials and statistics know it
     bit: int  # in :attr:`Node.sources`
-    exclusive = False  # of these (the draft models) only the one that should gain most works for a stream
+    exclusive = False  # of exclusive sources (draft models) only the most promising works for a stream
     together = False  # whether ``grow`` takes all streams of a round at once, which share its steps
 
     def judged_as(self, stream: Stream) -> str:
