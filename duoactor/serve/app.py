@@ -33,7 +33,8 @@ from duoactor.serve.fields import Ignored
 from duoactor.serve.gateway import Choices, Gateway, Model, leaving
 from duoactor.serve.live import Live
 from duoactor.serve.metrics import CONTENT_TYPE
-from duoactor.serve.openai import chat, completions, responses
+from duoactor.serve.openai import chat, completions
+from duoactor.serve.openai.kept import Keeping, Kept
 from duoactor.serve.openapi import describe
 from duoactor.serve.question import Question
 from duoactor.serve.stream import ClientGone, EventStream, unless_gone
@@ -100,6 +101,7 @@ def make_app(
 class Routes:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
+        self._kept = Kept()
 
     # --- text --------------------------------------------------------------------------------------------------------
 
@@ -110,7 +112,9 @@ class Routes:
         return await self._answer(request, completions.parse, completions.CompletionAnswer, "text_completion")
 
     async def responses(self, request: Request) -> Response:
-        return await self._answer(request, responses.parse, responses.ResponsesAnswer)
+        """Answers are kept for requests that go on with them."""
+        keeping = Keeping(self._kept, request.scope.get("state", {}).get("key_digest", ""))
+        return await self._answer(request, keeping.parse, keeping.answer)
 
     async def messages(self, request: Request) -> Response:
         return await self._answer(request, messages.parse, messages.MessagesAnswer)

@@ -23,7 +23,7 @@ from duoactor.serve.errors import ApiError
 _HINTS = """
     allowed_callers annotations betas cache_control cache_prompt caller citations client_metadata container
     context_management defer_loading detail diagnostics display eager_input_streaming effort enable_thinking
-    encrypted_content id_slot include include_obfuscation index inference_geo input_examples keep_alive metadata
+    encrypted_content id id_slot include include_obfuscation index inference_geo input_examples keep_alive metadata
     parallel_tool_calls phase prediction prompt_cache_key prompt_cache_options prompt_cache_retention
     provider_specific_fields reasoning reasoning_content reasoning_details reasoning_effort request_id
     return_progress safety_identifier service_tier signature slot_id speed status store summary thinking

@@ -1,9 +1,11 @@
-"""/v1/responses with the stock openai client: stateless text."""
+"""/v1/responses with the stock openai client."""
 
 import openai
 import pytest
 
-from protocols.messages import Sampling
+from duoactor.serve.errors import ApiError
+from duoactor.serve.openai.kept import Kept
+from protocols.messages import ChatTurn, Sampling
 from tests.serve.gateway import LANGUAGE, served
 from tests.world.cluster import Cluster
 from tests.world.fakes import ToyCodec, ToyLanguage
@@ -65,7 +67,6 @@ async def test_an_answer_to_its_own_end_is_complete():
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"tools": [{"type": "function", "name": ""}]}, "tools[0].name"),
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [F], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),
@@ -86,3 +87,47 @@ async def test_what_needs_a_memory_or_cannot_be_is_refused_by_name(changes, para
         with pytest.raises(openai.BadRequestError) as caught:
             await gateway.openai().responses.create(**{"model": "toy", "input": "Hello", **changes})
     assert caught.value.param.startswith(param)
+
+
+async def test_a_response_goes_on_with_an_earlier_one():
+    async with served() as gateway:
+        create = gateway.openai().responses.create
+        ask = {"model": "toy", "max_output_tokens": 9, "temperature": 0}
+        first = await create(instructions="Be", input="Hello", **ask)
+        second = await create(input="Bye", previous_response_id=first.id, **ask)
+        stream = await create(input="Now", previous_response_id=second.id, stream=True, **ask)
+        third = [event async for event in stream][-1].response
+        fourth = await create(input="End", previous_response_id=third.id, **ask)
+    said = truth("BeHello", max_tokens=9)
+    again = f"Hello{said}Bye{truth(f'Hello{said}Bye', max_tokens=9)}Now"
+    assert (first.output_text, third.output_text) == (said, truth(again, max_tokens=9))
+    assert fourth.previous_response_id == third.id
+    assert fourth.output_text == truth(f"{again}{third.output_text}End", max_tokens=9)
+
+
+async def test_a_response_is_kept_for_its_own_key_and_only_if_it_may_be():
+    ask = {"model": "toy", "input": "Hello", "max_output_tokens": 3}
+    async with served(keys=("one", "two")) as gateway:
+        kept = await gateway.openai("one").responses.create(**ask)
+        free = await gateway.openai("one").responses.create(**ask, store=False)
+        for key, ident in (("two", kept.id), ("one", free.id), ("one", "resp_none")):
+            with pytest.raises(openai.NotFoundError) as caught:
+                await gateway.openai(key).responses.create(**ask, previous_response_id=ident)
+            assert caught.value.param == "previous_response_id"
+        await gateway.openai("one").responses.create(**ask, previous_response_id=kept.id)
+
+
+def test_the_oldest_conversations_make_room():
+    kept, turn = Kept(most=3, most_characters=100), ChatTurn("user", "x" * 30)
+    for name in "abcd":
+        kept.keep("", name, (turn,))
+    with pytest.raises(ApiError):
+        kept.found("", "a")
+    kept.keep("", "e", (turn, turn))
+    assert kept.found("", "e") == (turn, turn) and kept.found("", "d") == (turn,)
+    for name in ("b", "c"):
+        with pytest.raises(ApiError):
+            kept.found("", name)
+    kept.keep("", "huge", (ChatTurn("user", "x" * 101),))
+    with pytest.raises(ApiError):
+        kept.found("", "huge")

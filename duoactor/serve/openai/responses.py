@@ -1,4 +1,4 @@
-"""OpenAI's ``/v1/responses``, stateless: text and functions, and nothing kept."""
+"""OpenAI's ``/v1/responses``: text, thoughts and functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from duoactor.serve.structure import shape_in
 from duoactor.serve.thinking import Reasoning, wish
 from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.tool_calls.use import Choice, Pick
-from protocols.messages import Chunk, RequestStats, Sampling
+from protocols.messages import ChatTurn, Chunk, RequestStats, Sampling, ToolCall
 
 
 class ResponsesRequest(Speculation, frozen=True, kw_only=True):
@@ -48,6 +48,8 @@ class ResponsesRequest(Speculation, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     background: Literal[False] = False
     truncation: Literal["disabled"] = "disabled"
+    previous_response_id: str = ""
+    store: bool = True
     reasoning: Reasoning = Reasoning()
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
@@ -78,8 +80,8 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolItem, ...] = ()
     tool_choice: Choice | Pick = "auto"
     parallel_tool_calls: bool = True
-    previous_response_id: None = None
-    store: bool = False
+    previous_response_id: str | None = None
+    store: bool = True
     metadata: dict[str, str] = {}
     metrics: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
@@ -111,6 +113,7 @@ class ResponsesAnswer(ItemAnswer[OutputItem]):
         super().__init__(model, "resp_", parser)
         self._wanted = wanted
         self._sequence = 0
+        self.ended: Callable[[], None] | None = None  # to call once the answer is complete
 
     def opening(self, chunk: Chunk) -> bytes:
         begun = self._response("in_progress")
@@ -190,9 +193,27 @@ class ResponsesAnswer(ItemAnswer[OutputItem]):
             tools=wanted.tools,
             tool_choice=wanted.tool_choice,
             parallel_tool_calls=wanted.parallel_tool_calls,
+            previous_response_id=wanted.previous_response_id or None,
+            store=wanted.store,
         )
 
+    def turn(self) -> ChatTurn:
+        """The answer as a turn of the conversation."""
+        made = ChatTurn("assistant", "")
+        for item in self.items:
+            match item:
+                case OutputReasoning():
+                    made = replace(made, reasoning="".join(part.text for part in item.content))
+                case OutputMessage():
+                    made = replace(made, content=made.content + "".join(part.text for part in item.content))
+                case OutputCall():
+                    call = ToolCall(item.call_id, item.name, item.arguments)
+                    made = replace(made, tool_calls=(*made.tool_calls, call))
+        return made
+
     def body(self, stats: Sequence[RequestStats]) -> Response:
+        if self.ended is not None:
+            self.ended()
         read, made = stats[0].prompt_tokens, stats[0].completion_tokens
         return replace(
             self._response(self._status),
