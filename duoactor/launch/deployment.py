@@ -110,7 +110,7 @@ def _with_heads(wanted: Wanted) -> Wanted:
     if not heads:
         return wanted
     verifier = replace(wanted.verifier, inline_draft=wanted.verifier.inline_draft or heads[0])
-    named = "by the target's own head, if it has one" if heads[0] == AUTO_DRAFT else f"by {heads[0]}"
+    named = "by the target's own head" if heads[0] == AUTO_DRAFT else f"by {heads[0]}"
     return Wanted(verifier, tuple(drafters), wanted.controller, wanted.gateway, wanted.learner, wanted.drafts or named)
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from actors.settings import RETRIEVAL, ControllerSettings, DrafterSettings, LearnerSettings, VerifierSettings
+from actors.settings import (
+    AUTO_DRAFT,
+    RETRIEVAL,
+    ControllerSettings,
+    DrafterSettings,
+    LearnerSettings,
+    VerifierSettings,
+)
 from duoactor import config
 from duoactor.serve.settings import GatewaySettings
 from protocols.errors import ConfigError
@@ -53,8 +60,10 @@ def read_wanted(
         tables = tuple(tables[0] for _ in range(drafters))
     verifier = config.build(VerifierSettings, asked.verifier, config.given(flags, VerifierSettings))
     drafts = ""
-    if "draft" not in own and not any("draft" in table for table in tables):
+    named = [own["draft"]] if "draft" in own else [table["draft"] for table in tables if "draft" in table]
+    if all(draft == AUTO_DRAFT for draft in named):
         draft, drafts = config.choose_draft(verifier.target)
+        own.pop("draft", None)
         if not draft and not own and not asked.drafters and drafters is None:
             tables = ()  # the verifier retrieves by itself
         own["draft"] = draft or RETRIEVAL
