@@ -9,6 +9,15 @@ HEAD = {"head_dim": 16}
 ONE_KIND = {"num_key_value_heads": 4}  # as many keys as queries
 LATENT = ONE_KIND | {"kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8, "v_head_dim": 12}
 RANKED = {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.3,
+}
 SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
 HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 DELTA = HYBRID | {
@@ -33,6 +42,10 @@ FAMILIES = {  # what their configurations need beside what all share
     "DeepseekV2": EXPERTS | RANKED | LATENT | {"q_lora_rank": None, "topk_method": "group_limited_greedy"},
     "DeepseekV3": EXPERTS | RANKED | LATENT | {"q_lora_rank": 16},
     "Glm4MoeLite": EXPERTS | RANKED | LATENT | {"q_lora_rank": 32, "n_group": 1},
+    "Llama4": HEAD
+    | {"intermediate_size_mlp": 80, "num_local_experts": 4, "attention_chunk_size": 9, "no_rope_layer_interval": 2}
+    | {"interleave_moe_layer_step": 2, "floor_scale": 8, "attn_scale": 0.3},
+    "Ministral3": HEAD | {"rope_parameters": YARN},
     "Dots1": EXPERTS | RANKED | HEAD,
     "Ernie4_5_Moe": HEAD | {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_num_shared_experts": 1},
     "MiniMaxM2": EXPERTS | HEAD | {"num_local_experts": 4, "intermediate_size": 32},
@@ -87,7 +100,6 @@ FAMILIES = {  # what their configurations need beside what all share
 REFUSED = {
     "GPTJ": {"rotary_dim": 8},
     "Bloom": {},
-    "Llama4": HEAD | {"intermediate_size_mlp": 96, "num_local_experts": 2, "attention_chunk_size": 99},
     "KimiLinear": HYBRID | LATENT,
     "MiniMax": HEAD | HYBRID | {"num_local_experts": 2},
     "RecurrentGemma": {"lru_width": 64, "attention_window_size": 9},

@@ -46,7 +46,9 @@ def is_plain(spec: DecoderSpec) -> bool:
             return False
         if layer.parallel or None in (norms.attention, norms.mlp) or norms.behind_attention or norms.behind_mlp:
             return False
-        if attention.latent or attention.window or attention.cap or attention.sinks or attention.whole_norm:
+        if attention.latent or attention.window or attention.cap or attention.sinks:
+            return False
+        if attention.unit_norm or attention.whole_norm or (turning is not None and turning.stretch):
             return False
         if attention.rotation != turning or attention.scale != attention.width**-0.5:
             return False
@@ -59,7 +61,7 @@ def compiles(spec: DecoderSpec) -> bool:
     """Whether numba compiles a model's layers here."""
     kernels = compiled_kernels()
     first = spec.attention
-    windows = {layer.attention.window for layer in spec.layers} - {0}
+    windows = {(layer.attention.window, layer.attention.chunked) for layer in spec.layers if layer.attention.window}
     alike = all(
         (layer.attention.heads, layer.attention.kv_heads, layer.attention.width)
         == (first.heads, first.kv_heads, first.width)

@@ -117,13 +117,17 @@ class Weights:
         return table(self.spec.attention, positions).to(self.norm.weight.device)
 
 
-def table(attention: Attention, positions: int) -> Tensor:
-    """complex64 ``(positions, width / 2)``: by what each pair of a head is multiplied at each position."""
+def table(attention: Attention, positions: int, queries: bool = False) -> Tensor:
+    """complex64 ``(positions, width / 2)``: by what each pair of a head is multiplied at each position. ``queries``:
+    of theirs, which may be stretched."""
     turning = attention.rotation or Rotation(())
     angles = torch.arange(positions, dtype=torch.float32)[:, None] * torch.tensor(turning.frequencies)[None]
     whole = torch.ones(positions, attention.width // 2, dtype=torch.complex64)
     turned = angles.shape[1]
     whole[:, :turned] = torch.complex(angles.cos() * turning.factor, angles.sin() * turning.factor)
+    if queries and (stretch := turning.stretch) is not None:
+        periods = torch.floor((torch.arange(positions, dtype=torch.float32) + stretch.first) / stretch.period)
+        whole *= (1 + stretch.share * torch.log1p(periods))[:, None]
     return whole
 
 
@@ -200,23 +204,24 @@ class _Taken:
 
     def _experts(self, mlp: described.Experts) -> ExpertWeights:
         names = (mlp.router,) if mlp.shared_gate is None else (mlp.router, mlp.shared_gate)
-        ups, downs = self._each(mlp.up, mlp.woven, True), self._each(mlp.down, mlp.woven, False)
+        ups = self._each(mlp.up, mlp.transposed, mlp.woven)
+        downs = self._each(mlp.down, mlp.transposed, False)
         correction = None if mlp.correction is None else self._source.take(mlp.correction).float().reshape(-1)
         return ExpertWeights(self.matrix(names), [*zip(ups, downs, strict=True)], correction)
 
-    def _each(self, name: str, woven: bool, halves: bool) -> list[Matrix]:
-        """A matrix of each expert. ``halves``: it has gate and up."""
+    def _each(self, name: str, transposed: bool, woven: bool) -> list[Matrix]:
+        """A matrix of each expert."""
         biases: Sequence[Tensor | None] = [None]
         if f"{name}_bias" in self._source:
             whole = self._source.take(f"{name}_bias")
-            biases = (torch.cat([whole[:, ::2], whole[:, 1::2]], 1) if woven and halves else whole).unbind()
+            biases = (torch.cat([whole[:, ::2], whole[:, 1::2]], 1) if woven else whole).unbind()
         blocks = self._source.expert_blocks(name)
         if blocks is not None:
             return [Matrix.of_blocks(part, bias) for part, bias in zip(blocks, cycle(biases), strict=False)]
         weights = self._source.take(name)
-        if woven:
+        if transposed:
             weights = weights.transpose(1, 2)
-        if woven and halves:
+        if woven:
             weights = torch.cat([weights[:, ::2], weights[:, 1::2]], 1)
         return [Matrix(weight, bias) for weight, bias in zip(weights, cycle(biases), strict=False)]
 
@@ -259,6 +264,8 @@ class _Taken:
 
     def _head_norms(self, attention: Attention) -> Tensor | None:
         """One row a head, in the order of its turned dimensions."""
+        if attention.unit_norm:
+            return torch.ones(attention.heads + attention.kv_heads, attention.width)
         if attention.query_norm is None or attention.key_norm is None:
             return None
         width, order = attention.width, _order(attention)

@@ -25,12 +25,22 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Queries are multiplied by ``1 + share * log(1 + (position + first) // period)``."""
+
+    share: float
+    period: float
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Rotation:
     """Rotary embedding of the leading dimensions of queries and keys; those behind them stay as they are."""
 
     frequencies: tuple[float, ...]  # radians a position, of each pair
     factor: float = 1.0  # of cosines and sines
     neighbours: bool = False  # pairs lie side by side in the checkpoint, not half a head apart
+    stretch: Stretch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +76,12 @@ class Attention:
     out: str
     rotation: Rotation | None = None
     window: int = 0  # a token sees this many tokens, itself included; 0: all
+    chunked: bool = False  # ... or those since the last multiple of it
     cap: float = 0.0  # scores become ``cap * tanh(score / cap)``; 0: they stay
     query_norm: str | None = None
     key_norm: str | None = None
     whole_norm: bool = False
+    unit_norm: bool = False  # of every head of queries and keys, without weights
     sinks: str | None = None  # (heads,): a score that takes a share and has no value
     latent: Latent | None = None
 
@@ -97,7 +109,9 @@ class Experts:
     router: str  # (count, hidden)
     up: str  # (count, 2 * inner, hidden): gate and up
     down: str  # (count, hidden, inner)
-    woven: bool = False  # both are transposed, and a gate's row lies beside its row of up
+    transposed: bool = False  # both matrices
+    woven: bool = False  # a gate's row lies beside its row of up
+    inside: bool = False  # shares multiply inputs, not outputs
     sigmoid: bool = False  # of scores, instead of a softmax over all experts
     correction: str | None = None  # (count,): added to scores for the choice alone
     groups: int = 1  # of experts, of which the best ``used_groups`` are left to choose from

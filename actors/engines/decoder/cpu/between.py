@@ -205,9 +205,9 @@ def norm_heads(qkv, apart, rows, norms, kind, eps, heads, kv_heads, width, whole
 
 @njit(error_model="numpy")
 def turn(qkv, apart, turns, width, positions, heads):
-    """The first ``heads`` of every row turned where they lie, by a table of ``width`` numbers a position."""
+    """Those ``heads`` of every row turned where they lie, by a table of ``width`` numbers a position."""
     for row in range(len(positions)):
-        for head in range(heads):
+        for head in heads:
             start = row * apart + head * width
             for i in range(0, width, LANES):
                 store(qkv, start + i, turned(load(qkv, start + i), load(turns, positions[row] * width + i)))

@@ -79,7 +79,8 @@ class CompiledBody:
         self._tell(layers=laid.layers.ctypes.data, jobs=laid.jobs.ctypes.data, half=half, embedding=table)
         self._tell(embedding_scale=spec.embedding_scale, residual_scale=spec.residual_scale, logit_cap=spec.logit_cap)
         self._tell(norm=kernels.CENTRED if spec.norm.centred else kernels.RMS, sizes=laid.sizes.ctypes.data)
-        self._tell(window=max(layer.spec.attention.window for layer in weights.layers))
+        widest = max((layer.spec.attention for layer in weights.layers), key=lambda attention: attention.window)
+        self._tell(window=widest.window, chunked=widest.chunked)
         if weights.covered is not None:
             self._tell(tokens=laid.keep(weights.covered.ids.astype(np.int32)))
         self._tell(attention=self._attention.ctypes.data, current=team.job.ctypes.data, state=team.state.ctypes.data)
@@ -93,9 +94,11 @@ class CompiledBody:
             return
         turns.reach, turns.tables = max(TURNS, 1 << position.bit_length()), []
         for rotation, layers in turns.layers.items():
-            pairs = torch.view_as_real(table(turns.attention[rotation], turns.reach))
-            turns.tables.append(pairs.numpy().reshape(turns.reach, -1))
-            self._laid.layers["turns"][layers] = turns.tables[-1].ctypes.data
+            for name in ("turns", "query_turns"):
+                if name == "turns" or rotation.stretch is not None:
+                    pairs = torch.view_as_real(table(turns.attention[rotation], turns.reach, name == "query_turns"))
+                    turns.tables.append(pairs.numpy().reshape(turns.reach, -1))
+                self._laid.layers[name][layers] = turns.tables[-1].ctypes.data
         self._tell(reach=turns.reach)
 
     def _tell(self, **fields: float) -> None:

@@ -18,10 +18,11 @@ from actors.engines.decoder.cpu.team import JOB, perform
 
 # Experts of a layer: the addresses of the router's job, which has one more output behind those of the experts if
 # ``gated``, of two jobs for each expert, and of what is added to scores for the choice alone, or 0. ``sigmoid``: scores
-# are that instead of a softmax; ``best``: scores that make a group's; ``divided``: shares add up to one
+# are that instead of a softmax; ``best``: scores that make a group's; ``divided``: shares add up to one; ``inside``:
+# they multiply inputs
 EXPERTS = np.dtype(
     [(name, np.int64) for name in ("count", "used", "router", "jobs", "correction", "activation", "inner")]
-    + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "gated")]
+    + [(name, np.int64) for name in ("sigmoid", "groups", "used_groups", "best", "divided", "inside", "gated")]
     + [("scale", np.float32)]
 )
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -141,13 +142,16 @@ def mix_experts(experts, rows, hidden, rooms, current, state):
         if number == 0:
             continue
         for at in range(number):
-            row = places[first + at] // used
+            place = places[first + at]
+            factor = splat(shares[place] if experts.inside else _ONE)
             for i in range(0, hidden, LANES):
-                store(rooms.gathered, at * hidden + i, load(rooms.normed, row * hidden + i))
+                part = load(rooms.normed, place // used * hidden + i)
+                store(rooms.gathered, at * hidden + i, fma(part, factor, splat(_ZERO)))
         up, down = jobs[2 * expert], jobs[2 * expert + 1]
         perform(up, rooms.gathered, number, rooms.both, current, state)
         activate(rooms.both, up.apart, rooms.activated, number, experts.inner, experts.activation, True)
         perform(down, rooms.activated, number, rooms.given, current, state)
         for at in range(number):
             place = places[first + at]
-            _add_row(rooms.narrow, place // used * apart, rooms.given, at * apart, shares[place], hidden)
+            share = _ONE if experts.inside else shares[place]
+            _add_row(rooms.narrow, place // used * apart, rooms.given, at * apart, share, hidden)

@@ -68,27 +68,28 @@ __all__ = [
 # A norm: the address of its weights, that of what is added, or 0, and how it computes
 NORM = np.dtype([(name, np.int64) for name in ("weight", "bias", "kind")])
 # Of a layer what is not a product. Norms: ``inputs`` and ``inner`` before its two halves, ``behind`` and ``last``
-# behind them, where there are any. By address ``heads``, the norms of queries and keys, ``turns``, cosine and sine of
-# every pair at each position, ``sinks``, ``experts`` and ``latent`` (of types of their names): 0 where there are none.
-# ``inner_size``: of the MLP, or of the shared expert, or 0
+# behind them, where there are any. By address ``heads``, the norms of queries and keys, ``turns`` and ``query_turns``,
+# cosine and sine of every pair of keys and of queries at each position, ``sinks``, ``experts`` and ``latent`` (of types
+# of their names): 0 where there are none. ``inner_size``: of the MLP, or of the shared expert, or 0
 LAYER = np.dtype(
     [(name, NORM) for name in ("inputs", "inner", "behind", "last")]
-    + [(name, np.int64) for name in ("heads", "whole", "keys", "values", "turns", "window", "sinks")]
+    + [(name, np.int64) for name in ("heads", "whole", "keys", "values", "turns", "query_turns", "window", "sinks")]
     + [(name, np.int64) for name in ("parallel", "shares", "activation", "gated", "inner_size", "experts", "latent")]
     + [(name, np.float32) for name in ("scale", "cap")]
 )
 # A model and where it computes. Sizes, of which ``pool`` is slots and ``vocabulary`` the head's rows to choose among;
-# ``window``: of the layers that have one, or 0; ``norm``: how norms of heads compute; ``half``: bfloat16 embeddings.
-# Then by address: ``layers`` (of ``LAYER``; behind ``depth`` of them one that has the norm before the head alone),
-# ``jobs`` (q/k/v, out, gate and up, down of each, and the head), the embeddings, a layer's ``attention``, the team's
-# ``current`` job and ``state``; ``room`` for what stands between operations, whose parts have ``sizes`` numbers a row
-# (see ``Rooms``), ``looks`` for what rows see (see ``_look``), of all layers and of those with windows, and ``scores``
-# of attention, ``own_scores`` for every thread; ``tokens``, int32 ids that the candidates stand for, or 0: each for its
-# own number; ``taps``, int64 of every layer and of what lies behind the last: where among the ``kept`` states of a row
-# in ``tapped`` what enters it is kept, or -1; 0: nothing is
+# ``window``: of the layers that have one, or 0, from its last multiple on if ``chunked``; ``norm``: how norms of heads
+# compute; ``half``: bfloat16 embeddings. Then by address: ``layers`` (of ``LAYER``; behind ``depth`` of them one that
+# has the norm before the head alone), ``jobs`` (q/k/v, out, gate and up, down of each, and the head), the embeddings, a
+# layer's ``attention``, the team's ``current`` job and ``state``; ``room`` for what stands between operations, whose
+# parts have ``sizes`` numbers a row (see ``Rooms``), ``looks`` for what rows see (see ``_look``), of all layers and of
+# those with windows, and ``scores`` of attention, ``own_scores`` for every thread; ``tokens``, int32 ids that the
+# candidates stand for, or 0: each for its own number; ``taps``, int64 of every layer and of what lies behind the last:
+# where among the ``kept`` states of a row in ``tapped`` what enters it is kept, or -1; 0: nothing is
 BODY = np.dtype(
     [(name, np.int64) for name in ("depth", "hidden", "heads", "kv_heads", "width", "pool", "vocabulary")]
-    + [(name, np.int64) for name in ("window", "norm", "half", "layers", "jobs", "embedding", "reach", "attention")]
+    + [(name, np.int64) for name in ("window", "chunked", "norm", "half")]
+    + [(name, np.int64) for name in ("layers", "jobs", "embedding", "reach", "attention")]
     + [(name, np.int64) for name in ("current", "state", "room", "sizes", "looks", "scores", "own_scores", "tokens")]
     + [(name, np.int64) for name in ("taps", "tapped", "kept")]
     + [(name, np.float32) for name in ("eps", "embedding_scale", "residual_scale", "logit_cap")]
@@ -119,7 +120,7 @@ class Rooms(NamedTuple):
 LOOKS = 3  # numbers of a row beside the slots that it sees
 IN_BLOCKS = 2  # ``half`` of embeddings that are those of a job
 HEAD = 4  # numbers before the rows' in what a forward is told
-SOURCES = "f9c7333024090551"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "53a8e08053de31d1"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 _body, _choices = types.Array(from_dtype(BODY), 1, "C"), types.Array(from_dtype(CHOICE), 1, "C")
 _table, _ids = types.Array(types.float32, 2, "C"), types.Array(types.int64, 2, "C")
@@ -155,15 +156,17 @@ def _look(looks, rows, span, number):
 
 
 @njit(error_model="numpy")
-def _narrow(whole, part, rows, span, number, window):
-    """What rows see that look back ``window`` tokens: from the last whole block before those on, so that rows that
+def _narrow(whole, part, rows, span, number, body):
+    """What rows see that look back some tokens: from the last whole block before those on, so that rows that
     follow one another begin alike."""
     places, counts, _, _, ends = whole
     few, fewer, shares, skips, few_ends = part
     first = 0
     for segment in range(number):
         for row in range(first, ends[segment]):
-            begin = max(0, counts[row] - window)
+            begin = max(0, counts[row] - body.window)
+            if body.chunked:
+                begin = (counts[row] - 1) // body.window * body.window
             aligned = begin // BLOCK * BLOCK
             count = counts[row] - aligned
             for at in range((count + LANES - 1) // LANES * LANES):
@@ -275,8 +278,10 @@ def _attend(body, layer, apart, look, rooms, told, current, state):
     if layer.heads != 0:
         norm_heads(rooms.qkv, apart, rows, layer.heads, body.norm, body.eps, heads, kv_heads, width, layer.whole)
     if layer.turns != 0:
+        turns = array_at(layer.query_turns, body.reach * width, np.float32)
+        turn(rooms.qkv, apart, turns, width, positions, range(heads))
         turns = array_at(layer.turns, body.reach * width, np.float32)
-        turn(rooms.qkv, apart, turns, width, positions, heads + kv_heads)
+        turn(rooms.qkv, apart, turns, width, positions, range(heads, heads + kv_heads))
     key = heads * width
     value = key if layer.latent != 0 else key + kv_heads * width
     keep_heads(rooms.qkv, apart, key, layer.keys, look.half, kv_heads, width, body.pool, slots)
@@ -353,7 +358,7 @@ def run_layers(model, numbers, visible, choices, logits, ids, probabilities):
     whole[3][:] = 0
     windows = body.window > 0 and span > body.window
     if windows:
-        _narrow(whole, part, rows, span, number, body.window)
+        _narrow(whole, part, rows, span, number, body)
     for index in range(body.depth):
         layer, place = layers[index], 4 * index
         qkv, out, up, down = jobs[place], jobs[place + 1], jobs[place + 2], jobs[place + 3]

@@ -121,7 +121,8 @@ class LaidOut:
             self._product(jobs[index : index + 1], matrix)
         self._experts.append((int(router[0]["apart"]), int(jobs[0]["apart"]), int(jobs[1]["apart"])))
         experts = np.zeros(1, self._kernels.EXPERTS)
-        for name in ("count", "used", "inner", "sigmoid", "groups", "used_groups", "best", "divided", "scale"):
+        groups = ("groups", "used_groups", "best")
+        for name in ("count", "used", "inner", "sigmoid", *groups, "divided", "inside", "scale"):
             experts[name] = getattr(spec, name)
         experts["router"], experts["jobs"] = self.keep(router), self.keep(jobs)
         experts["correction"] = self._numbers(weights.correction)

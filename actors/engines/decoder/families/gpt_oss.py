@@ -18,7 +18,7 @@ def describe(config: Any) -> DecoderSpec:
         router = weight(index, "mlp.router")
         return Layer(
             attention(config, index, turning, sinks=f"model.layers.{index}.self_attn.sinks"),
-            experts(config, index, counts, activation=CLAMPED_SWIGLU, router=router, woven=True),
+            experts(config, index, counts, activation=CLAMPED_SWIGLU, router=router, transposed=True, woven=True),
             before(index),
         )
 

@@ -26,7 +26,7 @@ from actors.engines.decoder.spec import (
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 ROPES = frozenset({"default", "linear", "llama3", "yarn"})  # angles that depend on the position alone
-KINDS = {"full_attention", "sliding_attention"}
+KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 _ACTIVATIONS = {
     "silu": SILU,
     "swish": SILU,
@@ -76,7 +76,7 @@ def rotation(config: Any, kind: str | None = None, partial: bool = False, neighb
 
 
 def kind_of(config: Any, layer: int) -> str:
-    """``full_attention`` or ``sliding_attention``."""
+    """One of ``KINDS``."""
     kinds: Sequence[str] | None = getattr(config, "layer_types", None)
     if not kinds:
         return "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
@@ -87,9 +87,10 @@ def kind_of(config: Any, layer: int) -> str:
 
 def window_of(config: Any, layer: int) -> int:
     """Tokens that a layer's attention sees at most; 0: all."""
-    if kind_of(config, layer) == "full_attention":
+    kind = kind_of(config, layer)
+    if kind == "full_attention":
         return 0
-    return int(config.sliding_window)
+    return int(config.attention_chunk_size if kind == "chunked_attention" else config.sliding_window)
 
 
 def weights(layer: int, *names: str) -> tuple[str, ...]:

@@ -1,0 +1,55 @@
+"""Llama 4: attention by chunks, layers without positions whose queries are stretched, and experts whose inputs have
+their shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.engines.decoder.families.parts import (
+    activation,
+    attention,
+    before,
+    decoder,
+    experts,
+    kind_of,
+    rotation,
+    shared_mlp,
+    weight,
+    weights,
+)
+from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Layer, Mlp, Norm, Rotation, Stretch
+
+
+def describe(config: Any) -> DecoderSpec:
+    turning = rotation(config, neighbours=True)
+    stretch = Stretch(config.attn_scale, config.floor_scale, 1) if config.attn_temperature_tuning else None
+    still = Rotation((), neighbours=True, stretch=stretch)
+
+    def layer(index: int) -> Layer:
+        return Layer(_attention(config, index, turning, still), _mlp(config, index), before(index))
+
+    return decoder(config, layer, Norm(config.rms_norm_eps))
+
+
+def _attention(config: Any, layer: int, turning: Rotation, still: Rotation) -> Attention:
+    turns, chunked = config.no_rope_layers[layer], kind_of(config, layer) == "chunked_attention"
+    normed = bool(config.use_qk_norm and turns)
+    return attention(config, layer, turning if turns else still, chunked=chunked, unit_norm=normed)
+
+
+def _mlp(config: Any, layer: int) -> Mlp | Experts:
+    if layer not in config.moe_layers:
+        up, down = weights(layer, "feed_forward.gate_proj", "feed_forward.up_proj"), "feed_forward.down_proj"
+        return Mlp(config.intermediate_size_mlp, activation(config.hidden_act), up, weight(layer, down))
+    return experts(
+        config,
+        layer,
+        (config.num_local_experts, config.num_experts_per_tok, config.intermediate_size),
+        "feed_forward",
+        router=weight(layer, "feed_forward.router"),
+        transposed=True,
+        inside=True,
+        sigmoid=True,
+        divided=False,
+        shared=shared_mlp(config, layer, "feed_forward.shared_expert", config.intermediate_size),
+    )
