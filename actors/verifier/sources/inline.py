@@ -58,7 +58,6 @@ class InlineDraft(Source):
         self._usual_read_us = self.steps(UNREAD) / UNREAD
         self.read_us = Estimate(self._usual_read_us, weight=SLICE, memory=8 * SLICE)  # of a token of a text
         self.depths = Estimate(memory=AGREED), Estimate(memory=AGREED)  # its agreement at the first two tokens
-        self._beside_us = Estimate()  # of a node, beside the model: leaves are chosen, candidates join trees
         self._vocab_size, self._eos = vocab_size, eos | model.info.eos_token_ids
         self._trees: WeakKeyDictionary[Stream, InlineTree] = WeakKeyDictionary()
         self._unable: WeakKeyDictionary[Stream, bool] = WeakKeyDictionary()  # it has no room, or cannot mirror them
@@ -92,15 +91,12 @@ class InlineDraft(Source):
         for step in range(MAX_STEPS):
             begin = self.timer()
             batch = self._worthwhile(trees, allowance)
-            nodes = len(batch)
-            if not batch or self.steps(nodes) > self._left_us(until):
+            if not batch or self.steps(len(batch)) > self._left_us(until):
                 if step == 0:
                     self.steps.drift()
                 break
-            spent_us = self._expand(batch, trees, allowance.now_us + (begin - began) * 1e6)
-            if spent_us is None:
+            if not self._expand(batch, trees, allowance.now_us + (begin - began) * 1e6):
                 break
-            self._beside_us.add_time(((self.timer() - begin) * 1e6 - spent_us) / nodes, weight=nodes)
 
     def judged_as(self, stream: Stream) -> str:
         return "" if stream.suspect else self.name
@@ -191,7 +187,8 @@ class InlineDraft(Source):
         stop = (frozenset() if sampling.ignore_eos else self._eos) | set(sampling.stop_token_ids)
         end = min(text.prompt_len + sampling.max_tokens, self.model.info.max_context)
         chances = TextCalibration(weights.calibrations.setdefault(text.sampled, Calibration()))
-        tree = self.tree_of(stream, weights.model, handle, stop, end, chances, self.depths)
+        tree = self.tree_of(stream, weights.model, handle, stop, end, chances)
+        tree.depths = self.depths
         self._opened(tree, stream)
         self._trees[stream] = tree
         return tree
@@ -202,41 +199,41 @@ class InlineDraft(Source):
     def _worthwhile(self, trees: Iterable[InlineTree], allowance: Allowance) -> list[tuple[InlineTree, Node]]:
         """The leaves of the next step: as many of the most promising as gain most beyond the price of the step, and of
         a row of the forward for each. None, where that is nothing."""
-        row, rate, beside_us = allowance.row, allowance.rate, self._beside_us.mean
+        row, rate = allowance.row, allowance.rate
         found = [(promise - row, tree, node) for tree in trees for promise, node in tree.promises()]
         found.sort(key=lambda one: one[0], reverse=True)
         best, most, gain = 0, 0.0, 0.0
         for count, (worth, _, _) in enumerate(found[:MAX_LEAVES], 1):
             gain += worth
-            left = gain - rate * (self.steps(count) + count * beside_us)
+            left = gain - rate * self.steps(count)
             if left > most:
                 best, most = count, left
         return [(tree, node) for _, tree, node in found[:best]]
 
     def _expand(
         self, batch: list[tuple[InlineTree, Node]], streams: Mapping[InlineTree, Stream], began_us: float
-    ) -> float | None:
-        """One draft step. Returns what the model took, in microseconds; None if it failed."""
+    ) -> bool:
+        """One draft step. Returns whether the model has not failed."""
+        begin = self.timer()
         leaves = [tree.leaf(node) for tree, node in batch]
         # a root computes what its text misses as well
         missing = sum(self.model.missing(tree.handle) for tree, node in batch if node.parent is None)
-        begin = self.timer()
         try:
             expansions = self.model.expand(leaves)
         except Exception as error:
             self._fail((tree for tree, _ in batch), error)
-            return None
-        spent_us = (self.timer() - begin) * 1e6
+            return False
         self._failures = 0
-        self.steps.observe(len(leaves) + missing, spent_us)
         for (tree, node), expansion in zip(batch, expansions, strict=True):
             tree.expanded(node, expansion, self._vocab_size)
+        spent_us = (self.timer() - begin) * 1e6
+        self.steps.observe(len(leaves) + missing, spent_us)
         grown = {tree for tree, _ in batch}
         for tree in grown:
             stream = streams[tree]
             stream.spent(self.name, spent_us / len(grown))
             stream.loan.report([(round(began_us), round(spent_us))])
-        return spent_us
+        return True
 
     # --- after a round -----------------------------------------------------------------------------------------------
 

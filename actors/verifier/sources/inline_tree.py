@@ -37,14 +37,12 @@ class InlineTree:
         stop_tokens: frozenset[int],
         end: int,
         calibration: TextCalibration,
-        depths: Sequence[Estimate] = (),
     ) -> None:
-        """``handle``: the mirror's. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on.
-        ``depths``: the agreement of all texts at a round's first token, second ..."""
+        """``handle``: the mirror's. Nothing is drafted behind ``stop_tokens``, nor at positions from ``end`` on."""
         self.rid, self.tree, self.model, self.handle = stream.rid, stream.tree, model, handle
         self.stop_tokens, self.end, self.calibration = stop_tokens, end, calibration
         self.agreement = Estimate(calibration.usual, weight=4, memory=48)  # how often the draft's first choice is right
-        self._depths = depths
+        self.depths: Sequence[Estimate] = ()  # the agreement of all texts at a round's first token, second ...
         self.lost = False  # the model cannot mirror the text any more
         self._expansions: dict[Node, Expansion] = {}  # the candidates behind each expanded node
         self._slots: set[int] = set()  # scratch slots that are in use
@@ -171,8 +169,8 @@ class InlineTree:
             if node is None or (expansion := self._expansions.get(node)) is None:
                 return
             hit = expansion.tokens.index(token) if token in expansion.tokens else -1
-            if depth < len(self._depths):
-                self._depths[depth].add(float(hit == 0))
+            if depth < len(self.depths):
+                self.depths[depth].add(float(hit == 0))
             self.calibration.observe(expansion.probs, hit)
             self.agreement.add(float(hit == 0))
             node = node.children.get(token)
