@@ -48,7 +48,7 @@ class Strategy:
         return self.sources[0] if self.window == "proposal" else ""
 
 
-STRATEGIES: dict[Method, Strategy] = {
+STRATEGIES: dict[str, Strategy] = {
     s.method: s
     for s in (
         Strategy(Method.VANILLA),

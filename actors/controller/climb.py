@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from actors.methods import strategy_for
+from actors.methods import STRATEGIES, strategy_for
 from protocols.limits import Mean, within
 from protocols.messages import Budget, DraftStats, Kind, Method, RoundStats
 
@@ -244,7 +244,8 @@ class Control:
 
     def observe_round(self, stats: RoundStats) -> None:
         kind = stats.kind
-        if stats.plan is None or not strategy_for(kind.method).drafter:
+        strategy = STRATEGIES.get(kind.method)  # None: of a newer verifier
+        if stats.plan is None or strategy is None or not strategy.drafter:
             return
         load = Load(kind, max(1, stats.streams).bit_length())
         climb = self.climbs.setdefault(load, Climb(kind.method))

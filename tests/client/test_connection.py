@@ -217,6 +217,6 @@ def test_a_client_of_another_loop_says_so():
     async def go():
         async with Cluster(language=LANGUAGE) as cluster, client_of(cluster) as client:
             await asyncio.to_thread(asyncio.run, elsewhere(client))
-            assert (await client.status()).model_id == "toy"
+            assert (await client.status()).target.model_id == "toy"
 
     asyncio.run(go())

@@ -90,7 +90,7 @@ def test_it_streams_over_a_real_socket(server):
     with Client(server.address) as client:
         assert [t for c in client.stream(PROMPT, max_tokens=100) for t in c.token_ids] == TRUTH
         assert list(client.generate(PROMPT, max_tokens=100).token_ids) == TRUTH
-        assert client.status().model_id == "toy"
+        assert client.status().target.model_id == "toy"
     with pytest.raises(ConnectionLost, match="the client was closed; make a new one"):
         client.status()
 

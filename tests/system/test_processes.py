@@ -142,7 +142,7 @@ def test_kill_9_of_the_verifier_in_mid_stream_and_the_client_resumes_by_itself(u
         ids += chunk.token_ids
         if len(ids) > 60 and not killed:
             killed = True
-            os.kill(client.status().pid, signal.SIGKILL)
+            os.kill(client.status().verifier.pid, signal.SIGKILL)
     assert tuple(ids) == plain.token_ids
 
 
