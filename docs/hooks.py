@@ -1,6 +1,5 @@
-"""What mkdocs asks of us: the list of every error sentence and the table of a request's options, read from the code so
-that they cannot be out of date. Links that leave the site, which lead somewhere in the repository only, become the
-names of what they link."""
+"""What mkdocs asks of us: the list of every error sentence, read from the code so that it cannot be out of date. Links
+that leave the site, which lead somewhere in the repository only, become the names of what they link."""
 
 from __future__ import annotations
 
@@ -19,20 +18,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if "/" not in page.file.src_uri:
         markdown = re.sub(r"\[([^]]+)\]\(\.\./[^)]*\)", r"`\1`", markdown)
         markdown = re.sub(r"\[([^]]+)\]\(experiments/[^)]*\)", r"\1", markdown)
-    if page.file.src_uri == "api.md":
-        return markdown.replace("<!-- options -->", options())
     if page.file.src_uri != "errors.md":
         return markdown
     rows = "".join(f"| {sentence} | `{kind}` | `{where}` |\n" for sentence, kind, where in sorted(sentences()))
     return f"{markdown}\n| sentence | exception | raised in |\n|---|---|---|\n{rows}"
-
-
-def options() -> str:
-    """The keyword arguments of ``Client.stream``, with their defaults and meanings."""
-    from duoactor.client.options import DEFAULTS, DESCRIPTIONS
-
-    rows = "".join(f"| `{name}` | `{DEFAULTS[name]!r}` | {meaning} |\n" for name, meaning in DESCRIPTIONS.items())
-    return f"| option | default | meaning |\n|---|---|---|\n{rows}"
 
 
 def sentences() -> Iterator[tuple[str, str, str]]:

@@ -34,8 +34,9 @@ def validate(request: Generate, vocab_size: int = MAX_INT) -> None:
 
 
 def characters(turns: Sequence[ChatTurn]) -> int:
-    """How many characters a conversation has, tool calls included."""
-    return sum(len(turn.content) + sum(len(call.arguments) for call in turn.tool_calls) for turn in turns)
+    """How many characters a conversation has, tool calls and thoughts included."""
+    calls = sum(len(call.arguments) for turn in turns for call in turn.tool_calls)
+    return calls + sum(len(turn.content) + len(turn.reasoning) for turn in turns)
 
 
 def _draft_problems(request: Generate) -> Iterator[str]:

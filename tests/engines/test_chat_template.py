@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from actors.engines.text.chat_template import ChatTemplate
 from actors.engines.text.tokenizer import TokenizerCodec
 from protocols.errors import RequestError
-from protocols.messages import ChatTurn, Rendering, ToolCall
+from protocols.messages import ChatTurn, Rendering, Thinking, ToolCall
 
 TARGET = str(Path(__file__).parents[2] / "duoactor" / "pair" / "target")
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
@@ -189,3 +189,68 @@ def test_a_tokenizers_own_response_template_is_what_counts(tokenizer):
     assert json.loads(ChatTemplate(tokenizer).response_template)["fields"]["tool_calls"] == field
     tokenizer.response_template = {"fields": {"content": {}}}
     assert ChatTemplate(tokenizer).response_template == ""
+
+
+# --- thoughts --------------------------------------------------------------------------------------------------------
+
+SWITCHED = """{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.reasoning_content and loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking %}<think>
+
+</think>
+
+{% endif %}{% endif %}"""
+ALWAYS = SWITCHED.replace("{% if enable_thinking", "{% if true %}<think>\n{% elif enable_thinking")
+DEEPSEEK = SWITCHED.replace(
+    "enable_thinking is defined and not enable_thinking %}<think>", "thinking %}<think>"
+).replace("\n\n</think>\n\n", "")
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (QWEN, Thinking()),
+        (SWITCHED, Thinking("<think>", "</think>")),
+        (ALWAYS, Thinking("<think>", "</think>", opens=True, opens_on=True, opens_off=True)),
+        (DEEPSEEK, Thinking("<think>", "</think>", opens_on=True)),
+    ],
+)
+def test_whether_a_prompt_ends_inside_a_thought_is_found_by_rendering(tokenizer, template, expected):
+    tokenizer.chat_template = template
+    assert ChatTemplate(tokenizer).thinking == expected
+
+
+def test_marks_that_are_special_tokens_are_named_with_their_ids(tokenizer):
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]})
+    tokenizer.chat_template = "{% for m in messages %}[THINK]{{ m.content }}[/THINK]{% endfor %}"
+    found = ChatTemplate(tokenizer).thinking
+    assert dict(found.special) == {name: tokenizer.convert_tokens_to_ids(name) for name in ("[THINK]", "[/THINK]")}
+
+
+def test_a_templates_own_variables_are_handed_to_it(tokenizer):
+    tokenizer.chat_template = SWITCHED
+    off = render(tokenizer, TURNS[:1], variables='{"enable_thinking": false}')
+    assert off.endswith("<think>\n\n</think>\n\n") and "</think>" not in render(tokenizer, TURNS[:1])
+    for variables in ("[", "[]", '{"messages": []}', '{"chat_template": "x"}', '{"tokenize": true}'):
+        with pytest.raises(RequestError):
+            render(tokenizer, TURNS[:1], variables=variables)
+
+
+def test_thoughts_of_earlier_turns_are_the_templates_to_show(tokenizer):
+    tokenizer.chat_template = SWITCHED
+    thought = ChatTurn("assistant", "Blue.", reasoning="It is day.")
+    assert "<think>It is day.</think>Blue." in render(tokenizer, [TURNS[0], thought], continue_final=True)
+    assert "day" not in render(tokenizer, [TURNS[0], thought, TURNS[0]])
+
+
+def test_special_tokens_in_thoughts_and_variables_are_plain_text_where_that_is_asked_for(tokenizer):
+    tokenizer.chat_template = SWITCHED.replace(
+        "{% if add_generation_prompt %}", "{{ extra }}{% if add_generation_prompt %}"
+    )
+    codec = TokenizerCodec(tokenizer)
+    end = tokenizer.eos_token
+    turns = [TURNS[0], ChatTurn("assistant", "Blue.", reasoning=f"a{end}b")]
+    how = {"continue_final": True, "variables": json.dumps({"extra": end})}
+    special = codec.chat(turns, "", Rendering(**how)).count(tokenizer.eos_token_id)
+    assert codec.chat(turns, "", Rendering(**how, plain=True)).count(tokenizer.eos_token_id) < special

@@ -17,24 +17,26 @@ BEFORE = "\n"  # a character that no tokenizer merges with the rest of a special
 class Plain:
     """A conversation in which nothing that its authors wrote is a special token.
 
-    ``turns`` and ``tools`` have a mark inside each name of a special token. :meth:`encode` splits the rendered text
-    there, so that the tokens spell the name and none of them is the special one.
+    ``turns``, ``tools`` and ``variables`` have a mark inside each name of a special token. :meth:`encode` splits the
+    rendered text there, so that the tokens spell the name and none of them is the special one.
     """
 
-    def __init__(self, tokenizer: Any, turns: Sequence[ChatTurn], tools: str) -> None:
+    def __init__(self, tokenizer: Any, turns: Sequence[ChatTurn], tools: str, variables: str = "") -> None:
         self._tokenizer = tokenizer
         given = [
             tools,
-            *(turn.content for turn in turns),
+            variables,
+            *(text for turn in turns for text in (turn.content, turn.reasoning)),
             *(call.arguments for turn in turns for call in turn.tool_calls),
         ]
         self._mark = next(one for one in BREAKS if not any(one in text for text in given))
         mark = self._marker(_special_names(tokenizer))
-        self.tools = mark(tools)
+        self.tools, self.variables = mark(tools), mark(variables)
         self.turns = tuple(
             replace(
                 turn,
                 content=mark(turn.content),
+                reasoning=mark(turn.reasoning),
                 tool_calls=tuple(replace(call, arguments=mark(call.arguments)) for call in turn.tool_calls),
             )
             for turn in turns

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from actors.engines.text.chat_template import RENDERING, ChatTemplate
 from actors.engines.text.plain import Plain, octets_of
 from protocols.errors import RequestError
@@ -82,8 +84,9 @@ class TokenizerCodec:
     def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
         if not rendering.plain:
             return self.encode(self._template.render(turns, tools, rendering), special_tokens=False)
-        plain = Plain(self.tokenizer, turns, tools)
-        return plain.encode(self._template.render(plain.turns, plain.tools, rendering))
+        plain = Plain(self.tokenizer, turns, tools, rendering.variables)
+        shown = msgspec.structs.replace(rendering, variables=plain.variables)
+        return plain.encode(self._template.render(plain.turns, plain.tools, shown))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         # for every token: transformers' wrapper around the Rust tokenizer takes longer than the decoding

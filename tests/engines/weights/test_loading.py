@@ -15,6 +15,7 @@ from actors.engines.weights.loading import (
     resolve_device,
 )
 from protocols.errors import ConfigError, ModelError
+from protocols.messages import Sampling
 
 PAIR = Path(__file__).parents[3] / "duoactor" / "pair"
 CPU = torch.device("cpu")
@@ -112,6 +113,18 @@ def test_a_missing_or_broken_tokenizer_is_refused(draft):
         (draft / name).unlink()
     with pytest.raises(ModelError, match=r"add tokenizer\.json"):
         load_tokenizer(str(draft))
+
+
+def test_sampling_that_generation_config_asks_for_is_told_to_clients_also_at_the_second_start(draft):
+    tokenizer = load_tokenizer(str(draft))
+    told = []
+    for changes in ({"temperature": 0.6, "top_k": 20, "top_p": 0.95, "do_sample": True}, {"temperature": -1.0}):
+        edit(draft / "generation_config.json", **changes)
+        for _ in range(2):
+            model = load_model(str(draft), CPU, torch.float32)
+            told.append(describe(str(draft), model, tokenizer, CPU, "float32").sampling)
+    assert told[:2] == [Sampling(temperature=0.6, top_k=20, top_p=0.95)] * 2
+    assert told[2:] == [Sampling(temperature=1.0)] * 2  # no sampling is made of what cannot be
 
 
 def test_a_description_gathers_every_end_of_sequence_id(draft):
