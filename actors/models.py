@@ -188,7 +188,6 @@ class Leaf:
     token: int
     path: tuple[int, ...]  # slots of its ancestors below the root, top first; ignored for the root
     is_root: bool = False  # it is the last committed token
-    above: int = -1  # index of its parent, if that is an earlier leaf of the same call: ``path`` is ignored then
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +201,6 @@ class Expansion:
     slot: int  # where the node's K/V now lies (-1 for the root)
     tokens: tuple[int, ...]
     probs: tuple[float, ...]
-
-
-def path_of(leaf: Leaf, leaves: Sequence[Leaf], expansions: Sequence[Expansion]) -> tuple[int, ...]:
-    """The slots of a leaf's ancestors below the root, top first. ``leaves``: of the same call; ``expansions``: of those
-    before it."""
-    if leaf.above < 0:
-        return leaf.path
-    above = leaves[leaf.above]
-    return () if above.is_root else (*path_of(above, leaves, expansions), expansions[leaf.above].slot)
 
 
 class DraftModel(Protocol):

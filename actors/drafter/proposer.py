@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.datastore import Datastore, Retrieval
-from actors.models import Expansion, Leaf, ModelInfo, common_prefix, path_of
+from actors.models import Expansion, Leaf, ModelInfo, common_prefix
 from actors.own_text import PromptLookup, SuffixAutomaton
 from actors.proposals import ROOT, Proposal, Proposer, ProposerSession
 from protocols.errors import ConfigError
@@ -97,16 +97,13 @@ class ProposerDraft:
         mirror.read = max(mirror.read, min(end, len(mirror.text)))
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
-        found: list[Expansion] = []
-        for leaf in leaves:
-            found.append(self._expand(self._mirrors[leaf.handle], leaf, path_of(leaf, leaves, found)))
-        return found
+        return [self._expand(self._mirrors[leaf.handle], leaf) for leaf in leaves]
 
-    def _expand(self, mirror: _Mirror, leaf: Leaf, above: tuple[int, ...]) -> Expansion:
+    def _expand(self, mirror: _Mirror, leaf: Leaf) -> Expansion:
         slot = ROOT
         path: tuple[int, ...] = ()
         if not leaf.is_root:
-            path = (*(mirror.paths[above[-1]] if above else ()), leaf.token)
+            path = (*(mirror.paths[leaf.path[-1]] if leaf.path else ()), leaf.token)
             slot = next(s for s in range(self._scratch_slots) if s not in mirror.paths)
             mirror.paths[slot] = path
         if mirror.proposal is None:

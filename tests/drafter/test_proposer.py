@@ -30,16 +30,6 @@ def grown(draft, handle, root, depth):
     return tokens, slots
 
 
-def test_a_path_expands_in_one_step():
-    draft, handle = opened("sam")
-    top, first, second = draft.expand(
-        [Leaf(handle, 6, (), is_root=True), Leaf(handle, 7, (), above=0), Leaf(handle, 8, (), above=1)]
-    )
-    assert [found.tokens[0] for found in (top, first, second)] == [7, 8, 9]
-    [third] = draft.expand([Leaf(handle, 9, (first.slot, second.slot))])
-    assert third.tokens[0] == 10
-
-
 @pytest.mark.parametrize("name", ["pld", "sam"])
 def test_a_proposer_drafts_what_followed_the_same_tokens_before(name):
     draft, handle = opened(name)

@@ -33,21 +33,6 @@ def test_a_tree_node_expands_as_if_its_path_were_committed(sampling):
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_a_path_expands_in_one_step(sampling):
-    draft, other = Draft(engine_of()), engine_of()
-    prompt = some_prompt(300)
-    handle = draft.open(prompt, 300, sampling)
-    along = [root(handle), Leaf(handle, 5, (), above=0), Leaf(handle, 7, (), above=1), Leaf(handle, 9, (), above=1)]
-    top, a, ab, ac = draft.expand(along)
-    below = [Leaf(handle, 11, (a.slot, ac.slot)), Leaf(handle, 5, (), above=0), Leaf(handle, 8, (a.slot,))]
-    acd, acde, af = draft.expand(below)
-    paths = (([], top), ([5], a), ([5, 7], ab), ([5, 9], ac), ([5, 9, 11], acd), ([5, 9, 11, 5], acde), ([5, 8], af))
-    for path, found in paths:
-        assert_same(found, fresh(other, prompt + path, 300, sampling))
-    assert len({x.slot for _, x in paths}) == 7
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_after_any_commits_the_mirror_equals_a_fresh_one(sampling):
     draft, other = Draft(engine_of()), engine_of()
     chance = random.Random(5)

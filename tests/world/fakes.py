@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.datastore import Datastore, build
-from actors.models import RENDERING, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix, path_of
+from actors.models import RENDERING, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
 from actors.tree.accept import walk
 from actors.verifier.sources.lookup import Library
 from protocols.errors import PoolFull
@@ -190,8 +190,7 @@ class ToyDraft:
                 assert leaf.token == context[-1], "the root is the last committed token"
                 path, slot = [], -1
             else:
-                above = path_of(leaf, leaves, out)
-                path = [*(self.paths[leaf.handle, above[-1]] if above else []), leaf.token]
+                path = [*(self.paths[leaf.handle, leaf.path[-1]] if leaf.path else []), leaf.token]
                 used = {s for h, s in self.paths if h == leaf.handle}
                 slot = next(s for s in range(self.scratch_slots + 1) if s not in used)
                 assert slot < self.scratch_slots, "the lease asked for more slots than there are"

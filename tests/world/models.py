@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
-from actors.models import Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix, path_of
+from actors.models import Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
 from actors.tree.accept import walk
 from protocols.errors import PoolFull
 from protocols.messages import ChatTurn, Sampling, TokenLogprobs
@@ -369,7 +369,7 @@ class Draft:
                 self.seen[leaf.handle] = len(context)
                 path, slot = [], -1
             else:
-                paths, above = self.paths[leaf.handle], path_of(leaf, leaves, out)
+                paths, above = self.paths[leaf.handle], leaf.path
                 path = [*(paths[above[-1]] if above else []), leaf.token]
                 slot = next(s for s in range(self.scratch_slots + 1) if s not in paths)
                 assert slot < self.scratch_slots, "the lease asked for more slots than there are"

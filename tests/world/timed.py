@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from actors.models import Expansion, Leaf, Outcome, Window, path_of
+from actors.models import Expansion, Leaf, Outcome, Window
 from actors.tree.accept import depths_of, walk
 from actors.verifier.compute import Compute
 from protocols.messages import Sampling
@@ -206,10 +206,7 @@ class TimedDraft:
         took = self.stage.world.step(len(leaves)) * self.chance.uniform(0.95, 1.1)
         took += sum(self._see(leaf.handle, self.missing(leaf.handle)) for leaf in leaves if leaf.is_root)
         self._spend(took)
-        found: list[Expansion] = []
-        for leaf in leaves:
-            found.append(self._expand(leaf, path_of(leaf, leaves, found)))
-        return found
+        return [self._expand(leaf, leaf.path) for leaf in leaves]
 
     def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
         self.seen[handle] = min(self.seen[handle], len(prefix))  # all texts of a stage are one text

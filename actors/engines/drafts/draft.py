@@ -169,10 +169,8 @@ class Draft:
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         groups: dict[int, list[int]] = {}
-        depths: list[int] = []  # below the root
         for index, leaf in enumerate(leaves):
-            depths.append(depths[leaf.above] + 1 if leaf.above >= 0 else 0 if leaf.is_root else 1 + len(leaf.path))
-            if leaf.is_root or self._mirrors[leaf.handle].length + depths[-1] <= self.info.max_context:
+            if leaf.is_root or self._mirrors[leaf.handle].length + 1 + len(leaf.path) <= self.info.max_context:
                 groups.setdefault(leaf.handle, []).append(index)
         expansions = [Expansion(-1, (), ())] * len(leaves)  # of leaves beyond the context
         if not groups:
@@ -230,7 +228,7 @@ class Draft:
             slot = m.take(leaf.token)
             taken.append(slot)
             batch.taken.append((m, slot))
-            paths[index] = (*paths.get(leaf.above, leaf.path), slot)
+            paths[index] = (*leaf.path, slot)
         batch.wanted += range(len(batch.tokens), len(batch.tokens) + len(taken))
         positions = [m.length + len(paths[index]) - 1 for index in members]
         base, visible = m.view([*paths.values()])

@@ -25,7 +25,7 @@ from actors.engines.flat_batch import FlatBatch, Mask, align
 from actors.engines.heads.draft import HeadDraft, HeadMirror
 from actors.engines.heads.head import rms
 from actors.engines.targets.states import States
-from actors.models import Expansion, Leaf, ModelInfo, path_of
+from actors.models import Expansion, Leaf, ModelInfo
 from protocols.errors import ModelError
 
 Config = Mapping[str, Any]
@@ -249,7 +249,7 @@ class BlockDraft(HeadDraft):
         logits: list[Tensor] = []
         expansions: list[Expansion] = []
         for index, leaf in enumerate(leaves):
-            m, depth = self._mirrors[leaf.handle], self._depth(leaf, leaves)
+            m, depth = self._mirrors[leaf.handle], 0 if leaf.is_root else 1 + len(leaf.path)
             if not leaf.is_root and m.ahead_of != m.length:
                 self._look_ahead([leaf.handle])
             slot = -1 if leaf.is_root else m.take(leaf.token)
@@ -257,18 +257,12 @@ class BlockDraft(HeadDraft):
             if depth < len(m.ahead) and m.length + depth < self.info.max_context:
                 path = list[int]()
                 if m.sampler.penalised and not leaf.is_root:
-                    path = [*(m.held[above] for above in path_of(leaf, leaves, expansions)), leaf.token]
+                    path = [*(m.held[above] for above in leaf.path), leaf.token]
                 rows.append(Row(index, slot, m.sampler, m.length + depth, path))
                 logits.append(m.ahead[depth])
         for row, (ids, probs) in zip(rows, self._ranked(logits, rows), strict=True):
             expansions[row.index] = Expansion(row.slot, tuple(ids), tuple(probs))
         return expansions
-
-    def _depth(self, leaf: Leaf, leaves: Sequence[Leaf]) -> int:
-        """Below the root."""
-        if leaf.above >= 0:
-            return 1 + self._depth(leaves[leaf.above], leaves)
-        return 0 if leaf.is_root else 1 + len(leaf.path)
 
     def _ranked(self, logits: Any, rows: Sequence[Row]) -> Any:
         return rank(torch.stack(logits)[:, : self.info.vocab_size], rows, self.candidates) if rows else []

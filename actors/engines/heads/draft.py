@@ -11,7 +11,6 @@ head has the keys and values that it kept of the text, and else none: its rows d
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +22,7 @@ from actors.engines.flat_batch import FlatBatch, Mask, causal
 from actors.engines.heads.engine import HeadEngine
 from actors.engines.sampling.sampler import SamplerState
 from actors.engines.targets.states import States
-from actors.models import Expansion, Leaf, path_of
+from actors.models import Leaf
 from protocols.messages import Sampling
 
 if TYPE_CHECKING:
@@ -109,21 +108,6 @@ class HeadDraft(Draft):
     def _follows(self, slots: Sequence[int], before: Sequence[int]) -> None:
         """The rows in these slots read the states in those."""
         self.engine.before[slots] = before
-
-    def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
-        """See :class:`actors.models.DraftModel`. A path is as many steps as it has nodes: a row reads the state that
-        the row above it makes."""
-        expansions: list[Expansion] = [Expansion(-1, (), ())] * len(leaves)
-        left = [*range(len(leaves))]
-        while left:
-            ready = [index for index in left if leaves[index].above not in left]
-            asked = [
-                replace(leaves[index], path=path_of(leaves[index], leaves, expansions), above=-1) for index in ready
-            ]
-            for index, found in zip(ready, super().expand(asked), strict=True):
-                expansions[index] = found
-            left = [index for index in left if index not in ready]
-        return expansions
 
     def _add_root(self, batch: Batch, handle: int, index: int) -> None:
         self._feed(self._mirrors[handle])

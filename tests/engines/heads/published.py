@@ -161,7 +161,8 @@ class Pair:
                 yield text, [token], found
             truth = self.truth(text, 2)
             if chance.random() < 0.6:  # the target's own tokens, so that some are accepted
-                found = self.draft.expand([Leaf(mirror, truth[0], ()), Leaf(mirror, truth[1], (), above=0)])
+                found = self.draft.expand([Leaf(mirror, truth[0], ())])
+                found += self.draft.expand([Leaf(mirror, truth[1], (found[0].slot,))])
                 nodes += truth
                 parents += [-1, len(nodes) - 2]
                 for path, one in zip(([truth[0]], truth), found, strict=True):
