@@ -104,7 +104,9 @@ def test_the_first_token_of_a_text_is_as_the_file_says() -> None:
 
 def test_an_unknown_pattern_is_refused() -> None:
     metadata = metadata_of(byte_level(ORIGINALS["gpt-2"]), pre="novel-bpe")
-    with pytest.raises(ModelError, match=r"x\.gguf cuts text by the pattern 'novel-bpe'.*tokenizer\.json beside it"):
+    with pytest.raises(
+        ModelError, match=r"x\.gguf cuts text by the pattern 'novel-bpe'.*tokenizer\.json beside the file"
+    ):
         build_tokenizer(metadata, "x.gguf")
 
 
