@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ from protocols.errors import ConfigError
 COVERED = 8192  # tokens of the output layer; what a small target's head takes longest for is its own
 STEPS = 3  # tokens of a round that it is trained to draft one behind the other
 TOKENS = 2048  # of a batch
+PROMPTS = 512  # whose states are at hand for texts that begin alike
 RANKS = 8  # of the head's choices that are told apart
 CPU = torch.device("cpu")
 
@@ -81,35 +83,41 @@ class Watched:
     def __init__(self, target: Target, features: Features, layers: Sequence[int]) -> None:
         self._target, self._features = target, features
         self._states: States = target.keep_states(layers)
-        self._texts: dict[int, tuple[list[int], int]] = {}  # by request, with its prompt's length
-        self._prompts: list[tuple[tuple[int, ...], NDArray[np.float16]]] = []  # with their states
+        self._texts: dict[int, list[int]] = {}  # by request
+        self._begun: dict[int, NDArray[np.float16] | None] = {}  # by request: the states of its prompt
+        self._prompts = deque[tuple[tuple[int, ...], NDArray[np.float16]]](maxlen=PROMPTS)  # with their states
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
 
     def open(self, prompt: Sequence[int], *arguments: Any, **options: Any) -> int:
         handle = self._target.open(prompt, *arguments, **options)
-        self._texts[handle] = list(prompt), len(prompt)
+        self._texts[handle] = list(prompt)
         return handle
 
     def prefill(self, handle: int, limit: int | None = None) -> Any:
         outcome = self._target.prefill(handle, limit)
         if outcome is not None:
-            self._texts[handle][0].extend(outcome.tokens)
+            prompt = self._texts[handle]
+            found = self._states.take(handle)
+            self._begun[handle] = whole = None if found is None else self._whole(prompt, *found)
+            if whole is not None:
+                self._prompts.append((tuple(prompt), whole))
+            prompt.extend(outcome.tokens)
         return outcome
 
     def verify(self, windows: Sequence[Any]) -> Any:
         outcomes = self._target.verify(windows)
         for window, outcome in zip(windows, outcomes, strict=True):
-            self._texts[window.handle][0].extend(outcome.tokens)
+            self._texts[window.handle].extend(outcome.tokens)
         return outcomes
 
     def close(self, handle: int) -> None:
-        (text, prompt_len), found = self._texts.pop(handle), self._states.take(handle)
+        text, begun, found = self._texts.pop(handle), self._begun.pop(handle, None), self._states.take(handle)
         self._target.close(handle)
-        if found is not None and (whole := self._whole(text, *found)) is not None:
-            self._prompts.append((tuple(text[:prompt_len]), whole[:prompt_len]))
-            self._features.keep(text, whole)
+        if begun is not None:
+            rest = [found[1].half().cpu().numpy()] if found is not None else []
+            self._features.keep(text, np.concatenate([begun, *rest]))
 
     def _whole(self, text: list[int], start: int, tapped: Tensor) -> NDArray[np.float16] | None:
         """With the states of a beginning that was computed for an earlier text; None: nobody has them."""

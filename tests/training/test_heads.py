@@ -92,6 +92,15 @@ def test_states_of_a_cached_beginning_are_those_of_the_text_that_computed_it(tmp
     torch.testing.assert_close(torch.from_numpy(np.array(found)).float(), expected, rtol=2e-2, atol=2e-2)
 
 
+def test_texts_that_are_written_together_all_keep_their_states(tmp_path):
+    watched = Watched(served(make("llama")), features := Features(tmp_path), taps_of(3))
+    prompts = [[*some_prompt(60), 5 + n] for n in range(3)]
+    begun = [text_of(watched, prompt, 5) for prompt in prompts]
+    for handle, _ in begun:
+        watched.close(handle)
+    assert [len(features.of(text)) for _, text in begun] == [len(text) - 1 for _, text in begun]
+
+
 def test_a_head_is_distilled_resumed_and_served(tmp_path, capsys):
     target = target_of("llama", tmp_path / "target")
     texts = tuple(Text("words", f"w{i} w{2 * i} w{3 * i}") for i in range(3, 15))
