@@ -25,7 +25,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class QueryScale:
     """Queries are multiplied by ``1 + share * log(1 + (position + first) // period)``."""
 
     share: float
@@ -40,7 +40,7 @@ class Rotation:
     frequencies: tuple[float, ...]  # radians a position, of each pair
     factor: float = 1.0  # of cosines and sines
     neighbours: bool = False  # pairs lie side by side in the checkpoint, not half a head apart
-    stretch: Stretch | None = None
+    stretch: QueryScale | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 _NOTHING = np.float32(-np.inf)
 
 
-class Rows(NamedTuple):
+class QueryRows(NamedTuple):
     """Queries, ``columns`` numbers from a row to the next, and where sums go, ``apart`` numbers from each other."""
 
     queries: Any
@@ -75,7 +75,7 @@ class Sight(NamedTuple):
     skips: Any
 
 
-class Piece(NamedTuple):
+class QueryPiece(NamedTuple):
     """``number`` queries, ``group`` of each row from the row ``first`` on, which see ``longest`` slots at most; and
     where they, their sums and turned keys are in ``scores``."""
 
@@ -264,7 +264,7 @@ def attend_piece(number, coming, rows, heads, sight, scores):
     _, next_first, next_head = _place(max(0, coming), heads.number, sight.ends)
     keys = heads.keys[head * slots : (head + 1) * slots]
     values = heads.values[head * slots : (head + 1) * slots]
-    piece = Piece(
+    piece = QueryPiece(
         *(queries, group, first, _longest(sight.counts, first, sight.ends[request]), width),
         *(queries * room, queries * (room + width), queries * (room + 2 * width)),
     )

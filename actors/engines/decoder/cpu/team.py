@@ -23,7 +23,7 @@ from actors.engines.decoder.cpu.block_forms import PANEL as BLOCK_PANEL
 from actors.engines.decoder.cpu.block_forms import panel_bytes
 from actors.engines.decoder.cpu.blocks import grouped_words, multiply_blocks, quantize_groups
 from actors.engines.decoder.cpu.formats import BESIDE, PANEL, ROWS, TABLE, TWELVE
-from actors.engines.decoder.cpu.pool_attention import Heads, Rows, Sight, attend_piece
+from actors.engines.decoder.cpu.pool_attention import Heads, QueryRows, Sight, attend_piece
 from actors.engines.decoder.cpu.products import (
     ESCAPE,
     ROOM,
@@ -72,7 +72,7 @@ def _apart(numbers: int) -> int:
 ROOM_APART = _apart(ROOM)
 _job = types.Array(from_dtype(JOB), 1, "C")
 _state = types.Array(types.int64, 1, "C")
-SOURCES = "53a8e08053de31d1"  # see :mod:`actors.engines.decoder.cpu`
+SOURCES = "6d54a316b182e44f"  # see :mod:`actors.engines.decoder.cpu`
 _kept = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
@@ -81,7 +81,7 @@ _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 @njit(error_model="numpy")
 def _attend(job, piece, coming, me, out):
-    rows = Rows(array_at(job.x, job.rows * job.columns, np.float32), job.columns, out, job.apart)
+    rows = QueryRows(array_at(job.x, job.rows * job.columns, np.float32), job.columns, out, job.apart)
     sight = Sight(
         array_at(job.sees, job.rows * job.room, np.int64),
         job.room,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from actors.engines.decoder.families.parts import GATE_UP, attention, before, decoder, head_norms, mlp, rotation
-from actors.engines.decoder.spec import DecoderSpec, Layer, Norm, Stretch
+from actors.engines.decoder.spec import DecoderSpec, Layer, Norm, QueryScale
 
 NORMED = {"qwen3", "qwen3_vl_text"}
 
@@ -32,7 +32,7 @@ def describe(config: Any, neighbours: bool = False, up: tuple[str, ...] = GATE_U
 
 def describe_ministral(config: Any) -> DecoderSpec:
     parameters = config.rope_parameters
-    stretch = Stretch(parameters.get("llama_4_scaling_beta") or 0.0, parameters["original_max_position_embeddings"])
+    stretch = QueryScale(parameters.get("llama_4_scaling_beta") or 0.0, parameters["original_max_position_embeddings"])
     turning = replace(rotation(config), stretch=stretch)
 
     def layer(index: int) -> Layer:

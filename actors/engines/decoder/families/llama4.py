@@ -17,12 +17,12 @@ from actors.engines.decoder.families.parts import (
     weight,
     weights,
 )
-from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Layer, Mlp, Norm, Rotation, Stretch
+from actors.engines.decoder.spec import Attention, DecoderSpec, Experts, Layer, Mlp, Norm, QueryScale, Rotation
 
 
 def describe(config: Any) -> DecoderSpec:
     turning = rotation(config, neighbours=True)
-    stretch = Stretch(config.attn_scale, config.floor_scale, 1) if config.attn_temperature_tuning else None
+    stretch = QueryScale(config.attn_scale, config.floor_scale, 1) if config.attn_temperature_tuning else None
     still = Rotation((), neighbours=True, stretch=stretch)
 
     def layer(index: int) -> Layer:
