@@ -34,10 +34,10 @@ class Learning:
                 self._next()
 
     def _tells(self, stream: Stream) -> bool:
-        """What a grammar chose says nothing of the target."""
+        """What a grammar chose, or the client dictated, says nothing of the target."""
         message = stream.message
         salted = message.cache_salt and not self.context.settings.learn_salted
-        return message.structured_outputs is None and not salted
+        return message.structured_outputs is None and message.dictation is None and not salted
 
     def tell(self) -> None:
         """With every heartbeat. What the learner's connection does not take is lost."""

@@ -50,6 +50,7 @@ def describe(version: str) -> dict[str, Any]:
     }
     anything = {"application/json": {"schema": {"type": "object"}}}
     paths["/v1/models"] = {"get": {"summary": "The models that are served", "responses": _answers(anything)}}
+    paths["/v1/models/"] = paths["/v1/models"]
     named = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     paths["/v1/models/{name}"] = {
         "get": {"summary": "One of them", "parameters": [named], "responses": _answers(anything)}

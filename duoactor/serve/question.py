@@ -11,7 +11,7 @@ from actors.models import RENDERING
 from duoactor.serve.errors import ApiError, bad
 from duoactor.serve.fields import Ignored
 from duoactor.serve.parameters import UNLIMITED, Speculation
-from duoactor.serve.structure import Shape
+from duoactor.serve.structure import AnswerForm
 from duoactor.serve.thinking import Mind, Wish
 from duoactor.serve.tool_calls.events import Parser
 from duoactor.serve.tool_calls.use import NO_TOOLS, Calling, ToolUse
@@ -31,7 +31,7 @@ class Question:
     prompts: tuple[Prompt, ...]
     sampling: Sampling
     how: Speculation
-    shape: Shape | None = None
+    shape: AnswerForm | None = None
     tools: ToolUse = NO_TOOLS
     seeded: bool = False
     n: int = 1

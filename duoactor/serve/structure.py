@@ -51,7 +51,7 @@ class StructureParameters(SamplingParameters, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AnswerForm:
     """``param`` is the parameter that asked for it; ``schema`` is the JSON schema, where it is one."""
 
     outputs: StructuredOutputs
@@ -59,11 +59,11 @@ class Shape:
     schema: Mapping[str, Any] | None = None
 
 
-def json_shape(schema: Mapping[str, Any], param: str) -> Shape:
-    return Shape(StructuredOutputs(json_schema=json.dumps(schema, ensure_ascii=False)), param, schema)
+def json_shape(schema: Mapping[str, Any], param: str) -> AnswerForm:
+    return AnswerForm(StructuredOutputs(json_schema=json.dumps(schema, ensure_ascii=False)), param, schema)
 
 
-def shape_of(wanted: StructureParameters) -> Shape | None:
+def shape_of(wanted: StructureParameters) -> AnswerForm | None:
     """None: the answer may be anything. ApiError (400) if more than one form is asked for, or an impossible one."""
     forms = _formats(wanted.response_format)
     if wanted.structured_outputs is not None:
@@ -77,7 +77,7 @@ def shape_of(wanted: StructureParameters) -> Shape | None:
     return forms[0] if forms else None
 
 
-def _formats(wanted: ResponseFormat) -> list[Shape]:
+def _formats(wanted: ResponseFormat) -> list[AnswerForm]:
     given = wanted.json_schema
     if wanted.type != "text" and given is None and wanted.schema is not None:
         return [json_shape(wanted.schema, "response_format.schema")]
@@ -85,7 +85,7 @@ def _formats(wanted: ResponseFormat) -> list[Shape]:
     return [] if found is None else [found]
 
 
-def shape_in(kind: str, schema: Mapping[str, Any] | None, place: str, where: str = ".schema") -> Shape | None:
+def shape_in(kind: str, schema: Mapping[str, Any] | None, place: str, where: str = ".schema") -> AnswerForm | None:
     """Of a format of that type; ``where``: what holds the schema, below ``place``."""
     if kind == "text":
         return None
@@ -96,21 +96,21 @@ def shape_in(kind: str, schema: Mapping[str, Any] | None, place: str, where: str
     return json_shape(schema, f"{place}{where}" if where == ".schema" else f"{place}{where}.schema")
 
 
-def _vllm(given: Structure) -> list[Shape]:
+def _vllm(given: Structure) -> list[AnswerForm]:
     prefix, forms = "structured_outputs.", []
     if given.json is not None:
         forms.append(json_shape(_schema(given.json, f"{prefix}json"), f"{prefix}json"))
     if given.json_object:
         forms.append(json_shape(ANY_OBJECT, f"{prefix}json_object"))
     if given.regex is not None:
-        forms.append(Shape(StructuredOutputs(regex=given.regex), f"{prefix}regex"))
+        forms.append(AnswerForm(StructuredOutputs(regex=given.regex), f"{prefix}regex"))
     if given.choice is not None:
         if not given.choice or "" in given.choice:
             raise bad(f"{prefix}choice", "must name texts to choose from")
         choice = " | ".join(json.dumps(text) for text in given.choice)
-        forms.append(Shape(StructuredOutputs(grammar=f"start: {choice}"), f"{prefix}choice"))
+        forms.append(AnswerForm(StructuredOutputs(grammar=f"start: {choice}"), f"{prefix}choice"))
     if given.grammar is not None:
-        forms.append(Shape(StructuredOutputs(grammar=given.grammar), f"{prefix}grammar"))
+        forms.append(AnswerForm(StructuredOutputs(grammar=given.grammar), f"{prefix}grammar"))
     return forms
 
 

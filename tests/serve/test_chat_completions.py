@@ -52,8 +52,7 @@ async def test_the_parts_of_a_message_are_joined_and_a_developer_speaks_as_the_s
             turns.extend(given)
             return super().chat([ChatTurn("user", turn.content.replace("\n", "")) for turn in given])
 
-    async with served() as gateway:
-        gateway.cluster.verifier.admission.codec = Codec()
+    async with served(Cluster(language=LANGUAGE, codec=Codec())) as gateway:
         answer = await gateway.chat(
             messages=[{"role": "developer", "content": "x"}, {"role": "user", "content": parts}]
         )

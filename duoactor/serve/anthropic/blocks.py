@@ -10,7 +10,7 @@ import msgspec
 
 from duoactor.serve.content import ContentPart, text_of, tool_call
 from duoactor.serve.errors import bad
-from duoactor.serve.structure import Shape, json_shape
+from duoactor.serve.structure import AnswerForm, json_shape
 from duoactor.serve.thinking import ThinkingSwitch, Wish, wish
 from duoactor.serve.tool_calls.use import Tool, ToolUse
 from protocols.messages import ChatTurn, ToolCall
@@ -140,7 +140,7 @@ def use(tools: Sequence[ToolDefinition], choice: ToolChoice | None) -> ToolUse:
     return found
 
 
-def shape(wanted: OutputConfig) -> Shape | None:
+def shape(wanted: OutputConfig) -> AnswerForm | None:
     return None if wanted.format is None else json_shape(wanted.format.schema, "output_config.format.schema")
 
 

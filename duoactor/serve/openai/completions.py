@@ -122,7 +122,7 @@ class CompletionAnswer(OpenAIAnswer):
         wanted, ids = self._wanted, prompt.token_ids
         places = list(_places(chunks))
         scores = [None, *(place.found for place in places[: len(ids) - 1])]
-        own = [Place(token, pieces[token].text, found) for token, found in zip(ids, scores, strict=True)]
+        own = [TextToken(token, pieces[token].text, found) for token, found in zip(ids, scores, strict=True)]
         behind = places[len(ids) - 1 :] if wanted.max_tokens else []
         last = chunks[-1]
         return CompletionChoice(
@@ -135,7 +135,7 @@ class CompletionAnswer(OpenAIAnswer):
         )
 
 
-class Place(msgspec.Struct, frozen=True):
+class TextToken(msgspec.Struct, frozen=True):
     """A token of a text, and its log-probabilities where it has some."""
 
     token: int
@@ -143,10 +143,10 @@ class Place(msgspec.Struct, frozen=True):
     found: TokenLogprobs | None
 
 
-def _places(chunks: Sequence[Chunk]) -> Iterator[Place]:
+def _places(chunks: Sequence[Chunk]) -> Iterator[TextToken]:
     for chunk in chunks:
         for token, text, found in zip_longest(chunk.token_ids, chunk.pieces, chunk.logprobs):
-            yield Place(token, text, found)
+            yield TextToken(token, text, found)
 
 
 def _counted(stats: RequestStats, prompt: Tokenized, wanted: CompletionRequest) -> RequestStats:
@@ -156,7 +156,7 @@ def _counted(stats: RequestStats, prompt: Tokenized, wanted: CompletionRequest) 
     return replace(stats, prompt_tokens=length, completion_tokens=made)
 
 
-def _logprobs(places: Iterable[Place], pieces: Pieces, at: int) -> TextLogprobs:
+def _logprobs(places: Iterable[TextToken], pieces: Pieces, at: int) -> TextLogprobs:
     """``at``: how many characters of the choice's text stand before these tokens."""
     made = TextLogprobs([], [], [], [])
     for place in places:
@@ -173,7 +173,7 @@ def _logprobs(places: Iterable[Place], pieces: Pieces, at: int) -> TextLogprobs:
     return made
 
 
-def _vllm(place: Place, pieces: Pieces) -> dict[str, dict[str, Any]] | None:
+def _vllm(place: TextToken, pieces: Pieces) -> dict[str, dict[str, Any]] | None:
     """vLLM's shape: by token id, the chosen one's first."""
     if place.found is None:
         return None

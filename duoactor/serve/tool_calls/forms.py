@@ -23,7 +23,7 @@ Steps = Generator[None, None, None]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CallForm:
     """Calls are JSON objects with a name and arguments, behind ``mark``."""
 
     mark: str
@@ -66,16 +66,16 @@ def _head(name: str, key: str) -> str:
     return f'{{"name": {json.dumps(name)}, "{key}": '
 
 
-FORMS: dict[str, Form] = {
-    "hermes": Form(
+FORMS: dict[str, CallForm] = {
+    "hermes": CallForm(
         "<tool_call>",
         close="</tool_call>",
         between="}]",
         grammar=("call", 'call ("\\n" call)*'),
         around=("<tool_call>\n", "\n</tool_call>"),
     ),
-    "llama": Form("<|python_tag|>", between=";,", bare=True, series=True, key="parameters"),
-    "mistral": Form(
+    "llama": CallForm("<|python_tag|>", between=";,", bare=True, series=True, key="parameters"),
+    "mistral": CallForm(
         "[TOOL_CALLS]",
         opening="[",
         between=",]",
@@ -91,7 +91,7 @@ NAME_ID, NAME_ARGUMENTS = "[CALL_ID]", "[ARGS]"  # between a name and its argume
 class FormParser:
     """A :class:`Parser` for a form; ``names`` of the functions that there are."""
 
-    def __init__(self, form: Form, names: Collection[str]) -> None:
+    def __init__(self, form: CallForm, names: Collection[str]) -> None:
         self._reader = Reader()
         self._steps = _calls(self._reader, form, names)
 
@@ -110,7 +110,7 @@ class FormParser:
         return self._reader.taken()
 
 
-def _calls(text: Reader, form: Form, names: Collection[str]) -> Steps:
+def _calls(text: Reader, form: CallForm, names: Collection[str]) -> Steps:
     """A mark without a call behind it is text."""
     known = names if form.bare else None
     called = form.bare and (yield from _call(text, 0, known))
