@@ -54,7 +54,7 @@ class Picks:
         return whole if whole.shape[1] == self.vocabulary else whole[:, : self.vocabulary]
 
 
-Rows = Callable[[torch.Tensor], torch.Tensor]  # of one number for each row, or of one row, to one row each
+PerRow = Callable[[torch.Tensor], torch.Tensor]  # of one number for each row, or of one row, to one row each
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Trunk:
     vocabulary: int
     device: torch.device
     dtype: torch.dtype  # of the states
-    embed: Rows  # ids to what the first layer reads
-    norm: Rows  # the norm behind the last layer
-    logits: Rows  # float32, of states behind that norm
-    linear: Callable[[torch.Tensor], Rows]  # the quickest product with a matrix (out, in), for few rows
+    embed: PerRow  # ids to what the first layer reads
+    norm: PerRow  # the norm behind the last layer
+    logits: PerRow  # float32, of states behind that norm
+    linear: Callable[[torch.Tensor], PerRow]  # the quickest product with a matrix (out, in), for few rows
 
 
 class Pool(Protocol):

@@ -23,7 +23,7 @@ SCRATCH = 128  # expanded tree nodes of one request
 
 
 @dataclass(slots=True)
-class Batch(FlatBatch):
+class LeafBatch(FlatBatch):
     """A forward that expands leaves."""
 
     wanted: list[int] = field(default_factory=list)  # rows of the batch with candidates
@@ -175,7 +175,7 @@ class Draft:
         expansions = [Expansion(-1, (), ())] * len(leaves)  # of leaves beyond the context
         if not groups:
             return expansions
-        batch = Batch()
+        batch = LeafBatch()
         try:
             for handle, members in groups.items():
                 if leaves[members[0]].is_root:
@@ -197,7 +197,7 @@ class Draft:
             expansions[row.index] = Expansion(row.slot, tuple(ids), tuple(probs))
         return expansions
 
-    def _candidates(self, batch: Batch, select: list[int] | None) -> list[Candidates]:
+    def _candidates(self, batch: LeafBatch, select: list[int] | None) -> list[Candidates]:
         """The candidates of each wanted row, best first, with the draft's confidence in each."""
         if not any(row.sampler.penalised for row in batch.rows):
             picks = self.engine.pick(batch, select, choices_of(batch.rows), self.candidates)
@@ -208,7 +208,7 @@ class Draft:
     def _ranked(self, logits: Tensor, rows: Sequence[Row]) -> list[Candidates]:
         return rank(logits[:, : self.info.vocab_size], rows, self.candidates, self._covered)
 
-    def _add_root(self, batch: Batch, handle: int, index: int) -> None:
+    def _add_root(self, batch: LeafBatch, handle: int, index: int) -> None:
         """Add the committed tokens that are not computed, up to the root; all but the last ``CHUNK`` are computed
         before. ``index``: of the root among the leaves."""
         m = self._mirrors[handle]
@@ -218,7 +218,7 @@ class Draft:
         batch.rows.append(Row(index, -1, m.sampler, m.length, []))
         batch.roots.append(m)
 
-    def _add_nodes(self, batch: Batch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
+    def _add_nodes(self, batch: LeafBatch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
         """Add leaves of one request, each in a new scratch slot. ``members``: their indices among all ``leaves``."""
         m = self._mirrors[handle]
         taken: list[int] = []

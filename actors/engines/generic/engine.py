@@ -24,7 +24,7 @@ from transformers import AttentionInterface
 from actors.engines.cache.pool import KVPool, KVShape, attention_layers
 from actors.engines.decoder.torch.attention import Attention, Stretch
 from actors.engines.decoder.torch.branches import View, view
-from actors.engines.engine import Rows, Trunk
+from actors.engines.engine import PerRow, Trunk
 from actors.engines.flat_batch import SPAN, FlatBatch, Segment
 from actors.engines.generic.falcon import adopt_falcon
 from actors.engines.generic.recurrence import RECURRENT_LAYERS, Recurrence, State, StateCache, recurrent_layers
@@ -230,7 +230,7 @@ class TransformersEngine:
             found: Tensor = model.get_output_embeddings()(x).float() * getattr(config, "logit_scale", 1.0)
             return found if not cap else cap * torch.tanh(found / cap)
 
-        def linear(weight: Tensor) -> Rows:
+        def linear(weight: Tensor) -> PerRow:
             weight = weight.to(self.device, self.dtype)
             layer = quickest_linear(weight, None, False) if self.device.type == "cpu" else None
             return layer or (lambda x: nn.functional.linear(x, weight))

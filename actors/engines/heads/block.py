@@ -20,7 +20,7 @@ from actors.engines.cache.pool import KVPool, KVShape
 from actors.engines.decoder.torch.attention import Attention, Stretch
 from actors.engines.drafts.draft import SCRATCH, Draft
 from actors.engines.drafts.ranking import Row, rank
-from actors.engines.engine import Rows, Trunk
+from actors.engines.engine import PerRow, Trunk
 from actors.engines.flat_batch import FlatBatch, Mask, align
 from actors.engines.heads.draft import HeadDraft, HeadMirror
 from actors.engines.heads.head import rms
@@ -35,7 +35,7 @@ FURTHER = ("conv.", "candidate_selector.", "markov_head.", "confidence_head.", "
 
 
 @dataclass(frozen=True, slots=True)
-class Convention:
+class BlockConvention:
     """What a configuration says of the block."""
 
     taps: tuple[int, ...]  # the states that enter these layers of the target
@@ -45,7 +45,7 @@ class Convention:
     causal: tuple[bool, ...]  # of each layer, within the block
 
 
-def convention_of(config: Config, layers: int) -> Convention:
+def convention_of(config: Config, layers: int) -> BlockConvention:
     """``layers``: of the target. ``target_layer_ids`` are layers that states leave. Without a word on it a block is
     causal in sliding layers alone, as vLLM has it."""
     own = dict(config.get("dflash_config") or {})
@@ -61,7 +61,7 @@ def convention_of(config: Config, layers: int) -> Convention:
         raise ModelError("its config.json names no mask_token_id")
     block = int(config.get("block_size") or own.get("block_size") or 16)
     taps = tuple(int(layer) + 1 for layer in ids)
-    return Convention(taps, block, int(mask), tuple(window * one for one in sliding), tuple(causal))
+    return BlockConvention(taps, block, int(mask), tuple(window * one for one in sliding), tuple(causal))
 
 
 def _spread(count: int, layers: int) -> list[int]:
@@ -72,16 +72,16 @@ def _spread(count: int, layers: int) -> list[int]:
 
 
 @dataclass(slots=True)
-class _Layer:
+class _BlockLayer:
     input_norm: Tensor
     query_norm: Tensor | None
     key_norm: Tensor | None
-    query: Rows
-    key_value: Rows
-    out: Rows
+    query: PerRow
+    key_value: PerRow
+    out: PerRow
     inner_norm: Tensor
-    gate_up: Rows
-    down: Rows
+    gate_up: PerRow
+    down: PerRow
 
 
 class Dflash:
@@ -111,12 +111,12 @@ class Dflash:
         self._layers = [self._layer(weights, f"layers.{index}") for index in range(self.shape.layers)]
         self._rotary = _rotary(config, trunk.device)
 
-    def _layer(self, weights: Weights, name: str) -> _Layer:
-        def matrix(*parts: str) -> Rows:
+    def _layer(self, weights: Weights, name: str) -> _BlockLayer:
+        def matrix(*parts: str) -> PerRow:
             return self._trunk.linear(torch.cat([weights[f"{name}.{part}_proj.weight"] for part in parts]))
 
         small = self._small
-        return _Layer(
+        return _BlockLayer(
             small[f"{name}.input_layernorm.weight"],
             small.get(f"{name}.self_attn.q_norm.weight"),
             small.get(f"{name}.self_attn.k_norm.weight"),
@@ -154,7 +154,7 @@ class Dflash:
     def logits(self, x: Tensor) -> Tensor:
         return self._trunk.logits(x).float()
 
-    def _keyed(self, layer: _Layer, x: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def _keyed(self, layer: _BlockLayer, x: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Keys and values ``(kv_heads, rows, width)``."""
         keys, values = layer.key_value(x).view(len(x), -1, self.shape.width).chunk(2, 1)
         return self._turned(keys, layer.key_norm, turns), values.transpose(0, 1)
@@ -282,7 +282,7 @@ class BlockDraft(HeadDraft):
             m.ahead, m.ahead_of = logits[1:], m.length
 
     def _add_block(self, m: BlockMirror, batch: FlatBatch, masks: Sequence[list[Mask]]) -> None:
-        """Rows of the root and of masks, in the slots of the places where they stand. The next tokens' own keys and
+        """PerRow of the root and of masks, in the slots of the places where they stand. The next tokens' own keys and
         values take their place."""
         convention = self.blocks.head.convention
         root = m.length - 1

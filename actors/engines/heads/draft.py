@@ -26,7 +26,7 @@ from actors.models import Leaf
 from protocols.messages import Sampling
 
 if TYPE_CHECKING:
-    from actors.engines.drafts.draft import Batch
+    from actors.engines.drafts.draft import LeafBatch
     from actors.engines.drafts.ranking import Candidates
 
 
@@ -109,14 +109,14 @@ class HeadDraft(Draft):
         """The rows in these slots read the states in those."""
         self.engine.before[slots] = before
 
-    def _add_root(self, batch: Batch, handle: int, index: int) -> None:
+    def _add_root(self, batch: LeafBatch, handle: int, index: int) -> None:
         self._feed(self._mirrors[handle])
         first = len(batch.slots)
         super()._add_root(batch, handle, index)
         mine = batch.slots[first:]
         self._follows(mine, [slot - 1 for slot in mine])
 
-    def _add_nodes(self, batch: Batch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
+    def _add_nodes(self, batch: LeafBatch, handle: int, members: Sequence[int], leaves: Sequence[Leaf]) -> None:
         first = len(batch.slots)
         super()._add_nodes(batch, handle, members, leaves)
         m = self._mirrors[handle]

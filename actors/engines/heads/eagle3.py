@@ -1,7 +1,7 @@
 """EAGLE-3 heads (arXiv 2503.01840): three states of the target, one layer of Llama's kind over token and state.
 
 Published in three layouts: SafeAILab's and SpecForge's (a flat configuration, ``midlayer.*``) and speculators'
-(``transformer_layer_config``, ``layers.0.*``). What they do differently is in :class:`Convention`.
+(``transformer_layer_config``, ``layers.0.*``). What they do differently is in :class:`EagleConvention`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.cache.pool import KVShape
-from actors.engines.engine import Rows, Trunk
+from actors.engines.engine import PerRow, Trunk
 from actors.engines.heads.head import Look, rms
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from protocols.errors import ModelError
@@ -25,7 +25,7 @@ Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Convention:
+class EagleConvention:
     """What configurations leave to their readers. A wrong one shows in the acceptance rate only."""
 
     taps: tuple[int, ...]  # the states that enter these layers; the number of layers: the last norm's
@@ -39,7 +39,7 @@ def layer_config(config: Config) -> dict[str, Any]:
     return dict(config.get("transformer_layer_config") or config)
 
 
-def convention_of(config: Config, layers: int) -> Convention:
+def convention_of(config: Config, layers: int) -> EagleConvention:
     """``layers``: of the target.
 
     speculators means the states that enter a layer, as vLLM reads it; SpecForge and SGLang, whose numbers stand in
@@ -55,7 +55,7 @@ def convention_of(config: Config, layers: int) -> Convention:
     if nested.get("use_aux_hidden_state", True) is False:
         taps = [layers]
     flag = bool(config.get("norm_output", not speculators))
-    return Convention(
+    return EagleConvention(
         tuple(taps),
         bool(config.get("norm_before_residual", False)),
         recycles_normed=flag and speculators,
@@ -64,23 +64,25 @@ def convention_of(config: Config, layers: int) -> Convention:
 
 
 @dataclass(slots=True)
-class _Layer:
+class _EagleLayer:
     state_norm: Tensor | None  # of the first layer alone
     input_norm: Tensor
     query_norm: Tensor | None
     key_norm: Tensor | None
-    qkv: Rows
+    qkv: PerRow
     qkv_bias: Tensor | None
-    out: Rows
+    out: PerRow
     inner_norm: Tensor
-    gate_up: Rows
-    down: Rows
+    gate_up: PerRow
+    down: PerRow
 
 
 class Eagle3:
     """See :class:`actors.engines.heads.head.Head`."""
 
-    def __init__(self, config: Config, weights: Weights, trunk: Trunk, convention: Convention | None = None) -> None:
+    def __init__(
+        self, config: Config, weights: Weights, trunk: Trunk, convention: EagleConvention | None = None
+    ) -> None:
         own = layer_config(config)
         self._check(config, own, weights, trunk)
         self.convention = convention or convention_of(config, trunk.layers)
@@ -126,13 +128,13 @@ class Eagle3:
         if deepest > trunk.layers:
             raise ModelError(f"the head reads layer {deepest} and the target has {trunk.layers}")
 
-    def _layer(self, weights: Weights, name: str) -> _Layer:
+    def _layer(self, weights: Weights, name: str) -> _EagleLayer:
         def several(part: str, names: tuple[str, ...]) -> Tensor:
             return torch.cat([weights[f"{name}.{part}.{one}_proj.weight"] for one in names])
 
         linear, small, qkv = self._trunk.linear, self._weights, ("q", "k", "v")
         biases = [small.get(f"{name}.self_attn.{one}_proj.bias") for one in qkv]
-        return _Layer(
+        return _EagleLayer(
             small.get(f"{name}.hidden_norm.weight"),
             small[f"{name}.input_layernorm.weight"],
             small.get(f"{name}.self_attn.q_norm.weight"),
@@ -145,7 +147,7 @@ class Eagle3:
             linear(weights[f"{name}.mlp.down_proj.weight"]),
         )
 
-    def _answers(self, weights: Weights) -> tuple[DraftVocabulary | None, Rows]:
+    def _answers(self, weights: Weights) -> tuple[DraftVocabulary | None, PerRow]:
         """The tokens that logits stand for, and what makes them."""
         own = weights.get("lm_head.weight")
         if own is None:
@@ -184,7 +186,7 @@ class Eagle3:
         normed = rms(x, self._weights["norm.weight"], self._eps)
         return (normed if self.convention.norms_logits else x), (normed if self.convention.recycles_normed else x)
 
-    def _attend(self, place: int, layer: _Layer, read: Tensor, look: Look, turns: tuple[Tensor, Tensor]) -> Tensor:
+    def _attend(self, place: int, layer: _EagleLayer, read: Tensor, look: Look, turns: tuple[Tensor, Tensor]) -> Tensor:
         width = self.shape.width
         qkv = layer.qkv(read)
         if layer.qkv_bias is not None:

@@ -15,7 +15,7 @@ EAGLE3, GEMMA4, BLOCK = "EAGLE-3 head", "Gemma 4 assistant", "block drafter"
 
 
 @dataclass(frozen=True, slots=True)
-class Convention:
+class MtpConvention:
     """How a family names the parts of a layer for more tokens (MTP), and what it feeds. A wrong one shows in the
     acceptance rate only."""
 
@@ -32,15 +32,15 @@ class Convention:
 
 # Qwen3-Next, 3.5 to 3.8: behind the norm on both sides. Measured by LightLLM (#1402, Qwen3.5-0.8B, three steps): 2.74
 # tokens a round for 1.80 with the states before it; llama.cpp #24025 likewise.
-QWEN = Convention(
+QWEN = MtpConvention(
     "mtp.", "layers.0.", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "fc.weight", "norm.weight"
 )
 # DeepSeek V3, GLM 4.5 to 4.7: the checkpoints' own code hands on normed states (ROCm/ATOM #1742, vLLM #46075).
-DEEPSEEK = Convention(
+DEEPSEEK = MtpConvention(
     "model.layers.{layers}.", "", "enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"
 )
 # MiMo: the state first, and before the norm (exllamav3 #238).
-MIMO = Convention(
+MIMO = MtpConvention(
     "model.mtp_layers.0.",
     *("", "token_layernorm.weight", "hidden_layernorm.weight", "input_proj.weight", "final_layernorm.weight"),
     token_first=False,
@@ -50,7 +50,7 @@ MIMO = Convention(
 CONVENTIONS = (QWEN, DEEPSEEK, MIMO)
 
 
-def convention_in(names: Collection[str], layers: int) -> Convention | None:
+def convention_in(names: Collection[str], layers: int) -> MtpConvention | None:
     """The convention by which a checkpoint with tensors of these names has a layer for more tokens; None: it has none.
     ``layers``: of the target."""
     for one in CONVENTIONS:
@@ -59,7 +59,7 @@ def convention_in(names: Collection[str], layers: int) -> Convention | None:
     return None
 
 
-def own_layer(directory: str) -> Convention | None:
+def own_layer(directory: str) -> MtpConvention | None:
     """That of a target in a directory; None also for what is no directory of a checkpoint."""
     if not Path(directory).is_dir():
         return None

@@ -19,7 +19,7 @@ from transformers import AttentionInterface
 from actors.engines.cache.pool import KVShape
 from actors.engines.engine import Trunk
 from actors.engines.heads.head import Look
-from actors.engines.heads.kinds import Convention, convention_in
+from actors.engines.heads.kinds import MtpConvention, convention_in
 from actors.engines.weights.draft_vocabulary import DraftVocabulary
 from actors.engines.weights.packed import pack_linears
 from protocols.errors import ModelError
@@ -49,7 +49,7 @@ class Mtp:
     covered: DraftVocabulary | None = None
 
     def __init__(
-        self, config: Any, weights: Mapping[str, Tensor], trunk: Trunk, convention: Convention | None = None
+        self, config: Any, weights: Mapping[str, Tensor], trunk: Trunk, convention: MtpConvention | None = None
     ) -> None:
         """``config``: the target's, of ``transformers``; ``weights``: by the checkpoint's names."""
         found = convention or convention_in(weights, trunk.layers)

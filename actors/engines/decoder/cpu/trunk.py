@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actors.engines.decoder.layout import Weights
-from actors.engines.engine import Rows, Trunk
+from actors.engines.engine import PerRow, Trunk
 from actors.engines.weights.layers import Matrix
 from actors.engines.weights.panels import Panels
 
@@ -72,7 +72,7 @@ class CompiledTrunk:
         cap = self._spec.logit_cap
         return logits if cap == 0 else cap * torch.tanh(logits / cap)
 
-    def _linear(self, weight: Tensor) -> Rows:
+    def _linear(self, weight: Tensor) -> PerRow:
         panels = Panels(Matrix(weight), self._kernels, self._team)
 
         def multiply(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from actors.engines.cache.pool import KVPool
 from actors.engines.decoder.layout import LayerWeights, Shape, Weights
 from actors.engines.decoder.torch.padded_batch import PaddedBatch
-from actors.engines.engine import Rows, Trunk
+from actors.engines.engine import PerRow, Trunk
 from actors.engines.weights.layers import Linear, Matrix, fast
 
 Look = Callable[[int, Tensor], Tensor]  # layer and queries (rows, heads, width) -> (rows, heads * width)
@@ -109,7 +109,7 @@ class TorchBody:
     def trunk(self, shape: Shape) -> Trunk:
         """See :meth:`actors.engines.engine.Engine.trunk`."""
 
-        def linear(weight: Tensor) -> Rows:
+        def linear(weight: Tensor) -> PerRow:
             return fast(Matrix(weight.to(self.device, self.dtype)), self.dtype, False).multiply
 
         return Trunk(
@@ -119,7 +119,7 @@ class TorchBody:
         )
 
     def tapped(self) -> Tensor:
-        """See :meth:`actors.engines.engine.Engine.tapped`. Rows that were padded are among them."""
+        """See :meth:`actors.engines.engine.Engine.tapped`. PerRow that were padded are among them."""
         return torch.cat([self._states[layer] for layer in self.taps], 1)
 
     def logits(self, x: Tensor) -> Tensor:
