@@ -8,7 +8,7 @@ from duoactor import AsyncClient, ChatTurn, ConnectionLost, RequestError, Sampli
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage
+from tests.world.models import ToyLanguage
 from tests.world.network import MemoryNetwork
 
 PROMPT = (5, 9, 33)

@@ -11,7 +11,7 @@ from protocols.messages import Refuse, RefuseCode
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage
+from tests.world.models import ToyLanguage
 from tests.world.network import MemoryNetwork
 from tests.world.puppet import Puppet, client_of, settled
 

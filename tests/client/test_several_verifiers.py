@@ -11,7 +11,7 @@ from protocols.handshake import Lost, Why
 from protocols.messages import ChatTurn, Chunk, Failed, FailureCode, Generate, Welcome
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage, ToyTarget
+from tests.world.models import ToyLanguage, ToyTarget
 from tests.world.network import MemoryNetwork
 
 A, B = "memory://a", "memory://b"

@@ -15,7 +15,7 @@ import pytest
 from duoactor import Client, ConnectionLost, Sampling
 from protocols.zeromq import ZmqNetwork
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage
+from tests.world.models import ToyLanguage
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

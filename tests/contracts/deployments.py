@@ -15,7 +15,7 @@ from tests.world.actors import controller, timed_drafter, timed_verifier
 from tests.world.caller import ADDRESS, Caller
 from tests.world.clock import Process, run
 from tests.world.compute import VirtualThread
-from tests.world.models import INFO, Costs, Draft, Target, Texts, Watch
+from tests.world.models import INFO, Costs, Texts, ToyDraft, ToyTarget, Watch
 from tests.world.network import MemoryNetwork
 
 INFO = replace(INFO, vocab_size=4096)
@@ -69,8 +69,8 @@ async def _rates(deployment: Deployment, temperature: float, seed: int) -> dict[
     process, thread, stop = Process(), VirtualThread(), asyncio.Event()
     where = thread if deployment.thread else process
     watch = Watch(where, seed, costs.jitter)
-    target = Target(language, 1 << 20, 31, INFO, mixes_prompts=True, chunk=256, costs=costs, watch=watch)
-    draft = Draft(language, deployment.skill, 256, INFO, costs=costs, watch=watch)
+    target = ToyTarget(language, 1 << 20, 31, INFO, mixes_prompts=True, chunk=256, costs=costs, watch=watch)
+    draft = ToyDraft(language, deployment.skill, 256, INFO, costs=costs, watch=watch)
     verifier = timed_verifier(
         target,
         network.listen(ADDRESS),
@@ -84,7 +84,7 @@ async def _rates(deployment: Deployment, temperature: float, seed: int) -> dict[
     if deployment.drafter:
         apart = Process()
         counted = Watch(apart, seed + 1, costs.jitter)
-        model = Draft(language, deployment.skill, 256, INFO, costs=costs, watch=counted)
+        model = ToyDraft(language, deployment.skill, 256, INFO, costs=costs, watch=counted)
         drafter = timed_drafter("drafter", model, network.host("drafter"), costs, counted, apart.clock)
         actors.append(apart.run(drafter.run(stop)))
     caller = Caller(network, "client")

@@ -8,7 +8,7 @@ from actors.drafter.held import MAX_FAILURES
 from protocols.errors import CannotDraft
 from protocols.messages import Decline, DraftStats, Grow, Plan, Resync, Sampling
 from tests.world.desk import Reader, played
-from tests.world.fakes import INFO, ToyDraft
+from tests.world.models import INFO, ToyDraft
 
 SHORT = (5, 6, 7)
 OTHER = (9, 8, 7)

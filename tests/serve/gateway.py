@@ -19,7 +19,7 @@ from duoactor.serve.app import make_app
 from duoactor.serve.gateway import Gateway
 from duoactor.serve.start import listen, serve
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage
+from tests.world.models import ToyLanguage
 
 LANGUAGE = ToyLanguage()
 TURNS = [{"role": "user", "content": "Hello"}]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from actors.models import RENDERING
 from protocols.messages import ChatTurn, Rendering, Sampling
 from tests.world.cluster import Cluster
-from tests.world.fakes import EOS, INFO, ToyCodec, ToyLanguage, ToyTarget
+from tests.world.models import EOS, INFO, ToyCodec, ToyLanguage, ToyTarget
 
 PROMPT = [2, 2, 2]
 FIRST = 3  # token FIRST + i is the script's piece i

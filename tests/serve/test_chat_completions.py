@@ -10,7 +10,7 @@ import pytest
 from protocols.messages import ChatTurn, Sampling
 from tests.serve.gateway import LANGUAGE, TURNS, served
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyCodec, ToyLanguage
+from tests.world.models import ToyCodec, ToyLanguage
 
 PROMPT = ToyCodec().chat([ChatTurn("user", "Hello")])
 

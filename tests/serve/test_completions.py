@@ -7,7 +7,7 @@ import pytest
 from protocols.messages import Sampling, TokenLogprobs
 from tests.serve.gateway import LANGUAGE, served
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyCodec
+from tests.world.models import ToyCodec
 
 CODEC = ToyCodec()
 
@@ -88,7 +88,7 @@ class Halves(ToyCodec):
 
 async def test_tokens_that_are_parts_of_characters_are_told_apart_by_their_bytes(monkeypatch):
     five = ((2, 3, 4, 5, 6), (-1.0,) * 5)
-    monkeypatch.setattr("tests.world.fakes.TokenLogprobs", lambda chosen: TokenLogprobs(chosen, *five))
+    monkeypatch.setattr("tests.world.models.TokenLogprobs", lambda chosen: TokenLogprobs(chosen, *five))
     async with served(Cluster(language=LANGUAGE, codec=Halves())) as gateway:
         text = await gateway.post("/v1/completions", prompt="Hello", max_tokens=4, logprobs=5)
         chat = await gateway.chat(logprobs=True, top_logprobs=5)

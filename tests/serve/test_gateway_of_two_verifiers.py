@@ -9,7 +9,7 @@ from openai import AsyncOpenAI
 
 from tests.serve.gateway import LANGUAGE, TURNS, Served, served
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyTarget
+from tests.world.models import ToyTarget
 from tests.world.network import MemoryNetwork
 
 LONG = {"model": "toy", "messages": TURNS, "max_tokens": 60, "temperature": 0}

@@ -6,7 +6,7 @@ import pytest
 
 from protocols.messages import Sampling
 from tests.serve.gateway import LANGUAGE, TURNS, served
-from tests.world.fakes import ToyCodec
+from tests.world.models import ToyCodec
 
 CODEC = ToyCodec()
 F = {"name": "f", "input_schema": {}}

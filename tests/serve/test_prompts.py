@@ -8,7 +8,7 @@ from protocols.messages import Rendering
 from tests.serve.gateway import LANGUAGE, TURNS, served
 from tests.serve.script import scripted
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyCodec
+from tests.world.models import ToyCodec
 
 BEGUN = [*TURNS, {"role": "assistant", "content": "It is"}]
 OPEN, NOTHING = Rendering(False, True), Rendering(False)

@@ -8,7 +8,7 @@ from duoactor.serve.openai.kept import Kept
 from protocols.messages import ChatTurn, Sampling
 from tests.serve.gateway import LANGUAGE, served
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyCodec, ToyLanguage
+from tests.world.models import ToyCodec, ToyLanguage
 
 CODEC = ToyCodec()
 F = {"type": "function", "name": "f", "parameters": {}}

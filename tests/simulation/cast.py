@@ -21,7 +21,7 @@ from tests.simulation.plans import FEW_ROOMS, FIRST, HOSTS, LEARNER, SECOND, Pla
 from tests.simulation.readers import ClientHost, Told
 from tests.simulation.school import School
 from tests.world.caller import ADDRESS
-from tests.world.fakes import INFO, ToyCodec, ToyLanguage
+from tests.world.models import INFO, ToyCodec, ToyLanguage
 from tests.world.timed import HeldInbox, Process, TimedCompute, TimedInlineCompute
 
 ADDRESSES = {FIRST: ADDRESS, SECOND: "memory://second"}

@@ -16,7 +16,7 @@ from protocols.messages import Sampling
 from tests.simulation.clocked_network import ClockedNetwork
 from tests.simulation.plans import Draft
 from tests.world.desk import Reader
-from tests.world.fakes import ToyLanguage, ToyTarget
+from tests.world.models import ToyLanguage, ToyTarget
 from tests.world.timed import Process, TimedCompute
 
 PREFILL_CHUNK = 32

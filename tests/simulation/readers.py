@@ -16,7 +16,7 @@ from protocols.messages import Sampling
 from tests.simulation.clocked_network import ClockedNetwork
 from tests.simulation.hosts import Host
 from tests.simulation.plans import GATEWAYS, Stream
-from tests.world.fakes import EOS, ToyCodec, ToyLanguage
+from tests.world.models import EOS, ToyCodec, ToyLanguage
 
 PATIENCE_S = 1000.0  # no client gives up before the simulation is over
 

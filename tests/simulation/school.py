@@ -29,7 +29,7 @@ from tests.simulation.clocked_network import ClockedNetwork
 from tests.simulation.hosts import Broken, Host, SimulatedDraft
 from tests.simulation.plans import LEARNER, Learning
 from tests.world.caller import ADDRESS
-from tests.world.fakes import INFO, ToyLanguage
+from tests.world.models import INFO, ToyLanguage
 
 T = TypeVar("T")
 

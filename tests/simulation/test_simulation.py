@@ -16,7 +16,7 @@ from protocols.handshake import Why
 from tests.simulation.plans import FIRST, Plan, Rates, plan_of, with_second
 from tests.simulation.shrinking import read, shrink, written
 from tests.simulation.world import simulate
-from tests.world.fakes import ToyLanguage
+from tests.world.models import ToyLanguage
 
 SEEDS = 200
 SEEDS_OF_TWO = 100
@@ -106,7 +106,7 @@ def test_a_stream_that_nobody_serves_is_found():
 
 
 def test_slots_that_are_not_given_back_are_found():
-    with patch("tests.world.fakes.ToyTarget.close", lambda self, handle: None):
+    with patch("tests.world.models.ToyTarget.close", lambda self, handle: None):
         assert "KV slots" in problems(STEADY)
 
 

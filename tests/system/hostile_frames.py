@@ -34,8 +34,8 @@ import httpx2
 from protocols.messages import ActorStatus, Goodbye, Role
 from protocols.zeromq import ZmqNetwork
 from tests.serve.hostile_http import HostileHttp
-from tests.world.fakes import INFO
 from tests.world.impostor import Impostor
+from tests.world.models import INFO
 from tests.world.processes import WAIT_S, command, free_port
 from tests.world.relay import Relay
 from tests.world.service import WANTED, Process, Service

@@ -13,7 +13,7 @@ from protocols.messages import Drain, Goodbye
 from protocols.zeromq import ZmqNetwork
 from tests.world.caller import Caller
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyCodec, ToyLanguage, ToyTarget
+from tests.world.models import ToyCodec, ToyLanguage, ToyTarget
 
 
 class Here:

@@ -20,7 +20,7 @@ from protocols.messages import (
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage
+from tests.world.models import ToyLanguage
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

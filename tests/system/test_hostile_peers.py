@@ -31,8 +31,8 @@ from tests.world.clock import run
 from tests.world.cluster import Cluster
 from tests.world.desk import Desk
 from tests.world.extremes import Extremes
-from tests.world.fakes import INFO, ToyLanguage
 from tests.world.hostile import DECODERS, Hostile
+from tests.world.models import INFO, ToyLanguage
 
 BURST = 50  # messages sent before the verifier has a turn
 LANGUAGE = ToyLanguage(eos_rate=0.02)

@@ -10,7 +10,7 @@ from protocols.messages import Done, Failed, Finished, Hello, Role, Sampling, St
 from tests.world.caller import ADDRESS, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import INFO, ToyDraft, ToyLanguage
+from tests.world.models import INFO, ToyDraft, ToyLanguage
 
 LANGUAGE = ToyLanguage()
 PROMPT = (5, 9, 33)

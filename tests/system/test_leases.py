@@ -20,7 +20,7 @@ from protocols.messages import (
 from tests.world.caller import DrafterByHand, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyDraft, ToyLanguage
+from tests.world.models import ToyDraft, ToyLanguage
 from tests.world.network import Faults, only
 
 PROMPT = (5, 9, 33)

@@ -21,8 +21,8 @@ from tests.engines.tiny import VOCAB, make
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import INFO, ToyDraft
 from tests.world.inline_drafts import inline
+from tests.world.models import INFO, ToyDraft
 from tests.world.structured import Told
 
 STREAMS, TURNS = 32, 42

@@ -9,7 +9,7 @@ from protocols.messages import Chunk, Failed, FailureCode, Generate, Sampling, S
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyCodec, ToyLanguage, ToyTarget
+from tests.world.models import ToyCodec, ToyLanguage, ToyTarget
 
 POISON = 13
 PROMPT, POISONED = (5, 9, 33), (POISON, 9, 33)

@@ -12,7 +12,7 @@ from protocols.messages import Done, Failed, Generate, Promote, Sampling, Status
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import INFO, ToyDraft
+from tests.world.models import INFO, ToyDraft
 from tests.world.pupil import LANGUAGE, PROMPT, Pupil
 
 BETTER = Promote(1, "better", "toy-draft", 0.05)

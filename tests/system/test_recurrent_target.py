@@ -16,7 +16,7 @@ from protocols.messages import Cancel, Chunk, Generate, Sampling
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import INFO, VOCAB
+from tests.world.models import INFO, VOCAB
 from tests.world.structured import Told
 
 SIZES = {

@@ -26,7 +26,7 @@ from protocols.messages import (
 from tests.world.caller import ADDRESS, Caller, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import VOCAB, ToyLanguage
+from tests.world.models import VOCAB, ToyLanguage
 
 PROMPT = (5, 9, 33)
 LANGUAGE = ToyLanguage()

@@ -10,7 +10,8 @@ from protocols.messages import Chunk, Failed, FailureCode, Generate, Refuse, Ref
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import INFO, VOCAB, ToyLanguage, toy_sources
+from tests.world.datastores import toy_sources
+from tests.world.models import INFO, VOCAB, ToyLanguage
 from tests.world.network import MemoryNetwork, only
 
 PROMPT = (5, 9, 33)

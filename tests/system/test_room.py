@@ -8,7 +8,7 @@ from protocols.messages import Cancel, Chunk, Failed, FailureCode, Generate, Sam
 from protocols.security import Holder
 from tests.world.caller import tokens_of
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage, ToyTarget
+from tests.world.models import ToyLanguage, ToyTarget
 from tests.world.network import MemoryNetwork
 
 LANGUAGE = ToyLanguage()

@@ -13,7 +13,7 @@ from protocols.messages import Cancel, Chunk, Failed, Generate, Sampling, Status
 from tests.world.caller import ADDRESS, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyDraft
+from tests.world.models import ToyDraft
 from tests.world.structured import SCHEMA, WANTED, Told, codec, target
 
 COMMON = {"max_tokens": 60}

@@ -6,7 +6,8 @@ from protocols.messages import Sampling
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage, toy_sources
+from tests.world.datastores import toy_sources
+from tests.world.models import ToyLanguage
 from tests.world.network import MemoryNetwork, only
 
 PROMPT = (5, 9, 33)

@@ -12,7 +12,7 @@ from protocols.messages import Cancel, Chunk, Generate, Sampling, Status, Status
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage
+from tests.world.models import ToyLanguage
 from tests.world.streams import toy_stream
 
 LANGUAGE = ToyLanguage()

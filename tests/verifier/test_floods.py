@@ -19,7 +19,7 @@ from protocols.messages import Chunk, Generate, Grow, Role, Sampling
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import INFO, ToyLanguage
+from tests.world.models import INFO, ToyLanguage
 
 LANGUAGE = ToyLanguage()
 

@@ -11,8 +11,8 @@ from protocols.messages import Sampling
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import INFO, VOCAB, ToyDraft, ToyLanguage
 from tests.world.inline_drafts import FORWARD_S, LONG, PROMPT, Counting, Unread, cluster, inline, one_stream
+from tests.world.models import INFO, VOCAB, ToyDraft, ToyLanguage
 
 
 class Failing(Counting):

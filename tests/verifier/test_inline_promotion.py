@@ -18,8 +18,8 @@ from protocols.wire import encode
 from tests.world.caller import ADDRESS, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import INFO, ToyDraft, ToyLanguage
 from tests.world.inline_drafts import FORWARD_S, PROMPT, Counting, inline
+from tests.world.models import INFO, ToyDraft, ToyLanguage
 
 LANGUAGE = ToyLanguage()
 LONG = Sampling(max_tokens=3000, ignore_eos=True)

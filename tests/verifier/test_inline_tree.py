@@ -10,7 +10,7 @@ from actors.tree.tree import OWN, Node, TokenTree
 from actors.verifier.sources.inline_tree import InlineTree
 from protocols.errors import PoolFull
 from protocols.messages import Sampling
-from tests.world.fakes import ToyDraft
+from tests.world.models import ToyDraft
 
 PROMPT = [3, 4, 5]
 
@@ -75,7 +75,7 @@ def test_what_the_model_has_computed_is_told_at_once():
     drafted(tree)
     child = next(node for node in tree.tree.nodes() if node.expanded)
     commit(tree, [child.token, 9])
-    assert model.commits == [[child.token, 9]] and not model.paths
+    assert model.commits == [[child.token, 9]] and not any(model.paths.values())
     commit(tree, [10])
     tree.catch_up()
     assert model.contexts[tree.handle][0] == [*PROMPT, child.token, 9, 10]

@@ -8,7 +8,7 @@ from protocols.messages import Sampling
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import COST, Cluster
-from tests.world.fakes import ToyTarget
+from tests.world.models import ToyTarget
 
 PROMPTS = ((5, 9, 33), (7, 2, 40))
 LONG = Sampling(max_tokens=60, ignore_eos=True)

@@ -11,7 +11,8 @@ import pytest
 from actors.calibration import Calibration
 from actors.drafter.lease import Lease, Limits
 from protocols.messages import Close, FinishReason, Grow, Open, Plan, Resync, Sampling, Verdict
-from tests.world.fakes import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget, toy_sources
+from tests.world.datastores import toy_sources
+from tests.world.models import EOS, INFO, VOCAB, ToyDraft, ToyLanguage, ToyTarget
 from tests.world.table import Table, asked
 
 PROMPT = [5, 9, 33]
@@ -86,7 +87,7 @@ class Pair:
         if nodes:
             for node, expansion in zip(nodes, self.draft.expand([lease.leaf(n) for n in nodes]), strict=True):
                 lease.expanded(node, expansion)
-        assert lease.used == len(self.draft.paths)
+        assert lease.used == sum(map(len, self.draft.paths.values()))
         if lease.must_flush(self.now) or self.random.random() < 0.2:
             self.send(self.to_verifier, lease.flush(self.now))
 

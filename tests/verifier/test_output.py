@@ -7,7 +7,7 @@ from protocols.messages import FinishReason, Sampling
 from tests.world.caller import tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyCodec, ToyLanguage
+from tests.world.models import ToyCodec, ToyLanguage
 
 EOS = 1
 PROMPT = [7]

@@ -6,7 +6,7 @@ import pytest
 
 from actors.verifier.preflight import tokenizers_differ
 from protocols.messages import Hello, Role, TokenizerParts
-from tests.world.fakes import INFO
+from tests.world.models import INFO
 
 BLOCKS = b"".join(bytes([n] * 4) for n in range(10))  # 320 token ids
 TARGET = replace(INFO, tokenizer=TokenizerParts(320, BLOCKS, "merges", "special"))

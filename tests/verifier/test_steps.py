@@ -14,7 +14,7 @@ from protocols.messages import Cancel, Chunk, Generate, Plan, RoundStats, Sampli
 from tests.world.caller import Caller, tokens_of
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage, ToyTarget
+from tests.world.models import ToyLanguage, ToyTarget
 from tests.world.streams import toy_stream
 
 PROMPT = (5, 9, 33)

@@ -14,7 +14,7 @@ from protocols.messages import Detokenize, Failed, Tokenize, Tokenized
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import EOS, ToyCodec, ToyLanguage, ToyTarget
+from tests.world.models import EOS, ToyCodec, ToyLanguage, ToyTarget
 
 
 def ask(*questions, codec=None):

@@ -11,7 +11,7 @@ from protocols.messages import Kind, RoundStats
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage
+from tests.world.models import ToyLanguage
 
 
 def test_sums_over_requests_are_the_totals():

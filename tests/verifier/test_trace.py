@@ -10,7 +10,7 @@ from protocols.messages import Kind, Origin, RoundStats
 from tests.world.caller import ADDRESS
 from tests.world.clock import run
 from tests.world.cluster import Cluster
-from tests.world.fakes import ToyLanguage
+from tests.world.models import ToyLanguage
 
 STATS = RoundStats("r", 1, Kind("tree", "d"), 0, 0, 1, 1, 1000.0, 0.0, 1000.0)
 

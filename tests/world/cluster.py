@@ -21,7 +21,7 @@ from protocols.messages import (
     Role,
 )
 from tests.world.caller import ADDRESS, Caller
-from tests.world.fakes import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
+from tests.world.models import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
 from tests.world.network import MemoryNetwork
 
 COST = {1: 1000.0, 8: 1200.0, 16: 1500.0}  # microseconds by rows

@@ -26,7 +26,7 @@ from protocols.messages import (
     Welcome,
 )
 from tests.world.clock import run
-from tests.world.fakes import INFO, ToyDraft
+from tests.world.models import INFO, ToyDraft
 from tests.world.network import MemoryNetwork
 
 ADDRESS = "memory://desk"

@@ -30,7 +30,7 @@ from protocols.messages import (
 )
 from tests.world.caller import Caller
 from tests.world.extremes import Extremes
-from tests.world.fakes import INFO
+from tests.world.models import INFO
 
 DECODERS = {
     Role.CLIENT: ToClient,

@@ -15,7 +15,7 @@ import msgspec
 
 from actors.drafter.loop import Drafter
 from protocols.messages import DraftStats, Grow
-from tests.world.fakes import VOCAB
+from tests.world.models import VOCAB
 from tests.world.simulation import Simulation
 from tests.world.timed import World
 

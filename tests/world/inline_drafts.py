@@ -7,7 +7,7 @@ import itertools
 from actors.verifier.sources.inline import InlineDraft
 from protocols.messages import Chunk, Sampling
 from tests.world.cluster import Cluster
-from tests.world.fakes import EOS, VOCAB, ToyDraft
+from tests.world.models import EOS, VOCAB, ToyDraft
 
 PROMPT = (5, 9, 33)
 FORWARD_S = 0.002

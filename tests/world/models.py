@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
-from actors.models import Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
+from actors.models import RENDERING, Expansion, Leaf, ModelInfo, Outcome, Window, common_prefix
 from actors.tree.accept import walk
 from protocols.errors import PoolFull
-from protocols.messages import ChatTurn, Sampling, TokenLogprobs
+from protocols.messages import ChatTurn, Rendering, Sampling, TokenLogprobs
 
 VOCAB = 64
 EOS = 1
@@ -181,7 +181,7 @@ class Watch:
 
 
 @dataclass
-class Target:
+class ToyTarget:
     """See :class:`actors.models.TargetModel`."""
 
     language: Language = field(default_factory=ToyLanguage)
@@ -317,7 +317,7 @@ class Target:
 
 
 @dataclass
-class Draft:
+class ToyDraft:
     """See :class:`actors.models.DraftModel`."""
 
     language: Language = field(default_factory=ToyLanguage)
@@ -398,10 +398,10 @@ class Draft:
 class ToyCodec:
     """Token i is the character chr(63 + i)."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
         return [max(0, ord(c) - 63) for c in text]
 
-    def chat(self, turns: Sequence[ChatTurn], tools: str = "") -> list[int]:
+    def chat(self, turns: Sequence[ChatTurn], tools: str = "", rendering: Rendering = RENDERING) -> list[int]:
         return self.encode("".join(turn.content for turn in turns))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -409,3 +409,6 @@ class ToyCodec:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self.decode([i]) for i in ids]
+
+    def octets(self, ids: Sequence[int]) -> list[bytes]:
+        return [b""] * len(ids)

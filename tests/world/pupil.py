@@ -5,7 +5,7 @@ import asyncio
 from protocols.messages import Finished, Role, Sampling, ToLearner
 from protocols.wire import Decoder
 from tests.world.caller import Caller
-from tests.world.fakes import INFO, ToyLanguage
+from tests.world.models import INFO, ToyLanguage
 
 PROMPT = (5, 9, 33)
 

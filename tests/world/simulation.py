@@ -23,7 +23,7 @@ from actors.verifier.loop import Verifier
 from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Kind, Role, RoundStats, Sampling
 from tests.world.caller import ADDRESS, Caller
 from tests.world.clock import run
-from tests.world.fakes import ToyCodec
+from tests.world.models import ToyCodec
 from tests.world.timed import (
     INFO,
     LONGEST,

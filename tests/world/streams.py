@@ -11,7 +11,7 @@ from actors.verifier.output import Output
 from actors.verifier.streams import Delivery, Stage, Stream, Times, Transcript
 from actors.verifier.waits import Wait
 from protocols.messages import Generate, Plan, Sampling
-from tests.world.fakes import EOS
+from tests.world.models import EOS
 
 LONG = Sampling(max_tokens=1000)
 

@@ -17,7 +17,7 @@ from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.engines.weights.loading import load_tokenizer
 from protocols.messages import Sampling, StructuredOutputs
-from tests.world.fakes import INFO, VOCAB, draw
+from tests.world.models import INFO, VOCAB, draw
 
 PAIR = Path(duoactor.__file__).parent / "pair"
 SCHEMA = {

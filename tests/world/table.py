@@ -16,7 +16,7 @@ from actors.verifier.sources.lookup import Library
 from actors.verifier.streams import Stage, Stream
 from protocols import wire
 from protocols.messages import Hello, Message, Role, ToDrafter
-from tests.world.fakes import ToyCodec
+from tests.world.models import ToyCodec
 from tests.world.streams import toy_stream
 
 COST = {1: 1000.0, 8: 1200.0, 16: 1500.0}  # microseconds by rows

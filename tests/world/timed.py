@@ -18,7 +18,7 @@ from actors.verifier.compute import Compute
 from protocols.messages import Sampling
 from protocols.transport import Backlog
 from tests.world.clock import Process, now_here
-from tests.world.fakes import INFO, VOCAB
+from tests.world.models import INFO, VOCAB
 from tests.world.network import MemoryNetwork
 
 LONGEST = 40_000  # positions
