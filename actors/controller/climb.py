@@ -37,13 +37,6 @@ Points = Sequence[tuple[int, float]]  # (rows or leaves, microseconds), as measu
 UNKNOWN: Points = ((1, 1000.0),)
 
 
-class Load(NamedTuple):
-    """Requests that share a setting: of one kind, with about as many streams."""
-
-    kind: Kind
-    streams: int  # bit length
-
-
 def at(points: Points, count: float) -> float:
     """The time of so many rows or leaves: linear between measured points, and beyond the last two."""
     if len(points) == 1:
@@ -125,23 +118,14 @@ class Costs(NamedTuple):
         return MAX_GAMMA
 
 
-class Climb:
-    """The setting of one load."""
+class Measured:
+    """What rounds of one load take and bring."""
 
-    def __init__(self, method: str) -> None:
-        self.method = method
-        self.names = ("gamma",) if method in (Method.SPS, Method.PEARL) else ("gamma", "sequences")
-        self.factors = dict.fromkeys(self.names, 0.0)  # on the start, in powers of STEP
+    def __init__(self) -> None:
         self.rounds = 0
         self.right, self.judged = 7.0, 10.0  # draft tokens, with a prior
         self.rate, self.beside = Rate(MEMORY), 300.0
         self.streams, self.slowdown, self.message = 1.0, 1.0, 0.0
-        self.turn = 0  # direction of the next trial: two for each dimension
-        self.lost = 0  # trials in a row
-        self.pause, self.until = PAUSE, FIRST  # rounds
-        self.trial: tuple[str, int] | None = None
-        self.sides = (Rate(), Rate())  # in force, tried
-        self.tried = False  # whether the tried side is in force
 
     def observe(self, stats: RoundStats) -> None:
         self.rounds += 1
@@ -155,6 +139,33 @@ class Climb:
         if self.judged > 4 * MEMORY:
             self.right, self.judged = self.right / 2, self.judged / 2
         self.rate.add(stats.committed, stats.wall_us)
+
+    def costs(self, forward: Points, step: Points) -> Costs:
+        chance = min(0.99, max(0.01, self.right / self.judged))
+        streams = max(1.0, round(self.streams))
+        return Costs(forward, step, self.slowdown, self.beside, self.message, streams, chance)
+
+
+class Climb:
+    """The setting of one load."""
+
+    def __init__(self, method: str) -> None:
+        self.method, self.measured = method, Measured()
+        self.names = ("gamma",) if method in (Method.SPS, Method.PEARL) else ("gamma", "sequences")
+        self.factors = dict.fromkeys(self.names, 0.0)  # on the start, in powers of STEP
+        self.turn = 0  # direction of the next trial: two for each dimension
+        self.lost = 0  # trials in a row
+        self.pause, self.until = PAUSE, FIRST  # rounds
+        self.trial: tuple[str, int] | None = None
+        self.sides = (Rate(), Rate())  # in force, tried
+        self.tried = False  # whether the tried side is in force
+
+    @property
+    def rounds(self) -> int:
+        return self.measured.rounds
+
+    def observe(self, stats: RoundStats) -> None:
+        self.measured.observe(stats)
         if self.trial is not None:
             self._try(stats)
         elif self.rounds >= self.until:
@@ -195,9 +206,7 @@ class Climb:
         """What should be in force; None: too little is known."""
         if self.rounds < WARM_UP:
             return None
-        chance = min(0.99, max(0.01, self.right / self.judged))
-        streams = max(1.0, round(self.streams))
-        costs = Costs(forward, step, self.slowdown, self.beside, self.message, streams, chance)
+        costs, rate = self.measured.costs(forward, step), self.measured.rate.mean
         parallel = strategy_for(self.method).waits == "survivor"
         start = costs.gamma(self.method)
         sequences = None
@@ -208,9 +217,9 @@ class Climb:
             0,
             gamma=self._moved("gamma", start, MAX_GAMMA),
             sequences=sequences,
-            window=costs.window(self.rate.mean) if parallel else None,
-            wait_us=0.0 if streams > 1 and (parallel or self.method in TREES) else None,
-            measured_tokens_per_second=within(self.rate.mean * 1e6, Mean),
+            window=costs.window(rate) if parallel else None,
+            wait_us=0.0 if costs.streams > 1 and (parallel or self.method in TREES) else None,
+            measured_tokens_per_second=within(rate * 1e6, Mean),
         )
 
     def _moved(self, name: str, start: int, most: int) -> int:
@@ -234,8 +243,8 @@ class Control:
         self.ttl_ms = ttl_ms
         self.forward = UNKNOWN
         self.steps: OrderedDict[str, Points] = OrderedDict()  # by drafter, the latest last
-        self.climbs: OrderedDict[Load, Climb] = OrderedDict()  # the latest last
-        self.fresh: dict[Kind, Load] = {}
+        self.climbs: OrderedDict[tuple[Kind, int], Climb] = OrderedDict()  # by bit length of streams, the latest last
+        self.fresh: dict[Kind, int] = {}
         self.revision = 0
 
     def calibrated(self, forward_us: Iterable[tuple[int, float]]) -> None:
@@ -247,13 +256,13 @@ class Control:
         strategy = STRATEGIES.get(kind.method)  # None: of a newer verifier
         if stats.plan is None or strategy is None or not strategy.drafter:
             return
-        load = Load(kind, max(1, stats.streams).bit_length())
-        climb = self.climbs.setdefault(load, Climb(kind.method))
-        self.climbs.move_to_end(load)
+        streams = max(1, stats.streams).bit_length()
+        climb = self.climbs.setdefault((kind, streams), Climb(kind.method))
+        self.climbs.move_to_end((kind, streams))
         if len(self.climbs) > MAX_KINDS:
             self.climbs.popitem(last=False)
         climb.observe(stats)
-        self.fresh[kind] = load
+        self.fresh[kind] = streams
 
     def observe_draft(self, stats: DraftStats) -> None:
         if stats.step_us:
@@ -264,10 +273,9 @@ class Control:
 
     def decide(self) -> list[Budget]:
         decided = []
-        for kind, load in sorted(self.fresh.items()):
-            if load not in self.climbs:
-                continue
-            budget = self.climbs[load].budget(self.forward, self.steps.get(kind.drafter, UNKNOWN))
+        for load in sorted(self.fresh.items()):
+            kind, climb = load[0], self.climbs.get(load)
+            budget = climb.budget(self.forward, self.steps.get(kind.drafter, UNKNOWN)) if climb is not None else None
             if budget is not None:
                 self.revision += 1
                 decided.append(msgspec.structs.replace(budget, kind=kind, revision=self.revision, ttl_ms=self.ttl_ms))
