@@ -77,8 +77,8 @@ class Line:
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self.malformed = 0
         self._loop = asyncio.get_running_loop()
-        self._clock = clock or self._loop.time
-        self._handshake = Handshake(hello, self._clock())
+        self.clock = clock or self._loop.time
+        self._handshake = Handshake(hello, self.clock())
         self._news: deque[Message | Lost] = deque()  # that ``next`` has not given out yet
 
     @property
@@ -152,8 +152,8 @@ class Line:
         while True:
             if not self.known:
                 await self.link.writable()
-            await asyncio.sleep(max(0.0, self._handshake.due - self._clock()))
-            self._take(self._handshake.tick(self._clock()))
+            await asyncio.sleep(max(0.0, self._handshake.due - self.clock()))
+            self._take(self._handshake.tick(self.clock()))
 
     def subscribe(self) -> Subscription:
         """A subscription to the verifier's telemetry. Only after the first Welcome."""
@@ -181,7 +181,7 @@ class Line:
             return
         if isinstance(message, Refuse) and self.known:
             log.info("the verifier at %s answers: %s", self.address, message.detail)
-        self._take(self._handshake.receive(message, self._clock()))
+        self._take(self._handshake.receive(message, self.clock()))
 
     def _take(self, step: Step) -> None:
         if step.send is not None:

@@ -78,7 +78,7 @@ class Held:
     def end(self, lease: Lease) -> None:
         """The lease is over. Its mirror is kept for a later lease with a text that begins alike."""
         del self.leases[lease.rid]
-        self.generations[lease.generation].mirrors.keep(lease.handle, lease.committed, lease.cache_salt)
+        self.generations[lease.generation].mirrors.keep(lease.handle, lease.committed, lease.opened.cache_salt)
 
     def void(self) -> None:
         """All leases are over, because the verifier has forgotten this drafter. A new verifier counts epochs anew."""

@@ -35,42 +35,77 @@ class Limits:
     eos: frozenset[int] = frozenset()
 
 
-class Lease:
-    """One request that the verifier has lent to this drafter, under one epoch.
+class Unsent:
+    """What the verifier is to be sent of a lease, and when. All times are microseconds on the caller's clock."""
 
-    Its state changes by its methods only. All times are microseconds on the caller's clock.
-    """
+    def __init__(self) -> None:
+        self.nodes = False  # some nodes of the tree
+        self.complete = True  # that the phase is over, once it is
+        self.awaited = 0  # drafts in a row that the verifier waits for; 0: it does not, or they were sent
+        self.forwards: list[tuple[float, float]] = []  # (start, length)
+        self.ranks: list[int] = []  # see ``Grow``
+        self._looks: list[float] = []  # when the verifier looks at the tree next, soonest first
+        self._margin_us = 0.0  # how long before a look a fragment is sent
+
+    def verdict(self, verdict: Verdict, now_us: float, margin_us: float) -> None:
+        self._margin_us, self.complete, self.awaited = margin_us, True, verdict.awaited or 0
+        self._looks = [now_us + verdict.due_us] if verdict.due_us is not None else []
+        if verdict.verify_us is not None:
+            self._looks.append(now_us + (verdict.due_us or 0.0) + verdict.verify_us)
+
+    def due(self, now_us: float) -> bool:
+        """Whether the verifier is about to look."""
+        return bool(self._looks) and now_us >= self._looks[0] - self._margin_us
+
+    def spent(self, began_us: float, length_us: float) -> None:
+        """Beyond ``MAX_FORWARDS`` they are reported as one."""
+        if len(self.forwards) == MAX_FORWARDS:
+            first, _ = self.forwards.pop()
+            length_us, began_us = began_us + length_us - first, first
+        self.forwards.append((began_us, length_us))
+
+    def sent(self, now_us: float, complete: bool) -> None:
+        while self.due(now_us):
+            self._looks.pop(0)
+        self.forwards.clear()
+        self.ranks.clear()
+        self.nodes, self.complete = False, not complete
+
+
+class Lease:
+    """One request that the verifier has lent to this drafter, under one epoch. Its state changes by its methods."""
 
     def __init__(
         self, opened: Open, handle: int, limits: Limits, calibration: Calibration, generation: int = 0
     ) -> None:
         """``handle``: the mirror of ``opened.prefix`` at the draft model. ``generation``: of the model's weights, see
         :class:`actors.generations.Generations`. ``calibration``: of all texts."""
-        self.rid, self.epoch, self.handle, self.generation = opened.rid, opened.epoch, handle, generation
+        self.opened, self.handle, self.generation, self.limits = opened, handle, generation, limits
         self.committed: list[int] = list(opened.prefix)
-        self.sampling, self.cache_salt = opened.sampling, opened.cache_salt
-        self.limits = limits
-        self.stop_tokens = (frozenset() if self.sampling.ignore_eos else limits.eos) | set(self.sampling.stop_token_ids)
-        self.end = min(opened.prompt_len + self.sampling.max_tokens, limits.max_context)  # of the text, in tokens
         self.plan = opened.plan
         self.calibration = TextCalibration(calibration)
         self.tree = TokenTree(len(self.committed), self.committed[-1])
-        self.growth = growth_for(self.plan.method, self.stop_tokens, self.calibration)
-        self.growth.begin(self.tree, self.plan)
+        self._expansions: dict[int, Expansion] = {}  # by id(node), of every expanded node: to learn from a verdict
+        self._grow()
         self.missing = 0  # committed tokens before the last that the model has not computed
         self.prefilling = False  # these are computed chunk by chunk, before the tree grows
         self.silence = 0  # ticks since the verifier's last message about this lease
-        self.used = 0  # scratch slots
+        self.unsent = Unsent()
         self._round = 0  # of the newest verdict
-        self._margin_us = 0.0  # see ``verdict``
-        self._expansions: dict[int, Expansion] = {}  # by id(node): its candidates, to learn from a verdict
-        self._looks: list[float] = []  # when the verifier looks at the tree next, soonest first
-        self._awaited = 0  # drafts in a row that the verifier waits for; 0: it does not, or they were sent
-        self._unsent = False  # some nodes were not sent yet
-        self._told_complete = False  # the verifier was told that the phase is over
-        # what the next fragment reports, see ``Grow``:
-        self._forwards: list[tuple[float, float]] = []  # (start, length)
-        self._ranks: list[int] = []
+
+    @property
+    def rid(self) -> str:
+        return self.opened.rid
+
+    @property
+    def epoch(self) -> int:
+        return self.opened.epoch
+
+    def _grow(self) -> None:
+        sampling = self.opened.sampling
+        ends = frozenset() if sampling.ignore_eos else self.limits.eos
+        self.growth = growth_for(self.plan.method, ends | set(sampling.stop_token_ids), self.calibration)
+        self.growth.begin(self.tree, self.plan)
 
     # --- receive -----------------------------------------------------------------------------------------------------
 
@@ -91,13 +126,11 @@ class Lease:
         verdict took, the time that the fragment takes, and a draft step that may be under way.
         """
         have = len(self.committed)
-        self._margin_us = margin_us
         if verdict.plan is not None and verdict.round >= self._round:
             changed = verdict.plan.method != self.plan.method
             self.plan = verdict.plan
             if changed:
-                self.growth = growth_for(self.plan.method, self.stop_tokens, self.calibration)
-                self.growth.begin(self.tree, self.plan)
+                self._grow()
         self._round = max(self._round, verdict.round)
         if verdict.base_len > have:
             return Resync(self.rid, self.epoch, have)
@@ -109,18 +142,12 @@ class Lease:
         advance = self.tree.advance(tokens)
         self.committed.extend(tokens)
         slots = [node.slot if node is not None and node.expanded else NO_SLOT for node in advance.nodes]
-        dead = [n.slot for n in advance.dead if n.slot >= 0]
-        self.used -= len(dead) + sum(slot >= 0 for slot in slots)
         for node in (root, *advance.dead, *(n for n in advance.nodes if n is not None and n is not self.tree.root)):
             self._expansions.pop(id(node), None)
         self.growth.begin(self.tree, self.plan)
-        self._told_complete = False
-        self._unsent = any(not n.sent for n in self.tree.nodes())
-        self._looks = [now_us + verdict.due_us] if verdict.due_us is not None else []
-        self._awaited = verdict.awaited or 0
-        if verdict.verify_us is not None:
-            self._looks.append(now_us + (verdict.due_us or 0.0) + verdict.verify_us)
-        return Commit(tokens, slots, dead)
+        self.unsent.verdict(verdict, now_us, margin_us)
+        self.unsent.nodes = any(not n.sent for n in self.tree.nodes())
+        return Commit(tokens, slots, [n.slot for n in advance.dead if n.slot >= 0])
 
     def _learn(self, tokens: Sequence[int]) -> None:
         """Calibrate by the target's choice behind each expanded node of the committed path, and note its rank."""
@@ -132,7 +159,7 @@ class Lease:
             if expansion is not None:
                 hit = expansion.tokens.index(token) if token in expansion.tokens else -1
                 self.calibration.observe(expansion.probs, hit)
-                self._ranks.append(hit + 1)
+                self.unsent.ranks.append(hit + 1)
             node = node.children.get(token)
 
     def mirrored(self, missing: int, chunk: int) -> None:
@@ -148,14 +175,13 @@ class Lease:
         the committed tokens that are missing."""
         if self.prefilling:
             return []
-        nodes = [n for n in self.growth.wanted(width) if n.position + 1 < self.end]
-        for node in nodes:
-            if node is self.tree.root:
-                return [node]
-        if nodes and not self.tree.root.expanded:
-            return [self.tree.root]  # even if the growth goes on below a surviving node
+        end = min(self.opened.prompt_len + self.opened.sampling.max_tokens, self.limits.max_context)
+        nodes = [n for n in self.growth.wanted(width) if n.position + 1 < end]
+        root = self.tree.root
+        if nodes and (not root.expanded or root in nodes):  # even if the growth goes on below a surviving node
+            return [root]
         nodes = [n for n in nodes if n.parent is not None and n.parent.expanded]
-        return nodes[: self.limits.scratch - self.used]
+        return nodes[: self.limits.scratch + 1 - len(self._expansions)]  # the root takes no slot
 
     def leaf(self, node: Node) -> Leaf:
         """``node`` as the draft model is asked to expand it."""
@@ -171,8 +197,6 @@ class Lease:
     def expanded(self, node: Node, expansion: Expansion) -> None:
         """The draft model has expanded ``node``: the growth decides which of its candidates join the tree."""
         node.slot = expansion.slot
-        if expansion.slot >= 0:
-            self.used += 1
         if node is self.tree.root:
             self.missing = 0
         node.expanded = True
@@ -180,7 +204,7 @@ class Lease:
         self._expansions[id(node)] = expansion
         before = self.tree.size
         self.growth.expanded(node, expansion)
-        self._unsent |= self.tree.size > before
+        self.unsent.nodes |= self.tree.size > before
 
     def _known(self, expansion: Expansion) -> Expansion:
         """``expansion`` without candidates that the target's vocabulary does not have: a draft's may be padded."""
@@ -190,14 +214,6 @@ class Lease:
         known = [i for i, token in enumerate(expansion.tokens) if token < vocab_size]
         tokens = tuple(expansion.tokens[i] for i in known)
         return Expansion(expansion.slot, tokens, tuple(expansion.probs[i] for i in known))
-
-    def spent(self, began_us: float, length_us: float) -> None:
-        """The draft model made a forward in which this request had leaves, perhaps among others. Beyond
-        ``MAX_FORWARDS`` they are reported as one."""
-        if len(self._forwards) == MAX_FORWARDS:
-            first, _ = self._forwards.pop()
-            length_us, began_us = began_us + length_us - first, first
-        self._forwards.append((began_us, length_us))
 
     # --- tell --------------------------------------------------------------------------------------------------------
 
@@ -211,29 +227,24 @@ class Lease:
         verifier waits for the whole chain); as soon as there are the drafts that the verifier waits for; and shortly
         before it looks at the tree."""
         if self.idle:
-            return self._unsent or not self._told_complete
-        if not self._unsent:
+            return self.unsent.nodes or self.unsent.complete
+        if not self.unsent.nodes:
             return False
         if after_verdict and self.plan.method != Method.SPS:
             return True
-        if self._has_awaited():
-            return True
-        return bool(self._looks) and now_us >= self._looks[0] - self._margin_us
+        return self._has_awaited() or self.unsent.due(now_us)
 
     def _has_awaited(self) -> bool:
-        return 0 < self._awaited <= len(self.tree.chain(self._awaited))
+        return 0 < self.unsent.awaited <= len(self.tree.chain(self.unsent.awaited))
 
     def flush(self, now_us: float) -> Grow:
         """The nodes that the verifier has not been sent, as a self-contained fragment."""
-        while self._looks and now_us >= self._looks[0] - self._margin_us:
-            self._looks.pop(0)
         fresh = [n for n in self.tree.nodes() if not n.sent]
         fragment = self.tree.fragment(fresh)
         for node in fresh:
             node.sent = True
-        self._told_complete = complete = self.idle
         if self._has_awaited():
-            self._awaited = 0
+            self.unsent.awaited = 0
         grow = Grow(
             self.rid,
             self.epoch,
@@ -242,12 +253,10 @@ class Lease:
             fragment.tokens,
             fragment.logprobs,
             sequences=self.growth.sequences,
-            complete=complete,
+            complete=self.idle,
             sent_us=now_us,
-            forwards=tuple((round(now_us - began), round(length)) for began, length in self._forwards),
-            ranks=tuple(self._ranks[-MAX_RANKS:]),
+            forwards=tuple((round(now_us - began), round(length)) for began, length in self.unsent.forwards),
+            ranks=tuple(self.unsent.ranks[-MAX_RANKS:]),
         )
-        self._forwards.clear()
-        self._ranks.clear()
-        self._unsent = False
+        self.unsent.sent(now_us, grow.complete)
         return grow

@@ -19,22 +19,18 @@ from actors.generations import Generations, Loader
 from actors.models import DraftModel
 from actors.peer import Line
 from actors.tree.tree import Node
-from protocols import wire
 from protocols.handshake import Lost
 from protocols.messages import (
     Close,
     DraftStats,
     Drain,
-    Hello,
     Load,
     Message,
     Open,
     Resync,
-    ToDrafter,
     Verdict,
     Welcome,
 )
-from protocols.transport import Network
 
 WIDTH = max(WIDTHS)  # most leaves of one request in one forward: more have not been measured
 REPORT_S = 1.0  # between two DraftStats
@@ -52,20 +48,15 @@ class Drafter:
     def __init__(
         self,
         model: DraftModel,
-        network: Network,
-        address: str,
-        hello: Hello,
+        line: Line,
         step_us: dict[int, float],
-        clock: Callable[[], float] | None = None,
         timer: Callable[[], float] = time.perf_counter,
         load: Loader | None = None,
     ) -> None:
-        """``step_us``: microseconds of a draft step by its number of leaves, as calibrated. ``clock`` gives the seconds
-        that intervals and messages count, ``timer`` the seconds of forwards. ``load`` loads the model with the weights
-        in a directory, or with its first ones for an empty path; None: it takes no others, and ``hello`` says so."""
-        self.timer = timer
-        self.clock = clock or asyncio.get_running_loop().time
-        self.line = Line(network, address, hello, wire.Decoder(ToDrafter), self.clock)
+        """``step_us``: microseconds of a draft step by its number of leaves, as calibrated. ``timer`` gives the seconds
+        of forwards. ``load`` loads the model with the weights in a directory, or with its first ones for an empty path;
+        None: it takes no others, and ``hello`` says so."""
+        self.timer, self.line, self.clock = timer, line, line.clock
         self.generations = Generations(model, load)
         self.held = Held(self.generations, self.line)
         self.leases = self.held.leases
@@ -226,7 +217,7 @@ class Drafter:
         if not any(node is lease.tree.root for lease, node in batch):  # with a root, missing tokens were computed too
             self.steps.observe(len(batch), spent * 1e6)
         for lease in leases:
-            lease.spent(began_us, spent * 1e6)
+            lease.unsent.spent(began_us, spent * 1e6)
         for (lease, node), expansion in zip(batch, expansions, strict=True):
             lease.expanded(node, expansion)
 

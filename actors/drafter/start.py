@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.peer import introduction
+from actors.peer import Line, introduction
 from actors.process import CLOCK, open_network, pin, run_actor
 from actors.settings import DrafterSettings, retrieves
-from protocols.messages import Role
+from protocols import wire
+from protocols.messages import Role, ToDrafter
 
 if TYPE_CHECKING:
     from actors.models import DraftModel
@@ -67,8 +68,8 @@ def run_drafter(settings: DrafterSettings, load: Callable[[DrafterSettings], Dra
             gc.freeze()
             name = "" if settings.actor_id else f" as {hello.actor_id}"  # a name from the settings is known
             log.info("ready%s: %s, %.2f ms a step", name, hello.model_id, steps[min(steps)] / 1000)
-            drafter = Drafter(model, network, settings.connect, hello, steps, clock=CLOCK, load=reload)
-            await drafter.run(stop)
+            line = Line(network, settings.connect, hello, wire.Decoder(ToDrafter), CLOCK)
+            await Drafter(model, line, steps, load=reload).run(stop)
         finally:
             network.close()
 

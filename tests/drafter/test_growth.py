@@ -127,6 +127,13 @@ def test_the_controllers_cap_holds_against_the_theta_rule():
     assert growth.sequences == 2
 
 
+def test_the_controllers_cap_does_not_hold_against_a_number_that_was_asked_for():
+    tree, growth = TokenTree(1, 0), ThetaGrowth(NEVER_STOP)
+    growth.begin(tree, Plan("duodecoding", 8, 3, 1))
+    run(growth, tree, fixed(0.5, 0.3, 0.2))
+    assert growth.sequences == 3
+
+
 def test_the_tree_grows_its_likeliest_leaves_first_and_stops_at_unlikely_paths():
     tree, growth = TokenTree(1, 0), TreeGrowth(NEVER_STOP, Calibration())
     growth.begin(tree, Plan("tree", max_sequences=4))
