@@ -1,7 +1,6 @@
 """The learner: receives finished texts, trains while no stream suffers, promotes weights that replay finds better.
 
-Training and replay run on a thread, a second at a time; between two pieces :class:`Pace` says whether to go on, and
-:class:`Course` with what.
+Training and replay run on a thread, a second at a time; before each piece :class:`Pace` says whether to go on.
 """
 
 from __future__ import annotations
@@ -10,26 +9,46 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Protocol
 
-from actors.learner.course import Course, Decide, Judge, Learn, Save
 from actors.learner.pace import Pace
-from actors.learner.trainer import Trainer
-from actors.learner.trial import Trial
+from actors.learner.traffic import Traffic
+from actors.learner.trial import FEWEST, ReplayTrial
 from actors.learner.versions import Versions
 from actors.peer import Line
 from actors.records import LoggedRequest
 from actors.telemetry import Subscription
-from protocols import wire
 from protocols.limits import Difference, within
-from protocols.messages import Drain, Finished, Hello, Promote, RoundStats, ToLearner, Undo, Welcome
-from protocols.transport import Network
-
-T = TypeVar("T")
+from protocols.messages import Drain, Finished, Promote, RoundStats, Undo, Welcome
 
 log = logging.getLogger("duoactor.learner")
 IDLE_S = 0.5  # between two looks for something to do
+PASSES = 10  # over each text: a small draft has learned what it can from one by then, and the machine may rest
+FEWEST_TOKENS = 4_000  # to begin to learn from: below that a draft learns them by heart
+FIRST_TRIAL = 20  # steps; averaged weights are little else than the incumbent's before
+TRIAL_SHARE = 0.2  # of the time that judging may take
+
+
+class Trainer(Protocol):
+    """A model in training. Called on one thread, for about a second each time, ``begin`` and ``save`` aside."""
+
+    def begin(self, directory: str) -> None:
+        """Learn on from these weights; empty: from those of the draft itself."""
+        ...
+
+    def learn(self, texts: Sequence[LoggedRequest]) -> int:
+        """One step on some of the texts; how many tokens it has seen."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write the weights as a draft model's directory."""
+        ...
+
+    def hits(self, directory: str, text: LoggedRequest) -> int:
+        """Tokens of a text that were the first choice of the draft in that directory, by exact replay with the engine
+        that serves; empty: of the draft itself."""
+        ...
 
 
 class Learner:
@@ -37,18 +56,21 @@ class Learner:
         self,
         trainer: Trainer,
         versions: Versions,
-        network: Network,
-        address: str,
-        hello: Hello,
+        line: Line,
         clock: Callable[[], float] = time.monotonic,
         thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
         """``thread`` runs the trainer's calls, one at a time."""
-        self.trainer, self.versions, self.clock = trainer, versions, clock
-        self.line = Line(network, address, hello, wire.Decoder(ToLearner))
-        self.course, self.pace, self.thread = Course(), Pace(), thread
-        self._begin_anew = False  # with the weights of the current version
-        self._tried: int | None = None  # the version that the latest trial was against
+        self.trainer, self.versions, self.line, self.clock, self.thread = trainer, versions, line, clock, thread
+        self.traffic, self.pace = Traffic(), Pace()
+        self.held = False  # an operator went back: nothing is learned or promoted any more
+        self.anew = True  # training begins with the weights of the current version
+        self.steps = 0  # since it began
+        self.seen = 0  # tokens learned from, repetitions included, ever
+        self.trials = 0  # ever
+        self.judging = False
+        self.due_s = 0.0  # of training until the next trial
+        self.incumbent: dict[LoggedRequest, int] = {}  # hits of the current version
 
     async def run(self, stop: asyncio.Event) -> None:
         """Learn until ``stop`` is set or the verifier asks us to leave."""
@@ -69,7 +91,7 @@ class Learner:
         while not isinstance(news := await self.line.next(), Drain):
             match news:
                 case Finished():
-                    self.course.traffic.add(news)
+                    self.traffic.add(news)
                 case Undo():
                     self._undo(news)
                 case Welcome():  # of a verifier that has restarted
@@ -98,8 +120,7 @@ class Learner:
         if self.versions.undo(asked.rid) is None:
             log.warning("there is nothing to go back to from version %d", left)
             return
-        self.course.undone()
-        self._begin_anew = True
+        self.held = True
         self._promote()
         log.info(
             "went back from version %d to %d; nothing is promoted until this learner is started again",
@@ -109,56 +130,74 @@ class Learner:
 
     # --- learning ----------------------------------------------------------------------------------------------------
 
+    @property
+    def to_learn(self) -> bool:
+        """Whether there is text that was not used often enough."""
+        enough = self.traffic.learned.tokens >= FEWEST_TOKENS
+        return enough and not self.held and self.seen < PASSES * self.traffic.heard
+
+    @property
+    def trial_due(self) -> bool:
+        enough = self.steps >= FIRST_TRIAL and len(self.traffic.judged.texts) >= FEWEST
+        return enough and not self.held and self.due_s <= 0
+
     async def _study(self) -> None:
-        trainer = self.trainer
-        await self.thread(trainer.begin, self.versions.current.path)
         while True:
-            if not self.pace.may_work(self.clock()):
+            await self._allowed()
+            if self.anew:
+                self.anew, self.steps = False, 0
+                await self.thread(self.trainer.begin, self.versions.current.path)
+            elif self.trial_due:
+                self.judging = True
+                await self._try()
+                self.judging = False
+            elif self.to_learn:
+                began = self.clock()
+                self.seen += await self.thread(self.trainer.learn, tuple(self.traffic.learned.texts))
+                self.due_s -= self.clock() - began
+                self.steps += 1
+            else:
                 await asyncio.sleep(IDLE_S)
-                continue
-            if self._begin_anew:
-                self._begin_anew = False
-                await self.thread(trainer.begin, self.versions.current.path)
-            match self.course.next():
-                case None:
-                    await asyncio.sleep(IDLE_S)
-                case Learn(texts):
-                    self.course.learned(*await self._timed(partial(trainer.learn, texts)))
-                case Save():
-                    await self.thread(trainer.save, self.versions.candidate)
-                    self.course.saved()
-                case Judge(text, known):
-                    await self._judge(text, known)
-                case Decide(trial):
-                    self._decide(trial)
 
-    async def _timed(self, work: Callable[[], T]) -> tuple[T, float]:
-        begin = self.clock()
-        result: T = await self.thread(work)
-        return result, self.clock() - begin
+    async def _allowed(self) -> None:
+        while True:
+            if self.pace.may_work(self.clock()):
+                return
+            await asyncio.sleep(IDLE_S)
 
-    async def _judge(self, text: LoggedRequest, known: int | None) -> None:
-        incumbent = self.versions.current.path
+    async def _try(self) -> None:
+        """Judge the weights in training on every text kept apart: promote them, give them up, or go on."""
+        await self.thread(self.trainer.save, self.versions.candidate)
+        self.trials += 1
+        trial, current, texts = ReplayTrial(self.trials), self.versions.current.path, tuple(self.traffic.judged.texts)
+        judged_s = 0.0
+        for text in texts:
+            await self._allowed()
+            if self.held:
+                return
+            began = self.clock()
+            candidate = await self.thread(self.trainer.hits, str(self.versions.candidate), text)
+            if text not in self.incumbent:
+                self.incumbent[text] = await self.thread(self.trainer.hits, current, text)
+            trial.add(candidate, self.incumbent[text], len(text.text))
+            judged_s += self.clock() - began
+        if not self.held:
+            self._decide(trial)
+            self.due_s = judged_s / TRIAL_SHARE
+            kept = () if trial.better or trial.worse else texts
+            self.incumbent = {text: self.incumbent[text] for text in kept}
 
-        def replay() -> tuple[int, int]:
-            ours = self.trainer.hits(str(self.versions.candidate), text)
-            return ours, known if known is not None else self.trainer.hits(incumbent, text)
-
-        (candidate, before), seconds = await self._timed(replay)
-        self.course.judged(text, candidate, before, seconds)
-
-    def _decide(self, trial: Trial) -> None:
+    def _decide(self, trial: ReplayTrial) -> None:
         ours, theirs = trial.agreement
         figures = f"agreement {ours:.3f} after {theirs:.3f} on {trial.texts} texts kept apart"
         if trial.better:
             version = self.versions.promote(trial.gain)
+            self.steps = 0
             self._promote()
             log.info("version %d serves from now on: %s", version.number, figures)
         elif trial.worse:
-            self._begin_anew = True
+            self.anew = True
             log.info("what was learned is worse and is given up: %s", figures)
-        else:  # one of many trials, seconds apart: only the first against each incumbent is news
-            news = self._tried != self.versions.current.number
-            self._tried = self.versions.current.number
-            log.log(logging.INFO if news else logging.DEBUG, "not promoted yet: %s, error %.3f", figures, trial.error)
-        self.course.decided(incumbent=trial.better or trial.worse)
+        else:
+            level = logging.INFO if self.trials == 1 else logging.DEBUG  # of many, seconds apart
+            log.log(level, "not promoted yet: %s, error %.3f", figures, trial.error)

@@ -12,10 +12,11 @@ import os
 import zlib
 from pathlib import Path
 
-from actors.peer import introduction
+from actors.peer import Line, introduction
 from actors.process import open_network, pin, run_actor
 from actors.settings import LearnerSettings
-from protocols.messages import Role
+from protocols import wire
+from protocols.messages import Role, ToLearner
 
 log = logging.getLogger("duoactor")
 LOWEST = 19  # priority
@@ -68,7 +69,8 @@ def run_learner(settings: LearnerSettings) -> int:
             hello = introduction(Role.LEARNER, settings.actor_id, trainer.info)
             versions = Versions(directory_of(settings, hello.model_id), identity(settings.draft))
             log.info("ready: %s, version %d", hello.model_id, versions.current.number)
-            await Learner(trainer, versions, network, settings.connect, hello).run(stop)
+            line = Line(network, settings.connect, hello, wire.Decoder(ToLearner))
+            await Learner(trainer, versions, line).run(stop)
         finally:
             network.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterator
 
 from actors.records import LoggedRequest
 from protocols.messages import Finished
@@ -44,6 +43,3 @@ class Traffic:
         logged = LoggedRequest(prompt=prompt, text=text, sampling=message.sampling)
         (self.judged if apart else self.learned).add(logged)
         self.heard += len(text)
-
-    def to_judge(self) -> Iterator[LoggedRequest]:
-        return iter(list(self.judged.texts))

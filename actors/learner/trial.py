@@ -10,7 +10,7 @@ FEWEST = 16  # texts: with fewer the standard error itself is not known
 
 
 @dataclass(slots=True)
-class Trial:
+class ReplayTrial:
     """Tokens of a text are no independent draws, texts are: the error is that of a ratio of sums over texts.
 
     ``number``: of this trial among all that the learner has made. Many candidates are judged on the same texts, and the
