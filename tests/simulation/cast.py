@@ -16,13 +16,15 @@ from actors.verifier.loop import Verifier
 from actors.verifier.sources.inline import InlineDraft
 from protocols.messages import Hello, Role
 from tests.simulation.clocked_network import ClockedNetwork
-from tests.simulation.hosts import FORWARD_S, ROW_S, Host, LateCompute, Processor, SimulatedDraft, SimulatedTarget
+from tests.simulation.hosts import CHUNK, COSTS, JITTER, Host, Processor, simulated_draft
 from tests.simulation.plans import FEW_ROOMS, FIRST, HOSTS, LEARNER, SECOND, Plan
 from tests.simulation.readers import ClientHost, Told
 from tests.simulation.school import School
+from tests.world.actors import drafter_line
 from tests.world.caller import ADDRESS
-from tests.world.models import INFO, ToyCodec, ToyLanguage
-from tests.world.timed import HeldInbox, Process, TimedCompute, TimedInlineCompute
+from tests.world.clock import Process
+from tests.world.compute import HeldInbox, LateThread, VirtualInline, VirtualThread
+from tests.world.models import INFO, ToyCodec, ToyLanguage, ToyTarget, Watch
 
 ADDRESSES = {FIRST: ADDRESS, SECOND: "memory://second"}
 INCARNATIONS = {FIRST: "v", SECOND: "w"}
@@ -38,8 +40,8 @@ class Cast:
         self.told = [Told(stream) for stream in plan.streams]
         self.addresses = [ADDRESSES[name] for name in plan.verifiers]
         self.verifiers: dict[str, Verifier] = {}
-        self.targets: dict[str, SimulatedTarget] = {}
-        self.drafts: dict[str, SimulatedDraft] = {}  # as their drafters were started
+        self.targets: dict[str, ToyTarget] = {}
+        self.processors: dict[str, Processor] = {}  # of drafters
         self.drafters: dict[str, Drafter] = {}
         learning = plan.learning
         self.school = School(learning, self.language, self.network, self.chance) if learning is not None else None
@@ -63,16 +65,25 @@ class Cast:
     async def _verifier(self, host: Host) -> None:
         listener = self.network.listen(address := ADDRESSES[host.name])
         listener.inbox = inbox = HeldInbox()
-        self.targets[host.name] = target = SimulatedTarget(self.language, self.plan.slots, self.chance)
-        target.info, target.mixes_prompts = SMALL, self.plan.mixes_prompts
-        kinds = {"inline": TimedInlineCompute(target, inbox), "thread": TimedCompute(target)}
+        kinds = {"inline": VirtualInline(inbox), "thread": VirtualThread()}
+        compute = kinds.get(self.plan.compute) or LateThread(COSTS.forward / 1e6)
+        watch = Watch(compute, self.plan.seed, JITTER)
+        self.targets[host.name] = target = ToyTarget(
+            self.language,
+            self.plan.slots,
+            info=SMALL,
+            mixes_prompts=self.plan.mixes_prompts,
+            chunk=CHUNK,
+            costs=COSTS,
+            watch=watch,
+        )
         equipment = Equipment(
             target,
             ToyCodec(),
-            CostModel({rows: 1e6 * (FORWARD_S + rows * ROW_S) for rows in (1, 8, 16)}),
-            kinds.get(self.plan.compute) or LateCompute(target),
+            CostModel({rows: COSTS.rows(rows) for rows in (1, 8, 16)}),
+            compute,
             inline=self._inline(),
-            timer=lambda: target.spent_s,
+            timer=watch,
             incarnation=f"{INCARNATIONS[host.name]}{host.starts}",
         )
         self.verifiers[host.name] = verifier = Verifier(VerifierSettings(bind=address), equipment, listener)
@@ -82,22 +93,22 @@ class Cast:
         draft = self.plan.inline_draft
         if draft is None:
             return None
-        fails = draft.rooms == FEW_ROOMS and draft.skill == 0
-        processor = Processor(Process(), fails=fails)
-        model = SimulatedDraft(self.language, draft, processor)
+        processor = Processor(Process())
+        processor.fails = draft.rooms == FEW_ROOMS and draft.skill == 0
+        model = simulated_draft(self.language, draft, processor)
         return InlineDraft(
             model,
             {1: draft.step_us},
             INFO.vocab_size,
             INFO.eos_token_ids,
-            lambda: processor.spent_s,
+            processor,
             self.school.loader(model) if self.school is not None else None,
         )
 
     async def _drafter(self, host: Host) -> None:
         plan = next(draft for draft in self.plan.drafts if draft.name == host.name)
-        processor = Processor(host.process)
-        model = self.drafts[host.name] = SimulatedDraft(self.language, plan, processor)
+        self.processors[host.name] = processor = Processor(host.process)
+        model = simulated_draft(self.language, plan, processor)
         size, digest = INFO.vocab_size, INFO.tokenizer_digest
         hello = Hello(
             Role.DRAFTER, host.name, f"{host.name}-{host.starts}", "toy", size, digest, INFO.max_context,
@@ -105,12 +116,9 @@ class Cast:
         )  # fmt: skip
         drafter = self.drafters[host.name] = Drafter(
             model,
-            self.network.host(host.name),
-            ADDRESSES[plan.verifier],
-            hello,
+            drafter_line(self.network.host(host.name), hello, ADDRESSES[plan.verifier], host.process.clock),
             {1: plan.step_us},
-            clock=host.process.clock,
-            timer=lambda: processor.spent_s,
+            timer=processor,
             load=self.school.loader(model) if self.school is not None else None,
         )
         await drafter.run(host.stop)

@@ -11,25 +11,27 @@ import contextlib
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from actors.generations import Generations, Loader
-from actors.learner.course import PASSES
 from actors.learner.loop import Learner
 from actors.learner.pace import Pace
 from actors.learner.traffic import Traffic
 from actors.learner.versions import Version, Versions
+from actors.peer import Line
 from actors.records import LoggedRequest
+from protocols import wire
 from protocols.errors import ModelError
-from protocols.messages import Finished, Hello, Role, Sampling
+from protocols.messages import Finished, Hello, Role, Sampling, ToLearner
 from tests.simulation.clocked_network import ClockedNetwork
-from tests.simulation.hosts import Broken, Host, SimulatedDraft
+from tests.simulation.hosts import Host
 from tests.simulation.plans import LEARNER, Learning
 from tests.world.caller import ADDRESS
-from tests.world.models import INFO, ToyLanguage
+from tests.world.models import INFO, Broken, ToyDraft, ToyLanguage
 
 T = TypeVar("T")
 
@@ -73,7 +75,7 @@ def classroom(learning: Learning | None) -> Iterator[None]:
 
 
 class ChanceTrainer:
-    """:class:`actors.learner.trainer.Trainer`: each step makes it agree more often, or less."""
+    """:class:`actors.learner.loop.Trainer`: each step makes it agree more often, or less."""
 
     def __init__(self, learning: Learning, chance: random.Random) -> None:
         self.learning, self.chance, self.skill = learning, chance, FIRST_SKILL
@@ -179,13 +181,11 @@ class School:
         self.learner = learner = Learner(
             ChanceTrainer(self.learning, self.chance),
             WatchedVersions(self),
-            self.network.host(host.name),
-            ADDRESS,
-            hello,
+            Line(self.network.host(host.name), ADDRESS, hello, wire.Decoder(ToLearner)),
             clock=host.process.clock,
             thread=self._thread,
         )
-        learner.course.traffic = Attentive(self)
+        learner.traffic = Attentive(self)
         if self.learning.eager:
             learner.pace = Eager()
         await learner.run(host.stop)
@@ -208,13 +208,13 @@ class School:
         self.network.kill(LEARNER)
         raise Broken
 
-    def loader(self, model: SimulatedDraft) -> Loader:
+    def loader(self, model: ToyDraft) -> Loader:
         """Of an actor that drafts with ``model``."""
 
-        async def load(path: str) -> SimulatedDraft:
+        async def load(path: str) -> ToyDraft:
             await asyncio.sleep(self.chance.uniform(0.0, self.learning.load_s))
             if not path:
-                return model.with_skill(model.skill)
+                return replace(model)
             try:
                 weights = read(path)
                 if not weights.sound:
@@ -224,7 +224,7 @@ class School:
                 raise
             if path not in self.in_force:
                 self.defects.append(f"{path} is loaded and was never promoted")
-            return model.with_skill(weights.skill)
+            return replace(model, skill=weights.skill)
 
         return load
 
@@ -239,9 +239,7 @@ class School:
     def busy(self) -> bool:
         """It has something to learn, to judge or to promote."""
         assert self.learner is not None
-        course = self.learner.course
-        to_learn = not course.held and course._seen < PASSES * course.traffic.heard
-        return to_learn or course._trial is not None or course._trial_due
+        return self.learner.to_learn or self.learner.judging or self.learner.trial_due
 
     def agrees(self, generations: Generations) -> bool:
         """Whether those weights serve that are in force; weights that cannot be loaded do not, and it says so."""

@@ -106,8 +106,8 @@ class World(Cast):
     def _break(self, name: str, broken: bool) -> None:
         if (target := self.targets.get(name)) is not None:
             target.broken = broken
-        elif (draft := self.drafts.get(name)) is not None:
-            draft.processor.fails = broken
+        elif (processor := self.processors.get(name)) is not None:
+            processor.fails = broken
 
     async def _hostile(self, role: str, seconds: float) -> None:
         self.hostile += 1

@@ -78,7 +78,7 @@ async def rant(count: int, seed: int, roles=tuple(DECODERS), report=lambda sent:
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_can_be_decoded_ends_nobody_and_every_answer_can_be_decoded(seed):
     counters = run(rant(1500, 10 * seed))
-    assert counters["out_of_role"] > 0 and counters["fenced_lease"] > 0 and counters["generation_tokens"] > 30
+    assert counters["out_of_role"] > 0 and counters["fenced_lease"] > 0 and counters["generation_tokens"] >= 30
 
 
 def test_a_drafter_survives_whatever_a_verifier_says():

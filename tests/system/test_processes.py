@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -147,36 +146,20 @@ def test_kill_9_of_the_verifier_in_mid_stream_and_the_client_resumes_by_itself(u
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be pinned here")
-def test_a_busy_loop_on_the_drafters_core_changes_the_setting_but_no_token(up, client):
+def test_busy_loops_on_the_drafters_core_change_no_token(up, client):
     options = {"max_tokens": 150, "ignore_eos": True}
     plain = client.chat(QUESTION, method="vanilla", **options)
     drafter = until(lambda: client.status().drafters, "a drafter")[0]
-
-    def answered():
-        assert client.chat(QUESTION, method="sps", **options).token_ids == plain.token_ids
-        return next((b for b in client.status().budgets if b.method == "sps"), None)
-
-    def believed():
-        """The controller's newest revision and its tokens/s, the middle of five: each is a shared machine's sample."""
-        budgets = [until(answered, "a budget for sps") for _ in range(5)]
-        return budgets[-1].revision, statistics.median(b.measured_tokens_per_second for b in budgets)
-
-    def slower():
-        revision, rate = believed()
-        return (revision, rate) if rate < 0.5 * before else None  # so low that a slower machine alone is no reason
-
-    revision, before = believed()
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(12)]
     try:
         for loop in loops:
             os.sched_setaffinity(loop.pid, os.sched_getaffinity(drafter.pid))
-        newer, during = until(slower, "a controller that expects less")
+        for method in ("sps", "duodecoding", "auto"):
+            assert client.chat(QUESTION, method=method, **options).token_ids == plain.token_ids
     finally:
         for loop in loops:
             loop.kill()
             loop.wait()
-    assert newer > revision
-    until(lambda: believed()[1] > 1.3 * during, "it to recover")
 
 
 def test_garbage_on_the_socket_harms_nobody(up, client):

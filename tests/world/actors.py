@@ -10,13 +10,15 @@ from actors.cost import CostModel
 from actors.draft_timing import WIDTHS
 from actors.drafter.loop import Drafter
 from actors.models import Codec, DraftModel, TargetModel
+from actors.peer import Line
 from actors.settings import VerifierSettings
 from actors.verifier.compute import Compute
 from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
 from actors.verifier.sources.inline import InlineDraft
-from protocols.messages import Hello, Role
+from protocols.messages import Hello, Role, ToDrafter
 from protocols.transport import Listener, Network
+from protocols.wire import Decoder
 from tests.world.caller import ADDRESS
 from tests.world.models import Costs, ToyCodec
 
@@ -60,7 +62,13 @@ def timed_drafter(
         step_us=costs.step, **hello,
     )  # fmt: skip
     steps: Mapping[int, float] = {leaves: costs.steps(leaves) for leaves in WIDTHS}
-    return Drafter(draft, network, ADDRESS, said, dict(steps), clock=clock, timer=timer)
+    return Drafter(draft, drafter_line(network, said, clock=clock), dict(steps), timer)
+
+
+def drafter_line(
+    network: Network, hello: Hello, address: str = ADDRESS, clock: Callable[[], float] | None = None
+) -> Line:
+    return Line(network, address, hello, Decoder(ToDrafter), clock)
 
 
 def controller(network: Network) -> Controller:

@@ -20,6 +20,7 @@ from protocols.messages import (
     Hello,
     Role,
 )
+from tests.world.actors import drafter_line
 from tests.world.caller import ADDRESS, Caller
 from tests.world.models import INFO, ToyCodec, ToyDraft, ToyLanguage, ToyTarget
 from tests.world.network import MemoryNetwork
@@ -147,9 +148,7 @@ class Cluster:
         }
         drafter = Drafter(
             model or ToyDraft(self.language, skill),
-            self.network.host(name),
-            ADDRESS,
-            Hello(**{**fields, **hello}),
+            drafter_line(self.network.host(name), Hello(**{**fields, **hello})),
             {1: 100.0},
             timer=timer,
             load=load,

@@ -25,8 +25,9 @@ from protocols.messages import (
     Verdict,
     Welcome,
 )
+from tests.world.actors import drafter_line
 from tests.world.clock import run
-from tests.world.models import INFO, ToyDraft
+from tests.world.models import INFO, Broken, ToyDraft
 from tests.world.network import MemoryNetwork
 
 ADDRESS = "memory://desk"
@@ -36,44 +37,27 @@ T = TypeVar("T", bound=Message)
 
 
 class Reader(ToyDraft):
-    """A toy draft that has to read what it is given, counts what it reads, and fails when it is asked to."""
+    """A toy draft that has to read its texts, and fails when it is asked to."""
 
     def __post_init__(self) -> None:
+        self.reads = True
         super().__post_init__()
-        self.read: dict[int, int] = {}
-        self.tokens_read = 0
         self.broken: set[int] = set()  # first tokens of texts for which every forward fails
         self.batches: list[list[int]] = []  # handles in each forward
 
-    def open(self, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> int:
-        handle = super().open(prefix, prompt_len, sampling)
-        self.read[handle] = 0
-        return handle
-
-    def reopen(self, handle: int, prefix: Sequence[int], prompt_len: int, sampling: Sampling) -> None:
-        super().reopen(handle, prefix, prompt_len, sampling)
-        self.read[handle] = min(self.read[handle], len(prefix) - 1)
-
-    def missing(self, handle: int) -> int:
-        return max(0, len(self.contexts[handle][0]) - 1 - self.read[handle])
-
     def prefill(self, handle: int, limit: int) -> None:
         self._check(handle)
-        new = min(limit, self.missing(handle))
-        self.read[handle] += new
-        self.tokens_read += new
+        super().prefill(handle, limit)
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
         self.batches.append([leaf.handle for leaf in leaves])
         for leaf in leaves:
             self._check(leaf.handle)
-            if leaf.is_root:
-                self.prefill(leaf.handle, self.missing(leaf.handle))
         return super().expand(leaves)
 
     def _check(self, handle: int) -> None:
         if self.contexts[handle][0][0] in self.broken:
-            raise RuntimeError("the toy draft broke, as asked")
+            raise Broken("the toy draft broke, as asked")
 
 
 class Desk:
@@ -90,9 +74,8 @@ class Desk:
 
     async def __aenter__(self) -> Desk:
         hello = Hello(Role.DRAFTER, "d", "1", "toy", INFO.vocab_size, INFO.tokenizer_digest)
-        self.drafter = Drafter(
-            self.model, self.network.host("d"), ADDRESS, hello, {1: 100.0, 8: 300.0}, timer=lambda: 0.0
-        )
+        line = drafter_line(self.network.host("d"), hello, ADDRESS)
+        self.drafter = Drafter(self.model, line, {1: 100.0, 8: 300.0}, timer=lambda: 0.0)
         self.stop = asyncio.Event()
         self.running = asyncio.create_task(self.drafter.run(self.stop))
         self.reading = asyncio.create_task(self._read())

@@ -20,6 +20,10 @@ INFO = ModelInfo("toy", VOCAB, 4096, frozenset({EOS}), "toy-tokenizer")
 Guesses = tuple[tuple[int, ...], tuple[float, ...]]  # tokens, best first, and the draft's probabilities of them
 
 
+class Broken(RuntimeError):
+    """A forward failed, as it was asked to."""
+
+
 class Language(Protocol):
     def next(self, context: Sequence[int], sampling: Sampling) -> int:
         """The target's token behind ``context``."""
@@ -278,7 +282,7 @@ class ToyTarget:
         if self.costs is not None:
             self._spend(len(windows), sum(1 + len(w.tokens) for w in windows), prompt_rows)
         if self.broken or any(self.open_requests[w.handle][0][0] == self.poison for w in windows):
-            raise RuntimeError("the toy target broke, as asked")
+            raise Broken("the toy target broke, as asked")
         return [self._walked(w) for w in windows]
 
     def _piece(self, handle: int, limit: int | None) -> int:
@@ -287,7 +291,7 @@ class ToyTarget:
 
     def _read(self, handle: int, rows: int) -> Outcome | None:
         if self.broken:
-            raise RuntimeError("the toy target broke, as asked")
+            raise Broken("the toy target broke, as asked")
         self.unread[handle] -= rows
         if self.unread[handle] > 0:
             return None
@@ -325,10 +329,13 @@ class ToyDraft:
     scratch_slots: int = 64
     info: ModelInfo = INFO
     rooms: int = 64
-    costs: Costs | None = None  # None: nothing takes time, and no text is ever unread
+    costs: Costs | None = None  # None: nothing takes time
     watch: Watch | None = None
+    reads: bool = False  # texts have to be read, as they do where that takes time
 
     def __post_init__(self) -> None:
+        self.reads |= self.costs is not None
+        self.tokens_read = 0
         self.contexts: dict[int, tuple[list[int], Sampling]] = {}
         self.paths: dict[int, dict[int, list[int]]] = {}  # handle -> slot -> tokens below the root
         self.seen: dict[int, int] = {}  # tokens computed
@@ -347,20 +354,14 @@ class ToyDraft:
         self.contexts[handle], self.paths[handle] = (list(prefix), sampling), {}
 
     def missing(self, handle: int) -> int:
-        if self.costs is None:
-            return 0
-        return max(0, len(self.contexts[handle][0]) - 1 - self.seen[handle])
+        return max(0, len(self.contexts[handle][0]) - 1 - self.seen[handle]) if self.reads else 0
 
     def prefill(self, handle: int, limit: int) -> None:
-        assert self.costs is not None and self.watch is not None, "nothing is ever missing"
-        tokens = min(limit, self.missing(handle))
-        self.seen[handle] += tokens
-        self.watch.spend(tokens * self.costs.read)
+        self._spend(0, self._read(handle, limit))
 
     def expand(self, leaves: Sequence[Leaf]) -> list[Expansion]:
-        if self.costs is not None and self.watch is not None:
-            unread = sum(self.missing(leaf.handle) for leaf in leaves if leaf.is_root)
-            self.watch.spend(self.costs.steps(len(leaves)) + unread * self.costs.read)
+        roots = [leaf.handle for leaf in leaves if leaf.is_root]
+        self._spend(len(leaves), sum(self._read(handle, self.missing(handle)) for handle in roots))
         out: list[Expansion] = []
         for leaf in leaves:
             context, sampling = self.contexts[leaf.handle]
@@ -376,6 +377,17 @@ class ToyDraft:
                 paths[slot] = path
             out.append(Expansion(slot, *self.language.guesses([*context, *path], sampling, self.skill)))
         return out
+
+    def _read(self, handle: int, limit: int) -> int:
+        """Returns how many tokens were unread."""
+        tokens = min(limit, self.missing(handle))
+        self.seen[handle] += tokens
+        self.tokens_read += tokens
+        return tokens
+
+    def _spend(self, leaves: int, read: int) -> None:
+        if self.costs is not None and self.watch is not None:
+            self.watch.spend((self.costs.steps(leaves) if leaves else 0.0) + read * self.costs.read)
 
     def commit(self, handle: int, tokens: Sequence[int], slots: Sequence[int]) -> None:
         context, paths = self.contexts[handle][0], self.paths[handle]

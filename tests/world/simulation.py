@@ -217,11 +217,8 @@ class Simulation:
         )  # fmt: skip
         return Drafter(
             draft,
-            self.network.host(name),
-            ADDRESS,
-            hello,
+            drafter_line(self.network.host(name), hello, clock=draft.process.clock),
             {leaves: world.step(leaves) for leaves in WIDTHS},
-            clock=draft.process.clock,
             timer=lambda: draft.spent_s,
         )
 

@@ -17,7 +17,7 @@ from actors.engines.targets.target import Target
 from actors.engines.text.tokenizer import TokenizerCodec
 from actors.engines.weights.loading import load_tokenizer
 from protocols.messages import Sampling, StructuredOutputs
-from tests.world.models import INFO, VOCAB, draw
+from tests.world.models import INFO, VOCAB, ToyLanguage, draw
 
 PAIR = Path(duoactor.__file__).parent / "pair"
 SCHEMA = {
@@ -79,3 +79,5 @@ class Told:
             if len(context) < len(text) and list(context) == list(text[: len(context)]):
                 return text[len(context)]
         return 2 + int(draw(tuple(context[-3:])) * (VOCAB - 2))
+
+    guesses = ToyLanguage.guesses
