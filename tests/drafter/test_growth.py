@@ -159,10 +159,3 @@ def test_a_tree_grows_as_many_leaves_in_one_step_as_it_is_told(leaves):
     tree, growth = TokenTree(1, 0), TreeGrowth(NEVER_STOP, Calibration())
     growth.begin(tree, Plan("tree", 6, max_sequences=leaves))
     assert max(map(len, run(growth, tree, fixed(0.5, 0.4)))) == leaves
-
-
-def test_the_controllers_cap_does_not_hold_against_a_number_that_was_asked_for():
-    tree, growth = TokenTree(1, 0), ThetaGrowth(frozenset())
-    growth.begin(tree, Plan("duodecoding", 8, 3, 1))
-    growth.expanded(tree.root, Expansion(-1, (5, 6, 7), (0.5, 0.3, 0.2)))
-    assert growth.sequences == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.proposers.datastore import Datastore, build
+from actors.datastore import Datastore, build
 from actors.verifier.sources.lookup import Library
 from protocols.messages import Sampling
 from tests.world.models import INFO, VOCAB, ToyLanguage

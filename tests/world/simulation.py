@@ -21,6 +21,7 @@ from actors.settings import VerifierSettings
 from actors.verifier.context import Equipment
 from actors.verifier.loop import Verifier
 from protocols.messages import Budget, DraftStats, Generate, Goodbye, Hello, Kind, Role, RoundStats, Sampling
+from tests.world.actors import drafter_line
 from tests.world.caller import ADDRESS, Caller
 from tests.world.clock import run
 from tests.world.models import ToyCodec
