@@ -101,7 +101,7 @@ def test_a_drafter_that_said_it_is_busy_and_died_is_dropped_all_the_same():
         await asyncio.sleep(10.0)
         sim.network.partition("drafter")
         await asyncio.sleep(MAX_BUSY_MS / 1000 + 2 * TTL_S)
-        gone.append(not sim.trace.rounds[-1][1].drafter)
+        gone.append(not sim.trace.rounds[-1][1].kind.drafter)
 
     sim.beside.append(die)
     sim.play((slow, 90, 1))
