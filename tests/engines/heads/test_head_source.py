@@ -128,7 +128,7 @@ def test_the_next_turn_of_a_chat_and_a_resumed_stream_have_their_texts():
 
 
 def test_a_head_works_beside_a_drafter_in_one_tree():
-    from tests.world.fakes import ToyDraft, ToyLanguage
+    from tests.world.models import ToyDraft, ToyLanguage
 
     async def story():
         system, _ = with_head()
