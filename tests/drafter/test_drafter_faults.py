@@ -6,9 +6,9 @@ import pytest
 
 from actors.drafter.held import MAX_FAILURES
 from protocols.errors import CannotDraft
-from protocols.messages import Decline, DraftStats, Grow, Plan, Resync, Sampling
+from protocols.messages import Decline, Grow, Plan, Resync
 from tests.world.desk import Reader, played
-from tests.world.models import INFO, ToyDraft
+from tests.world.models import INFO
 
 SHORT = (5, 6, 7)
 OTHER = (9, 8, 7)
@@ -185,29 +185,3 @@ def test_a_draft_that_has_nothing_to_say_ends_its_phase(method):
 
 
 # --- reports ---------------------------------------------------------------------------------------------------------
-
-
-def test_an_idle_drafter_measures_itself_again_and_says_so():
-    class Paced(ToyDraft):
-        spent_s = 0.0
-
-        def expand(self, leaves):
-            self.spent_s += 0.0004
-            return super().expand(leaves)
-
-        def open(self, prefix, prompt_len, sampling: Sampling):
-            return super().open([token % 64 for token in prefix], prompt_len, sampling)
-
-    model = Paced()
-
-    async def story(desk):
-        desk.drafter.probe.timer = lambda: model.spent_s
-        for _ in range(15):
-            desk.drafter.steps.observe(1, 5000.0)  # as if its calibration had shared the core
-        await desk.settle(60.0)
-        told = desk.take(DraftStats)
-        assert dict(told[0].step_us)[1] > 1000.0
-        assert dict(told[-1].step_us)[1] == pytest.approx(400.0, rel=0.2)
-        assert model.spent_s < 0.011 * 60.0
-
-    played(story, model)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from actors.verifier.compute import Compute
-from protocols.transport import Inbox
+from protocols.transport import Backlog
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class LateThread(VirtualThread):
         return future
 
 
-class HeldInbox(Inbox[Any]):
+class HeldInbox(Backlog[Any]):
     """A socket whose owner may be computing: what arrives meanwhile lies there, and is read when somebody looks."""
 
     held = False
