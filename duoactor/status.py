@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from actors.settings import retrieves
 from duoactor.render import duration, model_name, print_table, table
-from protocols.messages import Budget, DrafterStatus, StatusReport, TargetStatus
+from protocols.messages import Budget, DrafterStatus, Method, StatusReport, TargetStatus
 
 SOURCE = "accepted_from_"  # in names of counters
 
@@ -45,7 +46,7 @@ def print_status(report: StatusReport) -> None:
         print_budgets(report.budgets)
         print()
     if report.drafters or inline is None:
-        print_drafters(report.drafters)
+        print_drafters(report.drafters, report.method)
     if report.requests:
         print()
         requests = table("request", "method", "state", ">tokens", "drafter")
@@ -105,9 +106,12 @@ def _commands(budget: Budget) -> tuple[str, str, str, str]:
     return gamma, sequences, window, wait
 
 
-def print_drafters(drafters: Sequence[DrafterStatus]) -> None:
+def print_drafters(drafters: Sequence[DrafterStatus], method: str) -> None:
+    """``method``: of requests that name none."""
     if not drafters:
-        print("no drafters: the target decodes alone; start one with `duoactor drafter`", flush=True)
+        copies = method == Method.AUTO or retrieves(method)
+        left = "drafts are copied from earlier text" if copies else "the target decodes alone"
+        print(f"no drafters: {left}; start one with `duoactor drafter`", flush=True)
         return
     columns = ("drafter", "model", "state", ">leases", ">gains", ">step", ">drafted", ">accepted")
     made = table(*columns, "host", ">pid", "weights")

@@ -46,7 +46,7 @@ def drafters(environment: Environment, /, place: Place, as_json: bool) -> None:
     if as_json:
         render.print_json(report.drafters)
     else:
-        print_drafters(report.drafters)
+        print_drafters(report.drafters, report.method)
 
 
 @click.command(cls=Command)

@@ -59,11 +59,17 @@ def test_a_narrow_terminal_shows_fewer_columns_of_drafters_and_cuts_none(
     shown = {}
     for columns in ("80", "200"):
         monkeypatch.setenv("COLUMNS", columns)
-        print_drafters([far])
+        print_drafters([far], "auto")
         shown[columns] = capsys.readouterr().out
     assert "…" not in shown["80"] and "pid" not in shown["80"] and "pid" in shown["200"]
     for word in ("laptop-in-the-kitchen", "state", "gains", "accepted"):
         assert word in shown["80"]
+
+
+@pytest.mark.parametrize(("method", "left"), [("auto", "copied from earlier text"), ("tree", "decodes alone")])
+def test_without_drafters_it_says_where_drafts_come_from(method: str, left: str, capsys: pytest.CaptureFixture[str]):
+    print_drafters([], method)
+    assert left in capsys.readouterr().out
 
 
 def test_drafters_lists_them(client: FakeClient, capsys: pytest.CaptureFixture[str]):
