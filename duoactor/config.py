@@ -271,6 +271,16 @@ def resolve_model(name: str, kind: Literal["target", "draft", "inline draft"], g
     return name
 
 
+def resolve_tokenizer(name: str) -> str:
+    """A path that exists, or a hub id as it is. Raises :class:`protocols.errors.ModelError` for a path to nothing."""
+    path = Path(os.path.expanduser(name))
+    if not name or path.exists():
+        return name and str(path)
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        raise ModelError(f"{name} does not exist: give --tokenizer a directory, a hub id or a tokenizer.json")
+    return name
+
+
 def choose_draft(target: str) -> tuple[str, str]:
     """The draft for a target where none is named, and a sentence that says why; "": drafts are retrieved."""
     path = Path(os.path.expanduser(target))

@@ -22,7 +22,7 @@ from actors.settings import (
     VerifierSettings,
     retrieves,
 )
-from duoactor.config import options, resolve_model
+from duoactor.config import options, resolve_model, resolve_tokenizer
 from duoactor.launch.child import GATEWAY, ActorPlan, own_command
 from duoactor.launch.cores import Cores, assign_cores, format_cpus
 from duoactor.launch.wanted import Wanted
@@ -148,6 +148,7 @@ def _verifier(wanted: Wanted, cores: Cores, cpus: int) -> VerifierSettings:
     return replace(
         verifier,
         target=resolve_model(verifier.target, "target"),
+        tokenizer=resolve_tokenizer(verifier.tokenizer),
         cpus=verifier.cpus or format_cpus(cores.verifier),
         threads=verifier.threads or min(MAX_THREADS, len(cores.verifier) or cpus),
         spare_cpus=verifier.spare_cpus or format_cpus(sorted(lent)),

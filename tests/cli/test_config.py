@@ -97,6 +97,14 @@ def test_a_hub_id_stays_and_a_path_to_nothing_or_to_no_model_is_refused(tmp_path
             config.resolve_model(name, "target")
 
 
+def test_a_tokenizer_is_a_path_or_a_hub_id_and_a_path_to_nothing_is_refused(tmp_path: Path):
+    for name in ("", str(tmp_path), "google/gemma-3-1b-it"):
+        assert config.resolve_tokenizer(name) == name
+    for name in ("./nowhere", "/nowhere", "models/of/mine"):
+        with pytest.raises(ModelError, match="does not exist: give --tokenizer"):
+            config.resolve_tokenizer(name)
+
+
 def test_a_model_that_is_not_there_is_asked_for_by_the_name_it_was_given_with():
     for settings, flag in (
         (VerifierSettings(bind=HERE, inline_draft="/nowhere"), "--inline-draft"),
